@@ -1,0 +1,43 @@
+# On a machine with Python 3.11+, make and a C++ compiler, each target sets up all it needs and then runs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native/*)
+
+.PHONY: demo test lint types contracts tests bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/stillhash demo
+
+test: lint types contracts tests
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed
+	$(BIN)/lint-imports
+
+tests: $(VENV)/.installed
+	$(BIN)/pytest
+
+bench: $(VENV)/.installed
+	$(BIN)/stillhash bench learn
+	$(BIN)/stillhash bench encode
+	$(BIN)/stillhash bench scan
+
+# Editable, so only changes to the build itself ask for a new install.
+$(VENV)/.installed: $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "stillhash needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || { echo "stillhash needs a C++ compiler (Debian: apt-get install g++)"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

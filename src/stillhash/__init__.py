@@ -1,0 +1,55 @@
+"""Vector search over compact binary codes whose similarity keeps learning.
+
+>>> from stillhash import OHSL, Scan
+>>> hasher = OHSL(bits=64).fit(first_rows)             # fixes the hash functions
+>>> index = Scan(bits=64)
+>>> index.add(hasher.encode(rows))                     # codes that never change
+>>> hasher.partial_fit(rows, labels)                   # the similarity learns
+>>> scores, ids = index.search(hasher.weigh(queries), k=10)
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from stillhash import errors
+from stillhash.errors import StillhashError
+from stillhash.hashers import LSH, METHODS, OHSL, PCAITQ, OHSLSym, OnlineHasher, load
+from stillhash.numeric import kernels
+from stillhash.search import Hits, Scan, Searcher
+from stillhash.search.scan import usable_cores
+
+__version__ = version("stillhash")
+
+
+def info() -> dict[str, Any]:
+    """What serves here: versions, the kernels in use, and what else could be chosen."""
+    return {
+        "stillhash": __version__,
+        "numpy": np.__version__,
+        "kernels": "native" if kernels.lanes() != "numpy" else "numpy reference",
+        "lanes": kernels.lanes(),
+        "available": list(kernels.available()),
+        "extension": kernels.missing or "loaded",
+        "cores": usable_cores(),
+    }
+
+
+__all__ = [
+    "LSH",
+    "METHODS",
+    "OHSL",
+    "PCAITQ",
+    "Hits",
+    "OHSLSym",
+    "OnlineHasher",
+    "Scan",
+    "Searcher",
+    "StillhashError",
+    "errors",
+    "info",
+    "load",
+]

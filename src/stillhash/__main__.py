@@ -1,0 +1,20 @@
+"""The `stillhash` command. It needs the extra [cli]; without it, says so."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    try:
+        from stillhash.cli import run
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        print(f"stillhash: the command line needs {error.name}: pip install 'stillhash[cli]'", file=sys.stderr)
+        sys.exit(6)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""What every method is: hash functions, a way to learn, and weights for a query.
+
+All methods share one score, weigh(q) . signs(encode(x)). Plain Hamming ranking is the case weigh(q) = signs(encode(q)),
+which this base class supplies, so a Hamming baseline is its parameters, `_begin` and `_learn`.
+
+Callers pass raw vectors. Pre-processing belongs to the hasher and treats queries and items alike: centre on the
+mean of the initial sample, scale to unit norm (a zero row stays zero). Both can be switched off.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from stillhash.errors import BadState, InvalidInput, NotFitted
+from stillhash.numeric import kernels
+from stillhash.numeric.checks import Codes, Floats, check_bits, check_features, check_integer
+from stillhash.numeric.codes import pack, signs, width
+from stillhash.numeric.hashing import HashFunctions
+from stillhash.numeric.labels import Labels, parse_labels
+
+FORMAT = 1  # of state()
+CHUNK = 128  # rows prepared and encoded at a time, so that they stay in the cache
+
+
+class OnlineHasher(Protocol):
+    """The protocol that search, collections and experiments rely on."""
+
+    bits: int
+    stale_: bool  # True: codes encoded earlier no longer match encode()
+
+    def fit(self, X: Any, Y: Any = None) -> Self: ...
+    def partial_fit(self, X: Any, Y: Any = None) -> Self: ...
+    def encode(self, X: Any) -> Codes: ...
+    def weigh(self, Q: Any) -> Floats: ...
+    def refresh(self, codes: Codes, features: Callable[[], Any]) -> Codes: ...
+
+
+class Hasher:
+    """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk)."""
+
+    name: ClassVar[str]  # its key in METHODS, and in saved state
+    stale_: bool = False
+
+    def __init__(self, bits: int = 32, *, center: bool = True, unit_norm: bool = True, random_state: int = 0) -> None:
+        self.bits = bits
+        self.center = center
+        self.unit_norm = unit_norm
+        self.random_state = random_state
+
+    # ---- learning ----
+
+    def fit(self, X: Any, Y: Any = None) -> Self:
+        """The initial stage: fixes pre-processing and hash functions on the first few hundred rows.
+
+        It does not learn the similarity: stream the same rows through `partial_fit` too. Calling it again starts over.
+        """
+        X = check_features(X, least=2)
+        labels = parse_labels(Y, len(X))
+        fresh = type(self)(**self.get_params())
+        fresh._check_parameters()
+        fresh.n_features_in_ = X.shape[1]
+        fresh.mean_ = X.mean(axis=0, dtype=np.float64).astype(np.float32) if self.center else np.zeros_like(X[0])
+        fresh._begin(fresh._prepared(X), labels, np.random.default_rng(self.random_state))
+        self.__dict__ = fresh.__dict__
+        return self
+
+    def partial_fit(self, X: Any, Y: Any = None) -> Self:
+        """Learns from one chunk of the stream, of any size; rows without labels teach nothing.
+
+        Before the hash functions are fixed, the first chunk fixes them, as `fit` would.
+        """
+        if not hasattr(self, "mean_"):
+            check_features(X, least=2)
+            self.fit(X, Y)
+        X = self._checked(X)
+        labels = parse_labels(Y, len(X))
+        taught = labels.labelled
+        if taught.any():
+            self._learn(self._prepared(X[taught]), labels.rows(taught))
+        return self
+
+    def _check_parameters(self) -> None:
+        check_bits(self.bits)
+        check_integer(self.random_state, "random_state", 0)
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        raise NotImplementedError
+
+    def _learn(self, X: Floats, labels: Labels) -> None:
+        """Fixed baselines learn nothing."""
+
+    # ---- using ----
+
+    def encode(self, X: Any) -> Codes:
+        """The codes (n, ceil(bits / 8)) of rows of features."""
+        X = self._checked(X)
+        codes = np.empty((len(X), width(self.bits)), np.uint8)
+        for s in range(0, len(X), CHUNK):
+            codes[s : s + CHUNK] = self._codes(self._prepared(X[s : s + CHUNK]))
+        return codes
+
+    def weigh(self, Q: Any) -> Floats:
+        """The weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""
+        return signs(self.encode(Q), self.bits)
+
+    def refresh(self, codes: Codes, features: Callable[[], Any]) -> Codes:
+        """Codes that match encode() again after learning; `features` reads the raw rows, if they are needed."""
+        return self.encode(features()) if self.stale_ else codes
+
+    def _codes(self, X: Floats) -> Codes:
+        """Of prepared rows."""
+        raise NotImplementedError
+
+    # ---- pre-processing ----
+
+    def _checked(self, X: Any) -> Floats:
+        if not hasattr(self, "mean_"):
+            raise NotFitted(
+                f"this {type(self).__name__} is not fitted yet: call fit, or partial_fit, with a first sample"
+            )
+        return check_features(X, columns=self.n_features_in_, whose=type(self).__name__)
+
+    def _prepared(self, X: Floats) -> Floats:
+        if self.center:
+            X = X - self.mean_
+        if self.unit_norm:
+            norms: Floats = np.sqrt(np.einsum("ij,ij->i", X, X))
+            X = X / np.where(norms > 0, norms, np.float32(1))[:, None]
+        return X
+
+    n_features_in_: int
+    mean_: Floats
+
+    # ---- state ----
+
+    def state(self) -> bytes:
+        """Everything it is and has learnt, in the safetensors format. `load` brings it back to the byte."""
+        self._checked(np.empty((0, getattr(self, "n_features_in_", 1))))
+        about = {"format": FORMAT, "method": self.name, "params": self.get_params(), "extra": self._extra()}
+        try:
+            text = json.dumps(about, sort_keys=True)
+        except TypeError as error:
+            raise InvalidInput(f"state() wants parameters and labels that JSON can hold: {error}") from None
+        arrays = {name: np.ascontiguousarray(array) for name, array in self._arrays().items()}
+        return safetensors.numpy.save(arrays, {"stillhash": text})
+
+    @classmethod
+    def load(cls, state: bytes) -> Self:
+        """The hasher that `state()` described. Nothing in the bytes is executed."""
+        about, arrays = read_state(state)
+        if about["method"] != cls.name:
+            raise BadState(f"state is of the method {about['method']!r}; {cls.__name__} wants {cls.name!r}")
+        try:
+            hasher = cls(**about["params"])
+            hasher._check_parameters()
+            hasher._restore(arrays, about["extra"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadState(f"state does not describe a {cls.__name__}: {error}") from error
+        return hasher
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """The learnt arrays by name; subclasses add theirs."""
+        return {"mean": self.mean_}
+
+    def _extra(self) -> dict[str, Any]:
+        """What else is learnt, as JSON."""
+        return {}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
+        self.mean_ = arrays["mean"]
+        self.n_features_in_ = len(self.mean_)
+
+    # ---- scikit-learn's conventions, without needing scikit-learn ----
+
+    @classmethod
+    def _parameters(cls) -> list[str]:
+        """Names of all parameters, those of the base classes included."""
+        return sorted(name for name in inspect.signature(cls.__init__).parameters if name != "self")
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._parameters()}
+
+    def set_params(self, **params: Any) -> Self:
+        for name, value in params.items():
+            if name not in self._parameters():
+                raise InvalidInput(
+                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._parameters())}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
+        told = {n: v for n, v in self.get_params().items() if n == "bits" or v != defaults[n]}
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in told.items())})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=InputTags())
+
+
+class FixedHasher(Hasher):
+    """A method whose hash functions x~ = sgn(W^T x + t) never change after the initial stage."""
+
+    W_: Floats  # (D, b)
+    t_: Floats  # (b,)
+
+    def _fix(self, functions: HashFunctions) -> None:
+        self.W_, self.t_ = functions
+
+    def _codes(self, X: Floats) -> Codes:
+        return pack(kernels.project(X, self.W_) + self.t_)  # Eq. 7
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {**super()._arrays(), "W": self.W_, "t": self.t_}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
+        super()._restore(arrays, extra)
+        self.W_, self.t_ = arrays["W"], arrays["t"]
+        check_shape(self.W_, (self.n_features_in_, self.bits), "W")
+        check_shape(self.t_, (self.bits,), "t")
+
+
+def check_shape(array: NDArray[Any], shape: tuple[int, ...], name: str) -> None:
+    if array.shape != shape or array.dtype != np.float32:
+        raise BadState(f"{name} has shape {array.shape} and dtype {array.dtype}; {shape} float32 is wanted")
+    if not np.isfinite(array).all():
+        raise BadState(f"{name} contains NaN or infinity")
+
+
+def read_state(state: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The description and the arrays in the bytes of `state()`."""
+    try:
+        arrays = safetensors.numpy.load(bytes(state))
+        size = int.from_bytes(state[:8], "little")
+        about = json.loads(json.loads(state[8 : 8 + size])["__metadata__"]["stillhash"])
+        found = about["format"]
+        about["method"], about["params"], about["extra"]
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise BadState(f"state cannot be read: {error}") from error
+    if found != FORMAT:
+        raise BadState(f"state has format version {found}; this release reads version {FORMAT}")
+    return about, arrays

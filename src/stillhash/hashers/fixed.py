@@ -1,0 +1,37 @@
+"""Hash functions that learn nothing after the initial stage: the baselines, and the codes under OHSL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from stillhash.hashers.base import FixedHasher
+from stillhash.numeric.checks import Floats
+from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
+from stillhash.numeric.labels import Labels
+
+Init = Literal["pca-itq", "lsh"]
+HASH_FUNCTIONS: dict[Init, Callable[[Floats, int, np.random.Generator], HashFunctions]] = {
+    "pca-itq": pca_itq,
+    "lsh": lsh,
+}
+
+
+class PCAITQ(FixedHasher):
+    """Iterative quantisation of principal components (Gong et al., TPAMI 2013), ranked by Hamming distance."""
+
+    name = "pca-itq"
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        self._fix(pca_itq(X, self.bits, rng))
+
+
+class LSH(FixedHasher):
+    """Sign random projections (Charikar, STOC 2002), ranked by Hamming distance."""
+
+    name = "lsh"
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        self._fix(lsh(X, self.bits, rng))

@@ -1,0 +1,139 @@
+"""OHSL: the codes stand still, the similarity learns."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.hashers.base import FixedHasher, check_shape
+from stillhash.hashers.fixed import HASH_FUNCTIONS, Init
+from stillhash.numeric import kernels
+from stillhash.numeric.blas import one_thread
+from stillhash.numeric.checks import Floats, check_choice, check_integer, check_number
+from stillhash.numeric.codes import signs
+from stillhash.numeric.labels import Labels
+from stillhash.numeric.learning import empty_projection, passive_aggressive
+from stillhash.numeric.targets import MERGES, Merge, TargetCodes
+
+
+class OHSL(FixedHasher):
+    """Online Hashing with Similarity Learning (Weng & Zhu, AAAI 2021), Algorithm 1.
+
+    The hash functions are fixed by `fit` on the first few hundred points. `partial_fit` learns, towards target codes
+    of the labels, one projection U of raw features and one projection V of codes; the similarity is
+    S(q, x) = (U q) . (V x~) = q^T M x~ (Eq. 3), so a query weighs the bits of stored codes that never change.
+
+    Until a first labelled row M is zero and all scores would tie; the weights are then those of Hamming ranking
+    (note 3).
+
+    Parameters
+    ----------
+    bits : code length b, 8 to 512.
+    C : the largest step of a Passive-Aggressive update. It is coupled to the norm of the features: 0.01 suits the
+        unit norm that pre-processing gives.
+    target_factor : l / b, the length of the target codes in units of the code length.
+    norm_power : 2 divides the step by |x|^2, as the paper derives; 1 by |x|, as it prints (note 1).
+    init : the fixed hash functions, "pca-itq" or "lsh".
+    merge : how several labels make one target code, "sum_lsh" or "hmoh".
+    center, unit_norm : pre-processing of features and queries.
+    random_state : seed of the hash functions and the target codes.
+    """
+
+    name = "ohsl"
+
+    def __init__(
+        self,
+        bits: int = 32,
+        *,
+        C: float = 0.01,
+        target_factor: int = 3,
+        norm_power: Literal[1, 2] = 2,
+        init: Init = "pca-itq",
+        merge: Merge = "sum_lsh",
+        center: bool = True,
+        unit_norm: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
+        self.C = C
+        self.target_factor = target_factor
+        self.norm_power = norm_power
+        self.init = init
+        self.merge = merge
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number(self.C, "C", above=0)
+        check_integer(self.target_factor, "target_factor", 1)
+        check_choice(self.norm_power, "norm_power", (1, 2))
+        check_choice(self.init, "init", tuple(HASH_FUNCTIONS))
+        check_choice(self.merge, "merge", MERGES)
+
+    U_: Floats  # (l, D), stored column by column
+    V_: Floats  # (l, b), likewise
+    M_: Floats | None  # (D, b); None until there is something to learn from
+    targets_: TargetCodes
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        self._fix(HASH_FUNCTIONS[self.init](X, self.bits, rng))
+        self.targets_ = self._targets()
+        self.U_ = empty_projection(self.targets_.length, self._query_side(X[:1]).shape[1])
+        self.V_ = empty_projection(self.targets_.length, self.bits)
+        self.M_ = None
+
+    def _learn(self, X: Floats, labels: Labels) -> None:
+        G = self.targets_(labels)  # (n, l) in {-1, +1}
+        passive_aggressive(self.U_, self._query_side(X), G, self.C, self.norm_power)  # Eqs. 16-17
+        passive_aggressive(self.V_, self._code_side(X), G, self.C, self.norm_power)  # Eqs. 20-21
+        self.M_ = self._similarity()  # a new array, so that readers need no lock; stale_ stays False
+
+    def weigh(self, Q: Any) -> Floats:
+        M = getattr(self, "M_", None)
+        if M is None:
+            return super().weigh(Q)
+        return kernels.project(self._query_side(self._prepared(self._checked(Q))), M)  # Eq. 4
+
+    def _query_side(self, X: Floats) -> Floats:
+        """What the similarity sees of a query: here, its features."""
+        return X
+
+    def _code_side(self, X: Floats) -> Floats:
+        """What it sees of an item: the signs of its code."""
+        return signs(self._codes(X), self.bits)
+
+    @one_thread
+    def _similarity(self) -> Floats:
+        return np.ascontiguousarray(self.U_.T @ self.V_)  # Eq. 8, once a chunk and not once a sample: note 2
+
+    def _targets(self) -> TargetCodes:
+        return TargetCodes(self.target_factor * self.bits, merge=self.merge, seed=self.random_state)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {**super()._arrays(), "U": self.U_, "V": self.V_}
+
+    def _extra(self) -> dict[str, Any]:
+        return {"learnt": self.M_ is not None, "targets": self.targets_.state()}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
+        super()._restore(arrays, extra)
+        self.targets_ = self._targets()
+        self.targets_.load(extra["targets"])
+        self.U_, self.V_ = (np.asfortranarray(arrays[name]) for name in "UV")
+        columns = self._query_side(np.zeros((1, self.n_features_in_), np.float32)).shape[1]
+        check_shape(self.U_, (self.targets_.length, columns), "U")
+        check_shape(self.V_, (self.targets_.length, self.bits), "V")
+        self.M_ = self._similarity() if extra["learnt"] else None
+
+
+class OHSLSym(OHSL):
+    """OHSL with the square similarity of Eq. 2: both sides are codes, S(q, x) = (V q~) . (V x~).
+
+    The ablation of the paper's Figure 8. U learns from codes too, so it equals V (note 4).
+    """
+
+    name = "ohsl-sym"
+
+    def _query_side(self, X: Floats) -> Floats:
+        return self._code_side(X)

@@ -1,0 +1,66 @@
+"""The fixed hash functions x~ = sgn(W^T x + t): random projections, and PCA-ITQ."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.errors import InvalidInput
+from stillhash.numeric.blas import one_thread
+from stillhash.numeric.checks import Floats
+
+ITQ_ITERATIONS = 50
+
+
+class HashFunctions(NamedTuple):
+    W: Floats  # (D, b)
+    t: Floats  # (b,)
+
+
+def lsh(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
+    """Sign random projections, centred on the mean of the sample X0."""
+    W = rng.standard_normal((X0.shape[1], bits))
+    W /= np.linalg.norm(W, axis=0)
+    mean = X0.mean(axis=0, dtype=np.float64)
+    return HashFunctions(W.astype(np.float32), (-mean @ W).astype(np.float32))
+
+
+@one_thread
+def pca_itq(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
+    """Principal directions of the sample X0, turned so that rounding to signs loses least (Gong et al.)."""
+    mean = X0.mean(axis=0, dtype=np.float64)
+    Z = X0 - mean  # (n0, D)
+    P = principal_directions(Z, bits)  # (D, r), r <= b
+    R, _ = itq_rotation(Z @ P, bits, rng)  # (r, b)
+    W = P @ R
+    return HashFunctions(W.astype(np.float32), (-mean @ W).astype(np.float32))
+
+
+def principal_directions(Z: NDArray[np.float64], most: int) -> NDArray[np.float64]:
+    """Up to `most` principal directions (D, r) of centred rows, by a thin SVD: never the D x D covariance."""
+    _, s, Vt = np.linalg.svd(Z, full_matrices=False)
+    rank = int((s > s[0] * max(Z.shape) * np.finfo(s.dtype).eps).sum()) if len(s) and s[0] > 0 else 0
+    if rank == 0:
+        raise InvalidInput("X has no variance: all its rows are equal after pre-processing, so nothing can be hashed")
+    return Vt[: min(most, rank)].T
+
+
+def itq_rotation(
+    A: NDArray[np.float64], bits: int, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], list[float]]:
+    """R (r, b) with R R^T = I that brings A R close to its signs; and the objective |sgn(A R) - A R|^2 on the way.
+
+    With r = b this is ITQ's rotation. With r < b (features narrower than the code, or a small sample) R is a
+    tight frame instead, and both alternating steps stay optimal, so the objective still never rises (note 5).
+    """
+    r = A.shape[1]
+    R = np.linalg.qr(rng.standard_normal((bits, r)))[0].T
+    objective = []
+    for _ in range(ITQ_ITERATIONS):
+        B = np.where(A @ R >= 0, 1.0, -1.0)
+        objective.append(float(((B - A @ R) ** 2).sum()))
+        left, _, right = np.linalg.svd(A.T @ B, full_matrices=False)  # Procrustes: max tr(R^T A^T B)
+        R = left @ right
+    return R, objective

@@ -1,0 +1,134 @@
+"""One name per kernel. Each is served by the native extension, or by its NumPy twin in `reference`.
+
+The extension picks the widest instruction set of the machine ("avx512", "avx2", "portable"); without the extension, or
+with "numpy", the twins serve. `STILLHASH_LANES` or `using` choose another: search answers are the same to the bit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.errors import InvalidInput
+from stillhash.numeric import reference
+
+try:
+    native: Any = import_module("stillhash.numeric._native")
+    missing = ""
+except ImportError as error:  # no compiler at install time: slower, and stillhash.info() says so
+    native, missing = None, str(error)
+
+Array = NDArray[Any]
+
+
+class Block(NamedTuple):
+    """Rows of codes in tiles. Row r has id `first + r`, or `ids[r]`; `live` (bits, whole tiles) hides removed rows."""
+
+    tiles: Array
+    rows: int
+    first: int
+    ids: Array | None
+    live: Array | None
+
+
+def available() -> tuple[str, ...]:
+    """Lanes that run on this machine, the fastest first."""
+    return (*(native.lanes() if native else ()), "numpy")
+
+
+def _chosen(name: str | None) -> str:
+    if not name:
+        return available()[0]
+    if name not in available():
+        raise InvalidInput(f"lanes is {name!r}; this machine has {', '.join(available())}")
+    return name
+
+
+_lanes = _chosen(os.environ.get("STILLHASH_LANES"))
+
+
+def lanes() -> str:
+    """The lanes in use."""
+    return _lanes
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Within the block, in the whole process, kernels run on these lanes."""
+    global _lanes
+    before, _lanes = _lanes, _chosen(name)
+    try:
+        yield
+    finally:
+        _lanes = before
+
+
+def scan_top(
+    blocks: list[Block], weights: Array, k: int, floors: Array, threads: int = 1
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The k best hits of each query, (m, k) scores and ids, padded with -inf and -1.
+
+    weights: (m, bits) float64 on the grid of `scores.snap`; floors: (m,) float32, lower scores are not hits.
+    """
+    if _lanes == "numpy":
+        return reference.scan_top(blocks, weights, k, floors)
+    scores = np.full((len(weights), k), -np.inf, dtype=np.float32)
+    ids = np.full((len(weights), k), -1, dtype=np.int64)
+    native.scan_top(_lanes, blocks, weights, floors, threads, scores, ids)
+    return scores, ids
+
+
+def scan_all(blocks: list[Block], weights: Array, floors: Array, threads: int = 1) -> list[tuple[Array, Array]]:
+    """For each query the scores and ids of all rows of at least its floor, best first."""
+    if _lanes == "numpy":
+        return reference.scan_all(blocks, weights, floors)
+    found: list[tuple[Array, Array]] = native.scan_all(_lanes, blocks, weights, floors, threads)
+    return found
+
+
+def passive_aggressive(Ut: Array, X: Array, G: Array, C: float, norm_power: int) -> None:
+    """PA-I over the rows of X in order, in place on Ut (D, l); X (n, D) of its dtype, G (n, l) int8."""
+    if _lanes == "numpy":
+        reference.passive_aggressive(Ut, X, G, C, norm_power)
+    elif Ut.dtype == np.float32:
+        native.learn_f32(_lanes, Ut, X, G, C, norm_power)
+    else:
+        native.learn_f64(_lanes, Ut, X, G, C, norm_power)
+
+
+def project(X: Array, W: Array) -> Array:
+    """X (n, D) times W (D, b), float32; each row's result is the same in any company (native lanes)."""
+    if _lanes == "numpy":
+        return reference.project(X, W)
+    Z = np.empty((len(X), W.shape[1]), dtype=np.float32)
+    native.project(_lanes, X, W, Z)
+    return Z
+
+
+def pack_signs(Z: Array) -> NDArray[np.uint8]:
+    """Packed codes of the signs of Z (n, b) float32; zero counts as +1."""
+    if _lanes == "numpy":
+        return reference.pack_signs(Z)
+    codes = np.empty((len(Z), (Z.shape[1] + 7) // 8), dtype=np.uint8)
+    native.pack_signs(Z, codes)
+    return codes
+
+
+def write_tiles(tiles: Array, start: int, codes: Array) -> None:
+    """Rows start, start + 1, ... of the tiles become these codes."""
+    (reference if _lanes == "numpy" else native).write_tiles(tiles, start, codes)
+
+
+def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
+    """The codes of these rows of the tiles."""
+    if _lanes == "numpy":
+        return reference.read_tiles(tiles, rows)
+    codes = np.empty((len(rows), tiles.shape[1]), dtype=np.uint8)
+    native.read_tiles(tiles, rows, codes)
+    return codes

@@ -1,0 +1,52 @@
+// What differs between instruction sets, and nothing else: a table of the inner loops, one table per
+// instruction set. Each table is compiled in a translation unit of its own with that set's flags, so those
+// units must not instantiate anything from the standard library that the linker could share with the others.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace stillhash {
+
+constexpr int kTile = 1024;          // codes per tile; a tile is `planes` runs of kTile bytes
+constexpr int kWords = kTile / 64;   // 64-bit words in a tile's survivor bitmap
+constexpr int kGroup = 4;            // queries that share one pass over a tile in registers
+constexpr int kBlock = 64;           // rows the Passive-Aggressive recursion resolves at once
+
+// A query's quantised losses: for each of the 2 * planes nibbles, 16 lower bounds of its part of the loss.
+struct Bound {
+  const uint8_t* table;  // (2 * planes, 16)
+  uint8_t limit;         // a code whose saturated sum exceeds this cannot be a hit
+};
+
+struct Lanes {
+  const char* name;
+
+  // survivors[q] bit c: code c of the tile may be a hit of query q. `ahead` is prefetched, or null.
+  void (*filter)(const uint8_t* tile, int planes, const Bound* bounds, int queries,
+                 uint64_t (*survivors)[kWords], const uint8_t* ahead);
+
+  // Exact sequential PA-I over the rows of X, in place on Ut (D, l). See learn.inl for the scratch.
+  void (*learn_f32)(float* Ut, const float* X, const int8_t* G, int64_t n, int64_t D, int64_t l, float C,
+                    int norm_power, float* scratch);
+  void (*learn_f64)(double* Ut, const double* X, const int8_t* G, int64_t n, int64_t D, int64_t l, double C,
+                    int norm_power, double* scratch);
+
+  // Z (n, l) = X (n, D) W (D, l); a row of Z depends on its row of X alone, to the last bit.
+  void (*project)(const float* X, int64_t n, int64_t D, const float* W, int64_t l, float* Z);
+
+  // Reads every byte once: the speed limit that the scan is measured against.
+  uint64_t (*read)(const uint8_t* bytes, size_t n);
+};
+
+extern const Lanes kPortable;
+#ifdef STILLHASH_X86
+extern const Lanes kAvx2;
+extern const Lanes kAvx512;
+#endif
+
+// Elements of scratch that learn_* needs for features of D columns.
+inline size_t learn_scratch(int64_t D) {
+  return static_cast<size_t>(D) * kBlock + kBlock * kBlock + 2 * kBlock * 64;
+}
+
+}  // namespace stillhash

@@ -1,0 +1,165 @@
+// The Python door of the kernels. Callers have checked their arguments (numeric/kernels.py); here shapes are
+// trusted, arrays are C-contiguous, and the GIL is released around all work.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "lanes.hpp"
+#include "scan.hpp"
+
+namespace nb = nanobind;
+using namespace stillhash;
+
+template <class T, int N>
+using Array = nb::ndarray<T, nb::ndim<N>, nb::c_contig, nb::device::cpu>;
+template <class T, int N>
+using In = Array<const T, N>;
+
+static std::vector<const Lanes*> runnable() {
+  std::vector<const Lanes*> found;
+#ifdef STILLHASH_X86
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    found.push_back(&kAvx512);
+  if (avx2) found.push_back(&kAvx2);
+#endif
+  found.push_back(&kPortable);
+  return found;
+}
+
+static const Lanes& lanes_named(const std::string& name) {
+  for (const Lanes* lanes : runnable())
+    if (name == lanes->name) return *lanes;
+  throw std::invalid_argument("no such lanes on this machine: " + name);
+}
+
+static std::vector<std::string> lanes_here() {
+  std::vector<std::string> names;
+  for (const Lanes* lanes : runnable()) names.emplace_back(lanes->name);
+  return names;
+}
+
+// Each block is (tiles, rows, first, ids or None, live or None).
+static std::vector<Block> blocks_from(nb::list list) {
+  std::vector<Block> blocks;
+  for (nb::handle item : list) {
+    nb::tuple t = nb::cast<nb::tuple>(item);
+    Block block{};
+    block.tiles = nb::cast<In<uint8_t, 3>>(t[0]).data();
+    block.rows = nb::cast<int64_t>(t[1]);
+    block.first = nb::cast<int64_t>(t[2]);
+    if (!t[3].is_none()) block.ids = nb::cast<In<int64_t, 1>>(t[3]).data();
+    if (!t[4].is_none()) block.live = nb::cast<In<uint8_t, 1>>(t[4]).data();
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+static void scan_top(const std::string& lanes, nb::list list, In<double, 2> weights, In<float, 1> floors,
+                     int threads, Array<float, 2> scores, Array<int64_t, 2> ids) {
+  const std::vector<Block> blocks = blocks_from(list);  // the caller's list keeps the arrays alive
+  const int64_t queries = weights.shape(0), k = scores.shape(1);
+  nb::gil_scoped_release free_gil;
+  const auto found = scan(lanes_named(lanes), blocks, static_cast<int>(weights.shape(1)), weights.data(), queries,
+                          k, floors.data(), threads);
+  for (int64_t q = 0; q < queries; ++q)
+    for (size_t i = 0; i < found[q].size(); ++i) {
+      scores.data()[q * k + i] = found[q][i].score;
+      ids.data()[q * k + i] = found[q][i].id;
+    }
+}
+
+static nb::list scan_all(const std::string& lanes, nb::list list, In<double, 2> weights, In<float, 1> floors,
+                         int threads) {
+  const std::vector<Block> blocks = blocks_from(list);
+  std::vector<std::vector<Hit>> found;
+  {
+    nb::gil_scoped_release free_gil;
+    found = scan(lanes_named(lanes), blocks, static_cast<int>(weights.shape(1)), weights.data(),
+                 weights.shape(0), -1, floors.data(), threads);
+  }
+  nb::list out;
+  for (const auto& hits : found) {
+    auto scores = std::make_unique<float[]>(hits.size() + 1);
+    auto ids = std::make_unique<int64_t[]>(hits.size() + 1);
+    for (size_t i = 0; i < hits.size(); ++i) scores[i] = hits[i].score, ids[i] = hits[i].id;
+    nb::capsule own_scores(scores.get(), [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    float* s = scores.release();
+    nb::capsule own_ids(ids.get(), [](void* p) noexcept { delete[] static_cast<int64_t*>(p); });
+    int64_t* d = ids.release();
+    out.append(nb::make_tuple(nb::ndarray<nb::numpy, float>(s, {hits.size()}, own_scores),
+                              nb::ndarray<nb::numpy, int64_t>(d, {hits.size()}, own_ids)));
+  }
+  return out;
+}
+
+template <class T>
+static void learn(const std::string& lanes, Array<T, 2> Ut, In<T, 2> X, In<int8_t, 2> G, T C, int norm_power) {
+  const int64_t n = X.shape(0), D = X.shape(1), l = G.shape(1);
+  nb::gil_scoped_release free_gil;
+  std::unique_ptr<T[]> scratch(new T[learn_scratch(D)]);
+  const Lanes& use = lanes_named(lanes);
+  if constexpr (sizeof(T) == 4) use.learn_f32(Ut.data(), X.data(), G.data(), n, D, l, C, norm_power, scratch.get());
+  else use.learn_f64(Ut.data(), X.data(), G.data(), n, D, l, C, norm_power, scratch.get());
+}
+
+static void project(const std::string& lanes, In<float, 2> X, In<float, 2> W, Array<float, 2> Z) {
+  nb::gil_scoped_release free_gil;
+  lanes_named(lanes).project(X.data(), X.shape(0), X.shape(1), W.data(), W.shape(1), Z.data());
+}
+
+static void pack_signs(In<float, 2> Z, Array<uint8_t, 2> codes) {
+  const size_t n = Z.shape(0), bits = Z.shape(1), bytes = codes.shape(1);
+  nb::gil_scoped_release free_gil;
+  std::memset(codes.data(), 0, n * bytes);
+  for (size_t r = 0; r < n; ++r)
+    for (size_t i = 0; i < bits; ++i)
+      codes.data()[r * bytes + i / 8] |= static_cast<uint8_t>((Z.data()[r * bits + i] >= 0) << (i % 8));
+}
+
+// Rows `from`, `from` + 1, ... of the tiles become the given codes.
+static void write_tiles(Array<uint8_t, 3> tiles, int64_t from, In<uint8_t, 2> codes) {
+  const int64_t n = codes.shape(0), planes = codes.shape(1);
+  nb::gil_scoped_release free_gil;
+  for (int64_t r = 0; r < n; ++r) {
+    uint8_t* at = tiles.data() + (from + r) / kTile * planes * kTile + (from + r) % kTile;
+    for (int64_t j = 0; j < planes; ++j) at[j * kTile] = codes.data()[r * planes + j];
+  }
+}
+
+static void read_tiles(In<uint8_t, 3> tiles, In<int64_t, 1> rows, Array<uint8_t, 2> codes) {
+  const int64_t n = rows.shape(0), planes = codes.shape(1);
+  nb::gil_scoped_release free_gil;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t r = rows.data()[i];
+    const uint8_t* at = tiles.data() + r / kTile * planes * kTile + r % kTile;
+    for (int64_t j = 0; j < planes; ++j) codes.data()[i * planes + j] = at[j * kTile];
+  }
+}
+
+static uint64_t stream_read(const std::string& lanes, In<uint8_t, 3> tiles) {
+  nb::gil_scoped_release free_gil;
+  return lanes_named(lanes).read(tiles.data(), tiles.size());
+}
+
+NB_MODULE(_native, m) {
+  m.attr("TILE") = kTile;
+  m.def("lanes", &lanes_here);
+  m.def("scan_top", &scan_top);
+  m.def("scan_all", &scan_all);
+  m.def("learn_f32", &learn<float>);
+  m.def("learn_f64", &learn<double>);
+  m.def("project", &project);
+  m.def("pack_signs", &pack_signs);
+  m.def("write_tiles", &write_tiles);
+  m.def("read_tiles", &read_tiles);
+  m.def("stream_read", &stream_read);
+}

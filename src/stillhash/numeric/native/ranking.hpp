@@ -1,0 +1,126 @@
+// One query's side of a search: its exact scores, its best hits so far, and the 8-bit bound that skips codes.
+//
+// A score is the sum of w_i x_i over the bits, rounded to float32. The weights arrive on a grid coarse enough
+// that every such sum is exact in a double whatever its order (see snap() in numeric/scores.py), so the
+// score of a code is one number on every path, and hits are totally ordered: score, then smaller id.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "lanes.hpp"
+
+namespace stillhash {
+
+struct Hit {
+  float score;
+  int64_t id;
+};
+
+inline bool better(const Hit& a, const Hit& b) {
+  return a.score > b.score || (a.score == b.score && a.id < b.id);
+}
+
+// loss(code) = best possible score - score = sum of 2|w_i| over the bits that disagree with sgn(w_i).
+struct Losses {
+  int planes;
+  double best = 0;                // the score of the code that agrees everywhere
+  std::vector<double> table;      // (2 * planes, 16): the loss of each value of each nibble
+
+  Losses(const double* weights, int bits) : planes((bits + 7) / 8), table(planes * 32) {
+    for (int i = 0; i < bits; ++i) best += std::fabs(weights[i]);
+    for (int t = 0; t < 2 * planes; ++t)
+      for (int v = 0; v < 16; ++v)
+        for (int i = 0; i < 4 && 4 * t + i < bits; ++i) {
+          const double w = weights[4 * t + i];
+          if ((v >> i & 1) != (w >= 0)) table[t * 16 + v] += 2 * std::fabs(w);
+        }
+  }
+
+  // The code whose bytes stand `stride` apart, from `at`.
+  float score(const uint8_t* at, int64_t stride) const {
+    double loss = 0;
+    for (int j = 0; j < planes; ++j) {
+      const uint8_t v = at[j * stride];
+      loss += table[j * 32 + (v & 15)] + table[j * 32 + 16 + (v >> 4)];
+    }
+    return static_cast<float>(best - loss);
+  }
+};
+
+// The best k hits (or, with k < 0, every hit) of at least a given score.
+class Ranking {
+ public:
+  Ranking(const Losses& losses, int64_t k, float floor)
+      : losses_(&losses), k_(k), floor_(floor), table_(losses.table.size()) {
+    quantise();
+  }
+
+  float floor() const { return floor_; }  // no lower score can be among the hits
+  const Losses& losses() const { return *losses_; }
+  Bound bound() const { return {table_.data(), limit_}; }
+  std::vector<Hit>& hits() { return hits_; }
+
+  void offer(float score, int64_t id) {
+    if (score < floor_) return;
+    const Hit hit{score, id};
+    if (k_ < 0 || static_cast<int64_t>(hits_.size()) < k_) {
+      hits_.push_back(hit);
+      if (k_ < 0) return;
+      std::push_heap(hits_.begin(), hits_.end(), better);  // the worst hit on top
+    } else {
+      if (k_ == 0 || !better(hit, hits_.front())) return;
+      std::pop_heap(hits_.begin(), hits_.end(), better);
+      hits_.back() = hit;
+      std::push_heap(hits_.begin(), hits_.end(), better);
+    }
+    if (static_cast<int64_t>(hits_.size()) == k_) raise_floor(hits_.front().score);
+  }
+
+  void raise_floor(float floor) {
+    if (!(floor > floor_)) return;
+    floor_ = floor;
+    // Finer steps pay once the limit has shrunk by a quarter; until then the old table serves.
+    const int limit = limit_at(admissible_loss());
+    if (limit < 190) quantise();
+    else limit_ = static_cast<uint8_t>(limit);
+  }
+
+ private:
+  // A hit's loss is below this: best - score, where any score up to the float just under the floor rounds
+  // to less than the floor.
+  double admissible_loss() const {
+    return losses_->best - static_cast<double>(std::nextafterf(floor_, -std::numeric_limits<float>::infinity()));
+  }
+
+  // Each entry is rounded down and the limit up, so the sum of a code that may be a hit never exceeds the
+  // limit: floor(a s) + floor(b s) <= (a + b) s <= limit. kSlack covers the rounding of these products.
+  static constexpr double kSlack = 1e-9;
+
+  int limit_at(double loss) const { return static_cast<int>(std::min(254.0, std::floor(loss * scale_ * (1 + kSlack)))); }
+
+  void quantise() {
+    const double loss = admissible_loss();
+    if (!(loss < std::numeric_limits<double>::max())) {  // no floor yet: everything may be a hit
+      scale_ = 0;
+      limit_ = 255;
+      return;
+    }
+    scale_ = 254.0 / loss * (1 - kSlack);
+    for (size_t i = 0; i < table_.size(); ++i)
+      table_[i] = static_cast<uint8_t>(std::min(255.0, std::floor(losses_->table[i] * scale_ * (1 - kSlack))));
+    limit_ = static_cast<uint8_t>(limit_at(loss));
+  }
+
+  const Losses* losses_;
+  int64_t k_;
+  float floor_;
+  double scale_ = 0;
+  uint8_t limit_ = 255;
+  std::vector<uint8_t> table_;
+  std::vector<Hit> hits_;
+};
+
+}  // namespace stillhash

@@ -1,0 +1,128 @@
+#include "scan.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+namespace stillhash {
+namespace {
+
+constexpr int64_t kBatch = 32;           // queries that share a pass over memory
+constexpr int64_t kThreadWork = 1 << 21; // table look-ups (bytes x queries) that are worth a thread
+
+struct Span {  // the tiles [from, to) of all blocks laid end to end
+  int64_t from, to;
+};
+
+int64_t tiles_of(const Block& block) { return (block.rows + kTile - 1) / kTile; }
+
+// Offers the surviving rows of one tile. A row survives if its bound does, it exists and is live.
+void rescore(Ranking& ranking, const Block& block, const uint8_t* tile, int64_t row, const uint64_t* survivors) {
+  for (int word = 0; word < kWords; ++word) {
+    uint64_t bits = survivors[word];
+    const int64_t left = block.rows - row - word * 64;
+    if (bits == 0 || left <= 0) continue;
+    if (left < 64) bits &= (uint64_t{1} << left) - 1;
+    if (block.live) {
+      uint64_t live;
+      std::memcpy(&live, block.live + (row / 8) + word * 8, 8);
+      bits &= live;
+    }
+    for (; bits; bits &= bits - 1) {
+      const int c = word * 64 + __builtin_ctzll(bits);
+      const int64_t r = row + c;
+      ranking.offer(ranking.losses().score(tile + c, kTile), block.ids ? block.ids[r] : block.first + r);
+    }
+  }
+}
+
+bool any_live(const Block& block, int64_t row) {
+  if (!block.live) return true;
+  static const uint8_t none[kTile / 8] = {};
+  return std::memcmp(block.live + row / 8, none, sizeof none) != 0;
+}
+
+// A group of queries over a span of tiles. Floors are shared between threads: the k-th best score one thread
+// has found bounds what the others need to keep.
+void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, Ranking* rankings, int64_t count,
+               std::atomic<float>* floors) {
+  uint64_t survivors[kGroup][kWords];
+  Bound bounds[kGroup];
+  int64_t start = 0;
+  for (const Block& block : blocks) {
+    const int64_t tiles = tiles_of(block), end = start + tiles;
+    const int64_t from = std::max(span.from, start), to = std::min(span.to, end);
+    for (int64_t t = from; t < to; ++t) {
+      const int64_t row = (t - start) * kTile;
+      if (!any_live(block, row)) continue;
+      const int planes = rankings[0].losses().planes;
+      const int64_t bytes = static_cast<int64_t>(planes) * kTile;
+      const uint8_t* tile = block.tiles + (t - start) * bytes;
+      const uint8_t* ahead = t + 1 < to ? tile + bytes : nullptr;
+      for (int64_t q = 0; q < count; q += kGroup) {
+        const int group = static_cast<int>(std::min<int64_t>(kGroup, count - q));
+        for (int i = 0; i < group; ++i) {
+          if (floors) rankings[q + i].raise_floor(floors[q + i].load(std::memory_order_relaxed));
+          bounds[i] = rankings[q + i].bound();
+        }
+        lanes.filter(tile, planes, bounds, group, survivors, q == 0 ? ahead : nullptr);
+        for (int i = 0; i < group; ++i) {
+          rescore(rankings[q + i], block, tile, row, survivors[i]);
+          if (floors && rankings[q + i].floor() > floors[q + i].load(std::memory_order_relaxed))
+            floors[q + i].store(rankings[q + i].floor(), std::memory_order_relaxed);
+        }
+      }
+    }
+    start = end;
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>& blocks, int bits,
+                                   const double* weights, int64_t queries, int64_t k, const float* floors,
+                                   int threads) {
+  int64_t tiles = 0;
+  for (const Block& block : blocks) tiles += tiles_of(block);
+  std::vector<std::vector<Hit>> out(queries);
+  for (int64_t q0 = 0; q0 < queries; q0 += kBatch) {
+    const int64_t count = std::min(kBatch, queries - q0);
+    std::vector<Losses> losses;
+    for (int64_t q = 0; q < count; ++q) losses.emplace_back(weights + (q0 + q) * bits, bits);
+    const int64_t work = tiles * kTile * losses[0].planes * count;
+    const int64_t workers = std::max<int64_t>(1, std::min<int64_t>({threads, tiles, work / kThreadWork}));
+    std::vector<std::vector<Ranking>> rankings(workers);
+    for (auto& mine : rankings)
+      for (int64_t q = 0; q < count; ++q) mine.emplace_back(losses[q], k, floors[q0 + q]);
+    if (workers == 1) {
+      scan_span(lanes, blocks, {0, tiles}, rankings[0].data(), count, nullptr);
+    } else {
+      std::vector<std::atomic<float>> shared(count);
+      for (int64_t q = 0; q < count; ++q) shared[q] = floors[q0 + q];
+      std::vector<std::exception_ptr> failures(workers);
+      std::vector<std::thread> pool;
+      for (int64_t w = 0; w < workers; ++w)
+        pool.emplace_back([&, w] {
+          try {
+            scan_span(lanes, blocks, {tiles * w / workers, tiles * (w + 1) / workers}, rankings[w].data(), count,
+                      shared.data());
+          } catch (...) {
+            failures[w] = std::current_exception();
+          }
+        });
+      for (auto& thread : pool) thread.join();
+      for (auto& failure : failures)
+        if (failure) std::rethrow_exception(failure);
+    }
+    for (int64_t q = 0; q < count; ++q) {
+      auto& hits = out[q0 + q];
+      for (auto& mine : rankings) hits.insert(hits.end(), mine[q].hits().begin(), mine[q].hits().end());
+      std::sort(hits.begin(), hits.end(), better);
+      if (k >= 0 && static_cast<int64_t>(hits.size()) > k) hits.resize(k);
+    }
+  }
+  return out;
+}
+
+}  // namespace stillhash

@@ -1,0 +1,99 @@
+"""A readable NumPy twin of every kernel: the oracle of the tests, and the fallback without the extension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from stillhash.numeric.kernels import Block
+
+Array = NDArray[Any]
+
+STEP = 64  # tiles unpacked at a time, and rows of a block of the Passive-Aggressive recursion
+
+
+def passive_aggressive_literal(Ut: Array, X: Array, G: Array, C: float, norm_power: int) -> None:
+    """The recursion as it is written, one row at a time (Eqs. 16-17)."""
+    for x, g in zip(X, G, strict=True):
+        norm = np.sqrt(x @ x) ** norm_power
+        if norm > 0:
+            loss = np.maximum(0, 1 - g * (x @ Ut))
+            tau = np.minimum(C, loss / norm)
+            Ut += np.outer(x, tau * g)
+
+
+def passive_aggressive(Ut: Array, X: Array, G: Array, C: float, norm_power: int) -> None:
+    """The same, a block of rows at a time: margins and Gram matrix first, then one product (see learn.inl)."""
+    C = Ut.dtype.type(C)
+    for s in range(0, len(X), STEP):
+        x, g = X[s : s + STEP], G[s : s + STEP]
+        P, K = x @ Ut, x @ x.T  # margins at the block's start (B, l); Gram matrix (B, B)
+        norms = np.sqrt(np.diagonal(K)) ** norm_power
+        A = np.zeros_like(P)  # tau g of each row
+        for j in np.flatnonzero(norms):
+            margin = g[j] * (P[j] + K[j, :j] @ A[:j])
+            A[j] = g[j] * np.minimum(C, np.maximum(0, 1 - margin) / norms[j])
+        Ut += x.T @ A
+
+
+def project(X: Array, W: Array) -> Array:
+    return X @ W
+
+
+def pack_signs(Z: Array) -> NDArray[np.uint8]:
+    return np.packbits(Z >= 0, axis=1, bitorder="little")
+
+
+def write_tiles(tiles: Array, start: int, codes: Array) -> None:
+    rows = np.arange(start, start + len(codes))
+    tiles[rows // tiles.shape[2], :, rows % tiles.shape[2]] = codes
+
+
+def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
+    codes: NDArray[np.uint8] = tiles[rows // tiles.shape[2], :, rows % tiles.shape[2]]
+    return codes
+
+
+def scan_top(
+    blocks: list[Block], weights: Array, k: int, floors: Array
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in weights]
+    for signs, ids in _rows(blocks, weights.shape[1]):
+        scores = (weights @ signs.T).astype(np.float32)  # exact before it is rounded: see scores.py
+        for q in range(len(weights)):
+            found = np.concatenate([best[q][0], scores[q]]), np.concatenate([best[q][1], ids])
+            best[q] = _ranked(*found, floors[q], k)
+    out = np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64)
+    for q, (top, names) in enumerate(best):
+        out[0][q, : len(top)], out[1][q, : len(top)] = top, names
+    return out
+
+
+def scan_all(blocks: list[Block], weights: Array, floors: Array) -> list[tuple[Array, Array]]:
+    parts = [((weights @ signs.T).astype(np.float32), ids) for signs, ids in _rows(blocks, weights.shape[1])]
+    ids = np.concatenate([np.empty(0, np.int64)] + [ids for _, ids in parts])
+    scores = np.concatenate([np.empty((len(weights), 0), np.float32)] + [scores for scores, _ in parts], axis=1)
+    return [_ranked(scores[q], ids, floors[q], len(ids)) for q in range(len(weights))]
+
+
+def _ranked(scores: Array, ids: Array, floor: float, k: int) -> tuple[Array, Array]:
+    """The best k of at least the floor: higher score first, smaller id among equals."""
+    kept = scores >= floor
+    scores, ids = scores[kept], ids[kept]
+    order = np.lexsort((ids, -scores))[:k]
+    return scores[order], ids[order]
+
+
+def _rows(blocks: list[Block], bits: int) -> Iterator[tuple[Array, Array]]:
+    """The live rows of all blocks, a few tiles at a time: signs (n, bits) float64 and ids (n,)."""
+    for tiles, rows, first, ids, live in blocks:
+        for start in range(0, rows, STEP * tiles.shape[2]):
+            here = np.arange(start, min(rows, start + STEP * tiles.shape[2]))
+            if live is not None:
+                here = here[np.unpackbits(live, bitorder="little")[here] == 1]
+            ones = np.unpackbits(read_tiles(tiles, here), axis=1, count=bits, bitorder="little")
+            yield ones * 2.0 - 1, first + here if ids is None else ids[here]
