@@ -69,7 +69,9 @@ class Hasher:
         fresh.n_features_in_ = X.shape[1]
         fresh.mean_ = X.mean(axis=0, dtype=np.float64).astype(np.float32) if self.center else np.zeros_like(X[0])
         fresh._begin(fresh._prepared(X), labels, np.random.default_rng(self.random_state))
-        self.__dict__ = fresh.__dict__
+        for learnt in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, learnt)
+        vars(self).update(vars(fresh))
         return self
 
     def partial_fit(self, X: Any, Y: Any = None) -> Self:
@@ -132,8 +134,8 @@ class Hasher:
         if self.center:
             X = X - self.mean_
         if self.unit_norm:
-            norms: Floats = np.sqrt(np.einsum("ij,ij->i", X, X))
-            X = X / np.where(norms > 0, norms, np.float32(1))[:, None]
+            norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
+            X = np.divide(X, norms, out=np.zeros_like(X), where=norms > 0)
         return X
 
     n_features_in_: int

@@ -1,0 +1,213 @@
+"""What every method must do. Imported by tests/hashers, which runs it over METHODS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stillhash import METHODS, load
+from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
+from stillhash.experiments.metrics import evaluate
+from stillhash.hashers import Hasher
+from stillhash.numeric.codes import signs
+from tests.toys import toy
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest) -> type[Hasher]:
+    return METHODS[request.param]
+
+
+def learnt(method: type[Hasher], chunk: int = 100, **params: Any) -> Hasher:
+    X, Y = toy()
+    hasher = method(bits=32, **params).fit(X[:300], Y[:300])
+    for s in range(0, 600, chunk):
+        hasher.partial_fit(X[s : min(600, s + chunk)], Y[s : min(600, s + chunk)])
+    return hasher
+
+
+def test_shapes_and_kinds(method: type[Hasher]) -> None:
+    hasher, X = learnt(method), toy().X
+    codes, weights = hasher.encode(X), hasher.weigh(X[:7])
+    assert codes.shape == (1200, 4) and codes.dtype == np.uint8
+    assert weights.shape == (7, 32) and weights.dtype == np.float32
+    assert hasher.encode(X[:0]).shape == (0, 4) and hasher.weigh(X[:0]).shape == (0, 32)
+
+
+@pytest.mark.parametrize("bits", [8, 13, 48, 100])
+def test_any_code_length(method: type[Hasher], bits: int) -> None:
+    X, Y = toy(400)
+    hasher = method(bits=bits).partial_fit(X, Y)
+    assert signs(hasher.encode(X), bits).shape == (400, bits)
+    assert hasher.weigh(X).shape == (400, bits)
+
+
+def test_inputs_are_left_untouched(method: type[Hasher]) -> None:
+    X, Y = toy(400)
+    before = X.copy(), Y.copy()
+    X.flags.writeable = Y.flags.writeable = False
+    hasher = method(bits=16).fit(X, Y).partial_fit(X, Y)
+    hasher.encode(X), hasher.weigh(X)
+    np.testing.assert_array_equal(X, before[0])
+    np.testing.assert_array_equal(Y, before[1])
+
+
+def test_encode_and_weigh_are_pure(method: type[Hasher]) -> None:
+    hasher, X = learnt(method), toy().X
+    before = hasher.state()
+    codes, weights = hasher.encode(X), hasher.weigh(X)
+    assert hasher.encode(X).tobytes() == codes.tobytes()
+    assert hasher.weigh(X).tobytes() == weights.tobytes()
+    assert hasher.state() == before
+
+
+def test_the_order_and_type_of_the_array_do_not_matter(method: type[Hasher]) -> None:
+    hasher, X = learnt(method), toy().X
+    codes, weights = hasher.encode(X), hasher.weigh(X)
+    wide = np.zeros((len(X), 2 * X.shape[1]), np.float32)
+    wide[:, ::2] = X
+    for same in (np.asfortranarray(X), wide[:, ::2], X.astype(np.float64), X.tolist()):
+        assert hasher.encode(same).tobytes() == codes.tobytes()
+        assert hasher.weigh(same).tobytes() == weights.tobytes()
+
+
+def test_a_row_has_the_same_code_and_weights_in_any_company(method: type[Hasher]) -> None:
+    hasher, X = learnt(method), toy().X
+    codes, weights = hasher.encode(X), hasher.weigh(X)
+    for r in (0, 5, 700):
+        assert hasher.encode(X[r : r + 1]).tobytes() == codes[r].tobytes()
+        assert hasher.weigh(X[r : r + 1]).tobytes() == weights[r].tobytes()
+
+
+def test_the_same_seed_gives_the_same_state(method: type[Hasher]) -> None:
+    assert learnt(method).state() == learnt(method).state()
+    assert learnt(method, random_state=1).state() != learnt(method).state()
+
+
+def test_chunking_changes_results_only_by_rounding(method: type[Hasher]) -> None:
+    X = toy().X
+    whole, parts = learnt(method, chunk=600), learnt(method, chunk=7)
+    assert whole.encode(X).tobytes() == parts.encode(X).tobytes()
+    np.testing.assert_allclose(parts.weigh(X), whole.weigh(X), rtol=0, atol=1e-4 * np.abs(whole.weigh(X)).max())
+
+
+def test_state_round_trips_and_learns_on_identically(method: type[Hasher]) -> None:
+    hasher, (X, Y) = learnt(method), toy()
+    state = hasher.state()
+    again = method.load(state)
+    assert again.state() == state
+    assert type(load(state)) is method
+    for part in (hasher, again):
+        part.partial_fit(X[600:], Y[600:])
+    assert again.state() == hasher.state()
+    assert again.weigh(X).tobytes() == hasher.weigh(X).tobytes()
+    assert again.get_params() == hasher.get_params()
+
+
+def test_damaged_or_foreign_state_is_refused(method: type[Hasher]) -> None:
+    state = learnt(method).state()
+    other = next(m for m in METHODS.values() if m is not method)
+    for bad in (b"", b"nonsense", state[:100], state[:-1]):
+        with pytest.raises(BadState):
+            method.load(bad)
+    with pytest.raises(BadState, match="method"):
+        other.load(state)
+    with pytest.raises(BadState, match="format version 9"):
+        method.load(state.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
+
+
+def test_kept_codes_equal_encode_of_everything_seen(method: type[Hasher]) -> None:
+    X, Y = toy()
+    hasher = method(bits=32).fit(X[:300], Y[:300])
+    kept = np.empty((0, 4), np.uint8)
+    for s in range(0, 1200, 200):
+        hasher.partial_fit(X[s : s + 200], Y[s : s + 200])
+        kept = hasher.refresh(kept, lambda s=s: X[:s])
+        kept = np.concatenate([kept, hasher.encode(X[s : s + 200])])
+    assert kept.tobytes() == hasher.encode(X).tobytes()
+
+
+def test_rows_without_labels_teach_nothing(method: type[Hasher]) -> None:
+    X, Y = toy()
+    hasher = learnt(method)
+    before = hasher.state()
+    hasher.partial_fit(X).partial_fit(X, np.zeros_like(Y)).partial_fit(X[:2], [[], None]).partial_fit(X[:0], Y[:0])
+    assert hasher.state() == before
+    some = Y.copy()
+    some[::2] = 0
+    assert hasher.partial_fit(X, some).state() == method.load(before).partial_fit(X[1::2], Y[1::2]).state()
+
+
+def test_quality_does_not_fall_below_a_random_order(method: type[Hasher]) -> None:
+    X, Y = toy()
+    queries, answers = toy(200, seed=5)
+    hasher = learnt(method)
+    quality = evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y, k=10)
+    chance = float((answers @ Y.T.astype(int) > 0).mean())
+    assert quality.map > chance + 0.05
+
+
+BAD_FEATURES = [
+    (lambda X: np.where(np.arange(len(X))[:, None] == 3, np.nan, X), InvalidInput, "NaN"),
+    (lambda X: np.where(np.arange(len(X))[:, None] == 3, np.inf, X), InvalidInput, "infinity"),
+    (lambda X: np.where(np.arange(len(X))[:, None] == 3, -np.inf, X), InvalidInput, "infinity"),
+    (lambda X: np.where(np.arange(len(X))[:, None] == 3, 1e30, X), InvalidInput, "1e\\+30"),
+    (lambda X: X[:, 1:], InvalidInput, "47 features"),
+    (lambda X: X[0], InvalidInput, "1-dimensional"),
+    (lambda X: X[:, :0], InvalidInput, "0 feature"),
+    (lambda X: X.astype(complex), InvalidInput, "Complex"),
+    (lambda X: X.astype(str), WrongType, "dtype"),
+    (lambda X: [["a"] * X.shape[1]], WrongType, "dtype"),
+    (lambda X: None, InvalidInput, "0-dimensional"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "error", "match"), BAD_FEATURES)
+def test_bad_features_are_refused_and_nothing_changes(
+    method: type[Hasher], spoil: Any, error: type[Exception], match: str
+) -> None:
+    hasher, (X, Y) = learnt(method), toy()
+    before, bad = hasher.state(), spoil(X)
+    for call in (hasher.encode, hasher.weigh, lambda X: hasher.partial_fit(X, Y)):
+        with pytest.raises(error, match=match):
+            call(bad)
+    if match != "47 features":
+        with pytest.raises(error, match=match):
+            hasher.fit(bad)
+    assert hasher.state() == before
+
+
+@pytest.mark.parametrize("labels", [[1, 2], np.full((1200, 8), 2), [[float("nan")]] * 1200, [[{}]] * 1200])
+def test_bad_labels_are_refused_and_nothing_changes(method: type[Hasher], labels: Any) -> None:
+    hasher, X = learnt(method), toy().X
+    before = hasher.state()
+    for call in (hasher.partial_fit, hasher.fit):
+        with pytest.raises(InvalidInput, match="Y"):
+            call(X, labels)
+    assert hasher.state() == before
+
+
+@pytest.mark.parametrize("bits", [0, 7, 513, -1, 8.5, "32", True, None])
+def test_bad_bits_are_refused(method: type[Hasher], bits: Any) -> None:
+    X = toy(50).X
+    with pytest.raises(InvalidInput, match="bits"):
+        method(bits=bits).fit(X)
+
+
+def test_before_fit(method: type[Hasher]) -> None:
+    X = toy(20).X
+    for call in (method().encode, method().weigh):
+        with pytest.raises(NotFitted, match="fit"):
+            call(X)
+    with pytest.raises(NotFitted):
+        method().state()
+    with pytest.raises(InvalidInput, match="1 sample"):
+        method().fit(X[:1])
+    with pytest.raises(InvalidInput, match="no parameter"):
+        method().set_params(nonsense=1)
+
+
+def test_repr_tells_what_differs_from_the_defaults(method: type[Hasher]) -> None:
+    assert repr(method(bits=16, random_state=3)) == f"{method.__name__}(bits=16, random_state=3)"

@@ -1,0 +1,3 @@
+"""Every method keeps the contract."""
+
+from tests.contracts.hashers import *  # noqa: F403

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillhash.numeric import codes, kernels
+
+shapes = st.tuples(st.integers(0, 2500), st.integers(8, 512), st.integers(0, 2**31))
+
+
+def test_the_bit_order_is_little_endian(lanes: str) -> None:
+    projections = -np.ones((1, 16), np.float32)
+    projections[0, [0, 9]] = 1
+    assert codes.pack(projections).tolist() == [[1, 2]]
+
+
+def test_zero_counts_as_plus_one_and_minus_zero_too(lanes: str) -> None:
+    packed = codes.pack(np.array([[0.0, -0.0] + [-1.0] * 6], np.float32))
+    assert packed.tolist() == [[3]]
+
+
+@given(shapes)
+def test_signs_undo_pack(shape: tuple[int, int, int]) -> None:
+    n, bits, seed = shape
+    n %= 50
+    Z = np.random.default_rng(seed).standard_normal((n, bits)).astype(np.float32)
+    for lanes in kernels.available():
+        with kernels.using(lanes):
+            packed = codes.pack(Z)
+        assert packed.shape == (n, codes.width(bits))
+        np.testing.assert_array_equal(codes.signs(packed, bits), np.where(Z >= 0, 1, -1))
+
+
+@given(shapes)
+def test_tiles_keep_every_code(shape: tuple[int, int, int]) -> None:
+    n, bits, seed = shape
+    packed = np.random.default_rng(seed).integers(0, 256, (n, codes.width(bits)), dtype=np.uint8)
+    for lanes in kernels.available():
+        with kernels.using(lanes):
+            tiles = codes.to_tiles(packed, bits)
+            assert tiles.shape == (-(-n // codes.TILE), codes.width(bits), codes.TILE)
+            np.testing.assert_array_equal(codes.from_tiles(tiles, n), packed)
+    if n:
+        np.testing.assert_array_equal(tiles[0, 0, : min(n, codes.TILE)], packed[: codes.TILE, 0])  # plane 0 is byte 0
+        assert not tiles.transpose(0, 2, 1).reshape(-1, codes.width(bits))[n:].any()
+
+
+@pytest.mark.parametrize("start", [0, 1, 1023, 1024, 1500])
+def test_tiles_are_written_from_any_row(lanes: str, start: int) -> None:
+    packed = np.random.default_rng(start).integers(0, 256, (600, 5), dtype=np.uint8)
+    tiles = codes.empty_tiles(3000, 40)
+    kernels.write_tiles(tiles, start, packed)
+    np.testing.assert_array_equal(kernels.read_tiles(tiles, np.arange(start, start + 600)), packed)

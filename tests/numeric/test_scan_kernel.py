@@ -1,0 +1,147 @@
+"""Every path of the scan equals scoring all rows and sorting, ties by smaller id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stillhash.numeric import kernels
+from stillhash.numeric.codes import signs, to_tiles, width
+from stillhash.numeric.kernels import Block
+from stillhash.numeric.scores import snap
+
+
+def brute_force(
+    codes: np.ndarray, ids: np.ndarray, live: np.ndarray, weights: np.ndarray, k: int
+) -> tuple[list[Any], list[Any]]:
+    """One query, as plainly as it can be said."""
+    x = signs(codes, len(weights)).astype(np.float64)
+    scores = (x @ snap(weights[None])[0]).astype(np.float32)
+    order = sorted((r for r in range(len(codes)) if live[r]), key=lambda r: (-scores[r], ids[r]))[:k]
+    return [scores[r] for r in order], [ids[r] for r in order]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    bits = draw(st.one_of(st.sampled_from([8, 16, 32, 64, 96, 128, 512]), st.integers(8, 512)))
+    n = draw(st.one_of(st.integers(0, 40), st.sampled_from([1023, 1024, 1025, 2600])))
+    codes = rng.integers(0, 256, (n, width(bits)), dtype=np.uint8)
+    if bits % 8:
+        codes[:, -1] &= (1 << bits % 8) - 1
+    if n and draw(st.booleans()):
+        codes = codes[rng.integers(0, min(n, 5), n)]  # duplicates: many ties
+    queries = draw(st.integers(1, 6))
+    kind = draw(st.sampled_from(["normal", "small integers", "zero", "huge range", "one bit"]))
+    weights = {
+        "normal": rng.standard_normal((queries, bits)),
+        "small integers": rng.integers(-2, 3, (queries, bits)),
+        "zero": np.zeros((queries, bits)),
+        "huge range": rng.standard_normal((queries, bits)) * 10.0 ** rng.integers(-30, 30, (queries, bits)),
+        "one bit": np.eye(bits)[rng.integers(0, bits, queries)],
+    }[kind].astype(np.float32)
+    cuts = sorted(rng.integers(0, n + 1, draw(st.integers(0, 3))))
+    return {
+        "bits": bits,
+        "codes": codes,
+        "weights": weights,
+        "k": draw(st.sampled_from([1, 2, 10, 100, 3000])),
+        "cuts": [0, *cuts, n],
+        "ids": rng.permutation(10 * n + 1)[:n] if draw(st.booleans()) else np.arange(n) + 7,
+        "explicit": draw(st.booleans()),
+        "live": rng.random(n) < draw(st.sampled_from([0.0, 0.02, 0.5, 1.0])),
+        "masked": draw(st.booleans()),
+        "threads": draw(st.sampled_from([1, 2, 5])),
+    }
+
+
+def blocks_of(case: dict[str, Any]) -> list[Block]:
+    blocks = []
+    for a, b in zip(case["cuts"], case["cuts"][1:], strict=False):
+        tiles = to_tiles(np.ascontiguousarray(case["codes"][a:b]), case["bits"])
+        live = np.zeros(len(tiles) * 128, np.uint8)
+        packed = np.packbits(case["live"][a:b], bitorder="little")
+        live[: len(packed)] = packed
+        ids = np.ascontiguousarray(case["ids"][a:b]).astype(np.int64)
+        implicit = not case["explicit"] and (np.diff(ids) == 1).all()
+        first = int(ids[0]) if len(ids) else 0
+        blocks.append(Block(tiles, b - a, first, None if implicit else ids, live if case["masked"] else None))
+    return blocks
+
+
+@settings(max_examples=250)
+@given(cases())
+def test_the_best_k_equal_brute_force(case: dict[str, Any]) -> None:
+    blocks, grid = blocks_of(case), snap(case["weights"])
+    live = case["live"] if case["masked"] else np.ones(len(case["codes"]), bool)
+    floors = np.full(len(grid), -np.inf, np.float32)
+    wanted = [brute_force(case["codes"], case["ids"], live, w, case["k"]) for w in case["weights"]]
+    for lanes in kernels.available():
+        with kernels.using(lanes):
+            scores, ids = kernels.scan_top(blocks, grid, case["k"], floors, case["threads"])
+        for q, (best, names) in enumerate(wanted):
+            assert scores[q, : len(best)].tolist() == best, lanes
+            assert ids[q, : len(best)].tolist() == names, lanes
+            assert (ids[q, len(best) :] == -1).all() and (scores[q, len(best) :] == -np.inf).all()
+
+
+@settings(max_examples=100)
+@given(cases(), st.floats(-1, 1))
+def test_a_range_equals_brute_force(case: dict[str, Any], share: float) -> None:
+    blocks, grid = blocks_of(case), snap(case["weights"])
+    live = case["live"] if case["masked"] else np.ones(len(case["codes"]), bool)
+    floors = (share * np.abs(grid).sum(axis=1)).astype(np.float32)
+    for lanes in kernels.available():
+        with kernels.using(lanes):
+            found = kernels.scan_all(blocks, grid, floors, case["threads"])
+        for q, (scores, ids) in enumerate(found):
+            best, names = brute_force(case["codes"], case["ids"], live, case["weights"][q], len(live))
+            count = sum(score >= floors[q] for score in best)
+            assert scores.tolist() == best[:count], lanes
+            assert ids.tolist() == names[:count], lanes
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_many_tiles_on_threads_equal_one_thread(lanes: str, threads: int) -> None:
+    """Large enough that the work really is split, with floors that rise in every thread."""
+    rng = np.random.default_rng(3)
+    n = 20_000 if lanes == "numpy" else 300_000
+    codes = rng.integers(0, 256, (n, 8), dtype=np.uint8)
+    codes[n // 2 :] = codes[: n - n // 2]  # every hit has a twin with a larger id
+    grid = snap(rng.standard_normal((5, 64)).astype(np.float32))
+    floors = np.full(5, -np.inf, np.float32)
+    blocks = [Block(to_tiles(codes, 64), n, 0, None, None)]
+    scores, ids = kernels.scan_top(blocks, grid, 50, floors, threads)
+    exact = (grid @ signs(codes, 64).astype(np.float64).T).astype(np.float32)
+    for q in range(5):
+        order = np.lexsort((np.arange(n), -exact[q]))[:50]
+        np.testing.assert_array_equal(ids[q], order)
+        np.testing.assert_array_equal(scores[q], exact[q, order])
+
+
+def test_rising_scores_are_the_hard_order_and_still_exact(lanes: str) -> None:
+    """Each tile beats all before it, so the bound never helps and every floor is new."""
+    n, bits = 5000, 16
+    values = np.sort(np.random.default_rng(0).integers(0, 2**16, n)).astype("<u2")
+    codes = values.view(np.uint8).reshape(n, 2)
+    weights = 2.0 ** np.arange(bits, dtype=np.float32)[None]
+    blocks = [Block(to_tiles(codes, bits), n, 0, None, None)]
+    _, ids = kernels.scan_top(blocks, snap(weights), 5, np.full(1, -np.inf, np.float32))
+    order = np.lexsort((np.arange(n), -values.astype(np.int64)))[:5]
+    np.testing.assert_array_equal(ids[0], order)
+
+
+def test_floors_cut_but_never_change_the_order(lanes: str) -> None:
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 256, (3000, 4), dtype=np.uint8)
+    grid = snap(rng.standard_normal((1, 32)).astype(np.float32))
+    blocks = [Block(to_tiles(codes, 32), 3000, 0, None, None)]
+    free, names = kernels.scan_top(blocks, grid, 20, np.full(1, -np.inf, np.float32))
+    cut, kept = kernels.scan_top(blocks, grid, 20, free[:, 7].copy())
+    assert kept[0, :8].tolist() == names[0, :8].tolist()
+    assert (kept[0, 8:] == -1).sum() >= 12 - (free[0] == free[0, 7]).sum()
+    np.testing.assert_array_equal(cut[0, :8], free[0, :8])

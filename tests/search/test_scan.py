@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stillhash import Scan
+from stillhash.errors import InvalidInput
+from stillhash.numeric.codes import to_tiles
+from tests.contracts.searchers import *  # noqa: F403
+from tests.contracts.searchers import Make, random_codes
+
+
+@pytest.fixture
+def make(lanes: str) -> Make:
+    return lambda bits: Scan(bits, threads=2)
+
+
+@pytest.mark.parametrize("bits", [8, 32, 64, 100, 512])
+def test_memory_is_the_codes_and_a_tenth(bits: int) -> None:
+    rng = np.random.default_rng(0)
+    index, n = Scan(bits), 0
+    for chunk in (100_000, 1, 1, 999, 30_000, 1, 50_000, 2, 2):
+        index.add(random_codes(rng, chunk, bits))
+        n += chunk
+        assert index.nbytes <= 1.1 * n * ((bits + 7) // 8) + 3 * 1024 * ((bits + 7) // 8)
+
+
+def test_memory_with_single_rows_under_odd_ids() -> None:
+    index = Scan(64)
+    for i in range(3000):
+        index.add(np.zeros((1, 8), np.uint8), [(i * 7919) % 100_003])
+        index.remove([(i * 7919) % 100_003]) if i % 3 == 0 else None
+    assert len(index) == 2000
+    assert index.nbytes <= 3000 * (8 + 8 + 1) + 4 * 1024 * 17
+
+
+def test_tiles_mapped_from_a_file_are_searched_without_a_copy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    codes, weights = random_codes(rng, 3000, 64), rng.standard_normal((4, 64))
+    (tmp_path / "tiles").write_bytes(b"header" + to_tiles(codes, 64).tobytes())
+    mapped: Any = np.memmap(tmp_path / "tiles", np.uint8, "r", offset=6, shape=(3, 8, 1024))  # unaligned on purpose
+    index, plain = Scan(64), Scan(64)
+    index.add_tiles(mapped, 3000)
+    plain.add(codes)
+    assert index._blocks[0].tiles.base is not None and np.shares_memory(index._blocks[0].tiles, mapped)
+    index.add(codes[:10])
+    plain.add(codes[:10])
+    for got, wanted in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert index.remove([3, 2999, 3001]) == 3
+
+
+@pytest.mark.parametrize(
+    ("tiles", "rows"),
+    [
+        (np.zeros((3, 8, 1024), np.uint8), 5000),
+        (np.zeros((3, 7, 1024), np.uint8), 3000),
+        (np.zeros((3, 8, 1024), np.int8), 3000),
+        (np.zeros((1024, 8, 3), np.uint8).T, 3000),
+    ],
+)
+def test_tiles_of_the_wrong_shape_are_refused(tiles: np.ndarray, rows: int) -> None:
+    index = Scan(64)
+    with pytest.raises(InvalidInput, match="tiles has shape"):
+        index.add_tiles(tiles, rows)
+    assert len(index) == 0
+
+
+def test_the_number_of_threads_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    codes, weights = random_codes(rng, 400_000, 32, distinct=2000), rng.standard_normal((6, 32))
+    answers = []
+    for threads in (1, 2, 7):
+        index = Scan(32, threads=threads)
+        index.add(codes)
+        answers.append(index.search(weights, 100))
+    for other in answers[1:]:
+        np.testing.assert_array_equal(other.ids, answers[0].ids)
+        np.testing.assert_array_equal(other.scores, answers[0].scores)
+
+
+def test_a_threshold_between_two_floats_is_not_rounded_down() -> None:
+    index = Scan(8)
+    index.add(np.array([[255]], np.uint8))
+    weights = np.zeros((1, 8))
+    weights[0, 0] = 1
+    above = 1 + 1e-12  # rounds to the score itself in float32
+    assert len(index.search_range(weights, 1.0)[0].ids) == 1
+    assert len(index.search_range(weights, above)[0].ids) == 0
+
+
+@pytest.mark.parametrize("bits", [0, 7, 513, 8.0, "8", None])
+def test_bad_bits(bits: Any) -> None:
+    with pytest.raises(InvalidInput, match="bits"):
+        Scan(bits)
