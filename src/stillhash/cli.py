@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,3 +73,41 @@ def demo(
     except ModuleNotFoundError as error:
         raise _extra("experiments", error) from None
     _answer(room.run(scenes, bits, seed, plot, Console(stderr=True)), as_json, room.show)
+
+
+Repeats = Annotated[int, typer.Option(min=1, help="Timed rounds of each contender.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds; ratios mean little.")]
+
+
+def _bench(name: str, as_json: bool, **options: Any) -> None:
+    """Runs one bench; progress goes to stderr."""
+    try:
+        room = import_module(f"stillhash.experiments.bench.{name}")
+    except ModuleNotFoundError as error:
+        raise _extra("bench", error) from None
+    with Console(stderr=True).status(f"bench {name}") as status:
+        result = room.run(progress=lambda now: status.update(f"bench {name}: {now}"), **options)
+    _answer(result, as_json, room.show)
+
+
+@bench.command()
+def learn(repeats: Repeats = 15, quick: Quick = False, as_json: AsJson = False) -> None:
+    """A chunk of 1000 x 4096 learnt: against the bare matrix products, and against loops."""
+    _bench("learn", as_json, repeats=repeats, quick=quick)
+
+
+@bench.command()
+def encode(repeats: Repeats = 15, quick: Quick = False, as_json: AsJson = False) -> None:
+    """Rows hashed to codes: against the bare matrix product."""
+    _bench("encode", as_json, repeats=repeats, quick=quick)
+
+
+@bench.command()
+def scan(
+    repeats: Repeats = 15,
+    quick: Quick = False,
+    codes: Annotated[int, typer.Option(min=1000, help="Random codes to search.")] = 10_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """The exact scan: against a bare read of the same bytes, and against FAISS."""
+    _bench("scan", as_json, repeats=repeats, quick=quick, codes=codes)

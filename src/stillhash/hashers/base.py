@@ -135,7 +135,7 @@ class Hasher:
             X = X - self.mean_
         if self.unit_norm:
             norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
-            X = np.divide(X, norms, out=np.zeros_like(X), where=norms > 0)
+            X = np.divide(X, np.where(norms > 0, norms, np.float32(1)), out=X if self.center else None)
         return X
 
     n_features_in_: int

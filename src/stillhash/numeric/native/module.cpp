@@ -11,7 +11,9 @@
 #include <string>
 
 #include "lanes.hpp"
+#include "miwq.hpp"
 #include "scan.hpp"
+#include "workers.hpp"
 
 namespace nb = nanobind;
 using namespace stillhash;
@@ -145,6 +147,57 @@ static void read_tiles(In<uint8_t, 3> tiles, In<int64_t, 1> rows, Array<uint8_t,
   }
 }
 
+static void table_fill(In<uint8_t, 2> codes, In<uint32_t, 1> from, int at, int width, Array<uint32_t, 1> starts,
+                       Array<uint32_t, 1> slots, Array<uint8_t, 2> sorted) {
+  nb::gil_scoped_release free_gil;
+  fill_table(codes.data(), from.data(), codes.shape(0), static_cast<int>(codes.shape(1)), at, width,
+                        starts.data(), slots.data(), sorted.data());
+}
+
+// Each table is (at, width, starts, slots, codes).
+static std::vector<Table> tables_from(nb::list list) {
+  std::vector<Table> tables;
+  for (nb::handle item : list) {
+    nb::tuple t = nb::cast<nb::tuple>(item);
+    tables.push_back({nb::cast<int>(t[0]), nb::cast<int>(t[1]), nb::cast<In<uint32_t, 1>>(t[2]).data(),
+                      nb::cast<In<uint32_t, 1>>(t[3]).data(), nb::cast<In<uint8_t, 2>>(t[4]).data()});
+  }
+  return tables;
+}
+
+// The slots are (first, ids or None, live or None); effort (m, 3) becomes probes, rows, completeness of each query.
+static void table_top(nb::list list, nb::tuple whose, In<double, 2> weights, In<float, 1> floors, double probe,
+                      double row, In<double, 1> budgets, int threads, Array<float, 2> scores, Array<int64_t, 2> ids,
+                      Array<int64_t, 2> effort) {
+  const std::vector<Table> tables = tables_from(list);
+  Slots slots{nb::cast<int64_t>(whose[0]), nullptr, nullptr};
+  if (!whose[1].is_none()) slots.ids = nb::cast<In<int64_t, 1>>(whose[1]).data();
+  if (!whose[2].is_none()) slots.live = nb::cast<In<uint8_t, 1>>(whose[2]).data();
+  const int64_t queries = weights.shape(0), k = scores.shape(1);
+  const int bits = static_cast<int>(weights.shape(1));
+  nb::gil_scoped_release free_gil;
+  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(threads, queries / 4));
+  on_threads(workers, [&](int64_t w) {
+    for (int64_t q = w; q < queries; q += workers) {
+      const Losses losses(weights.data() + q * bits, bits);
+      Ranking ranking(losses, k, floors.data()[q]);
+      const Effort spent = miwq(tables, slots, weights.data() + q * bits, bits, ranking, {probe, row, budgets.data()[q]});
+      auto& hits = ranking.hits();
+      std::sort(hits.begin(), hits.end(), better);
+      for (size_t i = 0; i < hits.size(); ++i) {
+        scores.data()[q * k + i] = hits[i].score;
+        ids.data()[q * k + i] = hits[i].id;
+      }
+      int64_t* told = effort.data() + q * 3;
+      told[0] = spent.probes, told[1] = spent.rows, told[2] = spent.complete;
+    }
+  });
+}
+
+static double table_probes(nb::list list, In<double, 1> weights, double loss) {
+  return probes_to(tables_from(list), weights.data(), loss);
+}
+
 static uint64_t stream_read(const std::string& lanes, In<uint8_t, 3> tiles) {
   nb::gil_scoped_release free_gil;
   return lanes_named(lanes).read(tiles.data(), tiles.size());
@@ -161,5 +214,8 @@ NB_MODULE(_native, m) {
   m.def("pack_signs", &pack_signs);
   m.def("write_tiles", &write_tiles);
   m.def("read_tiles", &read_tiles);
+  m.def("table_fill", &table_fill);
+  m.def("table_top", &table_top);
+  m.def("table_probes", &table_probes);
   m.def("stream_read", &stream_read);
 }

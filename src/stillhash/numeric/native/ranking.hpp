@@ -27,15 +27,19 @@ inline bool better(const Hit& a, const Hit& b) {
 struct Losses {
   int planes;
   double best = 0;                // the score of the code that agrees everywhere
+  std::vector<double> bit;        // (bits): the loss of disagreeing in one bit
   std::vector<double> table;      // (2 * planes, 16): the loss of each value of each nibble
 
-  Losses(const double* weights, int bits) : planes((bits + 7) / 8), table(planes * 32) {
-    for (int i = 0; i < bits; ++i) best += std::fabs(weights[i]);
+  Losses(const double* weights, int bits) : planes((bits + 7) / 8), bit(bits), table(planes * 32) {
+    for (int i = 0; i < bits; ++i) {
+      best += std::fabs(weights[i]);
+      bit[i] = 2 * std::fabs(weights[i]);
+    }
     for (int t = 0; t < 2 * planes; ++t)
       for (int v = 0; v < 16; ++v)
         for (int i = 0; i < 4 && 4 * t + i < bits; ++i) {
           const double w = weights[4 * t + i];
-          if ((v >> i & 1) != (w >= 0)) table[t * 16 + v] += 2 * std::fabs(w);
+          if ((v >> i & 1) != (w >= 0)) table[t * 16 + v] += bit[4 * t + i];
         }
   }
 
@@ -63,6 +67,12 @@ class Ranking {
   Bound bound() const { return {table_.data(), limit_}; }
   std::vector<Hit>& hits() { return hits_; }
 
+  // A hit's loss is below this: best - score, where any score up to the float just under the floor rounds
+  // to less than the floor.
+  double admissible_loss() const {
+    return losses_->best - static_cast<double>(std::nextafterf(floor_, -std::numeric_limits<float>::infinity()));
+  }
+
   void offer(float score, int64_t id) {
     if (score < floor_) return;
     const Hit hit{score, id};
@@ -89,12 +99,6 @@ class Ranking {
   }
 
  private:
-  // A hit's loss is below this: best - score, where any score up to the float just under the floor rounds
-  // to less than the floor.
-  double admissible_loss() const {
-    return losses_->best - static_cast<double>(std::nextafterf(floor_, -std::numeric_limits<float>::infinity()));
-  }
-
   // Each entry is rounded down and the limit up, so the sum of a code that may be a hit never exceeds the
   // limit: floor(a s) + floor(b s) <= (a + b) s <= limit. kSlack covers the rounding of these products.
   static constexpr double kSlack = 1e-9;

@@ -2,8 +2,8 @@
 
 #include <atomic>
 #include <cstring>
-#include <exception>
-#include <thread>
+
+#include "workers.hpp"
 
 namespace stillhash {
 namespace {
@@ -95,26 +95,12 @@ std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>&
     std::vector<std::vector<Ranking>> rankings(workers);
     for (auto& mine : rankings)
       for (int64_t q = 0; q < count; ++q) mine.emplace_back(losses[q], k, floors[q0 + q]);
-    if (workers == 1) {
-      scan_span(lanes, blocks, {0, tiles}, rankings[0].data(), count, nullptr);
-    } else {
-      std::vector<std::atomic<float>> shared(count);
-      for (int64_t q = 0; q < count; ++q) shared[q] = floors[q0 + q];
-      std::vector<std::exception_ptr> failures(workers);
-      std::vector<std::thread> pool;
-      for (int64_t w = 0; w < workers; ++w)
-        pool.emplace_back([&, w] {
-          try {
-            scan_span(lanes, blocks, {tiles * w / workers, tiles * (w + 1) / workers}, rankings[w].data(), count,
-                      shared.data());
-          } catch (...) {
-            failures[w] = std::current_exception();
-          }
-        });
-      for (auto& thread : pool) thread.join();
-      for (auto& failure : failures)
-        if (failure) std::rethrow_exception(failure);
-    }
+    std::vector<std::atomic<float>> shared(count);
+    for (int64_t q = 0; q < count; ++q) shared[q] = floors[q0 + q];
+    on_threads(workers, [&](int64_t w) {
+      scan_span(lanes, blocks, {tiles * w / workers, tiles * (w + 1) / workers}, rankings[w].data(), count,
+                workers > 1 ? shared.data() : nullptr);
+    });
     for (int64_t q = 0; q < count; ++q) {
       auto& hits = out[q0 + q];
       for (auto& mine : rankings) hits.insert(hits.end(), mine[q].hits().begin(), mine[q].hits().end());

@@ -1,0 +1,70 @@
+"""What a newcomer meets first: the public names, info(), and life without the extension."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stillhash
+from stillhash.errors import InvalidInput, StillhashError
+from stillhash.numeric import kernels
+
+
+def test_every_public_name_is_there() -> None:
+    for name in stillhash.__all__:
+        assert hasattr(stillhash, name)
+    assert (Path(stillhash.__file__).parent / "py.typed").exists()
+
+
+def test_info_says_what_serves() -> None:
+    assert stillhash.info()["lanes"] == kernels.lanes() == kernels.available()[0]
+    with kernels.using("numpy"):
+        assert stillhash.info()["kernels"] == "numpy reference"
+
+
+def test_errors_carry_status_and_exit_code() -> None:
+    tree = [StillhashError, *StillhashError.__subclasses__()]
+    assert all(400 <= error.status < 600 for error in tree)
+    assert all(error.exit_code > 0 for error in tree)
+
+
+def test_unknown_lanes_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="lanes is 'sse9'"), kernels.using("sse9"):
+        pass
+
+
+SCRIPT = """
+import sys, json
+class NoExtension:
+    def find_spec(self, name, path=None, target=None):
+        if name.endswith("_native"):
+            raise ImportError("the extension is not here")
+sys.meta_path.insert(0, NoExtension())
+import numpy as np, stillhash
+rng = np.random.default_rng(0)
+X, Y = rng.normal(size=(400, 20)), rng.random((400, 3)) < 0.5
+hasher = stillhash.OHSL(bits=16).fit(X).partial_fit(X, Y)
+index = stillhash.Scan(16)
+index.add(hasher.encode(X))
+hits = index.search(hasher.weigh(X[:3]), 5)
+print(json.dumps({"info": stillhash.info(), "ids": hits.ids.tolist()}))
+"""
+
+
+def test_without_the_extension_numpy_serves_and_info_says_so() -> None:
+    out = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+    without = json.loads(out)
+    assert without["info"]["lanes"] == "numpy" and "not here" in without["info"]["extension"]
+    with_it = subprocess.run(
+        [sys.executable, "-c", SCRIPT.replace("sys.meta_path.insert(0, NoExtension())", "")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "STILLHASH_LANES": kernels.available()[0]},
+    ).stdout
+    assert json.loads(with_it)["ids"] == without["ids"]
