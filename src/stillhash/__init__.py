@@ -19,7 +19,7 @@ from stillhash import errors
 from stillhash.errors import StillhashError
 from stillhash.hashers import LSH, METHODS, OHSL, PCAITQ, OHSLSym, OnlineHasher, load
 from stillhash.numeric import kernels
-from stillhash.search import Hits, Scan, Searcher
+from stillhash.search import MIWQ, Hits, Index, Scan, Searcher
 from stillhash.search.scan import usable_cores
 
 __version__ = version("stillhash")
@@ -41,9 +41,11 @@ def info() -> dict[str, Any]:
 __all__ = [
     "LSH",
     "METHODS",
+    "MIWQ",
     "OHSL",
     "PCAITQ",
     "Hits",
+    "Index",
     "OHSLSym",
     "OnlineHasher",
     "Scan",

@@ -87,6 +87,8 @@ def test_the_same_seed_gives_the_same_state(method: type[Hasher]) -> None:
 
 
 def test_chunking_changes_results_only_by_rounding(method: type[Hasher]) -> None:
+    if not method.by_sample:
+        pytest.skip(f"{method.__name__} learns chunk by chunk")
     X = toy().X
     whole, parts = learnt(method, chunk=600), learnt(method, chunk=7)
     assert whole.encode(X).tobytes() == parts.encode(X).tobytes()
@@ -130,6 +132,8 @@ def test_kept_codes_equal_encode_of_everything_seen(method: type[Hasher]) -> Non
 
 
 def test_rows_without_labels_teach_nothing(method: type[Hasher]) -> None:
+    if not method.supervised:
+        pytest.skip(f"{method.__name__} learns without labels")
     X, Y = toy()
     hasher = learnt(method)
     before = hasher.state()

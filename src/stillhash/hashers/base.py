@@ -47,7 +47,9 @@ class Hasher:
     """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk)."""
 
     name: ClassVar[str]  # its key in METHODS, and in saved state
-    stale_: bool = False
+    supervised: ClassVar[bool] = True  # False: it learns from every row, labelled or not
+    by_sample: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
+    stale_: bool = False  # whether the last partial_fit changed encode()
 
     def __init__(self, bits: int = 32, *, center: bool = True, unit_norm: bool = True, random_state: int = 0) -> None:
         self.bits = bits
@@ -84,7 +86,8 @@ class Hasher:
             self.fit(X, Y)
         X = self._checked(X)
         labels = parse_labels(Y, len(X))
-        taught = labels.labelled
+        taught = labels.labelled if self.supervised else np.ones(len(X), bool)
+        self.stale_ = False
         if taught.any():
             self._learn(self._prepared(X[taught]), labels.rows(taught))
         return self
@@ -97,7 +100,7 @@ class Hasher:
         raise NotImplementedError
 
     def _learn(self, X: Floats, labels: Labels) -> None:
-        """Fixed baselines learn nothing."""
+        """Learns from prepared, labelled rows, and sets stale_ if encode() changes. Fixed baselines learn nothing."""
 
     # ---- using ----
 
@@ -114,7 +117,7 @@ class Hasher:
         return signs(self.encode(Q), self.bits)
 
     def refresh(self, codes: Codes, features: Callable[[], Any]) -> Codes:
-        """Codes that match encode() again after learning; `features` reads the raw rows, if they are needed."""
+        """Codes that match encode() again after the last partial_fit; `features` reads the raw rows, if needed."""
         return self.encode(features()) if self.stale_ else codes
 
     def _codes(self, X: Floats) -> Codes:
@@ -210,8 +213,8 @@ class Hasher:
         return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=InputTags())
 
 
-class FixedHasher(Hasher):
-    """A method whose hash functions x~ = sgn(W^T x + t) never change after the initial stage."""
+class LinearHasher(Hasher):
+    """A method whose code is the sign of linear functions, x~ = sgn(W^T x + t)."""
 
     W_: Floats  # (D, b)
     t_: Floats  # (b,)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from stillhash.hashers.base import FixedHasher
+from stillhash.hashers.base import LinearHasher
 from stillhash.numeric.checks import Floats
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
@@ -19,7 +19,7 @@ HASH_FUNCTIONS: dict[Init, Callable[[Floats, int, np.random.Generator], HashFunc
 }
 
 
-class PCAITQ(FixedHasher):
+class PCAITQ(LinearHasher):
     """Iterative quantisation of principal components (Gong et al., TPAMI 2013), ranked by Hamming distance."""
 
     name = "pca-itq"
@@ -28,7 +28,7 @@ class PCAITQ(FixedHasher):
         self._fix(pca_itq(X, self.bits, rng))
 
 
-class LSH(FixedHasher):
+class LSH(LinearHasher):
     """Sign random projections (Charikar, STOC 2002), ranked by Hamming distance."""
 
     name = "lsh"

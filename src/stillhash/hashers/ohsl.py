@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import FixedHasher, check_shape
+from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.hashers.fixed import HASH_FUNCTIONS, Init
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
@@ -18,7 +18,7 @@ from stillhash.numeric.learning import empty_projection, passive_aggressive
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
 
 
-class OHSL(FixedHasher):
+class OHSL(LinearHasher):
     """Online Hashing with Similarity Learning (Weng & Zhu, AAAI 2021), Algorithm 1.
 
     The hash functions are fixed by `fit` on the first few hundred points. `partial_fit` learns, towards target codes

@@ -37,6 +37,24 @@ class Block(NamedTuple):
     live: Array | None
 
 
+class Table(NamedTuple):
+    """Rows by the value of `width` bits from bit `at`: bucket v is slots[starts[v] : starts[v + 1]], codes likewise."""
+
+    at: int
+    width: int
+    starts: Array  # (2^width + 1,) uint32
+    slots: Array  # (rows,) uint32
+    codes: Array  # (rows, planes) uint8
+
+
+class Slots(NamedTuple):
+    """Slot s has the id `first + s`, or `ids[s]`; `live` (bits) hides slots."""
+
+    first: int
+    ids: Array | None
+    live: Array | None
+
+
 def available() -> tuple[str, ...]:
     """Lanes that run on this machine, the fastest first."""
     return (*(native.lanes() if native else ()), "numpy")
@@ -132,3 +150,36 @@ def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
     codes = np.empty((len(rows), tiles.shape[1]), dtype=np.uint8)
     native.read_tiles(tiles, rows, codes)
     return codes
+
+
+def fill_table(codes: Array, slots: Array, at: int, width: int) -> Table:
+    """The table of `width` bits from bit `at` over codes (n, planes) that go by these slots (uint32)."""
+    if _lanes == "numpy":
+        return Table(at, width, *reference.fill_table(codes, slots, at, width))
+    table = Table(at, width, np.empty(2**width + 1, np.uint32), np.empty_like(slots), np.empty_like(codes))
+    native.table_fill(codes, slots, at, width, table.starts, table.slots, table.codes)
+    return table
+
+
+def table_top(
+    tables: list[Table],
+    slots: Slots,
+    weights: Array,
+    k: int,
+    floors: Array,
+    price: tuple[float, float],
+    budgets: Array,
+    threads: int = 1,
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """The k best hits of each query among the rows of the tables, as `scan_top`, and the effort (m, 3).
+
+    price: nanoseconds of a probe and of a row. A query gives up once its effort would cost more than its budget; then
+    effort[q] = (probes, rows, 0), and its hits are some good ones, not the best. So does a query of zero weights.
+    """
+    if _lanes == "numpy":
+        return reference.table_top(tables, slots, weights, k, floors)
+    scores = np.full((len(weights), k), -np.inf, dtype=np.float32)
+    ids = np.full((len(weights), k), -1, dtype=np.int64)
+    effort = np.zeros((len(weights), 3), dtype=np.int64)
+    native.table_top(tables, slots, weights, floors, *price, budgets, threads, scores, ids, effort)
+    return scores, ids, effort

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from stillhash.numeric.kernels import Block
+    from stillhash.numeric.kernels import Block, Slots, Table
 
 Array = NDArray[Any]
 
@@ -97,3 +98,85 @@ def _rows(blocks: list[Block], bits: int) -> Iterator[tuple[Array, Array]]:
                 here = here[np.unpackbits(live, bitorder="little")[here] == 1]
             ones = np.unpackbits(read_tiles(tiles, here), axis=1, count=bits, bitorder="little")
             yield ones * 2.0 - 1, first + here if ids is None else ids[here]
+
+
+def values_of(codes: Array, at: int, width: int) -> NDArray[np.int64]:
+    """The value of `width` bits from bit `at` of each code."""
+    bits = np.unpackbits(codes, axis=1, bitorder="little")[:, at : at + width]
+    return bits.astype(np.int64) @ (1 << np.arange(width))
+
+
+def fill_table(codes: Array, slots: Array, at: int, width: int) -> tuple[Array, Array, Array]:
+    values = values_of(codes, at, width)
+    order = np.argsort(values, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(values, minlength=2**width))])
+    return starts.astype(np.uint32), slots[order], codes[order]
+
+
+class BestFirst:
+    """The values of a substring in order of loss: textbook MIWQ, with a heap.
+
+    With the bits sorted by loss, a set of disagreeing bits whose dearest is bit j has two children: add bit j + 1, or
+    have it in place of j. Neither loses less, and every set has one parent, so each comes once and in order.
+    """
+
+    def __init__(self, losses: Array, signs: Array) -> None:
+        self.order = np.argsort(losses, kind="stable")
+        self.losses = losses[self.order]
+        self.best = int((signs > 0) @ (1 << np.arange(len(signs))))
+        self.heap: list[tuple[float, int, int]] = [(0.0, -1, 0)]  # loss, dearest bit, the set
+
+    @property
+    def frontier(self) -> float:
+        """What the next value loses."""
+        return self.heap[0][0] if self.heap else np.inf
+
+    def pop(self) -> int:
+        loss, j, chosen = heapq.heappop(self.heap)
+        if j + 1 < len(self.losses):
+            bit = 1 << int(self.order[j + 1])
+            heapq.heappush(self.heap, (loss + self.losses[j + 1], j + 1, chosen | bit))
+            if j >= 0:
+                swapped = chosen & ~(1 << int(self.order[j])) | bit
+                heapq.heappush(self.heap, (loss + self.losses[j + 1] - self.losses[j], j + 1, swapped))
+        return self.best ^ chosen
+
+
+def table_top(
+    tables: list[Table], slots: Slots, weights: Array, k: int, floors: Array
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """MIWQ as it is described, without a budget: always complete, unless the weights are zero."""
+    scores, ids = np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64)
+    effort = np.zeros((len(weights), 3), np.int64)
+    for q, w in enumerate(weights):
+        if not w.any():
+            continue
+        best = float(np.abs(w).sum())
+        walks = [
+            BestFirst(2 * np.abs(w[t.at : t.at + t.width]), np.where(w >= 0, 1, -1)[t.at : t.at + t.width])
+            for t in tables
+        ]
+        seen = set[int]()
+        top = np.empty(0, np.float32), np.empty(0, np.int64)
+        floor = floors[q]
+        # A row not yet seen loses at least the sum of the frontiers. Test it only after a whole bucket: the rows
+        # still to come in the same bucket lose less than the frontier beyond it.
+        while all(walk.heap for walk in walks) and np.float32(best - sum(walk.frontier for walk in walks)) >= floor:
+            table, walk = min(zip(tables, walks, strict=True), key=lambda pair: pair[1].frontier)
+            value = walk.pop()
+            bucket = slice(int(table.starts[value]), int(table.starts[value + 1]))
+            names = table.slots[bucket].astype(np.int64)
+            effort[q] += 1, len(names), 0
+            new = np.array([int(s) not in seen for s in names], bool)
+            seen.update(names.tolist())
+            if slots.live is not None:
+                new &= np.unpackbits(slots.live, bitorder="little")[names] == 1
+            ones = np.unpackbits(table.codes[bucket][new], axis=1, count=len(w), bitorder="little")
+            found = ((ones * 2.0 - 1) @ w).astype(np.float32)
+            known = names[new] + slots.first if slots.ids is None else slots.ids[names[new]]
+            top = _ranked(np.concatenate([top[0], found]), np.concatenate([top[1], known]), floor, k)
+            if len(top[0]) == k:
+                floor = max(floor, top[0][-1])
+        scores[q, : len(top[0])], ids[q, : len(top[0])] = top
+        effort[q, 2] = 1
+    return scores, ids, effort

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import Conflict, InvalidInput, WrongType
+from stillhash.errors import Conflict, InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric.checks import check_bits, check_codes, check_ids, check_integer, check_weights
 from stillhash.numeric.codes import TILE, empty_tiles, width
 from stillhash.numeric.kernels import Block
-from stillhash.numeric.scores import snap
+from stillhash.numeric.scores import Grid, snap
 from stillhash.search.base import Hits
+from stillhash.search.blocks import Bitmap, Ids, allowed_in, by_id, ids_of, rows_of, without
 
 GROWTH = 16  # a new block has room for 1/16 of what is there, so at most that share of memory is spare
 
@@ -40,12 +42,12 @@ class Scan:
         self.bits = check_bits(bits)
         self.threads = usable_cores() if threads is None else check_integer(threads, "threads", 1)
         self._blocks: tuple[Block, ...] = ()
-        self._rows = 0  # live rows
+        self._removed = 0
         self._next_id = 0
         self._writing = threading.Lock()
 
     def __len__(self) -> int:
-        return self._rows
+        return sum(block.rows for block in self._blocks) - self._removed
 
     def __repr__(self) -> str:
         return f"Scan(bits={self.bits}, rows={len(self)})"
@@ -63,10 +65,10 @@ class Scan:
         codes = check_codes(codes, self.bits)
         with self._writing:
             first, names = self._new_ids(ids, len(codes))
-            start = 0
+            blocks, start = list(self._blocks), 0
             while start < len(codes):
-                start += self._append(codes[start:], first + start, None if names is None else names[start:])
-            self._rows += len(codes)
+                start += self._append(blocks, codes[start:], first + start, None if names is None else names[start:])
+            self._publish(blocks)
 
     def add_tiles(self, tiles: Any, rows: int, ids: Any = None) -> None:
         """Adds `rows` codes that already are tiles (tiles, planes, 1024), without a copy: mapped from a file, say."""
@@ -79,23 +81,16 @@ class Scan:
             )
         with self._writing:
             first, names = self._new_ids(ids, rows)
-            self._blocks += (Block(tiles, rows, first, names, None),)
-            self._rows += rows
+            self._publish([*self._blocks, Block(tiles, rows, first, names, None)])
 
     def remove(self, ids: Any) -> int:
         """Removes these ids and says how many were there; unknown ids are passed over."""
         ids = check_ids(ids)
         with self._writing:
-            blocks, removed = list(self._blocks), 0
-            for i, block in enumerate(blocks):
-                rows = _rows_of(block, ids)
-                if len(rows):
-                    live = _all_live(block) if block.live is None else block.live.copy()
-                    np.bitwise_and.at(live, rows // 8, ~(1 << (rows % 8)).astype(np.uint8))
-                    blocks[i] = block._replace(live=live)
-                    removed += len(rows)
-            self._blocks = tuple(blocks)
-            self._rows -= removed
+            parts = [without(block, ids) for block in self._blocks]
+            removed = sum(count for _, count in parts)
+            self._removed += removed
+            self._publish([block for block, _ in parts], ids)
         return removed
 
     # ---- reading ----
@@ -108,10 +103,8 @@ class Scan:
         """
         grid = snap(check_weights(weights, self.bits))
         k = check_integer(k, "k", 1)
-        blocks = self._searched(allowed)
-        floors = np.full(len(grid), -np.inf, np.float32)
-        here = min(k, sum(block.rows for block in blocks))
-        scores, ids = kernels.scan_top(blocks, grid, here, floors, self.threads)
+        bitmap = None if allowed is None else by_id(allowed)
+        scores, ids = self._best(grid, min(k, len(self)), bitmap)
         return Hits(_padded(scores, k, -np.inf), _padded(ids, k, -1))
 
     def search_range(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]:
@@ -125,15 +118,16 @@ class Scan:
         # The smallest float32 that is not below the threshold: no score lies between the two.
         least = floors.astype(np.float32)
         least = np.where(least < floors, np.nextafter(least, np.float32(np.inf)), least)
-        found = kernels.scan_all(
-            self._searched(allowed),
-            grid,
-            np.ascontiguousarray(np.broadcast_to(least, len(grid))),
-            self.threads,
-        )
+        blocks = searched(self._blocks, None if allowed is None else by_id(allowed))
+        found = kernels.scan_all(blocks, grid, np.ascontiguousarray(np.broadcast_to(least, len(grid))), self.threads)
         return [Hits(scores, ids) for scores, ids in found]
 
     # ---- inside ----
+
+    def _best(self, grid: Grid, k: int, allowed: Bitmap | None) -> tuple[NDArray[np.float32], Ids]:
+        """The k best hits of each query, where k is no more than there are rows."""
+        floors = np.full(len(grid), -np.inf, np.float32)
+        return kernels.scan_top(searched(self._blocks, allowed), grid, k, floors, self.threads)
 
     def _new_ids(self, ids: Any, count: int) -> tuple[int, NDArray[np.int64] | None]:
         """First id, and the ids themselves unless they are consecutive. Reserves them."""
@@ -141,7 +135,7 @@ class Scan:
         if ids is not None and count:
             names = check_ids(ids, count=count)
             if names.min() < self._next_id:
-                there = [_ids_of(block, _rows_of(block, names)) for block in self._blocks]
+                there = [ids_of(block, rows_of(block, names)) for block in self._blocks]
                 found = np.concatenate([np.empty(0, np.int64), *there])
                 if len(found):
                     raise Conflict(f"ids holds {len(found)} ids that are in the index already, {found[0]} for one")
@@ -154,28 +148,30 @@ class Scan:
         self._next_id = max(self._next_id, last + 1)
         return first, names
 
-    def _append(self, codes: NDArray[np.uint8], first: int, names: NDArray[np.int64] | None) -> int:
+    def _publish(self, blocks: list[Block], removed: Ids | None = None) -> None:
+        """From here on, searches see these blocks; `removed` are ids that have just gone."""
+        self._blocks = tuple(blocks)
+
+    def _append(
+        self, blocks: list[Block], codes: NDArray[np.uint8], first: int, names: NDArray[np.int64] | None
+    ) -> int:
         """Fills the last block, or opens a new one; returns how many codes found room."""
-        block = self._blocks[-1] if self._blocks else None
-        if block is None or not _takes(block, first, names):
-            room = max(len(codes), sum(block.rows for block in self._blocks) // GROWTH, TILE)
-            block = Block(empty_tiles(room, self.bits), 0, first, None if names is None else names[:0], None)
-            self._blocks += (block,)
+        if not blocks or not _takes(blocks[-1], first, names):
+            room = max(len(codes), sum(block.rows for block in blocks) // GROWTH, TILE)
+            blocks.append(Block(empty_tiles(room, self.bits), 0, first, None if names is None else names[:0], None))
+        block = blocks[-1]
         count = min(len(codes), len(block.tiles) * TILE - block.rows)
         kernels.write_tiles(block.tiles, block.rows, codes[:count])
         ids = block.ids
         if ids is not None or names is not None or first != block.first + block.rows:
-            before = _ids_of(block, np.arange(block.rows)) if ids is None else ids
+            before = ids_of(block, np.arange(block.rows)) if ids is None else ids
             ids = np.concatenate([before, np.arange(first, first + count) if names is None else names[:count]])
-        self._blocks = (*self._blocks[:-1], block._replace(rows=block.rows + count, ids=ids))
+        blocks[-1] = block._replace(rows=block.rows + count, ids=ids)
         return count
 
-    def _searched(self, allowed: Any) -> list[Block]:
-        blocks = list(self._blocks)
-        if allowed is None:
-            return blocks
-        bitmap = _bitmap(allowed)
-        return [block._replace(live=_masked(block, bitmap)) for block in blocks]
+
+def searched(blocks: Sequence[Block], allowed: Bitmap | None) -> list[Block]:
+    return list(blocks) if allowed is None else [allowed_in(block, allowed) for block in blocks]
 
 
 def _takes(block: Block, first: int, names: NDArray[np.int64] | None) -> bool:
@@ -187,57 +183,3 @@ def _takes(block: Block, first: int, names: NDArray[np.int64] | None) -> bool:
 
 def _padded(array: NDArray[Any], k: int, missing: float) -> NDArray[Any]:
     return np.pad(array, ((0, 0), (0, k - array.shape[1])), constant_values=missing)
-
-
-def _all_live(block: Block) -> NDArray[np.uint8]:
-    return np.full(len(block.tiles) * TILE // 8, 255, np.uint8)
-
-
-def _is_live(block: Block, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    if block.live is None:
-        return np.ones(len(rows), bool)
-    return np.asarray((block.live[rows // 8] >> (rows % 8).astype(np.uint8)) & 1 == 1)
-
-
-def _rows_of(block: Block, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The live rows of the block that have one of these ids."""
-    if block.ids is None:
-        rows = ids - block.first
-        rows = rows[(rows >= 0) & (rows < block.rows)]
-    else:
-        rows = np.flatnonzero(np.isin(block.ids, ids))
-    return rows[_is_live(block, rows)]
-
-
-def _ids_of(block: Block, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    return block.first + rows if block.ids is None else block.ids[rows]
-
-
-def _bitmap(allowed: Any) -> NDArray[np.uint8]:
-    """A bitmap by id, little-endian."""
-    array = np.asarray(allowed)
-    if array.ndim != 1 or array.dtype not in (np.bool_, np.uint8):
-        raise WrongType(
-            f"allowed has shape {array.shape} and dtype {array.dtype}; a flat boolean array or uint8 bitmap is wanted"
-        )
-    return np.packbits(array, bitorder="little") if array.dtype == np.bool_ else array
-
-
-def _masked(block: Block, bitmap: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Which rows of the block are live and allowed, one bit a row."""
-    size = len(block.tiles) * TILE // 8
-    mask = np.zeros(size, np.uint8)
-    if block.ids is None:
-        skip, shift = divmod(block.first, 8)
-        part = bitmap[skip : skip + size + 1]
-        if shift:
-            low, high = np.uint8(shift), np.uint8(8 - shift)
-            part = (part >> low) | (np.append(part[1:], np.uint8(0)) << high)
-        mask[: len(part[:size])] = part[:size]
-    else:
-        known = block.ids < 8 * len(bitmap)
-        at = np.where(known, block.ids, 0)
-        bits = np.zeros(block.rows, bool) if not len(bitmap) else known & ((bitmap[at // 8] >> (at % 8)) & 1 == 1)
-        packed = np.packbits(bits, bitorder="little")
-        mask[: len(packed)] = packed
-    return mask if block.live is None else mask & block.live

@@ -26,7 +26,7 @@ from stillhash.experiments.bench.timing import (
     spread,
 )
 from stillhash.hashers import LSH
-from stillhash.hashers.base import FixedHasher
+from stillhash.hashers.base import LinearHasher
 from stillhash.numeric.checks import Codes, Floats
 
 BITS = (32, 64, 96)
@@ -55,7 +55,7 @@ def run(repeats: int = 15, quick: bool = False, progress: Progress = silent) -> 
     return {"machine": here, "quick": quick, "rows": rows, "goals": goals}
 
 
-def compared(hasher: FixedHasher, X: Floats) -> dict[str, Any]:
+def compared(hasher: LinearHasher, X: Floats) -> dict[str, Any]:
     """How the codes differ from float64 arithmetic, and a row alone from the same row in a batch."""
     bits, columns = hasher.bits, X.shape[1]
     codes = hasher.encode(X)
@@ -77,7 +77,7 @@ def compared(hasher: FixedHasher, X: Floats) -> dict[str, Any]:
     }
 
 
-def timed(hasher: FixedHasher, X: Floats, repeats: int) -> dict[str, Any]:
+def timed(hasher: LinearHasher, X: Floats, repeats: int) -> dict[str, Any]:
     W, t = hasher.W_, hasher.t_
     bare = LSH(hasher.bits, center=False, unit_norm=False).fit(X[:SAMPLE])
     product = np.empty((len(X), hasher.bits), np.float32)

@@ -5,9 +5,9 @@
 namespace stillhash {
 namespace {
 
-constexpr int kSteps = 128;      // bands that a table's losses are cut into
+constexpr int kSteps = 64;      // bands that a table's losses are cut into
 constexpr size_t kBuffer = 2048; // buckets found before they are read, so that memory can be fetched ahead
-constexpr double kCheck = 0.08;  // share of the budget after which the rest of the work is estimated
+constexpr double kCheck = 0.08;  // share of the budget after which the rest is estimated; then at each doubling
 
 uint32_t value_of(const uint8_t* code, int planes, int at, int width) {
   uint64_t word = 0;
@@ -102,7 +102,7 @@ class Search {
   }
 
   Effort run(const Price& price) {
-    bool checked = false;
+    double check = kCheck * price.budget;
     std::vector<uint32_t> values;
     values.reserve(kBuffer);
     for (;;) {
@@ -119,9 +119,9 @@ class Search {
       if (cheapest < 0) return effort_;  // all weights are zero: nothing tells rows apart
       const double spent = effort_.probes * price.probe + effort_.rows * price.row;
       if (spent > price.budget) return effort_;
-      if (!checked && spent > kCheck * price.budget && std::isfinite(admissible)) {
-        // The floor only rises from here, so this is the most that the rest can cost.
-        checked = true;
+      if (spent > check && std::isfinite(admissible)) {
+        // The floor only rises from here, so this is about the most that the rest can cost.
+        check = 2 * spent;
         const double per_probe = price.probe + price.row * effort_.rows / std::max<int64_t>(1, effort_.probes);
         if (spent + probes_between(stairs_, admissible) * per_probe > price.budget) return effort_;
       }
@@ -154,30 +154,45 @@ class Search {
   }
 
   void probe(int t, std::vector<uint32_t>& values) {
+    switch (planes_) {  // the usual code lengths, unrolled
+      case 2: return probe_planes<2>(t, values);
+      case 4: return probe_planes<4>(t, values);
+      case 8: return probe_planes<8>(t, values);
+      default: return probe_planes<0>(t, values);
+    }
+  }
+
+  template <int Planes>
+  void probe_planes(int t, std::vector<uint32_t>& values) {
+    const int planes = Planes ? Planes : planes_;
     const Table& table = tables_[t];
+    const double* byte_loss = byte_loss_.data();
     const size_t n = values.size();
+    double admissible = ranking_.admissible_loss();
     for (size_t i = 0; i < n; ++i) {
       if (i + 24 < n) __builtin_prefetch(table.starts + values[i + 24]);
-      if (i + 10 < n) __builtin_prefetch(table.codes + static_cast<size_t>(table.starts[values[i + 10]]) * planes_);
+      if (i + 10 < n) __builtin_prefetch(table.codes + static_cast<size_t>(table.starts[values[i + 10]]) * planes);
       const uint32_t from = table.starts[values[i]], to = table.starts[values[i] + 1];
-      for (uint32_t r = from; r < to; ++r) consider(t, table, r);
+      const uint8_t* code = table.codes + static_cast<size_t>(from) * planes;
+      for (uint32_t r = from; r < to; ++r, code += planes) {
+        double loss = 0;
+        for (int j = 0; j < planes; ++j) loss += byte_loss[j * 256 + code[j]];
+        if (loss >= admissible) continue;
+        offer(t, table.slots[r], code, loss);
+        admissible = ranking_.admissible_loss();
+      }
       effort_.rows += to - from;
     }
     effort_.probes += static_cast<int64_t>(n);
     values.clear();
   }
 
-  void consider(int t, const Table& table, uint32_t r) {
-    const uint8_t* code = table.codes + static_cast<size_t>(r) * planes_;
-    double loss = 0;
-    for (int j = 0; j < planes_; ++j) loss += byte_loss_[j * 256 + code[j]];
-    const float score = static_cast<float>(ranking_.losses().best - loss);
-    if (score < ranking_.floor()) return;
+  void offer(int t, uint32_t slot, const uint8_t* code, double loss) {
     // Seen before, through another table, exactly if that table has already been probed past this row's value.
     for (size_t u = 0; u < tables_.size(); ++u)
       if (static_cast<int>(u) != t && loss_in(u, code) < stairs_[u].frontier) return;
-    const uint32_t slot = table.slots[r];
     if (slots_.live && !(slots_.live[slot / 8] >> (slot % 8) & 1)) return;
+    const float score = static_cast<float>(ranking_.losses().best - loss);
     ranking_.offer(score, slots_.ids ? slots_.ids[slot] : slots_.first + slot);
   }
 

@@ -58,13 +58,23 @@ struct Losses {
 class Ranking {
  public:
   Ranking(const Losses& losses, int64_t k, float floor)
-      : losses_(&losses), k_(k), floor_(floor), table_(losses.table.size()) {
-    quantise();
-  }
+      : losses_(&losses), k_(k), floor_(floor), table_(losses.table.size()) {}
 
   float floor() const { return floor_; }  // no lower score can be among the hits
   const Losses& losses() const { return *losses_; }
-  Bound bound() const { return {table_.data(), limit_}; }
+
+  // The 8-bit bound at the present floor. A search that never asks for it never pays for it.
+  Bound bound() {
+    if (floor_ != bound_floor_) {
+      bound_floor_ = floor_;
+      // Finer steps pay once the limit has shrunk by a quarter; until then the old table serves.
+      const int limit = limit_at(admissible_loss());
+      if (limit < 190) quantise();
+      else limit_ = static_cast<uint8_t>(limit);
+    }
+    return {table_.data(), limit_};
+  }
+
   std::vector<Hit>& hits() { return hits_; }
 
   // A hit's loss is below this: best - score, where any score up to the float just under the floor rounds
@@ -90,12 +100,7 @@ class Ranking {
   }
 
   void raise_floor(float floor) {
-    if (!(floor > floor_)) return;
-    floor_ = floor;
-    // Finer steps pay once the limit has shrunk by a quarter; until then the old table serves.
-    const int limit = limit_at(admissible_loss());
-    if (limit < 190) quantise();
-    else limit_ = static_cast<uint8_t>(limit);
+    if (floor > floor_) floor_ = floor;
   }
 
  private:
@@ -107,11 +112,6 @@ class Ranking {
 
   void quantise() {
     const double loss = admissible_loss();
-    if (!(loss < std::numeric_limits<double>::max())) {  // no floor yet: everything may be a hit
-      scale_ = 0;
-      limit_ = 255;
-      return;
-    }
     scale_ = 254.0 / loss * (1 - kSlack);
     for (size_t i = 0; i < table_.size(); ++i)
       table_[i] = static_cast<uint8_t>(std::min(255.0, std::floor(losses_->table[i] * scale_ * (1 - kSlack))));
@@ -121,8 +121,9 @@ class Ranking {
   const Losses* losses_;
   int64_t k_;
   float floor_;
+  float bound_floor_ = -std::numeric_limits<float>::infinity();  // the floor that the table was made for
   double scale_ = 0;
-  uint8_t limit_ = 255;
+  uint8_t limit_ = 255;  // without a floor everything may be a hit
   std::vector<uint8_t> table_;
   std::vector<Hit> hits_;
 };
