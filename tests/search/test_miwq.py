@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
+from stillhash import Scan
+from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.search.miwq import MIWQ
 from tests.contracts.searchers import *  # noqa: F403
-from tests.contracts.searchers import Make
+from tests.contracts.searchers import Make, random_codes
 
 
 class Eager(MIWQ):
@@ -30,3 +34,52 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     lanes, tables = request.param
     with kernels.using(lanes or kernels.lanes()):
         yield lambda bits: Eager(bits, tables=tables, threads=2)
+
+
+def test_merges_happen_in_the_background_and_drop_removed_rows() -> None:
+    rng = np.random.default_rng(0)
+    codes, weights = random_codes(rng, 60_000, 32), rng.standard_normal((3, 32)).astype(np.float32)
+    index, plain = MIWQ(32), Scan(32)
+    for part in np.array_split(codes, 30):
+        index.add(part)
+        plain.add(part)
+        gone = rng.integers(0, len(plain), 50)
+        gone = np.unique(gone)
+        assert index.remove(gone) == plain.remove(gone)
+        for got, wanted in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    with index._merging:
+        pass
+    assert index._view.tables is not None  # nobody asked for it
+    index.merge()
+    assert index._view.tables.rows == len(index) and not index._view.tail and index._view.tables.live is None
+    for got, wanted in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_ids_far_apart_are_kept_as_they_are() -> None:
+    rng = np.random.default_rng(1)
+    codes, weights = random_codes(rng, 3000, 32), rng.standard_normal((3, 32)).astype(np.float32)
+    ids = rng.choice(2**60, 3000, replace=False)
+    index, plain = MIWQ(32), Scan(32)
+    for searcher in (index, plain):
+        searcher.add(codes, ids)
+    index.merge()
+    assert index.remove(ids[:100]) == plain.remove(ids[:100]) == 100
+    for got, wanted in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_memory_is_as_documented() -> None:
+    index = MIWQ(64, tables=4)
+    index.add(random_codes(np.random.default_rng(2), 100_000, 64))
+    index.merge()
+    tables = index._view.tables
+    assert tables is not None
+    assert tables.nbytes == 4 * 100_000 * (4 + 8) + 4 * 4 * (2**16 + 1)
+
+
+@pytest.mark.parametrize("tables", [0, 1, 33, 2.0, "2"])
+def test_bad_numbers_of_tables(tables: Any) -> None:
+    with pytest.raises(InvalidInput, match="tables"):
+        MIWQ(32, tables=tables)

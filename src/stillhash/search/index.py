@@ -149,7 +149,7 @@ def measure(blocks: tuple[Block, ...], tables: Tables, bits: int, seed: int = 0)
 
 
 def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Intercept and slope of y over x, neither below zero: the median slope of all pairs, which outliers do not move."""
+    """Intercept and slope of y over x, not below zero: the median slope of all pairs, which outliers do not move."""
     i, j = np.triu_indices(len(x), 1)
     apart = x[i] != x[j]
     slope = float(np.median((y[i] - y[j])[apart] / (x[i] - x[j])[apart])) if apart.any() else 0.0

@@ -182,4 +182,9 @@ def _takes(block: Block, first: int, names: NDArray[np.int64] | None) -> bool:
 
 
 def _padded(array: NDArray[Any], k: int, missing: float) -> NDArray[Any]:
-    return np.pad(array, ((0, 0), (0, k - array.shape[1])), constant_values=missing)
+    """With k columns: those of the array, then missing ones."""
+    if array.shape[1] == k:
+        return array
+    wide = np.full((len(array), k), missing, array.dtype)
+    wide[:, : array.shape[1]] = array
+    return wide

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kSteps = 64;      // bands that a table's losses are cut into
 constexpr size_t kBuffer = 2048; // buckets found before they are read, so that memory can be fetched ahead
+constexpr double kPast = 1e-12;
 constexpr double kCheck = 0.08;  // share of the budget after which the rest is estimated; then at each doubling
 
 uint32_t value_of(const uint8_t* code, int planes, int at, int width) {
@@ -115,7 +116,7 @@ class Search {
           cheapest = static_cast<int>(t);
       }
       const double admissible = ranking_.admissible_loss();
-      if (reached >= admissible) return done();
+      if (reached > admissible) return done();
       if (cheapest < 0) return effort_;  // all weights are zero: nothing tells rows apart
       const double spent = effort_.probes * price.probe + effort_.rows * price.row;
       if (spent > price.budget) return effort_;
@@ -127,8 +128,8 @@ class Search {
       }
       Staircase& s = stairs_[cheapest];
       double to = s.frontier + s.most / kSteps;
-      if (to - s.frontier > admissible - reached) to = s.frontier + (admissible - reached);
-      if (to <= s.frontier) to = std::nextafter(s.frontier, std::numeric_limits<double>::infinity());
+      // No further than needed; a little past it, so that rounding cannot leave the sum just short.
+      to = std::min(to, s.frontier + (admissible - reached) + kPast * admissible);
       if (s.frontier + s.most / kSteps > s.most) to = std::max(to, std::nextafter(s.most, 2 * s.most));
       const int64_t probes = effort_.probes, rows = effort_.rows;
       for (size_t l = 0; l < s.left.size() && s.left[l].loss < to; ++l) {
@@ -177,7 +178,7 @@ class Search {
       for (uint32_t r = from; r < to; ++r, code += planes) {
         double loss = 0;
         for (int j = 0; j < planes; ++j) loss += byte_loss[j * 256 + code[j]];
-        if (loss >= admissible) continue;
+        if (loss > admissible) continue;
         offer(t, table.slots[r], code, loss);
         admissible = ranking_.admissible_loss();
       }

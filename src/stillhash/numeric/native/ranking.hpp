@@ -77,8 +77,8 @@ class Ranking {
 
   std::vector<Hit>& hits() { return hits_; }
 
-  // A hit's loss is below this: best - score, where any score up to the float just under the floor rounds
-  // to less than the floor.
+  // No hit loses more than this: best - score, where any score up to the float just under the floor rounds to less
+  // than the floor. A hit may lose just this, since the difference itself is rounded.
   double admissible_loss() const {
     return losses_->best - static_cast<double>(std::nextafterf(floor_, -std::numeric_limits<float>::infinity()));
   }
@@ -112,6 +112,11 @@ class Ranking {
 
   void quantise() {
     const double loss = admissible_loss();
+    if (!(loss > 0)) {  // a floor above the best possible score: nothing can be a hit
+      std::fill(table_.begin(), table_.end(), uint8_t{255});
+      limit_ = 0;
+      return;
+    }
     scale_ = 254.0 / loss * (1 - kSlack);
     for (size_t i = 0; i < table_.size(); ++i)
       table_[i] = static_cast<uint8_t>(std::min(255.0, std::floor(losses_->table[i] * scale_ * (1 - kSlack))));
