@@ -33,8 +33,8 @@ def test_a_hand_made_example() -> None:
     relevant = np.array([True, False, True, False])
     assert average_precision(scores, relevant) == pytest.approx((1 / 1 + 2 / 3) / 2)
     assert precision_at(ranked(scores, relevant), 2) == 0.5
-    gains = np.array([3, 0, 1, 0])
-    assert ndcg_at(gains, ranked(scores, relevant), 3) == pytest.approx((3 + 1 / 2) / (3 + 1 / np.log2(3)))
+    grades = np.array([2, 0, 1, 0])  # gains 3, 0, 1, 0
+    assert ndcg_at(grades, ranked(scores, relevant), 3) == pytest.approx((3 + 1 / 2) / (3 + 1 / np.log2(3)))
 
 
 def test_without_anything_relevant_the_measures_are_zero() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,61 +33,80 @@ class Quality(NamedTuple):
     ndcg: float  # of the first k, gain 2^(shared labels) - 1
 
 
-def ranked(scores: Scores, relevant: Relevant) -> NDArray[np.uint64]:
+Keys = NDArray[np.int64]  # (n,) items in ranked order, see `ranked`
+
+
+def ranked(scores: Scores, relevant: Relevant) -> Keys:
     """Items in ranked order as sortable keys: falling score, then database order; the lowest bit is the relevance.
 
     One sort of 64-bit keys does what a stable argsort and two gathers would, several times faster.
     """
-    bits = (scores + np.float32(0)).view(np.uint32)  # + 0 turns -0 into 0
-    rising = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))  # unsigned order = order of the floats
-    places = np.arange(len(scores), dtype=np.uint64) << np.uint64(1)
-    return np.sort((~rising).astype(np.uint64) << np.uint64(32) | places | relevant)
+    bits = (scores + np.float32(0)).view(np.int32)  # + 0 turns -0 into 0
+    rising = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))  # the order of integers is now that of the floats
+    keys = (~rising).astype(np.int64) << 32
+    keys |= _places(len(scores))
+    keys |= relevant
+    keys.sort()
+    return keys
 
 
-def _precision_sum(keys: NDArray[np.uint64]) -> tuple[float, int]:
-    ranks = np.flatnonzero(keys & np.uint64(1)) + 1
-    return float((np.arange(1, len(ranks) + 1) / ranks).sum()), len(ranks)
+@cache
+def _places(n: int) -> NDArray[np.int64]:
+    return np.arange(n, dtype=np.int64) << 1
 
 
 def average_precision(scores: Scores, relevant: Relevant) -> float:
     """Mean over the relevant items of the precision at their rank; 0 if there are none."""
-    total, count = _precision_sum(ranked(scores, relevant))
-    return total / count if count else 0.0
+    return _precisions(ranked(scores, relevant))[0]
 
 
 def expected_average_precision(scores: Scores, relevant: Relevant) -> float:
     """Average precision averaged over all orders of equal scores, in closed form."""
-    return _expected(ranked(scores, relevant))
+    return _precisions(ranked(scores, relevant))[1]
 
 
-def _expected(keys: NDArray[np.uint64]) -> float:
-    hit = (keys & np.uint64(1)).astype(np.float64)
-    starts = np.flatnonzero(np.diff(keys >> np.uint64(32), prepend=~keys[:1] >> np.uint64(32)))
-    sizes = np.diff(np.append(starts, len(keys)))
-    r = np.add.reduceat(hit, starts) if len(keys) else hit  # relevant items in each group of ties
-    if not r.sum():
-        return 0.0
-    c = np.cumsum(r) - r  # relevant items before the group
-    group = np.repeat(np.arange(len(starts)), sizes)
-    i = np.arange(len(keys)) - starts[group]  # place within the group, from 0
-    others = np.divide(r - 1, sizes - 1, out=np.zeros_like(r), where=sizes > 1)
-    # An item at place i of its group is relevant with chance r/n; then c, itself and i*(r-1)/(n-1) others stand so far.
-    expected = (r / sizes)[group] * (c[group] + 1 + i * others[group]) / (starts[group] + i + 1)
-    return float(expected.sum() / r.sum())
+def _precisions(keys: Keys) -> tuple[float, float]:
+    """Average precision with ties in database order, and over all their orders."""
+    places = np.flatnonzero(keys & 1)  # of the relevant items, from 0
+    if not len(places):
+        return 0.0, 0.0
+    found = np.concatenate([[0.0], np.cumsum(np.arange(1, len(places) + 1) / (places + 1))])
+    tied = keys[1:] >> 32 == keys[:-1] >> 32
+    if not tied.any():
+        return found[-1] / len(places), found[-1] / len(places)
+    edges = np.diff(tied.view(np.int8), prepend=np.int8(0), append=np.int8(0))
+    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) + 1
+    # A group of n ties from rank t + 1 on, r of them relevant, c relevant before it: an item at place i of the group is
+    # relevant with chance r/n, and then c, itself and (i - 1)(r - 1)/(n - 1) others have been found among t + i. The
+    # sum over i of (c + 1 + (i - 1) rho) / (t + i) is n rho + (c + 1 - rho (t + 1)) (H(t + n) - H(t)).
+    c, until = np.searchsorted(places, starts), np.searchsorted(places, ends)
+    r, n, t = until - c, ends - starts, starts
+    rho = (r - 1) / (n - 1)
+    harmonic = _harmonic(len(keys))
+    expected = r / n * (n * rho + (c + 1 - rho * (t + 1)) * (harmonic[ends] - harmonic[t]))
+    change = float((expected - (found[until] - found[c])).sum())
+    return found[-1] / len(places), (found[-1] + change) / len(places)
 
 
-def precision_at(keys: NDArray[np.uint64], k: int) -> float:
+@cache
+def _harmonic(n: int) -> NDArray[np.float64]:
+    """H(0), ..., H(n)."""
+    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n + 1))])
+
+
+def precision_at(keys: Keys, k: int) -> float:
     """Share of the first k ranked items that are relevant."""
-    return float((keys[:k] & np.uint64(1)).sum()) / k
+    return float((keys[:k] & 1).sum()) / k
 
 
-def ndcg_at(gains: NDArray[Any], keys: NDArray[np.uint64], k: int) -> float:
-    """Discounted gain of the first k over that of the best order; gains (n,) in database order."""
-    places = ((keys[:k] & np.uint64(0xFFFFFFFF)) >> np.uint64(1)).astype(np.int64)
+def ndcg_at(grades: NDArray[Any], keys: Keys, k: int) -> float:
+    """Discounted gain of the first k over that of the best order; grades (n,) in database order, gain 2^grade - 1."""
+    places = (keys[:k] & 0xFFFFFFFF) >> 1
+    counts = np.bincount(grades.astype(np.int64))  # few grades, so the best order follows from how often each occurs
+    best = np.repeat(np.arange(len(counts))[::-1], np.minimum(counts[::-1], k))[:k]
     discount = 1 / np.log2(np.arange(2, k + 2))
-    best = np.sort(np.partition(gains, -k)[-k:])[::-1] if len(gains) > k else np.sort(gains)[::-1]
-    ideal = float((best * discount[: len(best)]).sum())
-    return float((gains[places] * discount[: len(places)]).sum()) / ideal if ideal else 0.0
+    ideal = float(((2.0**best - 1) * discount[: len(best)]).sum())
+    return float(((2.0 ** grades[places] - 1) * discount[: len(places)]).sum()) / ideal if ideal else 0.0
 
 
 def evaluate(
@@ -111,9 +131,7 @@ def evaluate(
         out = []
         for score, overlap in zip(scores, shared, strict=True):
             keys = ranked(score, overlap > 0)
-            total, count = _precision_sum(keys)
-            first = total / count if count else 0.0
-            out.append((first, _expected(keys), precision_at(keys, k), ndcg_at(2**overlap - 1, keys, k)))
+            out.append((*_precisions(keys), precision_at(keys, k), ndcg_at(overlap, keys, k)))
         if progress:
             progress(len(out))
         return out
