@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -75,6 +76,28 @@ def test_chunking_does_not_matter_and_state_continues(merge: Merge) -> None:
     resumed = TargetCodes(48, merge=merge, seed=1)
     resumed.load(part.state())
     np.testing.assert_array_equal(np.concatenate([*first, resumed(parse_labels(sets[28:], 32))]), whole)
+
+
+def test_hmoh_places_follow_arrival_whatever_the_shape_of_the_labels() -> None:
+    rows = [{"d", "c"}, {"a", "d"}, {"b"}]
+    places = []
+    for cut in (1, 3):
+        targets = TargetCodes(16, merge="hmoh")
+        for s in range(0, 3, cut):
+            targets(parse_labels(rows[s : s + cut], cut))
+        places.append(list(targets.names))
+    assert places[0] == places[1] == ["c", "d", "a", "b"]
+    columns = TargetCodes(16, merge="hmoh")
+    columns(parse_labels(np.array([[0, 0, 1, 1], [1, 0, 0, 1], [0, 1, 0, 0]]), 3))
+    assert list(columns.names) == [2, 3, 0, 1]
+
+
+def test_nested_labels_come_back_from_json() -> None:
+    targets = TargetCodes(16, merge="hmoh")
+    targets(parse_labels([[("a", ("b", 1))]], 1))
+    again = TargetCodes(16, merge="hmoh")
+    again.load(json.loads(json.dumps(targets.state())))
+    assert again.names == targets.names
 
 
 def test_more_labels_than_hadamard_rows() -> None:

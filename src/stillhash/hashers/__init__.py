@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from stillhash.errors import BadState
 from stillhash.hashers.base import Hasher, OnlineHasher, read_state
+from stillhash.hashers.bsodh import BSODH
 from stillhash.hashers.fixed import LSH, PCAITQ
+from stillhash.hashers.hmoh import HMOH
+from stillhash.hashers.lego import LEGO
+from stillhash.hashers.mihash import MIHash
+from stillhash.hashers.oasis import OASIS
 from stillhash.hashers.ohsl import OHSL, OHSLSym
+from stillhash.hashers.ohweu import OHWEU
+from stillhash.hashers.okh import OKH
+from stillhash.hashers.osh import OSH
+from stillhash.hashers.osuph import OSupH
 
-METHODS: dict[str, type[Hasher]] = {method.name: method for method in (OHSL, OHSLSym, PCAITQ, LSH)}
+METHODS: dict[str, type[Hasher]] = {
+    method.name: method
+    for method in (OHSL, OHSLSym, OHWEU, HMOH, BSODH, MIHash, OSupH, OKH, OSH, OASIS, LEGO, PCAITQ, LSH)
+}
 
 
 def load(state: bytes) -> Hasher:
@@ -18,4 +30,22 @@ def load(state: bytes) -> Hasher:
     return METHODS[method].load(state)
 
 
-__all__ = ["LSH", "METHODS", "OHSL", "PCAITQ", "Hasher", "OHSLSym", "OnlineHasher", "load"]
+__all__ = [
+    "BSODH",
+    "HMOH",
+    "LEGO",
+    "LSH",
+    "METHODS",
+    "OASIS",
+    "OHSL",
+    "OHWEU",
+    "OKH",
+    "OSH",
+    "PCAITQ",
+    "Hasher",
+    "MIHash",
+    "OHSLSym",
+    "OSupH",
+    "OnlineHasher",
+    "load",
+]

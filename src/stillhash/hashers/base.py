@@ -40,7 +40,8 @@ class OnlineHasher(Protocol):
     def partial_fit(self, X: Any, Y: Any = None) -> Self: ...
     def encode(self, X: Any) -> Codes: ...
     def weigh(self, Q: Any) -> Floats: ...
-    def refresh(self, codes: Codes, features: Callable[[], Any]) -> Codes: ...
+    def keep(self, X: Any) -> Codes: ...
+    def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes: ...
 
 
 class Hasher:
@@ -116,9 +117,13 @@ class Hasher:
         """The weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""
         return signs(self.encode(Q), self.bits)
 
-    def refresh(self, codes: Codes, features: Callable[[], Any]) -> Codes:
-        """Codes that match encode() again after the last partial_fit; `features` reads the raw rows, if needed."""
-        return self.encode(features()) if self.stale_ else codes
+    def keep(self, X: Any) -> Codes:
+        """What to keep of rows for `refresh`: their codes, unless the method can do with something that lasts."""
+        return self.encode(X)
+
+    def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes:
+        """The codes that encode() gives now, for when they went stale; `features` reads the raw rows, if needed."""
+        return self.encode(features())
 
     def _codes(self, X: Floats) -> Codes:
         """Of prepared rows."""
@@ -235,9 +240,10 @@ class LinearHasher(Hasher):
         check_shape(self.t_, (self.bits,), "t")
 
 
-def check_shape(array: NDArray[Any], shape: tuple[int, ...], name: str) -> None:
-    if array.shape != shape or array.dtype != np.float32:
-        raise BadState(f"{name} has shape {array.shape} and dtype {array.dtype}; {shape} float32 is wanted")
+def check_shape(array: NDArray[Any], shape: tuple[int, ...], name: str, dtype: type[np.generic] = np.float32) -> None:
+    if array.shape != shape or array.dtype != dtype:
+        wanted = np.dtype(dtype).name
+        raise BadState(f"{name} has shape {array.shape} and dtype {array.dtype}; {shape} {wanted} is wanted")
     if not np.isfinite(array).all():
         raise BadState(f"{name} contains NaN or infinity")
 

@@ -50,6 +50,8 @@ class TargetCodes:
 
     def __call__(self, labels: Labels) -> Targets:
         """The target codes (n, l) of rows that each have a label."""
+        for name in _by_arrival(labels) if self.merge == "hmoh" else ():
+            self._place(name)
         places = np.array([self._place(name) for name in labels.names], np.int64)[labels.indices]
         if not len(places):
             return np.empty((len(labels), self.length), np.int8)
@@ -66,7 +68,7 @@ class TargetCodes:
 
     def load(self, state: dict[str, Any]) -> None:
         for name in state.get("names", ()):
-            self._place(tuple(name) if isinstance(name, list) else name)
+            self._place(_from_json(name))
         self.rows_seen = state.get("rows_seen", 0)
 
     def _place(self, name: Hashable) -> int:
@@ -108,3 +110,17 @@ class TargetCodes:
             signs[r, rest[len(rest) // 2 :]] = -1
         self.rows_seen += len(signs)
         return signs
+
+
+def _by_arrival(labels: Labels) -> list[Hashable]:
+    """The names in the order in which rows bring them, so that a label's place does not depend on the chunking."""
+    rows = np.repeat(np.arange(len(labels)), np.diff(labels.indptr))
+    first = np.full(len(labels.names), len(labels))
+    np.minimum.at(first, labels.indices, rows)
+    arrivals = sorted((int(row), stable_key(name), name) for row, name in zip(first, labels.names, strict=True))
+    return [name for _, _, name in arrivals]
+
+
+def _from_json(name: Any) -> Hashable:
+    """JSON has lists where labels have tuples."""
+    return tuple(map(_from_json, name)) if isinstance(name, list) else name

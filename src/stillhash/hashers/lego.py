@@ -1,0 +1,103 @@
+"""LEGO: a Mahalanobis metric of codes, learnt from pairs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from stillhash.hashers.partners import RESERVOIR, Doubles, SquareHasher
+from stillhash.numeric.blas import one_thread
+from stillhash.numeric.checks import Floats, check_number
+from stillhash.numeric.labels import Labels
+
+PERCENTILES = 5, 95  # of the distances in the initial sample: what similar and dissimilar rows should have
+
+
+class LEGO(SquareHasher):
+    """LogDet Exact Gradient Online metric learning (Jain, Kulis, Dhillon & Grauman, NIPS 2008), on PCA-ITQ codes.
+
+    As in OHSL's Figure 8 it sees codes only. It learns M, the paper's A, of the squared distance z^T M z, z = x~ - y~.
+    A similar pair should be at most u apart, a dissimilar pair at least v. M stays positive definite.
+
+    Ranking is by the bilinear form q~^T M x~: OHSL's paper speaks of a square bilinear similarity. The distance itself
+    would add -1/2 x~^T M x~, which is not linear in the bits of x~ and so is no score of this library.
+
+    Departures: OHSL's paper does not say how pairs come from a stream. Here each arriving labelled row makes one, by
+    turns with a similar and with a dissimilar row of a uniform sample of 1,000 earlier rows (not of its own chunk, so
+    that it does not matter how the stream is cut); a row without such a partner teaches nothing. u and v are
+    the 5th and 95th percentile of distances in the initial sample, a habit of metric learning, and a pair that keeps
+    its bound is left alone.
+
+    Parameters
+    ----------
+    bits : code length b, 8 to 512.
+    eta : weight of a pair against staying where M is; 0.001 to 0.1 behave alike.
+    center, unit_norm : pre-processing of features and queries.
+    random_state : seed of the hash functions and of the partners.
+    """
+
+    name = "lego"
+
+    def __init__(
+        self,
+        bits: int = 32,
+        *,
+        eta: float = 0.01,
+        center: bool = True,
+        unit_norm: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
+        self.eta = eta
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number(self.eta, "eta", above=0)
+
+    u_: float  # the most distance of a similar pair
+    v_: float  # the least of a dissimilar pair
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        super()._begin(X, labels, rng)
+        self.u_, self.v_ = self._bounds(X[rng.permutation(len(X))[:RESERVOIR]])
+
+    @one_thread
+    def _bounds(self, X: Floats) -> tuple[float, float]:
+        S = self._signs(X)
+        distances = 2 * (self.bits - S @ S.T)  # |x~ - y~|^2, four times the Hamming distance
+        u, v = np.percentile(distances[np.triu_indices(len(S), 1)], PERCENTILES)
+        return float(u), float(v)
+
+    def _meet(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:
+        even = self.partners_.seen % 2 == 0
+        partner = similar if even else dissimilar
+        if partner is None:
+            return
+        z = x - partner
+        distance = z @ M @ z
+        if distance > self.u_ if even else distance < self.v_:
+            pair_step(M, z, self.u_ if even else self.v_, self.eta)
+
+    def _extra(self) -> dict[str, Any]:
+        return {**super()._extra(), "u": self.u_, "v": self.v_}
+
+    def _restore(self, arrays: dict[str, Any], extra: dict[str, Any]) -> None:
+        super()._restore(arrays, extra)
+        self.u_, self.v_ = (check_number(extra[name], name) for name in "uv")
+
+
+def pair_step(M: Doubles, z: Doubles, y: float, eta: float) -> None:
+    """One step, in place on M (b, b), towards z^T M z = y.
+
+    The new distance yb solves eta yh yb^2 + (1 - eta y yh) yb - yh = 0, with yh the old one, and the published factor
+    eta (yb - y) / (1 + eta (yb - y) yh) is eta (yb - y) yb / yh. M stays symmetric to the bit, and positive definite.
+    """
+    Mz = M @ z
+    yh = float(z @ Mz)
+    if yh > 0:  # codes may be equal
+        c = eta * y * yh - 1
+        root = math.sqrt(c * c + 4 * eta * yh * yh)
+        yb = (root + c) / (2 * eta * yh) if c > 0 else 2 * yh / (root - c)  # the same; neither subtracts alike numbers
+        M -= eta * (yb - y) * yb / yh * np.outer(Mz, Mz)

@@ -1,0 +1,155 @@
+"""OHWEU: stored codes are refreshed by projecting fixed codes, without the raw features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.hashers.base import CHUNK, LinearHasher, check_shape
+from stillhash.numeric import kernels
+from stillhash.numeric.blas import one_thread
+from stillhash.numeric.checks import Codes, Floats, check_choice, check_codes, check_number
+from stillhash.numeric.codes import pack, signs, width
+from stillhash.numeric.hashing import lsh, pca_itq
+from stillhash.numeric.labels import Labels
+from stillhash.numeric.targets import TargetCodes
+
+Doubles = NDArray[np.float64]
+Rule = Literal["script_clamped", "script", "pa1"]
+
+# tau from the margins g w.x (b,), |x|^2 and C. The script divides only the margin by |x|^2, so it aims at margin |x|^2.
+STEPS: dict[Rule, Callable[[Doubles, float, float], Doubles]] = {
+    "script_clamped": lambda margin, square, C: np.clip(1 - margin / square, 0, C),
+    "script": lambda margin, square, C: np.minimum(C, 1 - margin / square),
+    "pa1": lambda margin, square, C: np.minimum(C, np.maximum(0, 1 - margin) / square),
+}
+
+BLOCK = 64  # rows whose steps are found from one Gram matrix
+
+
+class OHWEU(LinearHasher):
+    """Online Hashing with Efficient Updating of Binary Codes (Weng & Zhu, AAAI 2020).
+
+    The hash functions are fixed by `fit`, as in OHSL. Two projections learn towards target codes g of the labels: Vp
+    of fixed codes, for items, and Qp of raw features, for queries. An item's code is sgn(Vp^T x~), a query's
+    sgn(Qp^T q), and they are ranked by Hamming distance. Stored codes go stale whenever Vp learns, but `refresh`
+    makes them anew from fixed codes alone: keep `keep(X)` beside them, and raw features need never be read again.
+
+    Vp and Qp start at random and apart, so until the first labelled rows the ranking is that of chance.
+
+    Departures: the default rule keeps the published script's step, tau = min(C, 1 - g w.x / |x|^2), but not its
+    negative steps ("script" has them, "pa1" is Passive-Aggressive proper); fixed codes are never 0 at a tie; features
+    are centred on the initial sample, not on all data; the random row of a label is drawn when the label first comes.
+
+    Parameters
+    ----------
+    bits : code length b, 8 to 512, of fixed codes, projected codes and target codes alike.
+    C : the largest step, coupled to the norm of the features.
+    rule : the step, "script_clamped", "script" or "pa1". On codes the script's two aim at margin b, "pa1" at 1, which
+        hardly moves Vp from where it starts.
+    center, unit_norm : pre-processing of features and queries.
+    random_state : seed of the hash functions, the first projections and the target codes.
+    """
+
+    name = "ohweu"
+
+    def __init__(
+        self,
+        bits: int = 32,
+        *,
+        C: float = 0.1,
+        rule: Rule = "script_clamped",
+        center: bool = True,
+        unit_norm: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
+        self.C = C
+        self.rule = rule
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number(self.C, "C", above=0)
+        check_choice(self.rule, "rule", tuple(STEPS))
+
+    # Learnt in float64: codes are signs of these, and the way a stream is cut into chunks must not turn one.
+    Vp_: Doubles  # (b, b), of fixed codes
+    Qp_: Doubles  # (D, b), of raw features
+    targets_: TargetCodes
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        self._fix(pca_itq(X, self.bits, rng))
+        self.Vp_ = lsh(signs(self._fixed(X), self.bits), self.bits, rng).W.astype(np.float64)
+        self.Qp_ = lsh(X, self.bits, rng).W.astype(np.float64)
+        self.targets_ = self._targets()
+
+    def _learn(self, X: Floats, labels: Labels) -> None:
+        G = self.targets_(labels)  # (n, b) in {-1, +1}: sgn(y^T P)
+        before = self.Vp_
+        self.Qp_ = learn(self.Qp_, X, G, float(self.C), self.rule)  # new arrays, so that readers need no lock
+        self.Vp_ = learn(before, signs(self._fixed(X), self.bits), G, float(self.C), self.rule)
+        self.stale_ = not np.array_equal(self.Vp_, before)
+
+    def keep(self, X: Any) -> Codes:
+        """The codes x~ (n, ceil(bits / 8)) that never change: all that `refresh` needs."""
+        X = self._checked(X)
+        codes = np.empty((len(X), width(self.bits)), np.uint8)
+        for s in range(0, len(X), CHUNK):
+            codes[s : s + CHUNK] = self._fixed(self._prepared(X[s : s + CHUNK]))
+        return codes
+
+    def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes:
+        """What encode() gives now for the rows whose fixed codes were kept; raw features are never read."""
+        self._checked(np.empty((0, getattr(self, "n_features_in_", 1))))
+        fixed = check_codes(kept, self.bits, "kept")
+        codes = np.empty_like(fixed)
+        for s in range(0, len(fixed), CHUNK):
+            codes[s : s + CHUNK] = self._projected(fixed[s : s + CHUNK])
+        return codes
+
+    def weigh(self, Q: Any) -> Floats:
+        Q = self._prepared(self._checked(Q))
+        return signs(pack(kernels.project(Q, self.Qp_.astype(np.float32))), self.bits)  # sgn(Qp^T q)
+
+    def _codes(self, X: Floats) -> Codes:
+        return self._projected(self._fixed(X))
+
+    def _fixed(self, X: Floats) -> Codes:
+        return super()._codes(X)
+
+    def _projected(self, fixed: Codes) -> Codes:
+        return pack(kernels.project(signs(fixed, self.bits), self.Vp_.astype(np.float32)))  # sgn(Vp^T x~)
+
+    def _targets(self) -> TargetCodes:
+        return TargetCodes(self.bits, merge="sum_lsh", seed=self.random_state)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {**super()._arrays(), "Vp": self.Vp_, "Qp": self.Qp_}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
+        super()._restore(arrays, extra)
+        self.targets_ = self._targets()  # a function of the seed alone
+        self.Vp_, self.Qp_ = arrays["Vp"], arrays["Qp"]
+        check_shape(self.Vp_, (self.bits, self.bits), "Vp", np.float64)
+        check_shape(self.Qp_, (self.n_features_in_, self.bits), "Qp", np.float64)
+
+
+@one_thread
+def learn(U: Doubles, X: Floats, G: NDArray[np.int8], C: float, rule: Rule) -> Doubles:
+    """The projection U (D, b) after u += tau g x for each row x of X (n, D) in order, with targets G (n, b).
+
+    The rows of a block see each other only through their inner products, so the Gram matrix and the scores at the
+    block's start give all its steps; U then moves by one product. A zero row teaches nothing.
+    """
+    U, step = U.copy(), STEPS[rule]
+    for s in range(0, len(X), BLOCK):
+        x, g = X[s : s + BLOCK].astype(np.float64), G[s : s + BLOCK].astype(np.float64)
+        P, K = x @ U, x @ x.T  # scores at the block's start (B, b); Gram matrix (B, B)
+        E = np.zeros_like(P)  # tau g of each row
+        for j in np.flatnonzero(np.diagonal(K)):
+            E[j] = g[j] * step(g[j] * (P[j] + K[j, :j] @ E[:j]), K[j, j], C)
+        U += x.T @ E
+    return U
