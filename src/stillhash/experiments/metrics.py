@@ -116,6 +116,7 @@ def evaluate(
     item_labels: NDArray[Any],
     *,
     k: int = 100,
+    threads: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Quality:
     """Ranks all codes for each query and averages. Labels are indicator matrices; `progress` hears of queries done."""
@@ -138,7 +139,7 @@ def evaluate(
 
     @one_thread
     def everything() -> list[tuple[float, float, float, float]]:
-        with ThreadPoolExecutor(usable_cores()) as pool:
+        with ThreadPoolExecutor(threads or usable_cores()) as pool:
             return [row for rows in pool.map(measure, range(0, len(weights), batch)) for row in rows]
 
     return Quality(*np.mean(everything(), axis=0).tolist())

@@ -1,0 +1,57 @@
+"""The paper's experiments as lists of jobs: data, not code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stillhash.experiments.run import Job
+from stillhash.hashers import METHODS
+
+LENGTHS = (16, 32, 64, 96)
+
+
+def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Tables 1 and 2, Figures 3, 4 and 8: every method at every length; quality along the stream at 32 bits."""
+    return [
+        Job("table", data, method, bits, seed, checkpoints=5 if bits == 32 else 1)
+        for seed in range(seeds)
+        for bits in LENGTHS
+        for method in methods or METHODS
+    ]
+
+
+def sweeps(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Figures 6 and 7: OHSL's C, and the length of its target codes, at 32 bits."""
+    values: list[tuple[str, dict[str, Any]]] = [("C", {"C": c}) for c in (0.0001, 0.001, 0.01, 0.1, 1.0)]
+    values += [("length", {"target_factor": factor}) for factor in (1, 2, 3, 4)]
+    return [Job(name, data, "ohsl", 32, seed, params, queries=1000) for seed in range(seeds) for name, params in values]
+
+
+def times(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Figure 5: accumulated time at 32 bits, codes brought up to date after every chunk. Run it with one worker."""
+    return [
+        Job("time", data, method, 32, seed, checkpoints=20, measure=False)
+        for seed in range(seeds)
+        for method in methods or METHODS
+    ]
+
+
+def quick(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """A look at all methods in a few minutes: two lengths, part of the stream."""
+    return [
+        Job("table", data, method, bits, seed, checkpoints=4, queries=300, rows=8000)
+        for bits in (16, 32)
+        for seed in range(seeds)
+        for method in methods or METHODS
+    ]
+
+
+def paper(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Everything."""
+    return [job for preset in (tables, sweeps, times) for job in preset(data, seeds, methods)]
+
+
+PRESETS: dict[str, Callable[[str, int, tuple[str, ...]], list[Job]]] = {
+    preset.__name__: preset for preset in (paper, tables, sweeps, times, quick)
+}

@@ -1,0 +1,196 @@
+"""The one loop of every experiment: a stream, a method, checkpoints. It knows no method by name.
+
+A job is one pass of one method over one dataset; its records are one file of JSON lines, written whole when the job
+is done, so a run that was stopped goes on with the jobs that are missing. Reports are made from these files alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import stillhash
+from stillhash.experiments.bench.timing import machine
+from stillhash.experiments.data import Dataset, open_dataset
+from stillhash.experiments.metrics import Quality, evaluate
+from stillhash.hashers import METHODS
+from stillhash.numeric.checks import Floats
+from stillhash.numeric.codes import width
+from stillhash.search.scan import usable_cores
+
+CHUNK = 1000
+FIRST = 300  # rows of the initial stage
+
+
+@dataclass(frozen=True)
+class Job:
+    """One pass: `rows` of the stream, measured at `checkpoints` even steps with so many `queries` (None: all)."""
+
+    experiment: str
+    data: str
+    method: str
+    bits: int
+    seed: int
+    params: dict[str, Any] = field(default_factory=dict)
+    checkpoints: int = 1
+    queries: int | None = None
+    rows: int | None = None
+    measure: bool = True
+
+    @property
+    def file(self) -> str:
+        told = json.dumps([self.params, self.queries, self.rows, self.checkpoints], sort_keys=True)
+        key = hashlib.sha256(told.encode()).hexdigest()[:8]
+        return f"{Path(self.data).name}-{self.experiment}-{self.method}-{self.bits}-{self.seed}-{key}.jsonl"
+
+
+def run(jobs: list[Job], out: Path, workers: int | None = None, done: Callable[[Job], None] | None = None) -> int:
+    """Runs the jobs whose files are missing, as many at a time as there are cores; returns how many ran."""
+    out.mkdir(parents=True, exist_ok=True)
+    missing = [job for job in jobs if not (out / job.file).exists()]
+    with ProcessPoolExecutor(workers or usable_cores(), mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(run_job, job, out): job for job in missing}
+        for finished in as_completed(running):
+            finished.result()
+            if done:
+                done(running[finished])
+    return len(missing)
+
+
+def run_job(job: Job, out: Path) -> None:
+    """One job into its file, which appears only when it is complete."""
+    lines = [json.dumps(record) for record in records(job, _opened(job.data))]
+    unfinished = out / f".{job.file}.{os.getpid()}"
+    unfinished.write_text("\n".join(lines) + "\n")
+    unfinished.rename(out / job.file)
+
+
+@lru_cache(maxsize=1)
+def _opened(data: str) -> Dataset:
+    """A worker's jobs are mostly on one dataset."""
+    return open_dataset(Path(data))
+
+
+class Clock:
+    """Seconds spent on each thing; what is timed inside something else counts there only."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("learn", "refresh", "encode", "io"), 0.0)
+        self._running: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        self._turn()
+        self._running.append(what)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._running.pop()
+
+    def _turn(self) -> None:
+        now = time.perf_counter()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+
+def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
+    """The stream, chunk by chunk; a record at every checkpoint.
+
+    Codes that went stale are brought up to date after each chunk where time is measured, and otherwise only for the
+    checkpoints, since nobody looks in between.
+    """
+    stream = data.stream[: job.rows]
+    asked = data.queries if job.queries is None else data.queries[:: max(1, len(data.queries) // job.queries)]
+    Q, Y = data.read(asked), data.labels[stream]
+    clock = Clock()
+
+    def read(start: int, stop: int) -> Floats:
+        with clock("io"):
+            return data.read(stream[start:stop])
+
+    hasher = METHODS[job.method](bits=job.bits, random_state=job.seed, **job.params)
+    first = data.read(stream[:FIRST])
+    with clock("learn"):
+        hasher.fit(first, Y[:FIRST])
+    starts = range(0, len(stream), CHUNK)
+    marks = {round(len(starts) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
+    about = {
+        **_about(job, data),
+        "queries": len(asked),
+        "database": len(stream),
+        "chance": _chance(data, asked, stream),
+    }
+    kept = codes = np.empty((0, width(job.bits)), np.uint8)
+    stale, refreshes = False, 0
+    for i, s in enumerate(starts, 1):
+        X = read(s, s + CHUNK)
+        with clock("learn"):
+            hasher.partial_fit(X, Y[s : s + CHUNK])
+        stale |= hasher.stale_
+        if stale and (i in marks or job.experiment == "time"):
+            with clock("refresh"):
+                codes = hasher.refresh(kept, lambda s=s: read(0, s)) if s else codes  # type: ignore[misc]
+            stale, refreshes = False, refreshes + 1
+        with clock("encode"):
+            codes, kept = np.concatenate([codes, hasher.encode(X)]), np.concatenate([kept, hasher.keep(X)])
+        if i in marks:
+            quality = _quality(job, hasher, codes, Q, data, asked, stream[: len(codes)])
+            final = len(codes) == len(stream)
+            told = {"rows": len(codes), "final": final, "seconds": dict(clock.seconds), "refreshes": refreshes}
+            yield {**about, **told, **quality}
+
+
+def _quality(
+    job: Job, hasher: Any, codes: Any, Q: Any, data: Dataset, asked: Any, rows: Any
+) -> dict[str, float | None]:
+    if not job.measure:
+        return dict.fromkeys(Quality._fields)
+    found = evaluate(hasher.weigh(Q), codes, data.labels[asked], data.labels[rows], threads=1)
+    return found._asdict()
+
+
+def _chance(data: Dataset, asked: Any, stream: Any) -> float:
+    """The share of relevant items: what a random order would score."""
+    shared = data.labels[asked].astype(np.float32) @ data.labels[stream].astype(np.float32).T
+    return float((shared > 0).mean())
+
+
+def _about(job: Job, data: Dataset) -> dict[str, Any]:
+    here = machine()
+    return {
+        "dataset": data.name,
+        "experiment": job.experiment,
+        "method": job.method,
+        "bits": job.bits,
+        "seed": job.seed,
+        "params": job.params,
+        "machine": {key: here[key] for key in ("cpu", "cores", "lanes")},
+        "versions": {"stillhash": stillhash.__version__, "numpy": np.__version__},
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str:
+    try:
+        told = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
+        )
+    except OSError:
+        return "unknown"
+    return told.stdout.strip() or "unknown"

@@ -1,0 +1,124 @@
+"""Feature folders in every format, and the paper's splits, on small files made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+
+from stillhash.errors import InvalidInput
+from stillhash.experiments.data import (
+    Dataset,
+    draw_queries,
+    most_frequent,
+    open_dataset,
+    simulate_features,
+    simulated,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.random((30, 6)).astype(np.float32)
+Y = (RNG.random((30, 4)) < 0.4).astype(np.uint8)
+QUERIES = np.array([3, 7, 20])
+
+
+def write_npy(folder: Path) -> None:
+    np.save(folder / "features.npy", X)
+    np.save(folder / "labels.npy", Y)
+    np.save(folder / "queries.npy", QUERIES)
+
+
+def write_npz_parts(folder: Path) -> None:
+    for i, part in enumerate(np.array_split(X, 11)):  # features_10 comes after features_9
+        np.savez(folder / f"features_{i}.npz", x=part)
+    packed = np.packbits(Y, axis=1)
+    np.savez(folder / "meta.npz", labels_packed=packed, num_labels=4, query_rows=QUERIES)
+
+
+def write_mat(folder: Path) -> None:
+    scipy.io.savemat(folder / "coco.mat", {"fc7": X, "labels": Y, "queries": QUERIES})
+
+
+def write_mat73(folder: Path) -> None:
+    with h5py.File(folder / "nus.mat", "w", userblock_size=512) as file:
+        file["fc7"], file["labels"], file["queries"] = X.T, Y.T, QUERIES[None]
+    header = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"
+    with (folder / "nus.mat").open("r+b") as raw:
+        raw.write(header)
+
+
+def write_h5(folder: Path) -> None:
+    with h5py.File(folder / "set.h5", "w") as file:
+        file["features"], file["labels"], file["queries"] = X, Y, QUERIES
+
+
+@pytest.mark.parametrize("write", [write_npy, write_npz_parts, write_mat, write_mat73, write_h5])
+def test_every_format_reads_the_same(tmp_path: Path, write: object) -> None:
+    write(tmp_path)  # type: ignore[operator]
+    data = open_dataset(tmp_path)
+    np.testing.assert_allclose(data.read(np.arange(30)), X)
+    np.testing.assert_array_equal(data.labels, Y)
+    assert data.queries.tolist() == QUERIES.tolist() and data.dim == 6 and len(data) == 30
+    assert data.stream.tolist() == [r for r in range(30) if r not in QUERIES]
+    np.testing.assert_allclose(data.read(np.array([29, 0, 13])), X[[29, 0, 13]])
+
+
+def test_npy_features_stay_on_disk(tmp_path: Path) -> None:
+    write_npy(tmp_path)
+    assert isinstance(open_dataset(tmp_path).parts[0], np.memmap)
+
+
+def test_class_numbers_become_an_indicator_matrix_and_scale_is_applied(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", x=np.arange(12, dtype=np.uint8).reshape(4, 3), label=[5, 2, 5, 9], scale=0.5)
+    data = open_dataset(tmp_path)
+    assert data.labels.tolist() == [[0, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert data.read(np.array([3])).tolist() == [[4.5, 5.0, 5.5]]
+
+
+@pytest.mark.parametrize(
+    ("files", "match"),
+    [
+        ({"labels": Y}, "no features"),
+        ({"x": X}, "no labels"),
+        ({"x": X, "labels": Y[:5]}, "5 rows for 30"),
+        ({"x": X, "labels": Y + 3}, "other than 0 and 1"),
+        ({"x": X, "labels": Y, "queries": [40]}, "outside"),
+    ],
+)
+def test_broken_folders_are_explained(tmp_path: Path, files: dict[str, object], match: str) -> None:
+    np.savez(tmp_path / "all.npz", **files)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=match):
+        open_dataset(tmp_path)
+
+
+def test_a_missing_folder_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="feature folder"):
+        open_dataset(tmp_path / "nothing")
+
+
+def test_queries_are_drawn_per_class_and_never_twice() -> None:
+    labels = (np.random.default_rng(1).random((2000, 10)) < 0.15).astype(np.uint8)
+    queries = draw_queries(labels, 20, seed=3)
+    assert len(queries) == len(set(queries.tolist())) == 200
+    assert (labels[queries].sum(axis=0) >= 20).all()
+    assert draw_queries(labels, 20, seed=3).tolist() == queries.tolist() != draw_queries(labels, 20, seed=4).tolist()
+
+
+def test_the_most_frequent_labels_and_their_rows() -> None:
+    labels = np.array([[1, 0, 0], [0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 0, 1]], np.uint8)
+    kept, rows = most_frequent(labels, 1)
+    assert kept.tolist() == [[1], [1], [1]] and rows.tolist() == [0, 2, 4]
+
+
+def test_simulated_features_carry_the_labels_and_say_what_they_are() -> None:
+    labels = np.eye(5, dtype=np.uint8)[np.arange(500) % 5]
+    features = simulate_features(labels, 64, noise=0.25, seed=0)
+    assert features.shape == (500, 64) and (features >= 0).all() and np.isfinite(features).all()
+    means = np.stack([features[c::5].mean(axis=0) for c in range(5)])
+    nearest = np.argmin(((features[:, None] - means) ** 2).sum(axis=2), axis=1)
+    assert (nearest == np.arange(500) % 5).mean() > 0.9
+    data = simulated("nuswide21", labels, np.arange(10), dim=16)
+    assert isinstance(data, Dataset) and data.name == "nuswide21-simulated"

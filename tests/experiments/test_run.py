@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stillhash import METHODS
+from stillhash.experiments.data import Dataset
+from stillhash.experiments.metrics import evaluate
+from stillhash.experiments.presets import PRESETS
+from stillhash.experiments.run import Clock, Job, records, run
+from tests.toys import toy
+
+
+def small(folder: Path) -> str:
+    X, Y = toy(1500)
+    np.save(folder / "features.npy", X)
+    np.save(folder / "labels.npy", Y)
+    np.save(folder / "queries.npy", np.arange(100))
+    return str(folder)
+
+
+@pytest.fixture
+def data() -> Dataset:
+    X, Y = toy(3600)
+    return Dataset("toy", (X,), 1.0, Y, np.arange(100))
+
+
+def test_a_job_equals_the_loop_by_hand(data: Dataset) -> None:
+    *_, last = records(Job("table", "toy", "ohsl", 32, seed=1, checkpoints=3), data)
+    X, Y = data.parts[0][100:], data.labels[100:]
+    hasher = METHODS["ohsl"](bits=32, random_state=1).fit(X[:300])
+    for s in range(0, 3500, 1000):
+        hasher.partial_fit(X[s : s + 1000], Y[s : s + 1000])
+    wanted = evaluate(hasher.weigh(data.parts[0][:100]), hasher.encode(X), data.labels[:100], Y)
+    assert last["final"] and last["rows"] == 3500
+    assert {k: last[k] for k in wanted._fields} == pytest.approx(wanted._asdict())
+    shared = data.labels[:100].astype(int) @ Y.T.astype(int)
+    assert last["chance"] == pytest.approx((shared > 0).mean())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_through_the_loop(method: str, data: Dataset) -> None:
+    found = list(records(Job("table", "toy", method, 16, 0, checkpoints=2, queries=50, rows=2000), data))
+    assert [r["rows"] for r in found] == [1000, 2000] and [r["final"] for r in found] == [False, True]
+    assert found[-1]["map"] > found[-1]["chance"] and all(s >= 0 for s in found[-1]["seconds"].values())
+    json.dumps(found)
+
+
+def test_codes_are_refreshed_after_every_chunk_only_where_time_is_measured(data: Dataset) -> None:
+    for experiment, method in (("time", "ohsl"), ("table", "ohsl")):
+        *_, last = records(Job(experiment, "toy", method, 16, 0, rows=3000, measure=experiment != "time"), data)
+        assert last["refreshes"] == 0
+        assert (last["map"] is None) == (experiment == "time")
+
+
+def test_jobs_are_written_whole_and_never_run_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    source, out = small(folder), tmp_path / "results"
+    jobs = [Job("table", source, method, 16, 0) for method in ("lsh", "ohsl")]
+    heard: list[Job] = []
+    assert run(jobs[:1], out, workers=1, done=heard.append) == 1 and heard == jobs[:1]
+    stamp = (out / jobs[0].file).stat().st_mtime_ns
+    assert run(jobs, out, workers=2) == 1
+    assert (out / jobs[0].file).stat().st_mtime_ns == stamp
+    assert sorted(path.name for path in out.iterdir()) == sorted(job.file for job in jobs)
+    assert run(jobs, out) == 0
+
+
+def test_jobs_have_files_of_their_own() -> None:
+    for preset in PRESETS.values():
+        jobs = preset("scenes", 2, ())
+        assert len({job.file for job in jobs}) == len(jobs) > 0
+
+
+def test_time_inside_something_else_counts_once() -> None:
+    clock = Clock()
+    with clock("refresh"):
+        time.sleep(0.01)
+        with clock("io"):
+            time.sleep(0.03)
+    assert clock.seconds["io"] >= 0.03 > clock.seconds["refresh"] >= 0.01
