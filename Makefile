@@ -28,6 +28,7 @@ bench: $(VENV)/.installed
 	$(BIN)/stillhash bench learn
 	$(BIN)/stillhash bench encode
 	$(BIN)/stillhash bench scan
+	$(BIN)/stillhash bench miwq
 
 # Editable, so only changes to the build itself ask for a new install.
 $(VENV)/.installed: $(SOURCES)

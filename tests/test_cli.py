@@ -18,11 +18,11 @@ def test_help_names_every_command() -> None:
     out = stillhash("--help").stdout
     assert all(command in out for command in ("info", "demo", "bench"))
     out = stillhash("bench", "--help").stdout
-    assert all(command in out for command in ("learn", "encode", "scan"))
+    assert all(command in out for command in ("learn", "encode", "scan", "miwq"))
 
 
 def test_every_command_says_what_it_does() -> None:
-    for command in (["info"], ["demo"], ["bench", "learn"], ["bench", "encode"], ["bench", "scan"]):
+    for command in (["info"], ["demo"], ["bench", "learn"], ["bench", "encode"], ["bench", "scan"], ["bench", "miwq"]):
         done = stillhash(*command, "--help")
         assert done.returncode == 0 and "--json" in done.stdout
 
@@ -33,7 +33,7 @@ def test_info() -> None:
     assert told["lanes"] in stillhash("info").stdout
 
 
-@pytest.mark.parametrize("name", ["learn", "encode", "scan"])
+@pytest.mark.parametrize("name", ["learn", "encode", "scan", "miwq"])
 def test_benches_print_json(name: str) -> None:
     done = stillhash("bench", name, "--quick", "--json")
     assert done.returncode == 0, done.stderr

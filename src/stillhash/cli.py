@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
 import stillhash
-from stillhash.errors import MissingExtra, StillhashError
+from stillhash.errors import InvalidInput, MissingExtra, StillhashError
 
 app = typer.Typer(
     help="Vector search over compact binary codes whose similarity keeps learning.",
@@ -22,6 +23,8 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure speed, as ratios between contenders in one run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+experiment = typer.Typer(help="Run the paper's experiments, and make its tables and figures.", no_args_is_help=True)
+app.add_typer(experiment, name="experiment")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
@@ -35,8 +38,12 @@ def run() -> None:
         sys.exit(error.exit_code)
 
 
-def _extra(name: str, error: ModuleNotFoundError) -> MissingExtra:
-    return MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{name}]'")
+def _experiments(name: str, extra: str = "experiments") -> Any:
+    """A module of the experiments, which need their extra; only commands that use it load it."""
+    try:
+        return import_module(f"stillhash.experiments.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
 
 
 def _answer(result: dict[str, Any], as_json: bool, show: Any) -> None:
@@ -68,10 +75,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change."""
-    try:
-        from stillhash.experiments import demo as room
-    except ModuleNotFoundError as error:
-        raise _extra("experiments", error) from None
+    room = _experiments("demo")
     _answer(room.run(scenes, bits, seed, plot, Console(stderr=True)), as_json, room.show)
 
 
@@ -81,10 +85,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds
 
 def _bench(name: str, as_json: bool, **options: Any) -> None:
     """Runs one bench; progress goes to stderr."""
-    try:
-        room = import_module(f"stillhash.experiments.bench.{name}")
-    except ModuleNotFoundError as error:
-        raise _extra("bench", error) from None
+    room = _experiments(f"bench.{name}", extra="bench")
     with Console(stderr=True).status(f"bench {name}") as status:
         result = room.run(progress=lambda now: status.update(f"bench {name}: {now}"), **options)
     _answer(result, as_json, room.show)
@@ -111,3 +112,80 @@ def scan(
 ) -> None:
     """The exact scan: against a bare read of the same bytes, and against FAISS."""
     _bench("scan", as_json, repeats=repeats, quick=quick, codes=codes)
+
+
+@bench.command()
+def miwq(
+    repeats: Repeats = 15,
+    quick: Quick = False,
+    codes: Annotated[str, typer.Option(help="Numbers of codes to search, with commas between.")] = "1000000,10000000",
+    cases: Annotated[int, typer.Option(min=1, help="Random queries compared with brute force.")] = 20_000,
+    plot: Annotated[Path | None, typer.Option(help="Where a picture of the crossover goes (PNG).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Multi-index tables, and the index that chooses: against the scan."""
+    if not all(count.isdigit() for count in codes.split(",")):
+        raise InvalidInput(f"codes is {codes!r}; whole numbers with commas between are wanted")
+    sizes = tuple(map(int, codes.split(",")))
+    _bench("miwq", as_json, repeats=repeats, quick=quick, codes=sizes, cases=cases, plot=plot)
+
+
+Results = Annotated[Path, typer.Option(help="Folder of result files, one a job.")]
+
+
+@experiment.command(name="list")
+def list_(as_json: AsJson = False) -> None:
+    """Say which methods and presets there are."""
+    presets = _experiments("presets").PRESETS
+
+    def first_line(thing: Any) -> str:
+        return (thing.__doc__ or "").strip().splitlines()[0]
+
+    result = {
+        "methods": {name: first_line(method) for name, method in stillhash.METHODS.items()},
+        "presets": {name: first_line(preset) for name, preset in presets.items()},
+    }
+
+    def show(result: dict[str, Any], console: Console) -> None:
+        for kind, things in result.items():
+            console.print(f"[bold]{kind}[/]", highlight=False)
+            for name, about in things.items():
+                console.print(f"  {name:<9} {about}", highlight=False, soft_wrap=True)
+
+    _answer(result, as_json, show)
+
+
+@experiment.command(name="run")
+def run_(
+    data: Annotated[str, typer.Option(help="A feature folder, or 'scenes' for the built-in digits.")] = "scenes",
+    preset: Annotated[str, typer.Option(help="Which experiments: see 'stillhash experiment list'.")] = "paper",
+    quick: Annotated[bool, typer.Option("--quick", help="The preset quick: a few minutes on the scenes.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with random_state 0, 1, ...")] = 1,
+    methods: Annotated[str, typer.Option(help="Only these, with commas between.")] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="Jobs at a time; one for each core if not given.")] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Run experiments into result files. Jobs whose file is there are skipped, so a stopped run goes on."""
+    presets, runner = _experiments("presets").PRESETS, _experiments("run")
+    name = "quick" if quick else preset
+    chosen = tuple(filter(None, methods.split(",")))
+    for wanted, known, what in ((name, presets, "preset"), *((m, stillhash.METHODS, "methods") for m in chosen)):
+        if wanted not in known:
+            raise InvalidInput(f"{what} is {wanted!r}; known are {', '.join(known)}")
+    jobs = presets[name](data, seeds, chosen)
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"experiment {name}", total=len(jobs))
+        progress.update(task, completed=sum((results / job.file).exists() for job in jobs))
+        ran = runner.run(jobs, results, workers, lambda job: progress.advance(task))
+    console.print(f"{ran} of {len(jobs)} jobs run, the others were there; results in {results}", highlight=False)
+
+
+@experiment.command()
+def report(
+    results: Results = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder the report goes to.")] = Path("report"),
+) -> None:
+    """Make the tables and figures from result files: Markdown, one HTML page, PNG and SVG."""
+    for path in _experiments("report").report(results, out):
+        print(path)

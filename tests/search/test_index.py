@@ -38,7 +38,14 @@ def same(index: Index, codes: np.ndarray, weights: np.ndarray, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "rows", "tables"), [(32, 999_000, False), (32, 1_000_000, True), (96, 1_000_000, False)]
+    ("bits", "rows", "tables"),
+    [
+        (32, 999_000, False),
+        (32, 1_000_000, True),
+        (64, 9_000_000, False),
+        (96, 10_000_000, True),
+        (128, 10_000_000, False),
+    ],
 )
 def test_tables_are_built_where_they_pay(bits: int, rows: int, tables: bool) -> None:
     index = Index(bits)

@@ -18,7 +18,7 @@ from stillhash.search.miwq import MIWQ, PRICE, Found, View
 from stillhash.search.scan import searched
 from stillhash.search.tables import Tables
 
-PAYS = ((32, 1_000_000), (64, 10_000_000))  # codes of at most so many bits, from so many rows: measured, docs/search.md
+PAYS = ((32, 1_000_000), (96, 10_000_000))  # codes of at most so many bits, from so many rows: measured, docs/search.md
 FEW = 0.1  # of the rows allowed or live: below, the tables' floor rises too late
 LARGE_K = 0.001  # of the rows: beyond, the tables must look at too much
 BATCH = 32  # queries of the calibration's batch

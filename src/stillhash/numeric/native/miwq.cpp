@@ -8,7 +8,9 @@ namespace {
 constexpr int kSteps = 64;      // bands that a table's losses are cut into
 constexpr size_t kBuffer = 2048; // buckets found before they are read, so that memory can be fetched ahead
 constexpr double kPast = 1e-12;
-constexpr double kCheck = 0.08;  // share of the budget after which the rest is estimated; then at each doubling
+constexpr double kCheck = 0.08;  // share of the budget after which the rest is estimated; again at each doubling
+constexpr double kCommit = 0.3;  // up to this share: who has spent more is better off to finish
+constexpr double kWorth = 0.8;   // share of the budget that the whole search may cost by that estimate
 
 uint32_t value_of(const uint8_t* code, int planes, int at, int width) {
   uint64_t word = 0;
@@ -122,9 +124,9 @@ class Search {
       if (spent > price.budget) return effort_;
       if (spent > check && std::isfinite(admissible)) {
         // The floor only rises from here, so this is about the most that the rest can cost.
-        check = 2 * spent;
+        check = 2 * spent < kCommit * price.budget ? 2 * spent : std::numeric_limits<double>::infinity();
         const double per_probe = price.probe + price.row * effort_.rows / std::max<int64_t>(1, effort_.probes);
-        if (spent + probes_between(stairs_, admissible) * per_probe > price.budget) return effort_;
+        if (spent + probes_between(stairs_, admissible) * per_probe > kWorth * price.budget) return effort_;
       }
       Staircase& s = stairs_[cheapest];
       double to = s.frontier + s.most / kSteps;

@@ -1,0 +1,262 @@
+"""The paper's figures, from runs. Every line is named where it ends, so colour is never the only clue.
+
+Files have a white ground and stand alone. `inline` makes a figure part of a page: no ground, and its ink is the
+colour of the page's text, so it is at home in the dark as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.transforms import ScaledTranslation
+
+from stillhash.experiments.published import Checkpoint, Run, Variant, grouped
+
+# Small in inches, so that text stays readable where a page is as narrow as a phone.
+SIZE, DPI = (5.8, 4.1), 190
+INK, GROUND = "#24292f", "#ffffff"
+LOG_FROM = 20  # slowest method over fastest, from which a linear axis would flatten most lines
+GAP = 0.045  # between names of lines, in heights of the axes
+
+# Middle tones, for light and dark; neighbours in a chart differ in marker as well as in hue.
+LOOKS = {
+    "ohsl": ("#d1380b", "o"),
+    "ohsl-sym": ("#e08a1e", "s"),
+    "ohweu": ("#0b6fb8", "^"),
+    "hmoh": ("#0a9a74", "D"),
+    "bsodh": ("#d471a4", "v"),
+    "mihash": ("#35a7e0", "P"),
+    "osuph": ("#8a6d3b", "X"),
+    "okh": ("#a62b6f", "<"),
+    "osh": ("#6da33a", ">"),
+    "oasis": ("#7d55c7", "h"),
+    "lego": ("#a39a1a", "p"),
+    "pca-itq": ("#6b7280", "d"),
+    "lsh": ("#9aa1ad", "*"),
+}
+SPARE = list(LOOKS.values())
+DASHES = ("-", "--", ":", "-.")
+
+
+class Look(NamedTuple):
+    colour: str
+    marker: str
+    dash: str = "-"
+    width: float = 1.5
+
+
+class Line(NamedTuple):
+    """One line of a chart: mean, least and largest value at each x."""
+
+    label: str
+    look: Look
+    x: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+Lines = list[Line]
+
+
+def looks(variants: Iterable[Variant]) -> dict[Variant, Look]:
+    """A method has one colour and marker wherever it appears; its variants differ by dashes."""
+    chosen = {}
+    for method, group in grouped(sorted(set(variants), key=lambda v: v.place), lambda v: v.method).items():
+        colour, marker = LOOKS.get(method) or SPARE[crc32(method.encode()) % len(SPARE)]
+        for i, variant in enumerate(group):
+            wide = 2.6 if method == "ohsl" and not variant.params else 1.5
+            chosen[variant] = Look(colour, marker, DASHES[i % len(DASHES)], wide)
+    return chosen
+
+
+# ---- lines from runs ----
+
+
+def along(runs: Sequence[Run], measure: Callable[[Checkpoint], float | None]) -> list[tuple[int, list[float]]]:
+    """What the seeds of one variant measured, at each number of rows where all of them did."""
+    found = grouped(
+        ((at.rows, value) for run in runs for at in run.checkpoints if (value := measure(at)) is not None),
+        lambda pair: pair[0],
+    )
+    return [(rows, [value for _, value in pairs]) for rows, pairs in sorted(found.items()) if len(pairs) == len(runs)]
+
+
+def curves(
+    runs: Sequence[Run], measure: Callable[[Checkpoint], float | None], look: dict[Variant, Look], *, after: int = 0
+) -> Lines:
+    """One line per variant against rows, from `after` rows on; a variant measured only once has no line."""
+    lines = []
+    for variant, group in grouped(runs, lambda run: run.variant).items():
+        points = [(rows, values) for rows, values in along(group, measure) if rows >= after]
+        if len(points) > 1:
+            lines.append(_line(variant.label, look[variant], points))
+    return lines
+
+
+def sweep(runs: Sequence[Run]) -> Lines:
+    """Final mAP against the swept parameter, one line per variant and code length."""
+    several = len({run.variant for run in runs}) > 1
+    lines = []
+    for i, ((variant, bits), group) in enumerate(grouped(runs, lambda run: (run.variant, run.bits)).items()):
+        found = grouped((run for run in group if run.end.map is not None), lambda run: run.swept or 0.0)
+        points = [(x, [run.end.map or 0.0 for run in some]) for x, some in sorted(found.items())]
+        if len(points) > 1:
+            label = f"{variant.label}, {bits} bits" if several else f"{bits} bits"
+            look = Look(*SPARE[(i * 2) % len(SPARE)], DASHES[i // len(SPARE) % len(DASHES)], 1.8)
+            lines.append(_line(label, look, points))
+    return lines
+
+
+def _line(label: str, look: Look, points: Sequence[tuple[float, list[float]]]) -> Line:
+    x, values = zip(*points, strict=True)
+    mean = [float(np.mean(some)) for some in values]
+    return Line(label, look, list(x), mean, [min(some) for some in values], [max(some) for some in values])
+
+
+# ---- charts ----
+
+
+def rows_chart(lines: Lines, title: str) -> Figure:
+    """mAP against rows."""
+    figure, axes = _chart(title, "rows learnt", "mean average precision")
+    _draw(axes, lines)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(_rows))
+    _name(axes, lines, "{:.3f}".format)
+    return figure
+
+
+def time_chart(lines: Lines, title: str) -> Figure:
+    """Seconds against rows; on logarithmic axes, where a slope is a power, if the methods lie far apart."""
+    figure, axes = _chart(title, "rows", "accumulated time, s")
+    ends = [line.mean[-1] for line in lines]
+    if min(line.mean[0] for line in lines) > 0 and max(ends) > LOG_FROM * min(ends):
+        axes.set(xscale="log", yscale="log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        _draw(axes, lines)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        _draw(axes, lines)
+        axes.set(xlim=(0, None), ylim=(0, None))
+    axes.xaxis.set_major_formatter(FuncFormatter(_rows))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    _name(axes, lines, lambda value: f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s")
+    return figure
+
+
+def sweep_chart(lines: Lines, title: str, xlabel: str, *, log: bool) -> Figure:
+    """Final mAP against a parameter; its values are the ticks."""
+    figure, axes = _chart(title, xlabel, "mean average precision")
+    if log:
+        axes.set_xscale("log")
+    _draw(axes, lines, margin=0.03)
+    values = sorted({x for line in lines for x in line.x})
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.xaxis.set_minor_locator(NullLocator())
+    _name(axes, lines, lambda _: "")
+    return figure
+
+
+def _rows(number: float, _place: int) -> str:
+    return f"{number / 1e6:g}M" if number >= 1e6 else f"{number:,.0f}"
+
+
+def _chart(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained", facecolor=GROUND)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(facecolor="none")
+    axes.set_title(title, loc="left", weight="bold", color=INK, fontsize=10, parse_math=False)
+    axes.set_xlabel(xlabel, color=INK, fontsize=9)
+    axes.set_ylabel(ylabel, color=INK, fontsize=9)
+    axes.tick_params(colors=INK, which="both", labelsize=8.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.8)
+    return figure, axes
+
+
+def _draw(axes: Axes, lines: Lines, margin: float = 0) -> None:
+    for i, line in enumerate(lines):
+        look = line.look
+        if line.low != line.high:
+            axes.fill_between(line.x, line.low, line.high, color=look.colour, alpha=0.13, linewidth=0)
+        # By distance on paper, and staggered, so that close lines do not hide each other's.
+        marks = (0.1 * i / len(lines), 0.1) if len(line.x) > 9 else None
+        axes.plot(
+            line.x,
+            line.mean,
+            look.dash,
+            color=look.colour,
+            linewidth=look.width,
+            marker=look.marker,
+            markersize=4.5,
+            markevery=marks,
+            zorder=2 + look.width,
+        )
+    axes.margins(x=margin)
+
+
+def _name(axes: Axes, lines: Lines, written: Callable[[float], str]) -> None:
+    """Names and last values to the right of the axes, each as near to the end of its line as the others allow."""
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # from here on they stand
+    to_axes = axes.transScale + axes.transLimits
+    ends = [float(to_axes.transform((line.x[-1], line.mean[-1]))[1]) for line in lines]
+    order = np.argsort(ends, kind="stable")
+    last = max(line.x[-1] for line in lines)
+    marks, names = (
+        axes.transAxes + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans) for points in (10, 16)
+    )
+    for place, i in zip(apart([ends[i] for i in order]), order, strict=True):
+        line, colour = lines[i], lines[i].look.colour
+        dash = "-" if line.x[-1] == last else ":"  # a line that ends early must not seem to go on
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.8, "linestyle": dash, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", (line.x[-1], line.mean[-1]), (1, place), textcoords=marks, arrowprops=leader)
+        axes.plot([1], [place], line.look.marker, markersize=5, color=colour, clip_on=False, transform=marks)
+        text = f"{line.label}  {written(line.mean[-1])}".rstrip()
+        axes.text(1, place, text, va="center", fontsize=8.5, color=INK, parse_math=False, transform=names)
+
+
+def apart(wanted: list[float], gap: float = GAP) -> list[float]:
+    """The places nearest to the wanted ones, which rise, that are a gap apart; inside 0 to 1 if there is room.
+
+    Least squares under an order is isotonic regression, here by its min-max formula.
+    """
+    n = len(wanted)
+    z = np.subtract(wanted, gap * np.arange(n))
+    best = [max(min(float(z[a:b].mean()) for b in range(i + 1, n + 1)) for a in range(i + 1)) for i in range(n)]
+    highest = max(0.0, 1 - gap * (n - 1))
+    return [min(max(value, 0.0), highest) + gap * i for i, value in enumerate(best)]
+
+
+# ---- files and pages ----
+
+
+def save(figure: Figure, png: Path, svg: Path) -> None:
+    """The same figure gives the same bytes: no date, and ids that depend on the name of the file alone."""
+    figure.savefig(png, format="png")
+    with mpl.rc_context({"svg.hashsalt": svg.stem, "svg.fonttype": "none"}):
+        figure.savefig(svg, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+
+
+def inline(svg: str, prefix: str, title: str) -> str:
+    """The figure as part of an HTML page, its ids made unique by `prefix`; `title` is already escaped."""
+    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
+    box = re.search(r'viewBox="[^"]+"', svg)
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{prefix}', body)
+    body = re.sub(r'\bxlink:href="#', f'href="#{prefix}', body)
+    body = body.replace("url(#", f"url(#{prefix}").replace(INK, "currentColor").replace(f"fill: {GROUND}", "fill: none")
+    return f'<svg {box[0] if box else ""} role="img" aria-label="{title}">{body.rstrip()}'
