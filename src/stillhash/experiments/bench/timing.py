@@ -24,6 +24,8 @@ from rich.table import Table
 import stillhash
 from stillhash.numeric.checks import check_integer
 
+WIDE = 120  # columns that a table may take: a narrow terminal folds its lines, which is better than losing figures
+
 Contender = Callable[[int], Any]  # hears the number of the round
 Times = dict[str, list[float]]  # seconds of each round
 Progress = Callable[[str], None]
@@ -121,10 +123,13 @@ def print_table(console: Console, title: str, columns: Sequence[str], rows: Iter
     """Numbers to the right, except in a first column without a heading, which holds names."""
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column else "left")
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console.print(f"[bold]{title}[/]", table, "", sep="\n", highlight=False)
+    console.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+    before, console.width = console.width, max(console.width, WIDE)
+    console.print(table, "", sep="\n", highlight=False)
+    console.width = before
 
 
 def print_frame(result: dict[str, Any], console: Console) -> None:
