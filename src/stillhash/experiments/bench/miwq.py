@@ -2,8 +2,8 @@
 
 One query at a time, one thread. First random histories of additions, removals and merges are compared with brute
 force, ties included; then at each size the answers of all contenders with each other. Ratios of single queries are
-judged, even the largest, so each is the median of nine rounds, each round compared with itself: that stands
-spikes and slow spells alike, where the best of a few rounds calls a scan 1.5 times as slow as itself. Smaller
+judged, even the largest, so each is the median of many rounds, each round compared with itself. That withstands
+spikes and slow spells alike; by the best of a few rounds, a scan seems up to 1.5 times as slow as itself. Smaller
 sizes are parts of the same tiles, and tables build themselves as they do in use.
 """
 
@@ -43,6 +43,7 @@ from stillhash.search.index import measure
 BITS = (32, 64, 96)
 KS = (1, 10, 100)
 ROUNDS = 9  # of all queries
+SHORT, SHORT_ROUNDS = 3_000_000, 25  # below so many codes queries are short, and noise is larger beside them
 SWEEP = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000)
 LEAST = 5000  # codes; from 4096 on, MIWQ builds its tables unasked
 ROOM = 150  # bytes that a code of 96 bits takes while its tables are built
@@ -250,10 +251,11 @@ def contest(tiles: Tiles, count: int, weights: Floats) -> tuple[dict[str, Any], 
         "calibration_seconds": time.process_time() - start,
         "index_has_tables": index.costs is not None,
     }
+    contenders = {"scan": scan, "miwq": miwq, "index": index}
     rows = []
     for k in KS:
-        unlike = sum(len({answer(each, w, k) for each in (scan, miwq, index)}) > 1 for w in weights)
-        times = in_rounds({"scan": scan, "miwq": miwq, "index": index}, weights, k, ROUNDS)
+        unlike = sum(len({answer(each, w, k) for each in contenders.values()}) > 1 for w in weights)
+        times = in_rounds(contenders, weights, k, ROUNDS if count >= SHORT else SHORT_ROUNDS)
         over = np.median(times["index"] / np.minimum(times["scan"], times["miwq"]), axis=0)
         plans = [index.explain_plan(w, k)[0] for w in weights]
         rows.append(
