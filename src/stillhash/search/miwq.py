@@ -95,7 +95,8 @@ class MIWQ(Scan):
         if tail < max(TAIL_LEAST, TAIL_SHARE * covered) or not self._tables_wanted(covered + tail):
             return
         if self._merging.acquire(blocking=False):  # released by the thread
-            threading.Thread(target=self._merge_and_release, name="stillhash-merge", daemon=True).start()
+            # Not a daemon: one that comes back from a kernel while Python shuts down would end the process badly.
+            threading.Thread(target=self._merge_and_release, name="stillhash-merge").start()
 
     def _merge_and_release(self) -> None:
         try:

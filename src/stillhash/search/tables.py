@@ -75,7 +75,7 @@ class Tables:
 
 
 def how_many(bits: int, rows: int, wanted: int | None = None) -> int:
-    """How many tables: substrings of about log2(rows) bits, so that a bucket holds about one row."""
+    """How many tables: substrings of at most log2(rows) bits, so that a bucket holds about one row, or a few."""
     least = -(-bits // MOST_BITS)
     if wanted is not None:
         if check_integer(wanted, "tables", 1, bits) < least:
@@ -83,7 +83,7 @@ def how_many(bits: int, rows: int, wanted: int | None = None) -> int:
                 f"tables is {wanted}; {bits} bits want at least {least}, of at most {MOST_BITS} bits each"
             )
         return wanted
-    return max(least, round(bits / math.log2(max(rows, 4))))
+    return max(least, math.ceil(bits / math.log2(max(rows, 4))))
 
 
 def build(blocks: Sequence[Block], bits: int, wanted: int | None = None) -> Tables:

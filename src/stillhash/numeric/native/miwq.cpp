@@ -10,7 +10,8 @@ constexpr size_t kBuffer = 2048; // buckets found before they are read, so that 
 constexpr double kPast = 1e-12;
 constexpr double kCheck = 0.08;  // share of the budget after which the rest is estimated; again at each doubling
 constexpr double kCommit = 0.3;  // up to this share: who has spent more is better off to finish
-constexpr double kWorth = 0.8;   // share of the budget that the whole search may cost by that estimate
+constexpr double kHope = 2;      // times the budget that the whole may cost by the first estimate: the floor is still
+                                 // poor, and will rise; half of that by the second
 
 uint32_t value_of(const uint8_t* code, int planes, int at, int width) {
   uint64_t word = 0;
@@ -105,7 +106,7 @@ class Search {
   }
 
   Effort run(const Price& price) {
-    double check = kCheck * price.budget;
+    double check = kCheck * price.budget, hope = kHope;
     std::vector<uint32_t> values;
     values.reserve(kBuffer);
     for (;;) {
@@ -126,7 +127,8 @@ class Search {
         // The floor only rises from here, so this is about the most that the rest can cost.
         check = 2 * spent < kCommit * price.budget ? 2 * spent : std::numeric_limits<double>::infinity();
         const double per_probe = price.probe + price.row * effort_.rows / std::max<int64_t>(1, effort_.probes);
-        if (spent + probes_between(stairs_, admissible) * per_probe > kWorth * price.budget) return effort_;
+        if (spent + probes_between(stairs_, admissible) * per_probe > hope * price.budget) return effort_;
+        hope /= 2;
       }
       Staircase& s = stairs_[cheapest];
       double to = s.frontier + s.most / kSteps;
