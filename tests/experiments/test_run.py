@@ -51,9 +51,14 @@ def test_every_method_runs_through_the_loop(method: str, data: Dataset) -> None:
 
 
 def test_codes_are_refreshed_after_every_chunk_only_where_time_is_measured(data: Dataset) -> None:
-    for experiment, method in (("time", "ohsl"), ("table", "ohsl")):
+    for experiment, method, refreshes in (
+        ("time", "ohsl", 0),
+        ("table", "ohsl", 0),
+        ("time", "hmoh", 3),
+        ("table", "hmoh", 1),
+    ):
         *_, last = records(Job(experiment, "toy", method, 16, 0, rows=3000, measure=experiment != "time"), data)
-        assert last["refreshes"] == 0
+        assert last["refreshes"] == refreshes
         assert (last["map"] is None) == (experiment == "time")
 
 

@@ -107,11 +107,7 @@ class Hasher:
 
     def encode(self, X: Any) -> Codes:
         """The codes (n, ceil(bits / 8)) of rows of features."""
-        X = self._checked(X)
-        codes = np.empty((len(X), width(self.bits)), np.uint8)
-        for s in range(0, len(X), CHUNK):
-            codes[s : s + CHUNK] = self._codes(self._prepared(X[s : s + CHUNK]))
-        return codes
+        return self._chunked(self._checked(X), lambda rows: self._codes(self._prepared(rows)))
 
     def weigh(self, Q: Any) -> Floats:
         """The weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""
@@ -124,6 +120,13 @@ class Hasher:
     def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes:
         """The codes that encode() gives now, for when they went stale; `features` reads the raw rows, if needed."""
         return self.encode(features())
+
+    def _chunked(self, rows: NDArray[Any], code: Callable[[Any], Codes]) -> Codes:
+        """The codes of all rows, a few at a time."""
+        codes = np.empty((len(rows), width(self.bits)), np.uint8)
+        for s in range(0, len(rows), CHUNK):
+            codes[s : s + CHUNK] = code(rows[s : s + CHUNK])
+        return codes
 
     def _codes(self, X: Floats) -> Codes:
         """Of prepared rows."""

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import CHUNK, LinearHasher, check_shape
+from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
 from stillhash.numeric.checks import Codes, Floats, check_choice, check_codes, check_number
-from stillhash.numeric.codes import pack, signs, width
+from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import TargetCodes
@@ -95,20 +95,12 @@ class OHWEU(LinearHasher):
 
     def keep(self, X: Any) -> Codes:
         """The codes x~ (n, ceil(bits / 8)) that never change: all that `refresh` needs."""
-        X = self._checked(X)
-        codes = np.empty((len(X), width(self.bits)), np.uint8)
-        for s in range(0, len(X), CHUNK):
-            codes[s : s + CHUNK] = self._fixed(self._prepared(X[s : s + CHUNK]))
-        return codes
+        return self._chunked(self._checked(X), lambda rows: self._fixed(self._prepared(rows)))
 
     def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes:
         """What encode() gives now for the rows whose fixed codes were kept; raw features are never read."""
         self._checked(np.empty((0, getattr(self, "n_features_in_", 1))))
-        fixed = check_codes(kept, self.bits, "kept")
-        codes = np.empty_like(fixed)
-        for s in range(0, len(fixed), CHUNK):
-            codes[s : s + CHUNK] = self._projected(fixed[s : s + CHUNK])
-        return codes
+        return self._chunked(check_codes(kept, self.bits, "kept"), self._projected)
 
     def weigh(self, Q: Any) -> Floats:
         Q = self._prepared(self._checked(Q))

@@ -262,10 +262,4 @@ Effort miwq(const std::vector<Table>& tables, const Slots& slots, const double* 
   return Search(tables, slots, weights, bits, ranking).run(price);
 }
 
-double probes_to(const std::vector<Table>& tables, const double* weights, double loss) {
-  std::vector<Staircase> stairs;
-  for (const Table& table : tables) stairs.emplace_back(weights, table);
-  return probes_between(stairs, loss);
-}
-
 }  // namespace stillhash

@@ -47,7 +47,4 @@ void fill_table(const uint8_t* codes, const uint32_t* from, int64_t n, int plane
 Effort miwq(const std::vector<Table>& tables, const Slots& slots, const double* weights, int bits, Ranking& ranking,
             const Price& price);
 
-// How many probes it takes to push the frontiers to a given loss: what a search of that loss would cost.
-double probes_to(const std::vector<Table>& tables, const double* weights, double loss);
-
 }  // namespace stillhash

@@ -194,10 +194,6 @@ static void table_top(nb::list list, nb::tuple whose, In<double, 2> weights, In<
   });
 }
 
-static double table_probes(nb::list list, In<double, 1> weights, double loss) {
-  return probes_to(tables_from(list), weights.data(), loss);
-}
-
 static uint64_t stream_read(const std::string& lanes, In<uint8_t, 3> tiles) {
   nb::gil_scoped_release free_gil;
   return lanes_named(lanes).read(tiles.data(), tiles.size());
@@ -216,6 +212,5 @@ NB_MODULE(_native, m) {
   m.def("read_tiles", &read_tiles);
   m.def("table_fill", &table_fill);
   m.def("table_top", &table_top);
-  m.def("table_probes", &table_probes);
   m.def("stream_read", &stream_read);
 }
