@@ -130,6 +130,10 @@ def miwq(
     _bench("miwq", as_json, repeats=repeats, quick=quick, codes=sizes, cases=cases, plot=plot)
 
 
+Data = Annotated[
+    str,
+    typer.Option(help="A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits."),
+]
 Results = Annotated[Path, typer.Option(help="Folder of result files, one a job.")]
 
 
@@ -157,7 +161,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @experiment.command(name="run")
 def run_(
-    data: Annotated[str, typer.Option(help="A feature folder, or 'scenes' for the built-in digits.")] = "scenes",
+    data: Data = "scenes",
     preset: Annotated[str, typer.Option(help="Which experiments: see 'stillhash experiment list'.")] = "paper",
     quick: Annotated[bool, typer.Option("--quick", help="The preset quick: a few minutes on the scenes.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with random_state 0, 1, ...")] = 1,
@@ -179,6 +183,19 @@ def run_(
         progress.update(task, completed=sum((results / job.file).exists() for job in jobs))
         ran = runner.run(jobs, results, workers, lambda job: progress.advance(task))
     console.print(f"{ran} of {len(jobs)} jobs run, the others were there; results in {results}", highlight=False)
+
+
+@experiment.command()
+def repeat(
+    out: Annotated[Path, typer.Argument(help="The feature folder to write.")],
+    data: Data = "scenes",
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the stream.")] = 60_000,
+) -> None:
+    """Write a feature folder that repeats a dataset's stream, as float32 on disk: for experiments with time."""
+    room = _experiments("data")
+    with Console(stderr=True).status(f"{rows} rows of {data}"):
+        room.repeat(room.open_dataset(data), rows, out)
+    print(out)
 
 
 @experiment.command()

@@ -15,6 +15,7 @@ from stillhash.experiments.data import (
     draw_queries,
     most_frequent,
     open_dataset,
+    repeat,
     simulate_features,
     simulated,
 )
@@ -122,3 +123,26 @@ def test_simulated_features_carry_the_labels_and_say_what_they_are() -> None:
     assert (nearest == np.arange(500) % 5).mean() > 0.9
     data = simulated("nuswide21", labels, np.arange(10), dim=16)
     assert isinstance(data, Dataset) and data.name == "nuswide21-simulated"
+
+
+def test_labels_alone_can_be_opened_with_simulated_features(tmp_path: Path) -> None:
+    eyes = np.eye(5, dtype=np.uint8)[np.arange(500) // 100]  # sorted, as a release may be
+    np.savez(
+        tmp_path / "meta.npz", labels5_packed=np.packbits(eyes, axis=1), labels9_packed=np.zeros((500, 2), np.uint8)
+    )
+    with pytest.raises(InvalidInput, match="simulated:FOLDER"):
+        open_dataset(tmp_path)
+    data = open_dataset(f"simulated:{tmp_path}")
+    assert data.name == f"{tmp_path.name}-simulated" and data.dim == 512
+    assert (data.labels.sum(axis=0) == 100).all() and not (data.labels == eyes).all()
+    assert (data.labels[data.queries].sum(axis=0) == 50).all()
+
+
+def test_a_stream_can_be_repeated_on_disk(tmp_path: Path) -> None:
+    data = Dataset("small", (X,), 2.0, Y, QUERIES)
+    repeat(data, 70, tmp_path / "long")
+    long = open_dataset(tmp_path / "long")
+    assert len(long.stream) == 70 and len(long.queries) == 3
+    np.testing.assert_array_equal(long.read(long.stream[27:54]), data.read(data.stream))
+    np.testing.assert_array_equal(long.labels[long.stream[:27]], Y[data.stream])
+    np.testing.assert_array_equal(long.read(long.queries), data.read(QUERIES))

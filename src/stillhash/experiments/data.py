@@ -3,7 +3,8 @@
 A feature folder holds, as .npy, .npz, .mat (v7, or v7.3 through HDF5) or .h5 files:
 
   features    (n, D) numbers; several files features_0, features_1, ... are rows in order
-  labels      (n, C) indicator matrix, or (n,) class numbers; packed bits as `labels_packed` with `num_labels`
+  labels      (n, C) indicator matrix, or (n,) class numbers; packed bits as `labels_packed` with `num_labels`, or as
+              `labels21_packed` for 21 of them
   queries     row numbers; every other row is database and stream. Drawn per class where there are none
 
 Array names inside .npz, .mat and .h5 files are found by the words above (x, fc7 and the like count as features).
@@ -11,6 +12,7 @@ Array names inside .npz, .mat and .h5 files are found by the words above (x, fc7
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,12 +70,16 @@ class Dataset:
         return out
 
 
-def open_dataset(folder: Path) -> Dataset:
-    """A feature folder, or "scenes", which are made on the spot."""
-    if str(folder) == "scenes":
+SIMULATED = "simulated:"
+
+
+def open_dataset(data: str | Path) -> Dataset:
+    """A feature folder; `simulated:` and a folder that has labels but no features; or `scenes`, made on the spot."""
+    if str(data) == "scenes":
         return digit_scenes()
+    simulate, folder = str(data).startswith(SIMULATED), Path(str(data).removeprefix(SIMULATED))
     if not folder.is_dir():
-        raise InvalidInput(f"data is {str(folder)!r}; a feature folder, or the word scenes, is wanted")
+        raise InvalidInput(f"data is {str(data)!r}; a feature folder, simulated:FOLDER, or the word scenes is wanted")
     found: dict[str, Any] = {}
     features: list[NDArray[Any]] = []
     for path in sorted(folder.iterdir(), key=_natural):
@@ -86,13 +92,16 @@ def open_dataset(folder: Path) -> Dataset:
                 found["queries"] = np.asarray(array).ravel()
             else:
                 found.setdefault(name, array)
-    if not features:
-        raise InvalidInput(f"{folder.name} holds no features; an array named {', '.join(FEATURE_NAMES)} is wanted")
-    rows = sum(map(len, features))
-    labels = _labels(found, rows, folder.name)
+    if not features and not simulate:
+        names = ", ".join(FEATURE_NAMES)
+        raise InvalidInput(f"{folder.name} holds no features; an array named {names} is wanted, or simulated:FOLDER")
+    labels = _labels(found, sum(map(len, features)) if features else None, folder.name)
+    rows = len(labels)
     queries = found["queries"].astype(np.int64) if "queries" in found else draw_queries(labels, PER_CLASS, 0)
     if len(queries) and (queries.min() < 0 or queries.max() >= rows):
         raise InvalidInput(f"queries of {folder.name} name rows outside 0 to {rows - 1}")
+    if simulate:
+        return simulated(folder.name, labels, np.unique(queries))
     return Dataset(folder.name, tuple(features), float(found.get("scale", 1.0)), labels, np.unique(queries))
 
 
@@ -105,9 +114,11 @@ def digit_scenes(count: int = 10_000, queries: int = 500, seed: int = 0) -> Data
 
 
 def simulated(name: str, labels: NDArray[np.uint8], queries: Rows, dim: int = 512, seed: int = 0) -> Dataset:
-    """True labels with features made up from them: its name says so."""
+    """True labels with features made up from them: its name says so. Rows are shuffled, since releases sort them."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    labels = labels[order]
     features = simulate_features(labels, dim, 1.0, seed)
-    return Dataset(f"{name}-simulated", (features,), 1.0, labels, queries)
+    return Dataset(f"{name}-simulated", (features,), 1.0, labels, np.sort(np.argsort(order)[queries]))
 
 
 def simulate_features(labels: NDArray[Any], dim: int, noise: float, seed: int) -> Floats:
@@ -125,6 +136,20 @@ def simulate_features(labels: NDArray[Any], dim: int, noise: float, seed: int) -
         X += np.float32(noise) * 2 * rng.standard_normal(X.shape, np.float32)
         features[s : s + 10_000] = np.maximum(X, 0)
     return features
+
+
+def repeat(data: Dataset, rows: int, folder: Path) -> None:
+    """Writes a feature folder whose stream repeats this one to so many rows of float32: for measuring time."""
+    check_integer(rows, "rows", 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    asked, source = data.queries, np.resize(data.stream, rows)
+    order = np.concatenate([asked, source])
+    out = np.lib.format.open_memmap(folder / "features.npy", "w+", np.float32, (len(order), data.dim))
+    for s in range(0, len(order), 1000):
+        out[s : s + 1000] = data.read(order[s : s + 1000])
+    out.flush()
+    np.save(folder / "labels.npy", data.labels[order])
+    np.save(folder / "queries.npy", np.arange(len(asked)))
 
 
 def draw_queries(labels: NDArray[Any], per_class: int, seed: int) -> Rows:
@@ -182,20 +207,24 @@ def _hdf5(path: Path, transpose: bool) -> Iterator[tuple[str, NDArray[Any]]]:
                 yield name.lower(), item[()].T if transpose else item[()]
 
 
-def _labels(found: dict[str, Any], rows: int, name: str) -> NDArray[np.uint8]:
+def _labels(found: dict[str, Any], rows: int | None, name: str) -> NDArray[np.uint8]:
+    packed = {int(m[1]): found[key] for key in found if (m := re.fullmatch(r"labels(\d+)_packed", key))}
     if "labels_packed" in found:
-        labels = np.unpackbits(found["labels_packed"], axis=1)[:, : int(found["num_labels"])]
+        packed = {int(found["num_labels"]): found["labels_packed"]}
+    if packed:
+        count = min(packed)  # the most frequent ones, where a release has several sets
+        labels = np.unpackbits(packed[count], axis=1)[:, :count]
     elif "labels" in found:
         labels = np.asarray(found["labels"])
         if labels.ndim == 1 or 1 in labels.shape:
             flat = labels.ravel()
             labels = (flat[:, None] == np.unique(flat)).astype(np.uint8)
-        elif len(labels) != rows and labels.shape[1] == rows:
+        elif rows not in (None, len(labels)) and labels.shape[1] == rows:
             labels = labels.T
         if not np.isin(labels, (0, 1)).all():
             raise InvalidInput(f"labels of {name} hold other than 0 and 1; an indicator matrix is wanted")
     else:
         raise InvalidInput(f"{name} holds no labels; an array named {', '.join(LABEL_NAMES)} is wanted")
-    if len(labels) != rows:
+    if rows not in (None, len(labels)):
         raise InvalidInput(f"labels of {name} have {len(labels)} rows for {rows} rows of features; one each is wanted")
     return labels.astype(np.uint8)

@@ -9,15 +9,19 @@ from stillhash.experiments.run import Job
 from stillhash.hashers import METHODS
 
 LENGTHS = (16, 32, 64, 96)
+VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {  # forms of a method that stand beside it in the tables
+    "hmoh": ({}, {"merge": "sum_lsh"}),
+}
 
 
 def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Tables 1 and 2, Figures 3, 4 and 8: every method at every length; quality along the stream at 32 bits."""
     return [
-        Job("table", data, method, bits, seed, checkpoints=5 if bits == 32 else 1)
+        Job("table", data, method, bits, seed, params, checkpoints=5 if bits == 32 else 1)
         for seed in range(seeds)
         for bits in LENGTHS
         for method in methods or METHODS
+        for params in VARIANTS.get(method, ({},))
     ]
 
 

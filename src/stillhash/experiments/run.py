@@ -81,7 +81,7 @@ def run_job(job: Job, out: Path) -> None:
 @lru_cache(maxsize=1)
 def _opened(data: str) -> Dataset:
     """A worker's jobs are mostly on one dataset."""
-    return open_dataset(Path(data))
+    return open_dataset(data)
 
 
 class Clock:

@@ -183,3 +183,15 @@ def table_top(
     effort = np.zeros((len(weights), 3), dtype=np.int64)
     native.table_top(tables, slots, weights, floors, *price, budgets, threads, scores, ids, effort)
     return scores, ids, effort
+
+
+def rank_quality(scores: Array, grades: Array, k: int) -> NDArray[np.float64]:
+    """How good the ranking of n items by each row of scores (m, n) is, given their grades (m, n), both float32.
+
+    (m, 4): average precision, the same averaged over all orders of ties, precision and nDCG of the first k.
+    """
+    if _lanes == "numpy":
+        return reference.rank_quality(scores, grades, k)
+    out = np.empty((len(scores), 4))
+    native.rank_quality(np.ascontiguousarray(scores), np.ascontiguousarray(grades), k, out)
+    return out

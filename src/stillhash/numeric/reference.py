@@ -180,3 +180,41 @@ def table_top(
         scores[q, : len(top[0])], ids[q, : len(top[0])] = top
         effort[q, 2] = 1
     return scores, ids, effort
+
+
+def rank_quality(scores: Array, grades: Array, k: int) -> NDArray[np.float64]:
+    """Average precision, the same over all orders of ties, precision at k and nDCG at k, of each row (m, 4)."""
+    rows = zip(scores, grades, strict=True)
+    return np.array([_quality_of(s, g, k) for s, g in rows], np.float64).reshape(-1, 4)
+
+
+def _quality_of(scores: Array, grades: Array, k: int) -> tuple[float, float, float, float]:
+    order = np.argsort(-scores, kind="stable")
+    relevant = grades[order] > 0
+    ranks = np.arange(1, len(order) + 1)
+    found = np.cumsum(relevant)
+    most = max(1, int(relevant.sum()))
+    discount = 1 / np.log2(np.arange(2, k + 2))
+    gained, best = (((2.0 ** g[:k] - 1) * discount[: len(g)]).sum() for g in (grades[order], -np.sort(-grades)))
+    return (
+        float((found / ranks)[relevant].sum()) / most,
+        _over_orders_of_ties(scores[order], relevant) / most,
+        float(relevant[:k].sum()) / k,
+        float(gained / best) if best else 0.0,
+    )
+
+
+def _over_orders_of_ties(scores: Array, relevant: Array) -> float:
+    """The expected sum of precisions at the ranks of relevant items.
+
+    A group of n ties from rank t + 1 on, r of them relevant, c relevant before it: the item at place i of the group is
+    relevant with chance r/n, and then c, itself and (i - 1)(r - 1)/(n - 1) others have been found among t + i. The sum
+    over i of (c + 1 + (i - 1) rho) / (t + i) is n rho + (c + 1 - rho (t + 1)) (H(t + n) - H(t)).
+    """
+    t = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]])) if len(scores) else np.empty(0, np.int64)
+    r = np.add.reduceat(relevant, t, dtype=np.int64) if len(t) else t
+    n = np.diff(t, append=len(scores))
+    c = np.cumsum(r) - r
+    rho = (r - 1) / np.maximum(n - 1, 1)
+    H = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, len(scores) + 1))])
+    return float((r / n * (n * rho + (c + 1 - rho * (t + 1)) * (H[t + n] - H[t])))[r > 0].sum())

@@ -12,6 +12,7 @@
 
 #include "lanes.hpp"
 #include "miwq.hpp"
+#include "quality.hpp"
 #include "scan.hpp"
 #include "workers.hpp"
 
@@ -194,6 +195,11 @@ static void table_top(nb::list list, nb::tuple whose, In<double, 2> weights, In<
   });
 }
 
+static void quality(In<float, 2> scores, In<float, 2> grades, int64_t k, Array<double, 2> out) {
+  nb::gil_scoped_release free_gil;
+  rank_quality(scores.data(), grades.data(), scores.shape(0), scores.shape(1), k, out.data());
+}
+
 static uint64_t stream_read(const std::string& lanes, In<uint8_t, 3> tiles) {
   nb::gil_scoped_release free_gil;
   return lanes_named(lanes).read(tiles.data(), tiles.size());
@@ -212,5 +218,6 @@ NB_MODULE(_native, m) {
   m.def("read_tiles", &read_tiles);
   m.def("table_fill", &table_fill);
   m.def("table_top", &table_top);
+  m.def("rank_quality", &quality);
   m.def("stream_read", &stream_read);
 }
