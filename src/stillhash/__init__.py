@@ -1,7 +1,7 @@
 """Vector search over compact binary codes whose similarity keeps learning.
 
->>> from stillhash import OHSL, Scan
->>> hasher = OHSL(bits=64).fit(first_rows)             # fixes the hash functions
+>>> from stillhash import Scan, Tally
+>>> hasher = Tally(bits=64).fit(first_rows, labels)    # fixes the hash functions
 >>> index = Scan(bits=64)
 >>> index.add(hasher.encode(rows))                     # codes that never change
 >>> hasher.partial_fit(rows, labels)                   # the similarity learns
@@ -17,7 +17,7 @@ import numpy as np
 
 from stillhash import errors
 from stillhash.errors import StillhashError
-from stillhash.hashers import LSH, METHODS, OHSL, PCAITQ, OHSLSym, OnlineHasher, load
+from stillhash.hashers import DEFAULT_HASHER, LSH, METHODS, OHSL, PCAITQ, OHSLSym, OnlineHasher, Tally, load
 from stillhash.numeric import kernels
 from stillhash.search import MIWQ, Hits, Index, Scan, Searcher
 from stillhash.search.scan import usable_cores
@@ -39,6 +39,7 @@ def info() -> dict[str, Any]:
 
 
 __all__ = [
+    "DEFAULT_HASHER",
     "LSH",
     "METHODS",
     "MIWQ",
@@ -51,6 +52,7 @@ __all__ = [
     "Scan",
     "Searcher",
     "StillhashError",
+    "Tally",
     "errors",
     "info",
     "load",

@@ -8,6 +8,7 @@ from stillhash.hashers.bsodh import BSODH
 from stillhash.hashers.fixed import LSH, PCAITQ
 from stillhash.hashers.hmoh import HMOH
 from stillhash.hashers.lego import LEGO
+from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.mihash import MIHash
 from stillhash.hashers.oasis import OASIS
 from stillhash.hashers.ohsl import OHSL, OHSLSym
@@ -15,11 +16,31 @@ from stillhash.hashers.ohweu import OHWEU
 from stillhash.hashers.okh import OKH
 from stillhash.hashers.osh import OSH
 from stillhash.hashers.osuph import OSupH
+from stillhash.hashers.tally import Tally
 
 METHODS: dict[str, type[Hasher]] = {
     method.name: method
-    for method in (OHSL, OHSLSym, OHWEU, HMOH, BSODH, MIHash, OSupH, OKH, OSH, OASIS, LEGO, PCAITQ, LSH)
+    for method in (
+        Tally,
+        TallyListwise,
+        OHSL,
+        OHSLSym,
+        OHWEU,
+        HMOH,
+        BSODH,
+        MIHash,
+        OSupH,
+        OKH,
+        OSH,
+        OASIS,
+        LEGO,
+        PCAITQ,
+        LSH,
+    )
 }
+
+
+DEFAULT_HASHER = Tally  # what everything built on the library uses unless told otherwise
 
 
 def load(state: bytes) -> Hasher:
@@ -32,6 +53,7 @@ def load(state: bytes) -> Hasher:
 
 __all__ = [
     "BSODH",
+    "DEFAULT_HASHER",
     "HMOH",
     "LEGO",
     "LSH",
@@ -47,5 +69,7 @@ __all__ = [
     "OHSLSym",
     "OSupH",
     "OnlineHasher",
+    "Tally",
+    "TallyListwise",
     "load",
 ]

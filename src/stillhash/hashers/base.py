@@ -157,7 +157,7 @@ class Hasher:
     def state(self) -> bytes:
         """Everything it is and has learnt, in the safetensors format. `load` brings it back to the byte."""
         self._checked(np.empty((0, getattr(self, "n_features_in_", 1))))
-        about = {"format": FORMAT, "method": self.name, "params": self.get_params(), "extra": self._extra()}
+        about = {"format": FORMAT, "method": self.name, "params": self._told(), "extra": self._extra()}
         try:
             text = json.dumps(about, sort_keys=True)
         except TypeError as error:
@@ -172,7 +172,7 @@ class Hasher:
         if about["method"] != cls.name:
             raise BadState(f"state is of the method {about['method']!r}; {cls.__name__} wants {cls.name!r}")
         try:
-            hasher = cls(**about["params"])
+            hasher = cls(**cls._from_told(about["params"]))
             hasher._check_parameters()
             hasher._restore(arrays, about["extra"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -190,6 +190,14 @@ class Hasher:
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         self.mean_ = arrays["mean"]
         self.n_features_in_ = len(self.mean_)
+
+    def _told(self) -> dict[str, Any]:
+        """The parameters as JSON can hold them."""
+        return self.get_params()
+
+    @classmethod
+    def _from_told(cls, params: dict[str, Any]) -> dict[str, Any]:
+        return params
 
     # ---- scikit-learn's conventions, without needing scikit-learn ----
 

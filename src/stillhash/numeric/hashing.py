@@ -12,6 +12,7 @@ from stillhash.numeric.blas import one_thread
 from stillhash.numeric.checks import Floats
 
 ITQ_ITERATIONS = 50
+LABEL_RIDGE = 3.0  # of the prediction of labels, in units of the mean square of a row
 
 
 class HashFunctions(NamedTuple):
@@ -64,3 +65,37 @@ def itq_rotation(
         left, _, right = np.linalg.svd(A.T @ B, full_matrices=False)  # Procrustes: max tr(R^T A^T B)
         R = left @ right
     return R, objective
+
+
+@one_thread
+def label_itq(X0: Floats, Y0: Floats, bits: int, share: float, rng: np.random.Generator) -> HashFunctions:
+    """ITQ where labels are known: `share` of the bits see the directions that predict the labels Y0 (n0, C) best, the
+    others the principal directions of what is left, so that labels yet to come find something too."""
+    mean = X0.mean(axis=0, dtype=np.float64)
+    Z, Y = X0 - mean, Y0 - Y0.mean(axis=0, dtype=np.float64)
+    told = predictive_directions(Z, Y, round(share * bits))
+    Q = np.linalg.qr(told)[0]
+    rest = Z - (Z @ Q) @ Q.T
+    split = round(share * bits) if told.shape[1] else 0
+    if np.linalg.norm(rest) <= 1e-6 * np.linalg.norm(Z):
+        split = bits  # the labels leave nothing over
+    parts = []
+    if split:
+        parts.append(told @ itq_rotation(Z @ told, split, rng)[0])
+    if split < bits:
+        P = principal_directions(rest, bits - split)
+        parts.append(P @ itq_rotation(rest @ P, bits - split, rng)[0])
+    W = np.concatenate(parts, axis=1)
+    return HashFunctions(W.astype(np.float32), (-mean @ W).astype(np.float32))
+
+
+def predictive_directions(Z: NDArray[np.float64], Y: NDArray[np.float64], most: int) -> NDArray[np.float64]:
+    """Up to `most` directions (D, r), each as long as it predicts well: the principal components of the ridge
+    regression of Y on Z, both centred."""
+    tall = Z.shape[1] <= len(Z)
+    S = Z.T @ Z if tall else Z @ Z.T  # the smaller of the two forms of ridge regression
+    S[np.diag_indices_from(S)] += LABEL_RIDGE * max(float((Z * Z).sum()) / len(Z), 1e-30)
+    P = np.linalg.solve(S, Z.T @ Y) if tall else Z.T @ np.linalg.solve(S, Y)  # (D, C)
+    _, s, Vt = np.linalg.svd(Z @ P, full_matrices=False)
+    rank = int((s > s[0] * 1e-6).sum()) if len(s) and s[0] > 0 else 0
+    return P @ Vt[: min(most, rank)].T

@@ -132,3 +132,8 @@ def stable_key(label: Hashable) -> bytes:
     if kind.__repr__ is object.__repr__:
         raise WrongType(f"a label of type {kind.__name__} has no stable form; give the class a __repr__ of its value")
     return f"{kind.__module__}.{kind.__qualname__}:{label!r}".encode()
+
+
+def from_json(name: Any) -> Hashable:
+    """JSON has lists where labels have tuples."""
+    return tuple(map(from_json, name)) if isinstance(name, list) else name

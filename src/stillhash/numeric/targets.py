@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.numeric.labels import Labels, stable_key
+from stillhash.numeric.labels import Labels, from_json, stable_key
 
 Merge = Literal["sum_lsh", "hmoh"]
 MERGES: tuple[Merge, ...] = ("sum_lsh", "hmoh")
@@ -68,7 +68,7 @@ class TargetCodes:
 
     def load(self, state: dict[str, Any]) -> None:
         for name in state.get("names", ()):
-            self._place(_from_json(name))
+            self._place(from_json(name))
         self.rows_seen = state.get("rows_seen", 0)
 
     def _place(self, name: Hashable) -> int:
@@ -119,8 +119,3 @@ def _by_arrival(labels: Labels) -> list[Hashable]:
     np.minimum.at(first, labels.indices, rows)
     arrivals = sorted((int(row), stable_key(name), name) for row, name in zip(first, labels.names, strict=True))
     return [name for _, _, name in arrivals]
-
-
-def _from_json(name: Any) -> Hashable:
-    """JSON has lists where labels have tuples."""
-    return tuple(map(_from_json, name)) if isinstance(name, list) else name

@@ -1,0 +1,123 @@
+"""Tally with listwise refinement: sums first, then gradient steps on the ranking of recent codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.hashers.base import check_shape
+from stillhash.hashers.tally import Init, Tally
+from stillhash.numeric.checks import Codes, Floats, check_codes, check_integer, check_number
+from stillhash.numeric.codes import signs, width
+from stillhash.numeric.kept import in_use, joined, restored, sharing
+from stillhash.numeric.labels import Labels
+from stillhash.numeric.listwise import Correction, gradient
+from stillhash.numeric.sums import Similarity
+
+
+class TallyListwise(Tally):
+    """Tally, and a correction to its similarity that is learnt chunk by chunk from the ranking of the latest codes.
+
+    What it adds on our data is small, 0.000 to 0.003 mAP, and it costs Tally's exactness: the correction depends on
+    the order and the chunks of the stream, is neither merged nor unlearnt, and stays when old rows fade.
+
+    Parameters
+    ----------
+    steps, rate : Adam steps for each chunk, and their size.
+    window : how many of the latest codes are ranked; they and their labels are kept.
+    bits and all others : as for Tally.
+    """
+
+    name = "tally-listwise"
+    by_sample = False
+
+    def __init__(
+        self,
+        bits: int = 32,
+        *,
+        steps: int = 2,
+        rate: float = 3e-4,
+        window: int = 2000,
+        ridge: float = 10.0,
+        half_life: float | None = None,
+        label_weights: Any = None,
+        rarity: float = 0.0,
+        init: Init = "labels",
+        share: float = 0.75,
+        center: bool = True,
+        unit_norm: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            bits,
+            ridge=ridge,
+            half_life=half_life,
+            label_weights=label_weights,
+            rarity=rarity,
+            init=init,
+            share=share,
+            center=center,
+            unit_norm=unit_norm,
+            random_state=random_state,
+        )
+        self.steps = steps
+        self.rate = rate
+        self.window = window
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_integer(self.steps, "steps", 1)
+        check_number(self.rate, "rate", above=0)
+        check_integer(self.window, "window", 1)
+
+    correction_: Correction
+    recent_: Codes  # (at most window, bytes)
+    labels_: Labels  # of the recent codes
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        super()._begin(X, labels, rng)
+        self.correction_ = Correction(X.shape[1], self.bits)
+        self.recent_ = np.empty((0, width(self.bits)), np.uint8)
+        self.labels_ = Labels(np.zeros(1, np.int64), np.empty(0, np.int64), [])
+
+    def _learn(self, X: Floats, labels: Labels) -> None:
+        both = joined(self.labels_, labels)
+        super()._learn(X, labels)
+        codes = np.concatenate([self.recent_, self._codes(X)])
+        place = np.arange(len(codes))
+        latest = place >= len(codes) - self.window
+        self.recent_, self.labels_ = codes[latest], in_use(both.rows(latest))
+        shared = sharing(both.rows(place >= len(codes) - len(X)), both.rows(latest))
+        B = signs(self.recent_, self.bits)
+        for _ in range(self.steps):
+            if (found := self._similarity()) is not None:
+                self.correction_.step(gradient(X, found, B, shared), self.rate)
+                self._fresh = False
+
+    def _similarity(self) -> Similarity | None:
+        if not self._fresh:
+            found = super()._similarity()
+            if found is not None:
+                scale = np.float32(1 / max(self.sums_.deviation(found), 1e-12))
+                self._solved = Similarity(scale * found.M + self.correction_.value, scale * found.m)
+        return self._solved
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        kept = {"recent": self.recent_, "indptr": self.labels_.indptr, "indices": self.labels_.indices}
+        correction = {name: getattr(self.correction_, name) for name in ("value", "mean_step", "square_step")}
+        return {**super()._arrays(), **kept, **correction}
+
+    def _extra(self) -> dict[str, Any]:
+        return {**super()._extra(), "steps": self.correction_.steps, "recent": self.labels_.names}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
+        super()._restore(arrays, extra)
+        self.recent_ = check_codes(arrays["recent"], self.bits, "recent")
+        self.labels_ = restored(arrays, extra["recent"], len(self.recent_))
+        self.correction_ = Correction(self.n_features_in_, self.bits)
+        self.correction_.steps = check_integer(extra["steps"], "steps", 0)
+        for name in ("value", "mean_step", "square_step"):
+            check_shape(arrays[name], (self.n_features_in_, self.bits), name)
+            setattr(self.correction_, name, arrays[name])

@@ -1,0 +1,191 @@
+"""Tally: the codes stand still, and the similarity is read off sums."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.errors import Conflict, InvalidInput
+from stillhash.hashers.base import LinearHasher
+from stillhash.numeric import kernels
+from stillhash.numeric.checks import Floats, check_choice, check_integer, check_number
+from stillhash.numeric.codes import signs
+from stillhash.numeric.hashing import label_itq, pca_itq
+from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
+from stillhash.numeric.sums import Similarity, Sums, check_known, unit_labels
+
+Init = Literal["labels", "pca-itq"]
+
+
+class Tally(LinearHasher):
+    """Fixed codes with a similarity from additive statistics; docs/method.md derives it.
+
+    As in OHSL, `fit` fixes the hash functions and a query weighs the bits of codes that never change. The two
+    projections are not learnt step by step: they are the ridge regressions of label vectors on features and on codes,
+    y(q) and y(x~), solved from sums when weights are next asked for, and S(q, x) = y(q) . y(x~).
+
+    So the model does not depend on the order of rows or on chunks; `merge` adds what another machine has learnt,
+    `unlearn` takes rows out, `half_life` forgets.
+
+    Parameters
+    ----------
+    bits : code length b, 8 to 512.
+    ridge : how strongly slopes are held, in units of the mean square of a row. 1 to 30 are alike on the data we have.
+    half_life : rows after which a row counts for half; None never forgets.
+    label_weights : how much sharing a label counts, by label; 1 for those not named, 0 ignores a label.
+    rarity : labels also weigh by frequency to the power of -rarity; 0.25 to 0.5 favours rare labels.
+    init : "labels" takes hash functions that predict the labels of the initial sample, where it has any; "pca-itq"
+        does without labels, as the paper.
+    share : with init="labels", the share of directions that are chosen by the labels.
+    center, unit_norm : pre-processing of features and queries.
+    random_state : seed of the hash functions.
+    """
+
+    name = "tally"
+
+    def __init__(
+        self,
+        bits: int = 32,
+        *,
+        ridge: float = 10.0,
+        half_life: float | None = None,
+        label_weights: Mapping[Hashable, float] | None = None,
+        rarity: float = 0.0,
+        init: Init = "labels",
+        share: float = 0.75,
+        center: bool = True,
+        unit_norm: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
+        self.ridge = ridge
+        self.half_life = half_life
+        self.label_weights = label_weights
+        self.rarity = rarity
+        self.init = init
+        self.share = share
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number(self.ridge, "ridge", above=0)
+        if self.half_life is not None:
+            check_number(self.half_life, "half_life", above=0)
+        if check_number(self.rarity, "rarity") < 0:
+            raise InvalidInput(f"rarity is {self.rarity}; it must be 0 or more")
+        if not 0 <= check_number(self.share, "share") <= 1:
+            raise InvalidInput(f"share is {self.share}; it must be from 0 to 1")
+        check_choice(self.init, "init", ("labels", "pca-itq"))
+        for label, weight in (self.label_weights or {}).items():
+            canonical(label, "label_weights")
+            if check_number(weight, f"label_weights[{label!r}]") < 0:
+                raise InvalidInput(f"label_weights[{label!r}] is {weight}; it must be 0 or more")
+
+    sums_: Sums
+    _solved: Similarity | None  # what the sums say; made when it is asked for and they have changed
+    _fresh: bool
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        told = labels.labelled
+        if self.init == "labels" and len(unit_labels(labels)[1]) > 1 and told.sum() > 1:
+            Y = unit_labels(labels.rows(told))[0]
+            self._fix(label_itq(X[told], Y, self.bits, self.share, rng))
+        else:
+            self._fix(pca_itq(X, self.bits, rng))
+        self.sums_ = Sums(X.shape[1], self.bits)
+        self._fresh = False
+
+    # ---- learning ----
+
+    def _learn(self, X: Floats, labels: Labels) -> None:
+        weights = None
+        if self.half_life is not None:
+            self.sums_.decay(self._faded(len(X)))
+            weights = np.exp2(-np.arange(len(X))[::-1] / self.half_life).astype(np.float32)
+        self.sums_.add(X, signs(self._codes(X), self.bits), labels, weights)
+        self._fresh = False
+
+    def unlearn(self, X: Any, Y: Any, *, age: int | None = None) -> Self:
+        """Takes rows out that were learnt with just these labels, as if they had never come.
+
+        With a half-life, `age` says how many labelled rows were learnt after them, so that no more is taken out than is
+        left.
+        """
+        X = self._checked(X)
+        labels = parse_labels(Y, len(X))
+        check_known(labels, self.sums_)
+        left = 1.0
+        if self.half_life is not None:
+            if age is None:
+                raise InvalidInput("age is not given; with a half_life, unlearn must know how many rows came after")
+            left = self._faded(check_integer(age, "age", 0))
+        elif age is not None:
+            raise InvalidInput(f"age is {age}, but this {type(self).__name__} has no half_life and never forgets")
+        told = labels.labelled
+        if told.any():
+            X = self._prepared(X[told])
+            back = np.arange(len(X))[::-1] if self.half_life is not None else np.zeros(len(X))
+            weights = -left * np.exp2(-back / (self.half_life or 1.0))
+            self.sums_.add(X, signs(self._codes(X), self.bits), labels.rows(told), weights.astype(np.float32))
+            self._fresh = False
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Adds what another Tally with the same hash functions has learnt from other rows; that one stays as it is."""
+        mine, theirs = ((part.mean_, part.W_, part.t_) for part in (self, other))
+        if not all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True)):
+            raise Conflict("other has other hash functions; merge wants both fitted on the same initial sample")
+        self.sums_.merge(other.sums_)
+        self._fresh = False
+        return self
+
+    def _faded(self, rows: int) -> float:
+        return float(np.exp2(-rows / self.half_life)) if self.half_life is not None else 1.0
+
+    # ---- using ----
+
+    def weigh(self, Q: Any) -> Floats:
+        Q = self._checked(Q)
+        found = self._similarity()
+        if found is None:  # nothing learnt yet: Hamming ranking
+            return super().weigh(Q)
+        return kernels.project(self._prepared(Q), found.M) + found.m
+
+    def _similarity(self) -> Similarity | None:
+        if not self._fresh:
+            self._solved, self._fresh = self.sums_.similarity(self.ridge, self._by_label()), True
+        return self._solved
+
+    def _by_label(self) -> NDArray[np.float64] | None:
+        """How much each label counts; None if all count alike."""
+        if not self.label_weights and not self.rarity:
+            return None
+        told = {canonical(label): weight for label, weight in (self.label_weights or {}).items()}
+        weights = np.array([told.get(name, 1.0) for name in self.sums_.names], np.float64)
+        frequency = np.maximum(self.sums_.ay[:, 0], 1e-12) / self.sums_.rows
+        return np.asarray(weights * frequency**-self.rarity)
+
+    # ---- state ----
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {**super()._arrays(), **self.sums_.arrays()}
+
+    def _extra(self) -> dict[str, Any]:
+        return {**super()._extra(), "labels": list(self.sums_.names)}
+
+    def _told(self) -> dict[str, Any]:
+        weights = self.label_weights
+        return {**super()._told(), "label_weights": None if weights is None else list(weights.items())}
+
+    @classmethod
+    def _from_told(cls, params: dict[str, Any]) -> dict[str, Any]:
+        weights = params["label_weights"]
+        return {**params, "label_weights": weights and {from_json(label): weight for label, weight in weights}}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
+        super()._restore(arrays, extra)
+        names = [from_json(name) for name in extra["labels"]]
+        self.sums_ = Sums.restored(arrays, names, self.n_features_in_, self.bits)
+        self._fresh = False

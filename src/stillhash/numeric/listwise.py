@@ -1,0 +1,57 @@
+"""Listwise refinement: a correction to a similarity, by gradient steps on the ranking of recent codes.
+
+For each query of a chunk the scores of the recent codes, as a softmax, are pulled towards the uniform distribution over
+the codes that share a label with it (the cross-entropy of ListNet, Cao et al., ICML 2007), with Adam's step sizes
+(Kingma & Ba, ICLR 2015). Unlike the sums under it, it depends on the order of the stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.numeric.blas import one_thread
+from stillhash.numeric.checks import Floats
+from stillhash.numeric.sums import Similarity
+
+FIRST, SECOND, FLOOR = 0.9, 0.999, 1e-8  # Adam's usual constants
+
+
+class Correction:
+    """What is added to M; the steps have the size of weights that give scores a deviation of 1."""
+
+    def __init__(self, dim: int, bits: int) -> None:
+        self.steps = 0
+        self.value, self.mean_step, self.square_step = (np.zeros((dim, bits), np.float32) for _ in range(3))
+
+    def step(self, gradient: Floats, rate: float) -> None:
+        self.steps += 1
+        self.mean_step = self.mean_step + np.float32(1 - FIRST) * (gradient - self.mean_step)
+        self.square_step = self.square_step + np.float32(1 - SECOND) * (gradient * gradient - self.square_step)
+        size = np.sqrt(self.square_step / np.float32(1 - SECOND**self.steps)) + np.float32(FLOOR)
+        self.value = self.value - np.float32(rate / (1 - FIRST**self.steps)) * self.mean_step / size
+
+
+@one_thread
+def gradient(X: Floats, found: Similarity, signs: Floats, shared: NDArray[np.bool_]) -> Floats:
+    """Of the cross-entropy by M (D, b), for queries X (n, D) over codes as signs (m, b); shared (n, m)."""
+    asked = shared.any(axis=1)
+    X, shared = X[asked], shared[asked]
+    S = (X @ found.M + found.m) @ signs.T
+    S -= S.max(axis=1, keepdims=True)
+    np.exp(S, out=S)
+    S /= S.sum(axis=1, keepdims=True)
+    S -= shared / shared.sum(axis=1, keepdims=True, dtype=np.float32)
+    return (X.T @ (S @ signs)) / np.float32(max(1, len(X)))
+
+
+def loss(X: Floats, found: Similarity, signs: Floats, shared: NDArray[np.bool_]) -> float:
+    """The cross-entropy itself, plainly; `gradient` is held against it."""
+    total, asked = 0.0, 0
+    for scores, relevant in zip((X @ found.M + found.m) @ signs.T, shared, strict=True):
+        if relevant.any():
+            scores = scores.astype(np.float64)
+            top = scores.max()
+            total -= float((scores[relevant] - top - np.log(np.exp(scores - top).sum())).mean())
+            asked += 1
+    return total / max(1, asked)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stillhash import DEFAULT_HASHER, METHODS, load
+from stillhash.errors import Conflict, InvalidInput
+from stillhash.experiments.metrics import evaluate
+from stillhash.hashers import OHSL, PCAITQ, Tally, TallyListwise
+from tests.toys import toy
+
+X, Y = toy()
+QUERIES, ANSWERS = toy(200, seed=5)
+
+
+def quality(hasher: Tally, X: np.ndarray = X, Y: np.ndarray = Y, answers: np.ndarray = ANSWERS) -> float:
+    return evaluate(hasher.weigh(QUERIES), hasher.encode(X), answers, Y).map
+
+
+def fitted(**params: object) -> Tally:
+    return Tally(**params).fit(X[:300], Y[:300])  # type: ignore[arg-type]
+
+
+def close(one: Tally, other: Tally, tolerance: float = 1e-5) -> None:
+    wanted = other.weigh(QUERIES)
+    np.testing.assert_allclose(one.weigh(QUERIES), wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+def test_it_is_the_default_and_known_by_name() -> None:
+    assert DEFAULT_HASHER is Tally is METHODS["tally"]
+
+
+def test_it_beats_ohsl_and_hamming_on_the_same_stream() -> None:
+    tally, ohsl, itq = (m(bits=32).fit(X[:300]) for m in (Tally, OHSL, PCAITQ))
+    for hasher in (tally, ohsl, itq):
+        hasher.partial_fit(X, Y)
+    assert quality(tally) > max(quality(ohsl), quality(itq)) + 0.01  # type: ignore[arg-type]
+
+
+def test_labels_choose_the_hash_functions_where_there_are_any() -> None:
+    told, untold = Tally(bits=16).fit(X[:300], Y[:300]), Tally(bits=16).fit(X[:300])
+    assert told.encode(X).tobytes() != untold.encode(X).tobytes()
+    assert untold.encode(X).tobytes() == Tally(bits=16, init="pca-itq").fit(X[:300], Y[:300]).encode(X).tobytes()
+    buried, few = noisy(X), 16  # the labels' directions are no longer those of the largest variance
+    told, untold = Tally(bits=few).fit(buried[:600], Y[:600]), Tally(bits=few).fit(buried[:600])
+    found = [
+        evaluate(h.partial_fit(buried, Y).weigh(noisy(QUERIES)), h.encode(buried), ANSWERS, Y).map
+        for h in (told, untold)
+    ]
+    assert found[0] > found[1] + 0.02
+
+
+def noisy(X: np.ndarray) -> np.ndarray:
+    """Sixteen more dimensions, loud and without meaning."""
+    return np.concatenate([X, 6 * np.random.default_rng(len(X)).standard_normal((len(X), 16))], axis=1)
+
+
+@pytest.mark.parametrize("params", [{}, {"rarity": 0.5, "label_weights": {0: 2.0, 3: 0.0}}])
+def test_four_shards_merge_to_one_pass(params: dict[str, object]) -> None:
+    whole = fitted(**params).partial_fit(X, Y)
+    shards = [fitted(**params).partial_fit(X[s::4], Y[s::4]) for s in range(4)]
+    merged = shards[0]
+    for shard in shards[1:]:
+        before = shard.state()
+        merged.merge(shard)
+        assert shard.state() == before
+    close(merged, whole)
+
+
+def test_merge_wants_the_same_hash_functions() -> None:
+    one, other = fitted(), Tally().fit(X[:200])
+    before = one.state()
+    with pytest.raises(Conflict, match="hash functions"):
+        one.merge(other)
+    assert one.state() == before
+
+
+@pytest.mark.parametrize("half_life", [None, 500.0])
+def test_unlearn_undoes_learning(half_life: float | None) -> None:
+    never = fitted(half_life=half_life).partial_fit(X[:600], Y[:600])
+    hasher = load(never.state())
+    assert isinstance(hasher, Tally)
+    hasher.partial_fit(X[600:700], Y[600:700])
+    hasher.unlearn(X[600:700], Y[600:700], age=None if half_life is None else 0)
+    if half_life is not None:  # the clock has run on for the others
+        never.sums_.decay(0.5 ** (100 / half_life))
+        never._fresh = False
+    close(hasher, never, 1e-4)
+
+
+def test_unlearning_the_past_equals_never_having_seen_it() -> None:
+    rest = fitted().partial_fit(X[200:], Y[200:])
+    hasher = fitted().partial_fit(X, Y).unlearn(X[:200], Y[:200])
+    close(hasher, rest, 1e-4)
+    assert hasher.unlearn(X[200:], Y[200:]).sums_.rows == pytest.approx(0)
+    assert hasher.weigh(QUERIES).tobytes() == PCAITQ.weigh(hasher, QUERIES).tobytes()  # type: ignore[arg-type]
+
+
+def test_unlearning_what_was_never_learnt_is_refused() -> None:
+    hasher = fitted().partial_fit(X[:100], Y[:100])
+    before = hasher.state()
+    with pytest.raises(InvalidInput, match="'nonsense'"):
+        hasher.unlearn(X[:1], [["nonsense"]])
+    with pytest.raises(InvalidInput, match="only 100"):
+        hasher.unlearn(X, Y)
+    with pytest.raises(InvalidInput, match="never forgets"):
+        hasher.unlearn(X[:1], Y[:1], age=3)
+    with pytest.raises(InvalidInput, match="age"):
+        fitted(half_life=10).partial_fit(X[:9], Y[:9]).unlearn(X[:1], Y[:1])
+    with pytest.raises(InvalidInput, match="NaN"):
+        hasher.unlearn(np.full_like(X[:1], np.nan), Y[:1])
+    assert hasher.state() == before
+
+
+def test_forgetting_weighs_rows_by_their_age_whatever_the_chunks() -> None:
+    whole, parts = fitted(half_life=200.0).partial_fit(X, Y), fitted(half_life=200.0)
+    for s in range(0, 1200, 7):
+        parts.partial_fit(X[s : s + 7], Y[s : s + 7])
+    close(parts, whole, 1e-4)
+    ages = np.arange(1200)[::-1]
+    assert whole.sums_.rows == pytest.approx((0.5 ** (ages / 200)).sum(), rel=1e-5)
+
+
+def test_forgetting_follows_a_change_of_meaning() -> None:
+    turned = np.roll(Y, 1, axis=1)  # from now on every label means another one
+    after = np.roll(ANSWERS, 1, axis=1)
+
+    def last(half_life: float | None) -> float:
+        hasher = fitted(half_life=half_life).partial_fit(X[:800], Y[:800]).partial_fit(X[800:], turned[800:])
+        return evaluate(hasher.weigh(QUERIES), hasher.encode(X), after, turned).map
+
+    assert last(100.0) > last(None) - 0.01  # sharing is symmetric here, so meanings that move cost little
+    assert np.isfinite(last(1.0))
+
+
+def test_new_labels_may_come_at_any_time() -> None:
+    names = np.array([f"label {c}" for c in range(Y.shape[1])])
+    hasher = fitted().partial_fit(X[:600], Y[:600])
+    hasher.partial_fit(X[600:], [list(names[row > 0]) for row in Y[600:]])
+    assert len(hasher.sums_.names) == 2 * Y.shape[1]
+    again = load(hasher.state())
+    assert again.weigh(QUERIES).tobytes() == hasher.weigh(QUERIES).tobytes()
+
+
+def test_label_weights_decide_what_counts() -> None:
+    only = {c: float(c == 2) for c in range(Y.shape[1])}
+    plain, judged = fitted().partial_fit(X, Y), fitted(label_weights=only).partial_fit(X, Y)
+    asked = ANSWERS[:, 2] > 0
+
+    def found(hasher: Tally) -> float:
+        return evaluate(hasher.weigh(QUERIES[asked]), hasher.encode(X), ANSWERS[asked][:, 2:3], Y[:, 2:3]).map
+
+    assert found(judged) > found(plain)
+    again = load(judged.state())
+    assert again.get_params() == judged.get_params() and again.get_params()["label_weights"] == only
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"ridge": 0}, "ridge"),
+        ({"half_life": -1}, "half_life"),
+        ({"rarity": -0.1}, "rarity"),
+        ({"share": 1.5}, "share"),
+        ({"init": "nonsense"}, "init"),
+        ({"label_weights": {1: -1}}, "label_weights"),
+        ({"label_weights": {1: float("nan")}}, "label_weights"),
+    ],
+)
+def test_bad_parameters_are_refused(params: dict[str, object], match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        fitted(**params)
+
+
+def test_one_label_alone_teaches_nothing_and_hamming_ranking_remains() -> None:
+    hasher = fitted().partial_fit(X, ["all the same"] * len(X))
+    assert hasher.weigh(QUERIES).tobytes() == PCAITQ.weigh(hasher, QUERIES).tobytes()  # type: ignore[arg-type]
+
+
+def test_listwise_refinement_lowers_its_loss_and_keeps_a_bounded_window() -> None:
+    hasher = TallyListwise(bits=16, window=300, rate=1e-3).fit(X[:300], Y[:300])
+    for s in range(0, 1200, 100):
+        hasher.partial_fit(X[s : s + 100], Y[s : s + 100])
+    assert hasher.recent_.shape == (300, 2) and len(hasher.labels_) == 300
+    assert np.abs(hasher.correction_.value).max() > 0
+    assert quality(hasher) > quality(Tally(bits=16).fit(X[:300], Y[:300]).partial_fit(X, Y)) - 0.02
