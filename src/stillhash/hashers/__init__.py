@@ -17,12 +17,14 @@ from stillhash.hashers.okh import OKH
 from stillhash.hashers.osh import OSH
 from stillhash.hashers.osuph import OSupH
 from stillhash.hashers.tally import Tally
+from stillhash.hashers.tuned import Tuned
 
 METHODS: dict[str, type[Hasher]] = {
     method.name: method
     for method in (
         Tally,
         TallyListwise,
+        Tuned,
         OHSL,
         OHSLSym,
         OHWEU,
@@ -71,5 +73,6 @@ __all__ = [
     "OnlineHasher",
     "Tally",
     "TallyListwise",
+    "Tuned",
     "load",
 ]

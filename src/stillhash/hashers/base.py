@@ -50,6 +50,7 @@ class Hasher:
     name: ClassVar[str]  # its key in METHODS, and in saved state
     supervised: ClassVar[bool] = True  # False: it learns from every row, labelled or not
     by_sample: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
+    tunable: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values that Tuned tries, by parameter
     stale_: bool = False  # whether the last partial_fit changed encode()
 
     def __init__(self, bits: int = 32, *, center: bool = True, unit_norm: bool = True, random_state: int = 0) -> None:
@@ -68,10 +69,7 @@ class Hasher:
         X = check_features(X, least=2)
         labels = parse_labels(Y, len(X))
         fresh = type(self)(**self.get_params())
-        fresh._check_parameters()
-        fresh.n_features_in_ = X.shape[1]
-        fresh.mean_ = X.mean(axis=0, dtype=np.float64).astype(np.float32) if self.center else np.zeros_like(X[0])
-        fresh._begin(fresh._prepared(X), labels, np.random.default_rng(self.random_state))
+        fresh._start(X, labels)
         for learnt in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, learnt)
         vars(self).update(vars(fresh))
@@ -92,6 +90,12 @@ class Hasher:
         if taught.any():
             self._learn(self._prepared(X[taught]), labels.rows(taught))
         return self
+
+    def _start(self, X: Floats, labels: Labels) -> None:
+        self._check_parameters()
+        self.n_features_in_ = X.shape[1]
+        self.mean_ = X.mean(axis=0, dtype=np.float64).astype(np.float32) if self.center else np.zeros_like(X[0])
+        self._begin(self._prepared(X), labels, np.random.default_rng(self.random_state))
 
     def _check_parameters(self) -> None:
         check_bits(self.bits)

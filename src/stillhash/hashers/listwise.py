@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ class TallyListwise(Tally):
 
     name = "tally-listwise"
     by_sample = False
+    tunable: ClassVar = {"rate": (1e-4, 3e-4, 1e-3), "steps": (1, 2)}
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ class OHSL(LinearHasher):
     """
 
     name = "ohsl"
+    tunable: ClassVar = {"C": (0.001, 0.01, 0.1), "target_factor": (3, 8)}
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from stillhash.numeric.checks import Floats, check_choice, check_integer, check_
 from stillhash.numeric.codes import signs
 from stillhash.numeric.hashing import label_itq, pca_itq
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
-from stillhash.numeric.sums import Similarity, Sums, check_known, unit_labels
+from stillhash.numeric.sums import Similarity, Sums, unit_labels
 
 Init = Literal["labels", "pca-itq"]
 
@@ -45,6 +45,7 @@ class Tally(LinearHasher):
     """
 
     name = "tally"
+    tunable: ClassVar = {"ridge": (1.0, 10.0, 100.0), "rarity": (0.0, 0.25), "half_life": (None, 20_000)}
 
     def __init__(
         self,
@@ -100,11 +101,9 @@ class Tally(LinearHasher):
     # ---- learning ----
 
     def _learn(self, X: Floats, labels: Labels) -> None:
-        weights = None
         if self.half_life is not None:
-            self.sums_.decay(self._faded(len(X)))
-            weights = np.exp2(-np.arange(len(X))[::-1] / self.half_life).astype(np.float32)
-        self.sums_.add(X, signs(self._codes(X), self.bits), labels, weights)
+            self.sums_.decay(0.5 ** (len(X) / self.half_life))
+        self.sums_.add(X, signs(self._codes(X), self.bits), labels, self._faded(np.arange(len(X))[::-1]))
         self._fresh = False
 
     def unlearn(self, X: Any, Y: Any, *, age: int | None = None) -> Self:
@@ -115,20 +114,21 @@ class Tally(LinearHasher):
         """
         X = self._checked(X)
         labels = parse_labels(Y, len(X))
-        check_known(labels, self.sums_)
-        left = 1.0
-        if self.half_life is not None:
-            if age is None:
-                raise InvalidInput("age is not given; with a half_life, unlearn must know how many rows came after")
-            left = self._faded(check_integer(age, "age", 0))
-        elif age is not None:
-            raise InvalidInput(f"age is {age}, but this {type(self).__name__} has no half_life and never forgets")
         told = labels.labelled
+        for name in (labels.names[c] for c in np.unique(labels.indices)):
+            if name not in self.sums_.names:
+                raise InvalidInput(f"Y holds the label {name!r}, which was never learnt; it cannot be unlearnt")
+        if self.half_life is None and told.sum() > self.sums_.rows + 0.5:
+            raise InvalidInput(f"Y has {told.sum()} labelled rows, but only {self.sums_.rows:.0f} are learnt")
+        if self.half_life is None and age is not None:
+            raise InvalidInput(f"age is {age}, but this {type(self).__name__} has no half_life and never forgets")
+        if self.half_life is not None and age is None:
+            raise InvalidInput("age is not given; with a half_life, unlearn must know how many rows came after")
+        after = check_integer(age or 0, "age", 0)
         if told.any():
             X = self._prepared(X[told])
-            back = np.arange(len(X))[::-1] if self.half_life is not None else np.zeros(len(X))
-            weights = -left * np.exp2(-back / (self.half_life or 1.0))
-            self.sums_.add(X, signs(self._codes(X), self.bits), labels.rows(told), weights.astype(np.float32))
+            weights = self._faded(np.arange(after, after + len(X))[::-1])
+            self.sums_.add(X, signs(self._codes(X), self.bits), labels.rows(told), weights, sign=-1)
             self._fresh = False
         return self
 
@@ -141,8 +141,9 @@ class Tally(LinearHasher):
         self._fresh = False
         return self
 
-    def _faded(self, rows: int) -> float:
-        return float(np.exp2(-rows / self.half_life)) if self.half_life is not None else 1.0
+    def _faded(self, ages: NDArray[np.int64]) -> Floats | None:
+        """What rows of these ages still count for; None if none ever fades."""
+        return None if self.half_life is None else np.exp2(-ages / self.half_life).astype(np.float32)
 
     # ---- using ----
 

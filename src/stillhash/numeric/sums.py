@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import BadState, InvalidInput
+from stillhash.errors import BadState
 from stillhash.numeric.blas import one_thread
 from stillhash.numeric.checks import Floats
 from stillhash.numeric.labels import Labels
@@ -61,16 +61,17 @@ class Sums:
         return self._cy[: len(self.names)]
 
     @one_thread
-    def add(self, X: Floats, signs: Floats, labels: Labels, weights: Floats | None = None) -> None:
-        """Adds labelled rows, each counted `weights` times; -1 takes a row out."""
+    def add(self, X: Floats, signs: Floats, labels: Labels, weights: Floats | None = None, *, sign: int = 1) -> None:
+        """Adds labelled rows, each counted `weights` times; the sign -1 takes them out."""
         Y, names = unit_labels(labels)
         a, c = (np.insert(side, 0, 1, axis=1) for side in (X, signs))
-        wa, wc = (a, c) if weights is None else (weights[:, None] * side for side in (a, c))
+        if weights is not None:  # half on either side of a product, so that aa and cc stay symmetric to the bit
+            Y, a, c = (np.sqrt(weights)[:, None] * side for side in (Y, a, c))
         places = self._places(names)
-        self.aa += wa.T @ a
-        self.cc += wc.T @ c
-        self._ay[places] += Y.T @ wa
-        self._cy[places] += Y.T @ wc
+        self.aa += sign * (a.T @ a)
+        self.cc += sign * (c.T @ c)
+        self._ay[places] += sign * (Y.T @ a)
+        self._cy[places] += sign * (Y.T @ c)
 
     def decay(self, factor: float) -> None:
         for array in (self.aa, self.cc, self.ay, self.cy):
@@ -135,15 +136,6 @@ class Sums:
             room = max(16, len(self.names))
             self._ay, self._cy = (np.concatenate([s, np.zeros((room, s.shape[1]))]) for s in (self._ay, self._cy))
         return np.array([self.names[name] for name in names], np.int64)
-
-
-def check_known(labels: Labels, sums: Sums) -> None:
-    """Only rows that were learnt can be taken out again."""
-    for name in (labels.names[c] for c in np.unique(labels.indices)):
-        if name not in sums.names:
-            raise InvalidInput(f"Y holds the label {name!r}, which was never learnt; only learnt rows can be unlearnt")
-    if len(labels) > sums.rows + 0.5:
-        raise InvalidInput(f"Y has {len(labels)} labelled rows, but only {sums.rows:.0f} are learnt")
 
 
 def _slopes(xx: Sum, yx: Sum, ridge: float) -> Sum:
