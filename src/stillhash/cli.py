@@ -71,12 +71,13 @@ def demo(
     scenes: Annotated[int, typer.Option(min=2000, help="How many digit scenes to make.")] = 20_000,
     bits: Annotated[int, typer.Option(min=8, max=512, help="Code length.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the scenes and the model.")] = 0,
+    method: Annotated[str, typer.Option(help="Who learns: tally, the default, or the paper's ohsl.")] = "tally",
     plot: Annotated[Path, typer.Option(help="Where the learning curve goes (PNG).")] = Path("stillhash-demo.png"),
     as_json: AsJson = False,
 ) -> None:
     """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change."""
     room = _experiments("demo")
-    _answer(room.run(scenes, bits, seed, plot, Console(stderr=True)), as_json, room.show)
+    _answer(room.run(scenes, bits, seed, plot, Console(stderr=True), method), as_json, room.show)
 
 
 Repeats = Annotated[int, typer.Option(min=1, help="Timed rounds of each contender.")]
@@ -132,7 +133,10 @@ def miwq(
 
 Data = Annotated[
     str,
-    typer.Option(help="A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits."),
+    typer.Option(
+        help="A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "
+        "'drift:SCENARIO:' before any of them makes a stream that changes."
+    ),
 ]
 Results = Annotated[Path, typer.Option(help="Folder of result files, one a job.")]
 

@@ -36,7 +36,7 @@ def result(outcome: tuple[dict[str, Any], str]) -> dict[str, Any]:
 def test_the_similarity_learns_and_the_codes_stand_still(result: dict[str, Any]) -> None:
     first, *_, last = result["curve"]
     assert first[0] == 0
-    assert first[1] == first[2]  # nothing learnt yet: OHSL is Hamming ranking
+    assert first[1] == first[2]  # nothing learnt yet: Hamming ranking
     assert last[0] == result["scenes"] == 2500 - result["queries"]
     assert [point[0] for point in result["curve"]] == sorted(point[0] for point in result["curve"])
     assert last[2] > first[2] + 0.05

@@ -13,10 +13,10 @@ Array names inside .npz, .mat and .h5 files are found by the words above (x, fc7
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +31,33 @@ QUERY_NAMES = ("query_rows", "queries", "query", "test_rows")
 PER_CLASS = 50  # the paper's queries for each category
 
 Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Place = int | Rows  # in the stream, counted from 0; one for all rows, or one each
+
+
+class Group(NamedTuple):
+    """Queries that are judged by themselves, and by these labels only."""
+
+    rows: Mask  # (n,)
+    labels: Mask  # (C,)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows `queries` are asked, all others, in order, are the stream and the database."""
+    """Rows `queries` are asked, all others, in order, are the stream and the database.
+
+    The last four tell of drift, see `drift.py`; where nothing drifts they are left alone.
+    """
 
     name: str
     parts: tuple[NDArray[Any], ...]  # features, rows in order; may be mapped from disk
     scale: float
     labels: NDArray[np.uint8]  # (n, C)
     queries: Rows
+    order: Rows | None = None  # the stream, if it is in another order
+    changes: tuple[int, ...] = ()  # places of the stream from which on something is different
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    seen: Callable[[Floats, Place], Floats] | None = None  # how features look at a place of the stream
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,12 +68,14 @@ class Dataset:
 
     @property
     def stream(self) -> Rows:
+        if self.order is not None:
+            return self.order
         keep = np.ones(len(self), bool)
         keep[self.queries] = False
         return np.flatnonzero(keep)
 
-    def read(self, rows: Rows) -> Floats:
-        """The features of these rows, as float32."""
+    def read(self, rows: Rows, at: Place = 0) -> Floats:
+        """The features of these rows, as float32, the way they look at a place of the stream."""
         out = np.empty((len(rows), self.dim), np.float32)
         start = 0
         for part in self.parts:
@@ -67,7 +85,7 @@ class Dataset:
             start += len(part)
         if self.scale != 1:
             out *= np.float32(self.scale)
-        return out
+        return out if self.seen is None else self.seen(out, at)
 
 
 SIMULATED = "simulated:"

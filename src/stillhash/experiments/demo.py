@@ -1,8 +1,8 @@
 """The idea in half a minute, offline: scenes of digits stream in, their codes stay, and ranking them gets better.
 
-`run` streams and measures, and its result is plain JSON; `show` prints such a result. OHSL and Hamming ranking search
-the very same codes (PCA-ITQ, fixed on the first scenes), so whatever lies between their curves was learnt by the
-similarity alone.
+`run` streams and measures, and its result is plain JSON; `show` prints such a result. The learnt similarity and Hamming
+ranking search the very same codes, fixed on the first scenes, so whatever lies between their curves was learnt by
+the similarity alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rich.text import Text
 from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.scenes import Scenes, make_scenes
-from stillhash.hashers import OHSL
-from stillhash.numeric.checks import Floats, check_integer
+from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher
+from stillhash.numeric.checks import Floats, check_choice, check_integer
 from stillhash.numeric.codes import signs
 from stillhash.search import Scan
 
@@ -36,11 +36,13 @@ FIRST = 300  # scenes that fix the hash functions
 CHUNK = 1000
 CHECKPOINTS = 12  # about as many points has the curve
 EXAMPLES, HITS = 5, 5
+FIXED = (DEFAULT_HASHER.name, "ohsl")  # methods whose codes stand still
 
 
-def run(scenes: int, bits: int, seed: int, plot: Path, console: Console) -> dict[str, Any]:
+def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = FIXED[0]) -> dict[str, Any]:
     """Streams `scenes` scenes, some of them kept back as queries, and draws the learning curve to `plot`."""
     check_integer(scenes, "scenes", 2000)
+    check_choice(method, "method", FIXED)
     if plot.is_dir() or not plot.parent.is_dir():
         raise InvalidInput(f"plot is {str(plot)!r}; a file in a folder that exists is wanted")
     began = time.perf_counter()
@@ -49,7 +51,8 @@ def run(scenes: int, bits: int, seed: int, plot: Path, console: Console) -> dict
         queries = make_scenes(asked, seed, part="queries")
         database = make_scenes(scenes - asked, seed)
     console.print(f"{scenes - asked:,} scenes of 1 to 4 digits, {asked} queries, {bits}-bit codes", highlight=False)
-    stream = _Stream(OHSL(bits, random_state=seed).fit(database.features[:FIRST]), queries, database)
+    first = database.features[:FIRST], database.labels[:FIRST]
+    stream = _Stream(METHODS[method](bits, random_state=seed).fit(*first), queries, database)
     curve = _watched(stream, console)
     codes_unchanged = stream.kept().tobytes() == stream.hasher.encode(database.features).tobytes()
     with console.status("Drawing the learning curve"):
@@ -57,6 +60,7 @@ def run(scenes: int, bits: int, seed: int, plot: Path, console: Console) -> dict
     return {
         "scenes": len(database.labels),
         "queries": asked,
+        "method": method,
         "bits": bits,
         "seed": seed,
         "curve": curve,
@@ -71,7 +75,7 @@ def run(scenes: int, bits: int, seed: int, plot: Path, console: Console) -> dict
 class _Stream:
     """The database arriving chunk by chunk: encoded once, indexed, then learnt from."""
 
-    def __init__(self, hasher: OHSL, queries: Scenes, database: Scenes) -> None:
+    def __init__(self, hasher: Hasher, queries: Scenes, database: Scenes) -> None:
         self.hasher, self.queries, self.database = hasher, queries, database
         self.index = Scan(hasher.bits)
         self.codes: list[NDArray[np.uint8]] = []
@@ -100,15 +104,15 @@ class _Stream:
         return np.concatenate(self.codes)
 
     def _point(self, learnt: int) -> list[float]:
-        """Rows learnt, mAP of Hamming ranking, mAP of OHSL and mAP of a random order, over the codes so far."""
+        """Rows learnt, and mAP over the codes so far: of Hamming ranking, of what was learnt, of a random order."""
         codes = self.kept()
         labels = self.database.labels[: len(codes)]
-        hamming, ohsl = (
+        hamming, learning = (
             evaluate(weights, codes, self.queries.labels, labels).map
             for weights in (self.hamming, self.hasher.weigh(self.queries.features))
         )
         shared = self.queries.labels.astype(np.float32) @ labels.T.astype(np.float32)
-        return [learnt, hamming, ohsl, float((shared > 0).mean())]
+        return [learnt, hamming, learning, float((shared > 0).mean())]
 
     def best_hits(self) -> dict[str, Any]:
         """How many of the best hits match before and after, over all queries; and the queries where before is worst."""
@@ -157,21 +161,21 @@ def _watched(stream: _Stream, console: Console) -> list[list[float]]:
     with progress:
         task = progress.add_task("learning", total=len(stream.database.labels))
         console.print(
-            f"{'learnt':>9}  {'Hamming mAP':>11}  {'OHSL mAP':>8}  {'gain':>6}", style="bold", highlight=False
+            f"{'learnt':>9}  {'Hamming mAP':>11}  {'learnt mAP':>10}  {'gain':>6}", style="bold", highlight=False
         )
         for learnt, point in stream.points():
             progress.update(task, completed=learnt)
             if point:
                 curve.append(point)
-                _, hamming, ohsl, _ = point
-                gain = ohsl - hamming
-                console.print(f"{learnt:9,}  {hamming:11.3f}  {ohsl:8.3f}  {gain:+6.3f}", highlight=False)
+                _, hamming, learning, _ = point
+                gain = learning - hamming
+                console.print(f"{learnt:9,}  {hamming:11.3f}  {learning:10.3f}  {gain:+6.3f}", highlight=False)
     return curve
 
 
 def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
     """The learning curve, and what the scenes look like."""
-    learnt, hamming, ohsl, chance = zip(*curve, strict=True)
+    learnt, hamming, learning, chance = zip(*curve, strict=True)
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(4, 2, width_ratios=(6, 1))
@@ -180,7 +184,7 @@ def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
     for values, name, colour, line, above in (
         (chance, "chance", "#b45309", "--", False),
         (hamming, "Hamming ranking", "#6b7280", "o-", False),
-        (ohsl, "OHSL: the similarity learns", "#0f766e", "o-", True),
+        (learning, "the similarity learns", "#0f766e", "o-", True),
     ):
         axes.plot(learnt, values, line, color=colour, linewidth=2 if "o" in line else 1.2, markersize=4)
         axes.annotate(
@@ -196,7 +200,7 @@ def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
     axes.set_xlabel("scenes learnt")
     axes.set_ylabel(f"mean average precision, {len(queries.labels)} queries")
     axes.set_xlim(0, learnt[-1] * 1.02)
-    low, high = min(chance), max(*ohsl, *hamming)
+    low, high = min(chance), max(*learning, *hamming)
     axes.set_ylim(low - 0.2 * (high - low), high + 0.15 * (high - low))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
@@ -213,10 +217,11 @@ def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Prints what came out: a few lines, and what some queries found before and after."""
-    _, hamming, ohsl, chance = result["curve"][-1]
+    _, hamming, learning, chance = result["curve"][-1]
     still = "not one has changed" if result["codes_unchanged"] else "[bold red]some have changed[/]"
     for line in (
-        f"mAP [bold]{hamming:.3f}[/] by Hamming ranking, [bold green]{ohsl:.3f}[/] by OHSL, {chance:.3f} by chance.",
+        f"mAP [bold]{hamming:.3f}[/] by Hamming ranking, [bold green]{learning:.3f}[/] by the learnt similarity, "
+        f"{chance:.3f} by chance.",
         f"Both rank the same {result['scenes']:,} codes of {result['bits']} bits, and {still}.",
         f"Learnt {result['rows_per_second']:,} scenes a second; {result['seconds']:.0f} s in all. "
         f"Learning curve: {escape(result['plot'])}",
@@ -233,7 +238,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
     table.add_column("query", justify="center")
     table.add_column("before: Hamming", no_wrap=True)
-    table.add_column("after: OHSL", no_wrap=True)
+    table.add_column("after: learnt", no_wrap=True)
     for example in result["worst"]:
         table.add_row(_digits(example["query"], example["query"]), _found(example["before"]), _found(example["after"]))
     console.print(table)

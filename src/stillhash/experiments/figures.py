@@ -100,7 +100,7 @@ def curves(
     for variant, group in grouped(runs, lambda run: run.variant).items():
         points = [(rows, values) for rows, values in along(group, measure) if rows >= after]
         if len(points) > 1:
-            lines.append(_line(variant.label, look[variant], points))
+            lines.append(line_of(variant.label, look[variant], points))
     return lines
 
 
@@ -114,11 +114,11 @@ def sweep(runs: Sequence[Run]) -> Lines:
         if len(points) > 1:
             label = f"{variant.label}, {bits} bits" if several else f"{bits} bits"
             look = Look(*SPARE[(i * 2) % len(SPARE)], DASHES[i // len(SPARE) % len(DASHES)], 1.8)
-            lines.append(_line(label, look, points))
+            lines.append(line_of(label, look, points))
     return lines
 
 
-def _line(label: str, look: Look, points: Sequence[tuple[float, list[float]]]) -> Line:
+def line_of(label: str, look: Look, points: Sequence[tuple[float, list[float]]]) -> Line:
     x, values = zip(*points, strict=True)
     mean = [float(np.mean(some)) for some in values]
     return Line(label, look, list(x), mean, [min(some) for some in values], [max(some) for some in values])
@@ -127,9 +127,11 @@ def _line(label: str, look: Look, points: Sequence[tuple[float, list[float]]]) -
 # ---- charts ----
 
 
-def rows_chart(lines: Lines, title: str) -> Figure:
-    """mAP against rows."""
+def rows_chart(lines: Lines, title: str, changes: Iterable[int] = ()) -> Figure:
+    """mAP against rows; where the stream changes there are upright lines."""
     figure, axes = _chart(title, "rows learnt", "mean average precision")
+    for rows in changes:
+        axes.axvline(rows, color=INK, alpha=0.55, linewidth=1, linestyle=(0, (5, 3)), zorder=1)
     _draw(axes, lines)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(_rows))

@@ -1,10 +1,12 @@
-"""The paper's experiments as lists of jobs: data, not code."""
+"""The paper's experiments, and ours with drift, as lists of jobs: data, not code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from stillhash.experiments.drift import parse
 from stillhash.experiments.run import Job
 from stillhash.hashers import METHODS
 
@@ -12,6 +14,14 @@ LENGTHS = (16, 32, 64, 96)
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {  # forms of a method that stand beside it in the tables
     "hmoh": ({}, {"merge": "sum_lsh"}),
 }
+ABLATIONS: tuple[dict[str, Any], ...] = (  # of Tally: one thing at a time
+    {},
+    *({"ridge": ridge} for ridge in (1.0, 100.0)),
+    *({"share": share} for share in (0.5, 1.0)),
+    {"init": "pca-itq"},
+    *({"rarity": rarity} for rarity in (0.25, 0.5)),
+)
+DRIFTS = {"classes": (32, 64), "labels": (32,), "features": (32,), "recurring": (32,)}  # lengths of each scenario
 
 
 def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
@@ -22,6 +32,21 @@ def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
         for bits in LENGTHS
         for method in methods or METHODS
         for params in VARIANTS.get(method, ({},))
+    ]
+
+
+def told(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Every method at every length after an initial stage of 3,000 labelled rows, ten times the paper's."""
+    return [replace(job, first=3000, told=True, checkpoints=1) for job in tables(data, seeds, methods)]
+
+
+def ablation(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """What each part of Tally is worth: one parameter at a time away from its default, 32 and 64 bits."""
+    return [
+        Job("ablation", data, "tally", bits, seed, params, queries=1000, first=3000, told=True)
+        for seed in range(seeds)
+        for bits in (32, 64)
+        for params in ABLATIONS
     ]
 
 
@@ -51,11 +76,34 @@ def quick(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     ]
 
 
+def drift(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Streams that change: new classes, other label frequencies, another sensor, what went coming back."""
+    named, under = parse(data)  # data that names a scenario wants this one only
+    return [
+        Job(
+            "drift",
+            f"drift:{scenario}:{under}",
+            method,
+            bits,
+            seed,
+            checkpoints=10,
+            queries=1000,
+            first=3000,
+            told=True,
+        )
+        for scenario, lengths in DRIFTS.items()
+        if named in (None, scenario)
+        for bits in lengths
+        for seed in range(seeds)
+        for method in methods or METHODS
+    ]
+
+
 def paper(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Everything."""
     return [job for preset in (tables, sweeps, times) for job in preset(data, seeds, methods)]
 
 
 PRESETS: dict[str, Callable[[str, int, tuple[str, ...]], list[Job]]] = {
-    preset.__name__: preset for preset in (paper, tables, sweeps, times, quick)
+    preset.__name__: preset for preset in (paper, tables, told, ablation, sweeps, times, quick, drift)
 }

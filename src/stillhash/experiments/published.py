@@ -18,6 +18,9 @@ from stillhash.errors import InvalidInput
 
 # How methods are shown, and in which order. Presentation only: a method that is not here is shown by its own name.
 NAMES = {
+    "tally": "Tally",
+    "tally-listwise": "Tally, listwise",
+    "tuned": "Tuned",
     "ohsl": "OHSL",
     "ohsl-sym": "OHSL-sym",
     "ohweu": "OHWEU",
@@ -80,7 +83,7 @@ PAPER = {
 }
 
 PARTS = ("learn", "refresh", "encode", "io")  # of the time a run takes
-EXPERIMENTS = ("table", "time", "C", "length")
+EXPERIMENTS = ("table", "time", "C", "length", "drift", "ablation")
 SWEPT = {"C": "C", "length": "target_factor"}  # the parameter that an experiment varies
 # Lines name only parameters that differ from the default, so a line of OHSL may be silent about these.
 DEFAULTS = {method: {"C": 0.01, "target_factor": 3.0} for method in ("ohsl", "ohsl-sym")}
@@ -118,6 +121,10 @@ class Checkpoint:
     versions: dict[str, Any]
     commit: str
     command: str
+    groups: dict[str, float]  # mAP of groups of queries
+    prequential: list[tuple[int, float]]  # mAP of chunks before they were learnt, by rows, since the last checkpoint
+    alarms: list[int]  # rows at which the monitor alarmed so far
+    changes: list[int]  # rows at which the stream changes
 
     @property
     def total(self) -> float:
@@ -231,6 +238,20 @@ def _share(value: Any) -> bool:
     return _amount(value, 1 + 1e-9)  # sums round
 
 
+def _rows(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_whole, value))
+
+
+def _shares(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_share, value.values()))
+
+
+def _curve(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and _whole(pair[0]) and _share(pair[1]) for pair in value
+    )
+
+
 NEEDED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dataset": (_text, "text"),
     "experiment": (lambda value: value in EXPERIMENTS, f"one of {', '.join(EXPERIMENTS)}"),
@@ -255,6 +276,10 @@ OPTIONAL: dict[str, tuple[Callable[[Any], bool], str, Any]] = {
     "versions": (lambda value: isinstance(value, dict), "an object", {}),
     "commit": (_text, "text", ""),
     "command": (_text, "text", ""),
+    "groups": (_shares, "an object of numbers from 0 to 1", {}),
+    "prequential": (_curve, "a list of pairs, of a whole number and a number from 0 to 1", []),
+    "alarms": (_rows, "a list of whole numbers", []),
+    "changes": (_rows, "a list of whole numbers", []),
 }
 
 

@@ -6,7 +6,6 @@ nothing is looked up elsewhere: the same files give the same report.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import statistics
@@ -15,23 +14,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments import figures
+from stillhash.experiments import figures, markdown
+from stillhash.experiments.drift_report import drift
+from stillhash.experiments.markdown import ABSENT, Draw, Section, page, plain
 from stillhash.experiments.published import NAMES, PAPER, PARTS, Checkpoint, Results, Run, Variant, grouped, read
 
 TITLE = "Online hashing: the experiments"
 TIES_MATTER = 0.001  # a difference in mAP by the order of ties that is worth a table
-ABSENT = "—"
 OHSL = Variant("ohsl")
 SAME_CODES = ("ohsl", "ohsl-sym", "oasis", "lego")  # Figure 8: similarities learnt over the same fixed codes
 
 Cells = dict[tuple[Variant, int], list[float]]  # values of the seeds, by variant and code length
-Draw = Callable[[str, str, Figure], str]  # name, title, figure -> Markdown
-Section = list[str]  # blocks of Markdown, the heading first
 
 
 def report(results: Path, out: Path) -> list[Path]:
@@ -54,7 +51,7 @@ def report(results: Path, out: Path) -> list[Path]:
         return f"![{plain(title)}]({svg.name})"
 
     text = "\n\n".join(_blocks(found, draw)) + "\n"
-    pages = {out / "report.md": text, out / "report.html": _page(text, out, drawn)}
+    pages = {out / "report.md": text, out / "report.html": page(TITLE, text, out, drawn)}
     for path, content in pages.items():
         path.write_text(content, encoding="utf-8")
     return [*pages, *written]
@@ -65,7 +62,10 @@ def _blocks(found: Results, draw: Draw) -> list[str]:
     table, time = of.get("table", []), of.get("time", [])
     look = figures.looks(run.variant for run in found.runs)
     sections = [
-        (_quality(table), "Tables 1 and 2: no finished run of experiment `table` with a mAP."),
+        (
+            _quality(table, "Retrieval quality (Tables 1 and 2)"),
+            "Tables 1 and 2: no finished run of experiment `table` with a mAP.",
+        ),
         (_curves(table, look, draw), "Figures 3 and 4: no finished run of experiment `table` with two checkpoints."),
         (_time(time, look, draw), "Figure 5: no finished run of experiment `time`."),
         (_sweep(of.get("C", []), draw, STEP), "Figure 6: no finished runs of experiment `C` at two values of C."),
@@ -78,6 +78,8 @@ def _blocks(found: Results, draw: Draw) -> list[str]:
     ]
     blocks = [f"# {TITLE}", _summary(found)]
     blocks += [block for section, _ in sections for block in section]
+    blocks += _quality(of.get("ablation", []), "What each part of Tally is worth")
+    blocks += drift(of.get("drift", []), look, draw)
     if missing := [f"- {line}" for section, line in sections if not section]:
         blocks += ["## Not in this report", "\n".join(missing)]
     return blocks + _provenance(found)
@@ -96,13 +98,15 @@ def _summary(found: Results) -> str:
 # ---- Tables 1 and 2 ----
 
 
-def _quality(runs: Sequence[Run]) -> Section:
+def _quality(runs: Sequence[Run], heading: str) -> Section:
     blocks: Section = []
     for dataset, group in grouped(runs, lambda run: run.dataset).items():
         cells = _cells(group, lambda at: at.map)
         if not cells:
             continue
-        paper = next((paper for start, paper in PAPER.items() if dataset.lower().startswith(start)), None)
+        as_the_paper = len({run.variant.method for run in group}) > 1 and "initial rows" not in dataset
+        known = (paper for start, paper in PAPER.items() if dataset.lower().startswith(start))
+        paper = next(known, None) if as_the_paper else None
         facts = [
             f"{name}: {_values(values)}."
             for name, values in (
@@ -130,7 +134,7 @@ def _quality(runs: Sequence[Run]) -> Section:
                 "The same with ties counted as every order at once; above they keep the order of the database.",
                 _quality_table(expected, {}),
             ]
-    return ["## Retrieval quality (Tables 1 and 2)", *blocks] if blocks else []
+    return [f"## {heading}", *blocks] if blocks else []
 
 
 def _cells(runs: Iterable[Run], measure: Callable[[Checkpoint], float | None]) -> Cells:
@@ -178,7 +182,7 @@ def _quality_table(cells: Cells, paper: dict[str, dict[int, float]]) -> str:
         [plain(variant.label), *(cell(variant, b) for b in lengths), *(from_paper(variant, b) for b in printed)]
         for variant in sorted(variants, key=lambda variant: variant.place)
     ]
-    return _table(head, rows)
+    return markdown.table(head, rows)
 
 
 # ---- Figures 3 to 8 ----
@@ -312,7 +316,7 @@ def _time_table(runs: Sequence[Run]) -> str:
             ]
         )
     parts = ("learning", "refreshing", "encoding", "I/O")
-    return _table(["", "rows", "total, s", *parts, "R² linear", "R² quadratic", "times OHSL"], rows)
+    return markdown.table(["", "rows", "total, s", *parts, "R² linear", "R² quadratic", "times OHSL"], rows)
 
 
 def _three(value: float) -> str:
@@ -321,10 +325,10 @@ def _three(value: float) -> str:
 
 
 def _speed(table: Sequence[Run], time: Sequence[Run]) -> Section:
-    """Rows a second of learning; from experiment `time` where a dataset has no `table`."""
-    tabled = {run.dataset for run in table}
+    """Rows a second of learning; from experiment `table` where a dataset has no `time`, which runs undisturbed."""
+    timed = {run.dataset for run in time}
     blocks: Section = []
-    both = [*table, *(run for run in time if run.dataset not in tabled)]
+    both = [*time, *(run for run in table if run.dataset not in timed)]
     for dataset, group in grouped(both, lambda run: run.dataset).items():
         cells = _cells(group, lambda at: at.rows / at.seconds["learn"] if at.rows and at.seconds["learn"] else None)
         if not cells:
@@ -337,7 +341,7 @@ def _speed(table: Sequence[Run], time: Sequence[Run]) -> Section:
             ]
             for variant in sorted({variant for variant, _ in cells}, key=lambda variant: variant.place)
         ]
-        blocks += [f"### {plain(dataset)}", _table(["", *(f"{bits} bits" for bits in lengths)], rows)]
+        blocks += [f"### {plain(dataset)}", markdown.table(["", *(f"{bits} bits" for bits in lengths)], rows)]
     note = "Rows a second over the whole stream, learning alone: no refreshing, no encoding, no I/O; mean over seeds."
     return ["## Speed of learning", note, *blocks] if blocks else []
 
@@ -363,7 +367,7 @@ def _provenance(found: Results) -> Section:
         said: list[Mapping[str, Any]] = [getattr(at, attribute) for at in every]
         keys = dict.fromkeys(key for one in said for key in one)
         rows += [[f"{attribute}: {plain(key)}", _values(one[key] for one in said if key in one)] for key in keys]
-    blocks = ["## Where the numbers come from", _reading(found), _table(["", "found"], rows, left=True)]
+    blocks = ["## Where the numbers come from", _reading(found), markdown.table(["", "found"], rows, left=True)]
     if commands := dict.fromkeys(at.command for at in every if at.command):
         blocks += ["Commands:", "\n".join("    " + " ".join(command.split()) for command in commands)]
     if found.unfinished:
@@ -390,52 +394,3 @@ def _values(values: Iterable[Any]) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(str(value))
-
-
-# ---- Markdown and HTML ----
-
-
-def plain(text: str) -> str:
-    """Text as it is, where Markdown or HTML would see marks in it."""
-    text = re.sub(r"([\\`*\[\]<>|&~])", r"\\\1", " ".join(text.split()))
-    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: bool = False) -> str:
-    rule = ["---", *(["---" if left else "---:"] * (len(head) - 1))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
-
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #24292f; --page: #ffffff; --faint: #d0d7de; }
-@media (prefers-color-scheme: dark) { :root { --ink: #dbe1e8; --page: #14181d; --faint: #3a424c; } }
-body { margin: 0 auto; padding: 1rem; max-width: 76rem; color: var(--ink); background: var(--page);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1, h2, h3 { line-height: 1.25; margin: 2rem 0 0.5rem; }
-h2 { border-bottom: 1px solid var(--faint); padding-bottom: 0.3rem; }
-p { max-width: 46rem; }
-p:has(svg) { max-width: none; }
-svg { width: min(100%, 36rem); height: auto; margin: 0.5rem 1rem 0.5rem 0; }
-table { display: block; width: max-content; max-width: 100%; overflow-x: auto; border-collapse: collapse;
-  font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid var(--faint); white-space: nowrap; }
-th:first-child, td:first-child { position: sticky; left: 0; background: var(--page); padding-left: 0; }
-pre { overflow-x: auto; padding: 0.7rem; border: 1px solid var(--faint); border-radius: 0.4rem; font-size: 0.85rem; }
-"""
-
-
-def _page(text: str, folder: Path, titles: Mapping[str, str]) -> str:
-    """The Markdown as one page that needs no other file; `titles` are of the figures, by file."""
-
-    def image(_self: Any, tokens: Sequence[Any], i: int, _options: Any, _env: Any) -> str:
-        name = str(tokens[i].attrs["src"])
-        svg = (folder / name).read_text(encoding="utf-8")
-        return figures.inline(svg, f"{Path(name).stem}-", html.escape(titles[name]))
-
-    markdown = MarkdownIt("commonmark").enable("table")
-    markdown.add_render_rule("image", image)
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{TITLE}</title>\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>{STYLE}</style>\n</head>\n'
-        f"<body>\n{markdown.render(text)}</body>\n</html>\n"
-    )

@@ -24,7 +24,8 @@ import numpy as np
 
 import stillhash
 from stillhash.experiments.bench.timing import machine
-from stillhash.experiments.data import Dataset, open_dataset
+from stillhash.experiments.data import Dataset
+from stillhash.experiments.drift import Watch, by_group, open_stream, parse
 from stillhash.experiments.metrics import Quality, evaluate
 from stillhash.hashers import METHODS
 from stillhash.numeric.checks import Floats
@@ -32,12 +33,15 @@ from stillhash.numeric.codes import width
 from stillhash.search.scan import usable_cores
 
 CHUNK = 1000
-FIRST = 300  # rows of the initial stage
+FIRST = 300  # rows of the paper's initial stage
 
 
 @dataclass(frozen=True)
 class Job:
-    """One pass: `rows` of the stream, measured at `checkpoints` even steps with so many `queries` (None: all)."""
+    """One pass: `rows` of the stream, measured at `checkpoints` even steps with so many `queries` (None: all).
+
+    The initial stage sees the `first` rows, and with `told` their labels too; the paper's has 300 rows without labels.
+    """
 
     experiment: str
     data: str
@@ -49,12 +53,17 @@ class Job:
     queries: int | None = None
     rows: int | None = None
     measure: bool = True
+    first: int = FIRST
+    told: bool = False
 
     @property
     def file(self) -> str:
-        told = json.dumps([self.params, self.queries, self.rows, self.checkpoints], sort_keys=True)
+        stage = [] if (self.first, self.told) == (FIRST, False) else [self.first, self.told]
+        told = json.dumps([self.params, self.queries, self.rows, self.checkpoints, *stage], sort_keys=True)
         key = hashlib.sha256(told.encode()).hexdigest()[:8]
-        return f"{Path(self.data).name}-{self.experiment}-{self.method}-{self.bits}-{self.seed}-{key}.jsonl"
+        scenario, under = parse(self.data)
+        name = Path(under).name + (f"-{scenario}" if scenario else "")
+        return f"{name}-{self.experiment}-{self.method}-{self.bits}-{self.seed}-{key}.jsonl"
 
 
 def run(jobs: list[Job], out: Path, workers: int | None = None, done: Callable[[Job], None] | None = None) -> int:
@@ -81,7 +90,7 @@ def run_job(job: Job, out: Path) -> None:
 @lru_cache(maxsize=1)
 def _opened(data: str) -> Dataset:
     """A worker's jobs are mostly on one dataset."""
-    return open_dataset(data)
+    return open_stream(data)
 
 
 class Clock:
@@ -117,17 +126,18 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
     """
     stream = data.stream[: job.rows]
     asked = data.queries if job.queries is None else data.queries[:: max(1, len(data.queries) // job.queries)]
-    Q, Y = data.read(asked), data.labels[stream]
+    Y, places = data.labels[stream], np.arange(len(stream))
     clock = Clock()
+    watch = Watch(data, stream) if job.experiment == "drift" else None
 
     def read(start: int, stop: int) -> Floats:
         with clock("io"):
-            return data.read(stream[start:stop])
+            return data.read(stream[start:stop], places[start:stop])
 
     hasher = METHODS[job.method](bits=job.bits, random_state=job.seed, **job.params)
-    first = data.read(stream[:FIRST])
+    first = data.read(stream[: job.first], places[: job.first])
     with clock("learn"):
-        hasher.fit(first, Y[:FIRST])
+        hasher.fit(first, Y[: job.first] if job.told else None)
     starts = range(0, len(stream), CHUNK)
     marks = {round(len(starts) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
     about = {
@@ -140,6 +150,8 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
     stale, refreshes = False, 0
     for i, s in enumerate(starts, 1):
         X = read(s, s + CHUNK)
+        if watch:
+            watch.chunk(hasher, X, Y[s : s + CHUNK])
         with clock("learn"):
             hasher.partial_fit(X, Y[s : s + CHUNK])
         stale |= hasher.stale_
@@ -150,31 +162,38 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
         with clock("encode"):
             codes, kept = np.concatenate([codes, hasher.encode(X)]), np.concatenate([kept, hasher.keep(X)])
         if i in marks:
-            quality = _quality(job, hasher, codes, Q, data, asked, stream[: len(codes)])
+            quality = _quality(job, hasher, codes, data, asked, stream[: len(codes)])
+            noted = watch.told() if watch else {}
             final = len(codes) == len(stream)
             told = {"rows": len(codes), "final": final, "seconds": dict(clock.seconds), "refreshes": refreshes}
-            yield {**about, **told, **quality}
+            yield {**about, **told, **quality, **noted}
 
 
-def _quality(
-    job: Job, hasher: Any, codes: Any, Q: Any, data: Dataset, asked: Any, rows: Any
-) -> dict[str, float | None]:
+def _quality(job: Job, hasher: Any, codes: Any, data: Dataset, asked: Any, rows: Any) -> dict[str, Any]:
     if not job.measure:
         return dict.fromkeys(Quality._fields)
-    found = evaluate(hasher.weigh(Q), codes, data.labels[asked], data.labels[rows], threads=1)
-    return found._asdict()
+    weights = hasher.weigh(data.read(asked, len(codes) - 1))  # queries look as the newest row does
+    found = evaluate(weights, codes, data.labels[asked], data.labels[rows], threads=1)._asdict()
+    return found | ({"groups": by_group(data, weights, codes, asked, rows)} if job.experiment == "drift" else {})
 
 
 def _chance(data: Dataset, asked: Any, stream: Any) -> float:
     """The share of relevant items: what a random order would score."""
-    shared = data.labels[asked].astype(np.float32) @ data.labels[stream].astype(np.float32).T
-    return float((shared > 0).mean())
+    return _relevant(data.labels[asked].tobytes(), data.labels[stream].tobytes(), data.labels.shape[1])
+
+
+@lru_cache(maxsize=1)
+def _relevant(asked: bytes, stream: bytes, labels: int) -> float:
+    """The same for all jobs of a dataset."""
+    queries, items = (np.frombuffer(side, np.uint8).reshape(-1, labels).astype(np.float32) for side in (asked, stream))
+    some = (queries[s : s + 64] @ items.T for s in range(0, len(queries), 64))
+    return sum(int(np.count_nonzero(shared)) for shared in some) / (len(queries) * len(items))
 
 
 def _about(job: Job, data: Dataset) -> dict[str, Any]:
     here = machine()
     return {
-        "dataset": data.name,
+        "dataset": data.name + (f", {job.first:,} labelled initial rows" if job.told else ""),
         "experiment": job.experiment,
         "method": job.method,
         "bits": job.bits,

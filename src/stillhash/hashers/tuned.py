@@ -80,7 +80,7 @@ class Tuned(Hasher):
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         method = TUNABLE[self.method]
-        as_they_are = {"center": False, "unit_norm": False, "random_state": self.random_state}
+        as_they_are: dict[str, Any] = {"center": False, "unit_norm": False, "random_state": self.random_state}
         self.candidates_ = [
             method(self.bits, **dict(zip(method.tunable, values, strict=True)), **as_they_are)
             for values in itertools.product(*method.tunable.values())
@@ -148,7 +148,11 @@ class Tuned(Hasher):
     # ---- state ----
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        kept = {"recent": self.recent_, "indptr": self.labels_.indptr, "indices": self.labels_.indices}
+        kept: dict[str, NDArray[Any]] = {
+            "recent": self.recent_,
+            "indptr": self.labels_.indptr,
+            "indices": self.labels_.indices,
+        }
         states = {f"candidate{i}": np.frombuffer(c.state(), np.uint8) for i, c in enumerate(self.candidates_)}
         return {**super()._arrays(), **kept, **states}
 

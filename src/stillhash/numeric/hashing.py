@@ -98,4 +98,4 @@ def predictive_directions(Z: NDArray[np.float64], Y: NDArray[np.float64], most: 
     P = np.linalg.solve(S, Z.T @ Y) if tall else Z.T @ np.linalg.solve(S, Y)  # (D, C)
     _, s, Vt = np.linalg.svd(Z @ P, full_matrices=False)
     rank = int((s > s[0] * 1e-6).sum()) if len(s) and s[0] > 0 else 0
-    return P @ Vt[: min(most, rank)].T
+    return np.asarray(P @ Vt[: min(most, rank)].T)

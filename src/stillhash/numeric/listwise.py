@@ -42,7 +42,7 @@ def gradient(X: Floats, found: Similarity, signs: Floats, shared: NDArray[np.boo
     np.exp(S, out=S)
     S /= S.sum(axis=1, keepdims=True)
     S -= shared / shared.sum(axis=1, keepdims=True, dtype=np.float32)
-    return (X.T @ (S @ signs)) / np.float32(max(1, len(X)))
+    return np.asarray((X.T @ (S @ signs)) / np.float32(max(1, len(X))), np.float32)
 
 
 def loss(X: Floats, found: Similarity, signs: Floats, shared: NDArray[np.bool_]) -> float:

@@ -68,10 +68,11 @@ class Sums:
         if weights is not None:  # half on either side of a product, so that aa and cc stay symmetric to the bit
             Y, a, c = (np.sqrt(weights)[:, None] * side for side in (Y, a, c))
         places = self._places(names)
-        self.aa += sign * (a.T @ a)
-        self.cc += sign * (c.T @ c)
-        self._ay[places] += sign * (Y.T @ a)
-        self._cy[places] += sign * (Y.T @ c)
+        merge = np.add if sign > 0 else np.subtract
+        merge(self.aa, a.T @ a, out=self.aa)
+        merge(self.cc, c.T @ c, out=self.cc)
+        self._ay[places] = merge(self._ay[places], Y.T @ a)
+        self._cy[places] = merge(self._cy[places], Y.T @ c)
 
     def decay(self, factor: float) -> None:
         for array in (self.aa, self.cc, self.ay, self.cy):

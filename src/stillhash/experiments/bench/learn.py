@@ -26,6 +26,7 @@ from stillhash.experiments.bench.timing import (
     silent,
     spread,
 )
+from stillhash.hashers import OHSL, Tally
 from stillhash.numeric import reference
 from stillhash.numeric.checks import Floats
 from stillhash.numeric.codes import sgn
@@ -39,6 +40,7 @@ CLASSES = 80
 EXACT = {"float64": 1e-12, "float32": 1e-5}  # largest difference, relative to the largest entry
 APART = 1e-4  # the same between two float32 learners that have both been rounding for many rounds
 FLOOR_GOALS = {32: "<= 1.8", 64: "<= 1.5", 96: "<= 1.5"}
+SUMS_GOALS = {1280: ">= 0.3", 4096: ">= 0.15"}
 GER_GOALS = {32: ">= 2", 64: ">= 2.5", 96: ">= 3"}
 
 Array = NDArray[Any]
@@ -56,12 +58,20 @@ def run(repeats: int = 15, quick: bool = False, progress: Progress = silent) -> 
             exactness += [{"bits": bits, **compared(X, G, norm)} for norm in NORMS]
         progress(f"b = {bits}: timing")
         rows.append({"bits": bits, **timed(X * np.float32(NORM), G, min(repeats, 3) if quick else repeats)})
+    progress("Tally beside OHSL")
+    methods = [beside(columns, min(repeats, 3) if quick else repeats) for columns in ((256,) if quick else SUMS_GOALS)]
     goals = [
         *(goal(f"difference, {name}", f"<= {most:g}", max(r[name] for r in exactness)) for name, most in EXACT.items()),
         *(goal(f"ours / floor, b = {r['bits']}", FLOOR_GOALS[r["bits"]], r["ours/floor"]["median"]) for r in rows),
         *(goal(f"ger / ours, b = {r['bits']}", GER_GOALS[r["bits"]], r["ger/ours"]["median"]) for r in rows),
+        *(
+            goal(f"speed of Tally / OHSL, D = {r['columns']}", SUMS_GOALS[r["columns"]], r["ohsl/tally"]["median"])
+            for r in methods
+            if r["columns"] in SUMS_GOALS
+        ),
     ]
-    return {"machine": here, "quick": quick, "rows": rows, "exactness": exactness, "goals": goals}
+    found = {"rows": rows, "exactness": exactness, "methods": methods, "goals": goals}
+    return {"machine": here, "quick": quick, **found}
 
 
 def chunk(count: int, columns: int, length: int) -> tuple[Floats, Targets]:
@@ -158,6 +168,23 @@ def timed(X: Floats, G: Targets, repeats: int) -> dict[str, Any]:
     }
 
 
+def beside(columns: int, repeats: int) -> dict[str, Any]:
+    """A chunk learnt by whole methods at 64 bits, pre-processing and encoding included; and what Tally's sums cost."""
+    X, _ = chunk(1000, columns, length=64)
+    Y = np.random.default_rng(0).random((len(X), CLASSES)) < 0.03
+    Y[np.arange(len(X)), np.arange(len(X)) % CLASSES] = True
+    hashers = {"tally": Tally(64).fit(X, Y), "ohsl": OHSL(64).fit(X)}
+    times = interleaved({name: lambda _, h=h: h.partial_fit(X, Y) for name, h in hashers.items()}, repeats)  # type: ignore[misc]
+    solves = interleaved({"solve": lambda _: hashers["tally"].partial_fit(X[:1], Y[:1]).weigh(X[:1])}, min(3, repeats))
+    return {
+        "columns": columns,
+        "rows_per_second": {name: len(X) / median_ms(times, name) * 1e3 for name in times},
+        "ohsl/tally": ratio(times, "ohsl", "tally"),
+        "solve_ms": median_ms(solves, "solve"),
+        "state_bytes": {name: len(h.state()) for name, h in hashers.items()},
+    }
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     print_table(
         console,
@@ -174,6 +201,21 @@ def show(result: dict[str, Any], console: Console) -> None:
         ],
     )
     first = result["rows"][0]
+    print_table(
+        console,
+        "Whole methods, 64 bits, 80 labels: rows/s of partial_fit, one solve for new weights, size of state",
+        ("D", "Tally", "OHSL", "Tally / OHSL", "solve", "Tally, MB", "OHSL, MB"),
+        [
+            (
+                f"{r['columns']}",
+                *(f"{r['rows_per_second'][name]:,.0f}" for name in ("tally", "ohsl")),
+                spread(r["ohsl/tally"]),
+                f"{r['solve_ms']:,.0f} ms",
+                *(f"{r['state_bytes'][name] / 1e6:.1f}" for name in ("tally", "ohsl")),
+            )
+            for r in result["methods"]
+        ],
+    )
     print_table(
         console,
         f"Learning {first['rows']} x {first['columns']}, l = 3b, float32, one thread: ms, and ratios with quartiles",
