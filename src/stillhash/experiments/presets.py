@@ -86,8 +86,8 @@ def drift(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
             method,
             bits,
             seed,
-            checkpoints=10,
-            queries=1000,
+            checkpoints=6,
+            queries=500,
             first=3000,
             told=True,
         )
