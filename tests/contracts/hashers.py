@@ -133,6 +133,27 @@ def test_kept_codes_equal_encode_of_everything_seen(method: type[Hasher]) -> Non
     assert codes.tobytes() == hasher.encode(X).tobytes()
 
 
+def test_codes_stand_still_where_the_method_says_so(method: type[Hasher]) -> None:
+    X, Y = toy()
+    hasher = method(bits=32).fit(X[:300], Y[:300])
+    before = hasher.encode(X)
+    stale = [hasher.partial_fit(X[s : s + 200], Y[s : s + 200]).stale_ for s in range(0, 1200, 200)]
+    if method.still:
+        assert not any(stale) and hasher.encode(X).tobytes() == before.tobytes()
+    elif not any(stale):
+        assert hasher.encode(X).tobytes() == before.tobytes()  # nothing changed without a word
+
+
+def test_an_earlier_model_answers_as_it_did(method: type[Hasher]) -> None:
+    if not method.still:
+        pytest.skip(f"{method.__name__} changes its codes")
+    X, Y = toy()
+    hasher = learnt(method)
+    model, before = hasher.model(), hasher.weigh(X)
+    hasher.partial_fit(X[600:], Y[600:])
+    assert hasher.weigh_by(model, X).tobytes() == before.tobytes()
+
+
 def test_rows_without_labels_teach_nothing(method: type[Hasher]) -> None:
     if not method.supervised:
         pytest.skip(f"{method.__name__} learns without labels")

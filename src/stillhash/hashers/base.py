@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import safetensors
@@ -28,6 +28,14 @@ from stillhash.numeric.labels import Labels, parse_labels
 
 FORMAT = 1  # of state()
 CHUNK = 128  # rows prepared and encoded at a time, so that they stay in the cache
+
+
+class Model(NamedTuple):
+    """What `weigh` knows beyond the hash functions: weights = side(q) @ M + m. Small, immutable, and easily swapped."""
+
+    side: Literal["hamming", "features", "code"]  # what is seen of a query; "hamming" needs no M
+    M: Floats | None = None
+    m: Floats | None = None
 
 
 class OnlineHasher(Protocol):
@@ -50,6 +58,7 @@ class Hasher:
     name: ClassVar[str]  # its key in METHODS, and in saved state
     supervised: ClassVar[bool] = True  # False: it learns from every row, labelled or not
     by_sample: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
+    still: ClassVar[bool] = False  # True: codes never go stale
     tunable: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values that Tuned tries, by parameter
     stale_: bool = False  # whether the last partial_fit changed encode()
 
@@ -115,7 +124,21 @@ class Hasher:
 
     def weigh(self, Q: Any) -> Floats:
         """The weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""
-        return signs(self.encode(Q), self.bits)
+        Q = self._checked(Q)
+        return self.weigh_by(self.model(), Q)
+
+    def model(self) -> Model:
+        """What it has learnt of the similarity so far; plain Hamming ranking if that is nothing."""
+        return Model("hamming")
+
+    def weigh_by(self, model: Model, Q: Any) -> Floats:
+        """The weights of queries by a model of the same hash functions, of another time perhaps."""
+        if model.M is None:
+            return signs(self.encode(Q), self.bits)
+        Q = self._checked(Q)
+        seen = self._prepared(Q) if model.side == "features" else signs(self.encode(Q), self.bits)
+        weights = kernels.project(seen, model.M)
+        return weights if model.m is None else weights + model.m
 
     def keep(self, X: Any) -> Codes:
         """What to keep of rows for `refresh`: their codes, unless the method can do with something that lasts."""

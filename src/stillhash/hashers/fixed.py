@@ -23,6 +23,7 @@ class PCAITQ(LinearHasher):
     """Iterative quantisation of principal components (Gong et al., TPAMI 2013), ranked by Hamming distance."""
 
     name = "pca-itq"
+    still = True
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(pca_itq(X, self.bits, rng))
@@ -32,6 +33,7 @@ class LSH(LinearHasher):
     """Sign random projections (Charikar, STOC 2002), ranked by Hamming distance."""
 
     name = "lsh"
+    still = True
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(lsh(X, self.bits, rng))

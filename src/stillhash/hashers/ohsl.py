@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import LinearHasher, check_shape
+from stillhash.hashers.base import LinearHasher, Model, check_shape
 from stillhash.hashers.fixed import HASH_FUNCTIONS, Init
-from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
 from stillhash.numeric.checks import Floats, check_choice, check_integer, check_number
 from stillhash.numeric.codes import signs
@@ -42,6 +41,7 @@ class OHSL(LinearHasher):
     """
 
     name = "ohsl"
+    still = True
     tunable: ClassVar = {"C": (0.001, 0.01, 0.1), "target_factor": (3, 8)}
 
     def __init__(
@@ -90,11 +90,8 @@ class OHSL(LinearHasher):
         passive_aggressive(self.V_, self._code_side(X), G, self.C, self.norm_power)  # Eqs. 20-21
         self.M_ = self._similarity()  # a new array, so that readers need no lock; stale_ stays False
 
-    def weigh(self, Q: Any) -> Floats:
-        M = getattr(self, "M_", None)
-        if M is None:
-            return super().weigh(Q)
-        return kernels.project(self._query_side(self._prepared(self._checked(Q))), M)  # Eq. 4
+    def model(self) -> Model:
+        return Model("features", self.M_)  # Eq. 4
 
     def _query_side(self, X: Floats) -> Floats:
         """What the similarity sees of a query: here, its features."""
@@ -135,6 +132,9 @@ class OHSLSym(OHSL):
     """
 
     name = "ohsl-sym"
+
+    def model(self) -> Model:
+        return Model("code", self.M_)
 
     def _query_side(self, X: Floats) -> Floats:
         return self._code_side(X)

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.base import LinearHasher, check_shape
-from stillhash.numeric import kernels
+from stillhash.hashers.base import LinearHasher, Model, check_shape
 from stillhash.numeric.blas import one_thread
 from stillhash.numeric.checks import Floats, check_codes, check_integer
 from stillhash.numeric.codes import pack, signs
@@ -124,6 +123,8 @@ class SquareHasher(LinearHasher):
     its partners: one similar and one dissimilar row, drawn from a uniform sample of 1,000 earlier rows.
     """
 
+    still = True
+
     M_: Doubles  # (b, b)
     partners_: Reservoir
 
@@ -144,8 +145,8 @@ class SquareHasher(LinearHasher):
         """Learns from one row and its partners, in place on M."""
         raise NotImplementedError
 
-    def weigh(self, Q: Any) -> Floats:
-        return kernels.project(signs(self.encode(Q), self.bits), self.M_.astype(np.float32))
+    def model(self) -> Model:
+        return Model("code", self.M_.astype(np.float32))
 
     def _signs(self, X: Floats) -> Doubles:
         return signs(self._codes(X), self.bits).astype(np.float64)

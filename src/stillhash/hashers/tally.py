@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import Conflict, InvalidInput
-from stillhash.hashers.base import LinearHasher
-from stillhash.numeric import kernels
+from stillhash.hashers.base import LinearHasher, Model
 from stillhash.numeric.checks import Floats, check_choice, check_integer, check_number
 from stillhash.numeric.codes import signs
 from stillhash.numeric.hashing import label_itq, pca_itq
@@ -45,6 +44,7 @@ class Tally(LinearHasher):
     """
 
     name = "tally"
+    still = True
     tunable: ClassVar = {"ridge": (1.0, 10.0, 100.0), "rarity": (0.0, 0.25), "half_life": (None, 20_000)}
 
     def __init__(
@@ -147,12 +147,9 @@ class Tally(LinearHasher):
 
     # ---- using ----
 
-    def weigh(self, Q: Any) -> Floats:
-        Q = self._checked(Q)
+    def model(self) -> Model:
         found = self._similarity()
-        if found is None:  # nothing learnt yet: Hamming ranking
-            return super().weigh(Q)
-        return kernels.project(self._prepared(Q), found.M) + found.m
+        return Model("hamming") if found is None else Model("features", *found)
 
     def _similarity(self) -> Similarity | None:
         if not self._fresh:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.base import Hasher
+from stillhash.hashers.base import Hasher, Model
 from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.ohsl import OHSL
 from stillhash.hashers.tally import Tally
@@ -47,6 +47,7 @@ class Tuned(Hasher):
 
     name = "tuned"
     by_sample = False
+    still = True
 
     def __init__(
         self,
@@ -141,9 +142,8 @@ class Tuned(Hasher):
     def _codes(self, X: Floats) -> Codes:
         return self.candidates_[0]._codes(X)
 
-    def weigh(self, Q: Any) -> Floats:
-        Q = self._checked(Q)
-        return self.candidates_[0].weigh(self._prepared(Q))
+    def model(self) -> Model:
+        return self.candidates_[0].model()
 
     # ---- state ----
 
