@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from stillhash import errors
+from stillhash.collection import Answer, Collection, Hit, Item, open
 from stillhash.errors import StillhashError
 from stillhash.hashers import DEFAULT_HASHER, LSH, METHODS, OHSL, PCAITQ, OHSLSym, OnlineHasher, Tally, load
 from stillhash.numeric import kernels
@@ -45,8 +46,12 @@ __all__ = [
     "MIWQ",
     "OHSL",
     "PCAITQ",
+    "Answer",
+    "Collection",
+    "Hit",
     "Hits",
     "Index",
+    "Item",
     "OHSLSym",
     "OnlineHasher",
     "Scan",
@@ -56,4 +61,5 @@ __all__ = [
     "errors",
     "info",
     "load",
+    "open",
 ]

@@ -49,3 +49,10 @@ class MissingExtra(StillhashError, ImportError):
 
     status = 501
     exit_code = 6
+
+
+class StoreFailed(StillhashError, OSError):
+    """The disk would not take a write, or gave an error back; nothing of the request was kept."""
+
+    status = 507
+    exit_code = 7

@@ -11,6 +11,7 @@ from stillhash import METHODS, load
 from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import Hasher
+from stillhash.hashers.base import LinearHasher
 from stillhash.numeric.codes import signs
 from tests.toys import toy
 
@@ -152,6 +153,9 @@ def test_an_earlier_model_answers_as_it_did(method: type[Hasher]) -> None:
     model, before = hasher.model(), hasher.weigh(X)
     hasher.partial_fit(X[600:], Y[600:])
     assert hasher.weigh_by(model, X).tobytes() == before.tobytes()
+    bare = LinearHasher.load(hasher.functions().state())
+    assert bare.encode(X).tobytes() == hasher.encode(X).tobytes()
+    assert bare.weigh_by(model, X).tobytes() == before.tobytes()
 
 
 def test_rows_without_labels_teach_nothing(method: type[Hasher]) -> None:

@@ -131,6 +131,9 @@ class Hasher:
         """What it has learnt of the similarity so far; plain Hamming ranking if that is nothing."""
         return Model("hamming")
 
+    def functions(self) -> LinearHasher:
+        raise InvalidInput(f"{type(self).__name__} has no hash functions that stand still")
+
     def weigh_by(self, model: Model, Q: Any) -> Floats:
         """The weights of queries by a model of the same hash functions, of another time perhaps."""
         if model.M is None:
@@ -259,11 +262,20 @@ class Hasher:
 class LinearHasher(Hasher):
     """A method whose code is the sign of linear functions, x~ = sgn(W^T x + t)."""
 
+    name = "linear"
+
     W_: Floats  # (D, b)
     t_: Floats  # (b,)
 
     def _fix(self, functions: HashFunctions) -> None:
         self.W_, self.t_ = functions
+
+    def functions(self) -> LinearHasher:
+        """The hash functions alone: what encodes, and weighs by any model, for as long as codes stand still."""
+        bare = LinearHasher(self.bits, center=self.center, unit_norm=self.unit_norm)
+        bare.mean_, bare.W_, bare.t_ = self.mean_, self.W_, self.t_
+        bare.n_features_in_ = self.n_features_in_
+        return bare
 
     def _codes(self, X: Floats) -> Codes:
         return pack(kernels.project(X, self.W_) + self.t_)  # Eq. 7

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.base import Hasher, Model
+from stillhash.hashers.base import Hasher, LinearHasher, Model
 from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.ohsl import OHSL
 from stillhash.hashers.tally import Tally
@@ -144,6 +144,11 @@ class Tuned(Hasher):
 
     def model(self) -> Model:
         return self.candidates_[0].model()
+
+    def functions(self) -> LinearHasher:
+        bare = self.candidates_[0].functions()  # these see rows that are prepared already
+        bare.center, bare.unit_norm, bare.mean_ = self.center, self.unit_norm, self.mean_
+        return bare
 
     # ---- state ----
 

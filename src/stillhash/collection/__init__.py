@@ -1,0 +1,80 @@
+"""The durable, growing index: `open` a folder, add items, search, and let the similarity learn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stillhash.collection.collection import Collection
+from stillhash.collection.items import Answer, Hit, Item
+from stillhash.collection.store import Store
+from stillhash.errors import Conflict, InvalidInput
+from stillhash.hashers import DEFAULT_HASHER, METHODS
+from stillhash.numeric.checks import check_bits, check_integer
+
+LEAST_INIT = 300
+
+
+def open(
+    path: str | Path,
+    dim: int | None = None,
+    bits: int | None = None,
+    *,
+    method: str = DEFAULT_HASHER.name,
+    params: dict[str, Any] | None = None,
+    init_rows: int = 3000,
+    learn_rows: int = 1000,
+    keep_versions: int = 32,
+    read_only: bool = False,
+) -> Collection:
+    """Opens a collection, or makes a new one if `dim` is given and there is none.
+
+    dim, bits : length of the features, and of the codes (64 if not given). For a collection that is there they may be
+        left out, and must be its own otherwise. All that follows counts for new ones only.
+    method, params : the hasher, by its name in METHODS; one whose codes never go stale.
+    init_rows : rows that the hash functions are fitted on, at least 300; until then search ranks by cosine.
+    learn_rows : labelled rows that make a step of learning, and a version.
+    keep_versions : versions that can be rolled back to.
+    read_only : search beside a process that writes.
+    """
+    path = Path(path)
+    if not (path / "store.db").is_file() and dim is not None and not read_only:
+        settings = {
+            "dim": check_integer(dim, "dim", 1),
+            "bits": check_bits(64 if bits is None else bits),
+            "method": _still(method),
+            "params": _told(params or {}, method),
+            "init_rows": check_integer(init_rows, "init_rows", LEAST_INIT),
+            "learn_rows": check_integer(learn_rows, "learn_rows", 1),
+            "keep_versions": check_integer(keep_versions, "keep_versions", 2),
+        }
+        return Collection(Store.create(path, settings))
+    store = Store(path, writer=not read_only)
+    for name, wanted in (("dim", dim), ("bits", bits)):
+        if wanted is not None and wanted != store.settings[name]:
+            store.close()
+            raise Conflict(f"{name} is {wanted}, but the collection {path.name} has {store.settings[name]}")
+    return Collection(store)
+
+
+def _still(method: str) -> str:
+    if method not in METHODS or not METHODS[method].still:
+        fit = ", ".join(name for name, known in METHODS.items() if known.still)
+        raise InvalidInput(f"method is {method!r}; codes must never go stale, as with {fit}")
+    return method
+
+
+def _told(params: dict[str, Any], method: str) -> dict[str, Any]:
+    known = METHODS[method]._parameters()
+    for name in params:
+        if name not in known or name == "bits":
+            raise InvalidInput(f"params holds {name!r}; {method} has {', '.join(known)}")
+    METHODS[method](**params)._check_parameters()
+    try:
+        return dict(json.loads(json.dumps(params)))
+    except TypeError as error:
+        raise InvalidInput(f"params holds what JSON cannot: {error}") from None
+
+
+__all__ = ["Answer", "Collection", "Hit", "Item", "open"]

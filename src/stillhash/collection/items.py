@@ -1,0 +1,89 @@
+"""What goes in and what comes out: items, hits and answers, and the checks at the door."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stillhash.errors import InvalidInput, WrongType
+from stillhash.numeric.labels import Labels, parse_labels
+
+Id = str | int
+
+
+@dataclass(frozen=True)
+class Item:
+    id: Id
+    labels: list[Any]
+    metadata: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Hit(Item):
+    score: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Hits, best first; the version of the model that ranked them, 0 if nothing is learnt; and how they are ranked."""
+
+    hits: list[Hit]
+    version: int
+    ranking: str
+
+
+def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
+    """Texts, or integers of 64 bits."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise WrongType(f"ids is {ids!r}; a list of texts or integers is wanted")
+    names = [name.item() if isinstance(name, np.generic) else name for name in ids]
+    for name in names:
+        if type(name) not in (str, int):
+            raise WrongType(f"ids holds {name!r}; texts and integers are wanted")
+        if isinstance(name, int) and not -(2**63) <= name < 2**63:
+            raise InvalidInput(f"ids holds {name}; integers of 64 bits are wanted")
+        if isinstance(name, str) and not name.isprintable():
+            raise InvalidInput(f"ids holds {name!r}; texts that can be printed are wanted")
+    if distinct and len(set(names)) != len(names):
+        raise InvalidInput("ids holds an id more than once")
+    return names
+
+
+def check_labels(labels: Any, rows: int) -> list[list[Any]]:
+    """For each row its labels, as JSON can hold them."""
+    parsed = parse_labels(labels, rows, "labels")
+    for name in parsed.names:
+        if type(name) not in (str, int, float):
+            raise WrongType(f"labels holds {name!r}; in a collection, texts and numbers are wanted")
+    return label_lists(parsed)
+
+
+def label_lists(labels: Labels) -> list[list[Any]]:
+    return [labels.row(r) for r in range(len(labels))]
+
+
+def check_metadata(metadata: Any, rows: int) -> list[str | None]:
+    """For each row its metadata as JSON text, or None."""
+    if metadata is None:
+        return [None] * rows
+    if isinstance(metadata, dict) or not isinstance(metadata, Iterable):
+        raise WrongType(
+            f"metadata is {type(metadata).__name__}; a list with a dictionary, or None, for each row is wanted"
+        )
+    told = list(metadata)
+    if len(told) != rows:
+        raise InvalidInput(f"metadata has {len(told)} entries for {rows} ids; one each is wanted")
+    return [None if data is None else _as_json(data) for data in told]
+
+
+def _as_json(data: Any) -> str:
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise WrongType(f"metadata holds {data!r}; dictionaries with texts as keys are wanted")
+    try:
+        return json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"metadata holds {data!r}, which JSON cannot hold: {error}") from None

@@ -1,0 +1,350 @@
+"""The store: one folder, in which SQLite is the commit point and segments hold the codes that are sealed.
+
+    lock            held by the one process that writes
+    store.db        SQLite (WAL, synchronous=FULL): settings, items, the tail of codes, deletions, versions
+    segments/       immutable files of sealed codes (segments.py)
+    learner/        what the latest versions learnt from, to learn on
+
+A write is one transaction; once it returned, it is on disk. `seq` counts them. Rows are numbered in order of arrival
+and a number is never used again, so whoever has seen `seq` n asks only for what came after.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.items import Id, Item
+from stillhash.collection.segments import Segment, read_segment, sync_folder, write_segment
+from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
+from stillhash.numeric.checks import Codes, Floats
+from stillhash.numeric.codes import width
+from stillhash.numeric.kernels import read_tiles
+
+FORMAT = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE items (
+  row INTEGER PRIMARY KEY, id NOT NULL UNIQUE, labels TEXT NOT NULL, metadata TEXT, code BLOB, features BLOB);
+CREATE TABLE dead (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE INDEX dead_by_seq ON dead (seq);
+CREATE TABLE segments (number INTEGER PRIMARY KEY, file TEXT NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE lessons (
+  number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL);
+CREATE TABLE versions (
+  version INTEGER PRIMARY KEY, made TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
+  side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
+"""
+MANY = 500  # parameters in one statement
+
+Numbers = NDArray[np.int64]
+
+
+class Store:
+    def __init__(self, path: Path, *, writer: bool) -> None:
+        self.path = path
+        self._here = threading.local()  # a connection for each thread
+        self._lock: int | None = None
+        if not (path / "store.db").is_file():
+            raise InvalidInput(f"path is {str(path)!r}; there is no collection")
+        if writer:
+            self._lock = _locked(path)
+        found = self.meta(self.connection(), "format")
+        if found != FORMAT:
+            self.close()
+            raise BadState(f"{path.name} has store format {found}; this release reads format {FORMAT}")
+        self.settings: dict[str, Any] = json.loads(self.meta(self.connection(), "settings"))
+
+    @classmethod
+    def create(cls, path: Path, settings: dict[str, Any]) -> Store:
+        """A new store in a folder that is not there yet, or is empty."""
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+        try:
+            if not (path / "store.db").exists():
+                for folder in ("segments", "learner"):
+                    (path / folder).mkdir(exist_ok=True)
+                _begin(path / "store.db.new", settings)
+                (path / "store.db.new").rename(path / "store.db")
+                sync_folder(path)
+                sync_folder(path.parent)
+        finally:
+            os.close(lock)
+        return cls(path, writer=True)
+
+    def close(self) -> None:
+        """Ends this thread's connection, and lets another process write."""
+        if connection := getattr(self._here, "connection", None):
+            connection.close()
+            self._here.connection = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # ---- transactions ----
+
+    def connection(self) -> sqlite3.Connection:
+        if getattr(self._here, "connection", None) is None:
+            self._here.connection = _connected(self.path / "store.db")
+        connection: sqlite3.Connection = self._here.connection
+        return connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """All that is read within is of one moment."""
+        connection = self.connection()
+        connection.execute("BEGIN")
+        try:
+            yield connection
+        finally:
+            connection.execute("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is on disk when this ends, or nothing of it ever was."""
+        if self._lock is None:
+            raise Conflict(f"{self.path.name} is open for reading; open it for writing to change it")
+        connection = self.connection()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'seq'")
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.DatabaseError as error:
+            raise StoreFailed(f"{self.path.name} could not be written: {error}") from error
+
+    def meta(self, connection: sqlite3.Connection, key: str) -> Any:
+        try:
+            found = connection.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise BadState(f"{self.path.name} cannot be read: {error}") from error
+        return None if found is None else found[0]
+
+    def set_meta(self, connection: sqlite3.Connection, key: str, value: Any) -> None:
+        connection.execute(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", [key, value]
+        )
+
+    # ---- items ----
+
+    def insert(
+        self,
+        connection: sqlite3.Connection,
+        ids: list[Id],
+        labels: list[list[Any]],
+        metadata: list[str | None],
+        codes: Codes | None,
+        features: NDArray[np.float32] | None,
+    ) -> range:
+        """Adds items under new row numbers. With no codes yet, they wait with their features."""
+        if there := self.rows_of(connection, ids):
+            name = next(iter(there))
+            raise Conflict(
+                f"ids holds {len(there)} that the collection has already, {name!r} for one; upsert replaces them"
+            )
+        first = self.meta(connection, "next_row")
+        rows = range(first, first + len(ids))
+        blobs, waiting = _blobs(codes, len(ids)), _blobs(features, len(ids))
+        values = zip(rows, ids, map(json.dumps, labels), metadata, blobs, waiting, strict=True)
+        connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", values)
+        self.set_meta(connection, "next_row", rows.stop)
+        return rows
+
+    def rows_of(self, connection: sqlite3.Connection, ids: list[Id]) -> dict[Id, int]:
+        found: dict[Id, int] = {}
+        for some in _some(ids):
+            found.update(connection.execute(f"SELECT id, row FROM items WHERE id IN ({_marks(some)})", some))
+        return found
+
+    def items(self, connection: sqlite3.Connection, rows: Iterable[int]) -> dict[int, Item]:
+        found = {}
+        for some in _some(list(rows)):
+            sql = f"SELECT row, id, labels, metadata FROM items WHERE row IN ({_marks(some)})"
+            for row, id_, labels, metadata in connection.execute(sql, some):
+                found[row] = Item(id_, json.loads(labels), None if metadata is None else json.loads(metadata))
+        return found
+
+    def remove(self, connection: sqlite3.Connection, ids: list[Id]) -> int:
+        rows = list(self.rows_of(connection, ids).values())
+        seq = self.meta(connection, "seq") + 1
+        connection.executemany("INSERT INTO dead VALUES (?, ?)", ((row, seq) for row in rows))
+        for table in ("items", "lessons"):
+            connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
+        return len(rows)
+
+    def matching(self, connection: sqlite3.Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
+        """The rows that meet a condition, as a bitmap."""
+        sql, values = condition
+        found = connection.execute(f"SELECT row FROM items WHERE {sql}", values).fetchall()
+        chosen = np.zeros(self.meta(connection, "next_row"), bool)
+        chosen[np.array(found, np.int64).reshape(-1)] = True
+        return np.packbits(chosen, bitorder="little")
+
+    def waiting(self, connection: sqlite3.Connection) -> tuple[Numbers, Floats]:
+        """The rows that have no codes yet, and their features."""
+        found = connection.execute("SELECT row, features FROM items WHERE features NOT NULL ORDER BY row").fetchall()
+        X = np.frombuffer(b"".join(blob for _, blob in found), np.float32).reshape(len(found), self.settings["dim"])
+        return np.array([row for row, _ in found], np.int64), X
+
+    def count(self, connection: sqlite3.Connection, table: str) -> int:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+    def counts(self, connection: sqlite3.Connection) -> dict[str, int]:
+        """How many there are of everything, and the bytes on disk."""
+        found = {table: self.count(connection, table) for table in ("items", "segments", "lessons", "dead")}
+        parts = {"waiting": "features", "tail": "code"}
+        found |= {name: self.count(connection, f"items WHERE {column} NOT NULL") for name, column in parts.items()}
+        return {**found, "disk_bytes": sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())}
+
+    # ---- codes ----
+
+    def segments(self, connection: sqlite3.Connection) -> list[Segment]:
+        files = connection.execute("SELECT file FROM segments ORDER BY number").fetchall()
+        return [read_segment(self.path / "segments" / file, self.settings["bits"]) for (file,) in files]
+
+    def codes_after(self, connection: sqlite3.Connection, last: int) -> tuple[Numbers, Codes]:
+        """The rows past this one, deleted ones perhaps among them, and their codes."""
+        numbers, codes = [np.empty(0, np.int64)], [np.empty((0, width(self.settings["bits"])), np.uint8)]
+        newer = connection.execute("SELECT file FROM segments WHERE last > ? ORDER BY number", [last]).fetchall()
+        for (file,) in newer:
+            segment = read_segment(self.path / "segments" / file, self.settings["bits"])
+            check_sound(segment)
+            here = segment.row_numbers()
+            late = np.flatnonzero(here > last)
+            numbers.append(here[late])
+            codes.append(read_tiles(segment.tiles, late))
+        tail = self._tail(connection, last)
+        return np.concatenate([*numbers, tail[0]]), np.concatenate([*codes, tail[1]])
+
+    def _tail(self, connection: sqlite3.Connection, last: int = -1) -> tuple[Numbers, Codes]:
+        """The rows past this one whose codes are not sealed."""
+        sql = "SELECT row, code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
+        found = connection.execute(sql, [last]).fetchall()
+        joined = np.frombuffer(b"".join(code for _, code in found), np.uint8)
+        return np.array([row for row, _ in found], np.int64), joined.reshape(len(found), width(self.settings["bits"]))
+
+    def seal(self) -> bool:
+        """Moves the tail of codes into a segment; False if there is none."""
+        connection = self.connection()
+        numbers, codes = self._tail(connection)
+        if not len(numbers):
+            return False
+        number = (connection.execute("SELECT max(number) FROM segments").fetchone()[0] or 0) + 1
+        file = f"{number:08d}.tiles"
+        write_segment(self.path / "segments" / file, codes, numbers, self.settings["bits"])
+        with self.writing() as connection:
+            connection.execute("INSERT INTO segments VALUES (?, ?, ?)", [number, file, int(numbers[-1])])
+            connection.execute("UPDATE items SET code = NULL WHERE row <= ? AND code NOT NULL", [int(numbers[-1])])
+        return True
+
+    def compact(self) -> None:
+        """Rewrites all live codes into one new segment and forgets the deleted rows."""
+        connection = self.connection()
+        numbers, codes = self.codes_after(connection, -1)
+        live = np.array(connection.execute("SELECT row FROM items ORDER BY row").fetchall(), np.int64).reshape(-1)
+        keep = np.isin(numbers, live)
+        number = (connection.execute("SELECT max(number) FROM segments").fetchone()[0] or 0) + 1
+        file, old = f"{number:08d}.tiles", [file for (file,) in connection.execute("SELECT file FROM segments")]
+        if keep.any():
+            write_segment(self.path / "segments" / file, codes[keep], numbers[keep], self.settings["bits"])
+        with self.writing() as connection:
+            connection.execute("DELETE FROM segments")
+            connection.execute("DELETE FROM dead")
+            if keep.any():
+                connection.execute("INSERT INTO segments VALUES (?, ?, ?)", [number, file, int(numbers[keep][-1])])
+                connection.execute("UPDATE items SET code = NULL WHERE code NOT NULL")
+            connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
+        for name in old:
+            (self.path / "segments" / name).unlink(missing_ok=True)
+        connection.execute("VACUUM")
+
+    def verify(self) -> list[str]:
+        """What is wrong with the store, as sentences."""
+        wrong: list[str] = []
+        with self.reading() as connection:
+            try:
+                found = [line for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
+                files = [file for (file,) in connection.execute("SELECT file FROM segments")]
+                live = connection.execute("SELECT row FROM items WHERE features IS NULL").fetchall()
+                coded = [self._tail(connection)[0]]
+            except (sqlite3.DatabaseError, ValueError) as error:
+                return [f"store.db: {error}"]
+        wrong += [f"store.db: {line}" for line in found]
+        for file in files:
+            try:
+                segment = read_segment(self.path / "segments" / file, self.settings["bits"])
+                check_sound(segment)
+                coded.append(segment.row_numbers())
+            except BadState as error:
+                wrong.append(str(error))
+        lost = np.setdiff1d(np.array(live, np.int64).reshape(-1), np.concatenate(coded))
+        if len(lost):
+            wrong.append(f"{len(lost)} items have no code, the one of row {lost[0]} for one")
+        return wrong
+
+
+def check_sound(segment: Segment) -> None:
+    if not segment.sound():
+        raise BadState(f"segment {segment.path.name} is damaged: its content does not match its checksum")
+
+
+def _begin(file: Path, settings: dict[str, Any]) -> None:
+    file.unlink(missing_ok=True)
+    connection = _connected(file)
+    connection.executescript("BEGIN IMMEDIATE;" + SCHEMA)
+    start = {"format": FORMAT, "settings": json.dumps(settings), "seq": 0, "generation": 0, "next_row": 0, "version": 0}
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", start.items())
+    connection.execute("COMMIT")
+    connection.close()  # the last connection leaves no WAL behind
+
+
+def _connected(file: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(file, isolation_level=None, timeout=30)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    except sqlite3.DatabaseError as error:
+        raise BadState(f"{file.parent.name} cannot be opened: {error}") from error
+    return connection
+
+
+def _locked(path: Path) -> int:
+    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise Conflict(
+            f"{path.name} is being written by another process; open it with read_only=True to search"
+        ) from None
+    return handle
+
+
+def _some(values: list[Any]) -> Iterator[list[Any]]:
+    return (values[s : s + MANY] for s in range(0, len(values), MANY))
+
+
+def _marks(values: list[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _blobs(array: NDArray[Any] | None, rows: int) -> list[bytes | None]:
+    if array is None:
+        return [None] * rows
+    data, size = array.tobytes(), array.shape[1] * array.itemsize
+    return [data[s : s + size] for s in range(0, len(data), size)]

@@ -1,0 +1,170 @@
+"""The teacher: fixes the hash functions once, learns what labelled rows teach, and publishes versions.
+
+Labelled rows wait as lessons, on disk, until there are enough for a step; a step, its version and the end of its
+lessons are one transaction. What a version needs to answer is in the store, what a learner needs to learn on is a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from stillhash.collection.segments import write_durably
+from stillhash.collection.store import Store
+from stillhash.errors import BadState, InvalidInput, NotFitted
+from stillhash.hashers import METHODS, Hasher, load
+from stillhash.hashers.base import LinearHasher, Model
+from stillhash.numeric.checks import Floats, check_integer
+
+Connection = sqlite3.Connection
+
+
+class Teacher:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._hasher: Hasher | None = None  # what has learnt; read again whenever a transaction failed
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction in which something may be learnt."""
+        try:
+            with self.store.writing() as connection:
+                yield connection
+        except BaseException:
+            self._hasher = None
+            raise
+        self._tidy()
+
+    def fit(self, connection: Connection, sample: tuple[Floats, list[list[Any]]] | None = None) -> None:
+        """Fixes the hash functions, by a sample or by the first rows that wait; all waiting rows get their codes."""
+        about = self.store.settings
+        waiting = connection.execute(
+            "SELECT row, features, labels FROM items WHERE features NOT NULL ORDER BY row"
+        ).fetchall()
+        X = np.frombuffer(b"".join(blob for _, blob, _ in waiting), np.float32).reshape(-1, about["dim"])
+        if sample is None:
+            sample = X[: about["init_rows"]], [json.loads(told) for _, _, told in waiting[: about["init_rows"]]]
+        if len(sample[0]) < 2:
+            raise NotFitted(f"{len(sample[0])} rows are there; hash functions want at least 2, better thousands")
+        hasher = METHODS[about["method"]](bits=about["bits"], **about["params"]).fit(*sample)
+        codes = zip(hasher.encode(X), waiting, strict=True)
+        coded = ((code.tobytes(), row) for code, (row, _, _) in codes)
+        connection.executemany("UPDATE items SET code = ?, features = NULL WHERE row = ?", coded)
+        functions = hasher.functions().state()
+        self.store.set_meta(connection, "functions", functions)
+        self.store.set_meta(connection, "fingerprint", hashlib.sha256(functions).hexdigest())
+        self._hasher = hasher
+        self.publish(connection, "fit", len(sample[0]))
+        self.lessons(connection)
+
+    def add_lessons(self, connection: Connection, rows: range, X: Floats, labels: list[list[Any]]) -> None:
+        told = ((row, x.tobytes(), json.dumps(named)) for row, x, named in zip(rows, X, labels, strict=True) if named)
+        connection.executemany("INSERT INTO lessons (row, features, labels) VALUES (?, ?, ?)", told)
+
+    def lessons(self, connection: Connection, least: int = 1) -> None:
+        """Learns the lessons that wait, if there are so many, and publishes."""
+        if connection.execute("SELECT count(*) FROM lessons").fetchone()[0] < least:
+            return
+        pending = connection.execute("SELECT features, labels FROM lessons ORDER BY number").fetchall()
+        X = np.frombuffer(b"".join(blob for blob, _ in pending), np.float32).reshape(len(pending), -1)
+        self.hasher(connection).partial_fit(X, [json.loads(told) for _, told in pending])
+        connection.execute("DELETE FROM lessons")
+        self.publish(connection, "learn", len(pending))
+
+    def learn(self, connection: Connection, X: Floats, labels: list[list[Any]]) -> int:
+        """Learns rows that are no items, after those that wait."""
+        self.lessons(connection)
+        self.hasher(connection).partial_fit(X, labels)
+        return self.publish(connection, "learn", sum(map(bool, labels)))
+
+    def rollback(self, connection: Connection, version: int) -> int:
+        model, learner = kept(connection, version), _learner(connection, version)
+        if learner is not None:
+            self._hasher = self._read(learner)
+        return self.publish(connection, f"rollback to {version}", 0, model)
+
+    def publish(self, connection: Connection, kind: str, rows: int, model: Model | None = None) -> int:
+        """Makes what is learnt, or this model, the current version."""
+        version = int(connection.execute("SELECT ifnull(max(version), 0) FROM versions").fetchone()[0]) + 1
+        hasher = self.hasher(connection)
+        model = model or hasher.model()
+        learner = f"{version:08d}.safetensors"
+        write_durably(self.store.path / "learner" / learner, [hasher.state()])
+        made = datetime.now(UTC).isoformat(timespec="milliseconds")
+        values = version, made, kind, rows, None, model.side, _as_bytes(model), learner, "{}"
+        connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        self.store.set_meta(connection, "version", version)
+        forgotten = version - self.store.settings["keep_versions"]
+        connection.execute("DELETE FROM versions WHERE version <= ? AND tag IS NULL", [forgotten])
+        connection.execute("UPDATE versions SET learner = NULL WHERE version < ? AND tag IS NULL", [version - 1])
+        return version
+
+    def hasher(self, connection: Connection) -> Hasher:
+        """What has learnt all that is committed."""
+        if self._hasher is None:
+            learner = _learner(connection, self.store.meta(connection, "version"))
+            if learner is None:
+                raise NotFitted("the hash functions are not fitted yet: add more rows, or call fit")
+            self._hasher = self._read(learner)
+        return self._hasher
+
+    def _read(self, file: str) -> Hasher:
+        try:
+            return load((self.store.path / "learner" / file).read_bytes())
+        except OSError as error:
+            raise BadState(f"learner {file} cannot be read: {error}") from error
+
+    def _tidy(self) -> None:
+        """Drops the files of learners that no version names any more."""
+        named = {
+            name for (name,) in self.store.connection().execute("SELECT learner FROM versions WHERE learner NOT NULL")
+        }
+        for file in (self.store.path / "learner").iterdir():
+            if file.name not in named:
+                file.unlink(missing_ok=True)
+
+
+def functions_of(store: Store, connection: Connection) -> LinearHasher | None:
+    """The fixed hash functions; None while rows wait for them."""
+    state = store.meta(connection, "functions")
+    if state is None:
+        return None
+    if hashlib.sha256(state).hexdigest() != store.meta(connection, "fingerprint"):
+        raise BadState("the hash functions are not those that made the codes: their fingerprint differs")
+    return LinearHasher.load(state)
+
+
+def kept(connection: Connection, version: Any) -> Model:
+    """The model of a version."""
+    check_integer(version, "version", 1)
+    found = connection.execute("SELECT side, model FROM versions WHERE version = ?", [version]).fetchone()
+    if found is None:
+        raise InvalidInput(f"version is {version}; it is not kept, or never was")
+    side, data = found
+    if data is None:
+        return Model(side)
+    try:
+        arrays = safetensors.numpy.load(data)
+        return Model(side, arrays["M"], arrays.get("offset"))
+    except (safetensors.SafetensorError, KeyError) as error:
+        raise BadState(f"version {version} cannot be read: {error}") from error
+
+
+def _learner(connection: Connection, version: int) -> str | None:
+    found = connection.execute("SELECT learner FROM versions WHERE version = ?", [version]).fetchone()
+    return None if found is None else found[0]
+
+
+def _as_bytes(model: Model) -> bytes | None:
+    if model.M is None:
+        return None
+    return safetensors.numpy.save({"M": model.M} if model.m is None else {"M": model.M, "offset": model.m})

@@ -1,0 +1,84 @@
+"""The view: what searches see of the store, kept in memory and brought up to date commit by commit."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from stillhash.collection.store import Store, check_sound
+from stillhash.collection.teacher import functions_of, kept
+from stillhash.hashers.base import LinearHasher, Model
+from stillhash.search import Index
+
+RETRIES = 8  # before a search holds up those who follow new commits
+
+Connection = sqlite3.Connection
+Found = TypeVar("Found")
+
+
+class View:
+    index: Index
+    functions: LinearHasher | None  # None while rows wait for them
+    version: int  # of the model
+    model: Model
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._following = threading.RLock()  # one at a time brings it up to date
+        self._seq = self._generation = self._last = -1
+        self.index = Index(store.settings["bits"])
+        self.functions, self.version, self.model = None, 0, Model("hamming")
+
+    def at_one_moment(self, work: Callable[[Connection], Found]) -> Found:
+        """Does `work` while this view and the store stand at the same commit, from first to last."""
+        for _ in range(RETRIES):
+            with self.store.reading() as connection:
+                seq = self.store.meta(connection, "seq")
+                self._follow(connection, seq)
+                found = work(connection) if self._seq == seq else None
+                if self._seq == seq and found is not None:
+                    return found
+        with self._following, self.store.reading() as connection:
+            self._follow(connection, self.store.meta(connection, "seq"))
+            return work(connection)
+
+    def model_of(self, connection: Connection, version: int | None) -> tuple[int, Model]:
+        if version is None or version == self.version:
+            return self.version, self.model
+        return version, kept(connection, version)
+
+    def _follow(self, connection: Connection, seq: int) -> None:
+        """Brings the view to this commit, unless it is further."""
+        with self._following:
+            if seq <= self._seq:
+                return
+            generation, since = self.store.meta(connection, "generation"), self._seq
+            if generation != self._generation:
+                since = -1
+                self.index, self._last = self._mapped(connection)
+                self._generation = generation
+            numbers, codes = self.store.codes_after(connection, self._last)
+            if len(numbers):
+                self.index.add(codes, numbers)
+                self._last = int(numbers[-1])
+            gone = connection.execute("SELECT row FROM dead WHERE seq > ?", [since]).fetchall()
+            if gone:
+                self.index.remove(np.array(gone, np.int64).reshape(-1))
+            self.functions = self.functions or functions_of(self.store, connection)
+            version = self.store.meta(connection, "version")
+            if version != self.version:
+                self.version, self.model = version, kept(connection, version)
+            self._seq = seq
+
+    def _mapped(self, connection: Connection) -> tuple[Index, int]:
+        """An index over the sealed codes, without a copy, and their last row."""
+        index, last = Index(self.store.settings["bits"]), -1
+        for segment in self.store.segments(connection):
+            check_sound(segment)
+            index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
+            last = int(segment.row_numbers()[-1])
+        return index, last
