@@ -55,7 +55,7 @@ def noisy(X: np.ndarray) -> np.ndarray:
     return np.concatenate([X, 6 * np.random.default_rng(len(X)).standard_normal((len(X), 16))], axis=1)
 
 
-@pytest.mark.parametrize("params", [{}, {"rarity": 0.5, "label_weights": {0: 2.0, 3: 0.0}}])
+@pytest.mark.parametrize("params", [{}, {"rarity": 0.0}, {"rarity": 0.5, "label_weights": {0: 2.0, 3: 0.0}}])
 def test_four_shards_merge_to_one_pass(params: dict[str, object]) -> None:
     whole = fitted(**params).partial_fit(X, Y)
     shards = [fitted(**params).partial_fit(X[s::4], Y[s::4]) for s in range(4)]

@@ -35,7 +35,8 @@ class Tally(LinearHasher):
     ridge : how strongly slopes are held, in units of the mean square of a row. 1 to 30 are alike on the data we have.
     half_life : rows after which a row counts for half; None never forgets.
     label_weights : how much sharing a label counts, by label; 1 for those not named, 0 ignores a label.
-    rarity : labels also weigh by frequency to the power of -rarity; 0.25 to 0.5 favours rare labels.
+    rarity : labels also weigh by their frequency to the power of -rarity, so that one on half of all rows does not drown
+        those on a few; 0 counts them alike, 1 favours rare ones at the cost of the others.
     init : "labels" takes hash functions that predict the labels of the initial sample, where it has any; "pca-itq"
         does without labels, as the paper.
     share : with init="labels", the share of directions that are chosen by the labels.
@@ -45,7 +46,7 @@ class Tally(LinearHasher):
 
     name = "tally"
     still = True
-    tunable: ClassVar = {"ridge": (1.0, 10.0, 100.0), "rarity": (0.0, 0.25), "half_life": (None, 20_000)}
+    tunable: ClassVar = {"ridge": (1.0, 10.0, 100.0), "rarity": (0.0, 0.3), "half_life": (None, 20_000)}
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Tally(LinearHasher):
         ridge: float = 10.0,
         half_life: float | None = None,
         label_weights: Mapping[Hashable, float] | None = None,
-        rarity: float = 0.0,
+        rarity: float = 0.3,
         init: Init = "labels",
         share: float = 0.75,
         center: bool = True,
