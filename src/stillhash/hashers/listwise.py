@@ -20,8 +20,8 @@ from stillhash.numeric.sums import Similarity
 class TallyListwise(Tally):
     """Tally, and a correction to its similarity that is learnt chunk by chunk from the ranking of the latest codes.
 
-    On our data it adds nothing (docs/method.md), and it costs Tally's exactness: the correction depends on the order and
-    the chunks of the stream, is neither merged nor unlearnt, and stays when old rows fade.
+    On our data it adds nothing (docs/method.md), and it costs Tally's exactness: the correction depends on the order
+    and the chunks of the stream, is neither merged nor unlearnt, and stays when old rows fade.
 
     Parameters
     ----------

@@ -16,6 +16,7 @@ from stillhash.numeric.hashing import label_itq, pca_itq
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
 from stillhash.numeric.sums import Similarity, Sums, unit_labels
 
+GONE = 1e-3  # of a row: labels of which less is left, after unlearning or fading, count no more
 Init = Literal["labels", "pca-itq"]
 
 
@@ -35,8 +36,8 @@ class Tally(LinearHasher):
     ridge : how strongly slopes are held, in units of the mean square of a row. 1 to 30 are alike on the data we have.
     half_life : rows after which a row counts for half; None never forgets.
     label_weights : how much sharing a label counts, by label; 1 for those not named, 0 ignores a label.
-    rarity : labels also weigh by their frequency to the power of -rarity, so that one on half of all rows does not drown
-        those on a few; 0 counts them alike, 1 favours rare ones at the cost of the others.
+    rarity : labels also weigh by their frequency to the power of -rarity, so that one on half of all rows does not
+        drown those on a few; 0 counts them alike, 1 favours rare ones at the cost of the others.
     init : "labels" takes hash functions that predict the labels of the initial sample, where it has any; "pca-itq"
         does without labels, as the paper.
     share : with init="labels", the share of directions that are chosen by the labels.
@@ -163,8 +164,9 @@ class Tally(LinearHasher):
             return None
         told = {canonical(label): weight for label, weight in (self.label_weights or {}).items()}
         weights = np.array([told.get(name, 1.0) for name in self.sums_.names], np.float64)
-        frequency = np.maximum(self.sums_.ay[:, 0], 1e-12) / self.sums_.rows
-        return np.asarray(weights * frequency**-self.rarity)
+        mass = self.sums_.ay[:, 0]
+        rare = (np.maximum(mass, GONE) / max(self.sums_.rows, GONE)) ** -self.rarity
+        return np.asarray(np.where(mass > GONE, weights * rare, 0.0))
 
     # ---- state ----
 
