@@ -8,7 +8,8 @@
   recurring  rows of one half of the labels and of the other alternate in four blocks, so that what went comes back
 
 All but classes run over the first 30,000 rows. Halves, gains and offsets follow from a seed that is the same for all
-jobs: the methods meet the same stream. Rows that belong together keep their order. Quality before and after a change is of other rows, so it is for comparing methods.
+jobs: the methods meet the same stream. Rows that belong together keep their order. Quality before and after a change is
+of other rows, so it is for comparing methods.
 """
 
 from __future__ import annotations
