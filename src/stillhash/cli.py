@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,22 +10,25 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 
 import stillhash
+from stillhash import cli_collection, cli_learning
 from stillhash.errors import InvalidInput, MissingExtra, StillhashError
+from stillhash.printing import AsJson, answer, pairs
 
 app = typer.Typer(
     help="Vector search over compact binary codes whose similarity keeps learning.",
+    epilog="To begin: stillhash create films --dim 512, then add films FILE, then search films --vector FILE.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.registered_commands += cli_collection.app.registered_commands + cli_learning.app.registered_commands
 bench = typer.Typer(help="Measure speed, as ratios between contenders in one run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 experiment = typer.Typer(help="Run the paper's experiments, and make its tables and figures.", no_args_is_help=True)
 app.add_typer(experiment, name="experiment")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 def run() -> None:
@@ -34,7 +36,8 @@ def run() -> None:
     try:
         app()
     except StillhashError as error:
-        Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: {error}", highlight=False)
+        told = Text.assemble((type(error).__name__, "bold red"), f": {error}")
+        Console(stderr=True).print(told, soft_wrap=True)
         sys.exit(error.exit_code)
 
 
@@ -46,24 +49,10 @@ def _experiments(name: str, extra: str = "experiments") -> Any:
         raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
 
 
-def _answer(result: dict[str, Any], as_json: bool, show: Any) -> None:
-    if as_json:
-        print(json.dumps(result))
-    else:
-        show(result, Console())
-
-
 @app.command()
 def info(as_json: AsJson = False) -> None:
     """Say which kernels serve on this machine, and the versions."""
-
-    def show(result: dict[str, Any], console: Console) -> None:
-        for key, value in result.items():
-            console.print(
-                f"[bold]{key:>10}[/]  {', '.join(value) if isinstance(value, list) else value}", highlight=False
-            )
-
-    _answer(stillhash.info(), as_json, show)
+    answer(stillhash.info(), as_json, pairs)
 
 
 @app.command()
@@ -77,7 +66,7 @@ def demo(
 ) -> None:
     """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change."""
     room = _experiments("demo")
-    _answer(room.run(scenes, bits, seed, plot, Console(stderr=True), method), as_json, room.show)
+    answer(room.run(scenes, bits, seed, plot, Console(stderr=True), method), as_json, room.show)
 
 
 Repeats = Annotated[int, typer.Option(min=1, help="Timed rounds of each contender.")]
@@ -89,7 +78,7 @@ def _bench(name: str, as_json: bool, **options: Any) -> None:
     room = _experiments(f"bench.{name}", extra="bench")
     with Console(stderr=True).status(f"bench {name}") as status:
         result = room.run(progress=lambda now: status.update(f"bench {name}: {now}"), **options)
-    _answer(result, as_json, room.show)
+    answer(result, as_json, room.show)
 
 
 @bench.command()
@@ -160,7 +149,7 @@ def list_(as_json: AsJson = False) -> None:
             for name, about in things.items():
                 console.print(f"  {name:<9} {about}", highlight=False, soft_wrap=True)
 
-    _answer(result, as_json, show)
+    answer(result, as_json, show)
 
 
 @experiment.command(name="run")

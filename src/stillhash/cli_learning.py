@@ -1,0 +1,141 @@
+"""The commands of collections, learning and upkeep: the verbs of `Collection`, one command each, and no logic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from stillhash import printing
+from stillhash.cli_collection import At, Labels, Rows, Size, current_version, each, opened
+from stillhash.errors import BadState, InvalidInput
+from stillhash.printing import AsJson, answer, sentence
+from stillhash.reading import Chunk, chunks
+
+app = typer.Typer()
+LEARNING, UPKEEP = "Collections: learning", "Collections: upkeep"
+
+Numbered = Annotated[
+    int, typer.Argument(metavar="VERSION", min=1, help="The number of the version.", show_default=False)
+]
+
+
+# ---- learning ----
+
+
+@app.command(rich_help_panel=LEARNING)
+def learn(path: At, file: Rows, labels: Labels = None, chunk: Size = 1000, as_json: AsJson = False) -> None:
+    """Learn from labelled rows that are no items. Each chunk makes a version."""
+    made: list[int] = []
+
+    def step(c: Chunk) -> None:
+        if not any(c.labels):
+            raise InvalidInput("no row has labels; they come with the rows, or from --labels FILE")
+        made.append(collection.learn(c.features, c.labels))
+
+    with opened(path, write=True) as collection:
+        rows = each(chunks(file, collection.dim, chunk, labels=labels), step, "learnt")
+        result = {"rows": rows, "version": current_version(collection), "versions": made}
+    answer(result, as_json, sentence(f"{printing.rows(rows)} learnt; version {result['version']} is current"))
+
+
+@app.command(rich_help_panel=LEARNING)
+def flush(path: At, as_json: AsJson = False) -> None:
+    """Learn the labelled items that wait for a full step."""
+    with opened(path, write=True) as collection:
+        version = collection.flush()
+    answer({"version": version}, as_json, sentence(f"version {version} is current"))
+
+
+@app.command(rich_help_panel=LEARNING)
+def fit(
+    path: At,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A sample, as for add; else the rows that wait.")
+    ] = None,
+    labels: Labels = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fix the hash functions now, for ever, instead of waiting for more rows."""
+    if file is None and labels is not None:
+        raise InvalidInput("--labels is given without a FILE of rows")
+    with opened(path, write=True) as collection:
+        if file is None:
+            collection.fit()
+        else:
+            sample = list(chunks(file, collection.dim, 1000, labels=labels))
+            if not sample:
+                raise InvalidInput(f"{file.name}: there are no rows")
+            told = [one for c in sample for one in c.labels]
+            collection.fit(np.concatenate([c.features for c in sample]), told)
+        version = current_version(collection)
+    answer({"version": version}, as_json, sentence(f"the hash functions are fixed; version {version} is current"))
+
+
+@app.command(rich_help_panel=LEARNING)
+def versions(path: At, as_json: AsJson = False) -> None:
+    """List the versions of the model that are kept."""
+    with opened(path) as collection:
+        found = collection.versions()
+    answer({"versions": found}, as_json, printing.versions)
+
+
+@app.command(rich_help_panel=LEARNING)
+def tag(
+    path: At,
+    version: Numbered,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name from now on.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Name a version; one that has a name is kept."""
+    with opened(path, write=True) as collection:
+        collection.tag(version, name)
+    answer({"version": version, "tag": name}, as_json, sentence(f"version {version} is {name!r} and will be kept"))
+
+
+@app.command(rich_help_panel=LEARNING)
+def rollback(path: At, version: Numbered, as_json: AsJson = False) -> None:
+    """Publish an earlier version anew: the same answers, under a new number."""
+    with opened(path, write=True) as collection:
+        now = collection.rollback(version)
+    told = f"version {now} is current, and answers as version {version} did"
+    answer({"version": now, "rollback_to": version}, as_json, sentence(told))
+
+
+# ---- upkeep ----
+
+
+@app.command(rich_help_panel=UPKEEP)
+def seal(path: At, as_json: AsJson = False) -> None:
+    """Move the latest codes into a segment now; it happens by itself every 131,072 rows."""
+    with opened(path, write=True) as collection:
+        sealed = collection.seal()
+    answer({"sealed": sealed}, as_json, sentence("sealed" if sealed else "nothing to seal"))
+
+
+@app.command(rich_help_panel=UPKEEP)
+def compact(path: At, as_json: AsJson = False) -> None:
+    """Rewrite the codes without deleted rows, which frees their disk and memory."""
+    with opened(path, write=True) as collection:
+        dropped = collection.stats()["dead"]
+        collection.compact()
+    answer({"dropped": dropped}, as_json, sentence(f"compacted; deleted rows dropped: {dropped:,}"))
+
+
+@app.command(rich_help_panel=UPKEEP)
+def stats(path: At, as_json: AsJson = False) -> None:
+    """Say how the collection stands: settings, items, versions, bytes."""
+    with opened(path) as collection:
+        answer(collection.stats(), as_json, printing.pairs)
+
+
+@app.command(rich_help_panel=UPKEEP)
+def verify(path: At, as_json: AsJson = False) -> None:
+    """Check all that is stored, and list what is wrong. The exit code is 5 if anything is."""
+    with opened(path) as collection:
+        problems = collection.verify()
+    answer({"problems": problems}, as_json, sentence("\n".join(problems) or "all is well"))
+    if problems:
+        raise typer.Exit(BadState.exit_code)
