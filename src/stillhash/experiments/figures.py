@@ -30,6 +30,9 @@ GAP = 0.045  # between names of lines, in heights of the axes
 
 # Middle tones, for light and dark; neighbours in a chart differ in marker as well as in hue.
 LOOKS = {
+    "tally": ("#5b3fd6", "*"),
+    "tally-listwise": ("#8f7be8", "1"),
+    "tuned": ("#b04fd0", "H"),
     "ohsl": ("#d1380b", "o"),
     "ohsl-sym": ("#e08a1e", "s"),
     "ohweu": ("#0b6fb8", "^"),
@@ -42,8 +45,9 @@ LOOKS = {
     "oasis": ("#7d55c7", "h"),
     "lego": ("#a39a1a", "p"),
     "pca-itq": ("#6b7280", "d"),
-    "lsh": ("#9aa1ad", "*"),
+    "lsh": ("#9aa1ad", "."),
 }
+BOLD = ("tally", "ohsl")
 SPARE = list(LOOKS.values())
 DASHES = ("-", "--", ":", "-.")
 
@@ -75,7 +79,7 @@ def looks(variants: Iterable[Variant]) -> dict[Variant, Look]:
     for method, group in grouped(sorted(set(variants), key=lambda v: v.place), lambda v: v.method).items():
         colour, marker = LOOKS.get(method) or SPARE[crc32(method.encode()) % len(SPARE)]
         for i, variant in enumerate(group):
-            wide = 2.6 if method == "ohsl" and not variant.params else 1.5
+            wide = 2.6 if method in BOLD and not variant.params else 1.5
             chosen[variant] = Look(colour, marker, DASHES[i % len(DASHES)], wide)
     return chosen
 
