@@ -9,7 +9,7 @@ from typing import Any
 from stillhash.collection.collection import Collection
 from stillhash.collection.items import Answer, Hit, Item
 from stillhash.collection.store import Store
-from stillhash.errors import Conflict, InvalidInput
+from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, METHODS
 from stillhash.numeric.checks import check_bits, check_integer
 
@@ -49,7 +49,10 @@ def open(
             "learn_rows": check_integer(learn_rows, "learn_rows", 1),
             "keep_versions": check_integer(keep_versions, "keep_versions", 2),
         }
-        return Collection(Store.create(path, settings))
+        try:
+            return Collection(Store.create(path, settings))
+        except OSError as error:
+            raise StoreFailed(f"path is {str(path)!r}; a collection cannot be made there: {error}") from error
     store = Store(path, writer=not read_only)
     for name, wanted in (("dim", dim), ("bits", bits)):
         if wanted is not None and wanted != store.settings[name]:

@@ -96,7 +96,8 @@ class Collection:
             if self._view.functions is None:
                 return self._by_cosine(connection, Q, k, allowed)
             named, model = self._view.model_of(connection, version)
-            hits = self._view.index.search(self._view.functions.weigh_by(model, Q), k, allowed=allowed)
+            most = min(k, max(1, len(self._view.index)))
+            hits = self._view.index.search(self._view.functions.weigh_by(model, Q), most, allowed=allowed)
             return self._answers(connection, zip(*hits, strict=True), named, _ranking(model.M is not None))
 
         return self._asked(query, where, found)
@@ -151,6 +152,8 @@ class Collection:
 
     def tag(self, version: int, name: str) -> None:
         """Names a version; one that has a name is kept."""
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise InvalidInput(f"name is {name!r}; a text that can be printed is wanted")
         with self._changing, self._store.writing() as connection:
             kept(connection, version)
             if connection.execute("SELECT 1 FROM versions WHERE tag = ? AND version != ?", [name, version]).fetchone():

@@ -13,14 +13,17 @@ less than a text. A field that is not there equals nothing, and so it is `$ne` t
 from __future__ import annotations
 
 import json
-import math
+import sys
 from typing import Any
 
+from stillhash.collection.items import json_text
 from stillhash.errors import InvalidInput
 
 COMPARED = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
-KINDS = {str: ("text",), int: ("integer", "real"), float: ("integer", "real")}
-DEEPEST = 32
+TEXT, NUMBER = "'text'", "'integer', 'real'"  # as json_type calls them
+KINDS = {str: TEXT, int: NUMBER, float: NUMBER}
+DEEPEST, MOST = 8, 500  # SQLite parses no more than 100 words deep, and takes expressions up to 1,000 deep
+LARGEST = sys.float_info.max
 
 Sql = tuple[str, list[Any]]
 
@@ -31,7 +34,10 @@ def compiled(where: Any, depth: int = 0) -> Sql:
         raise InvalidInput(f"where is {where!r}; a dictionary of conditions is wanted")
     if depth > DEEPEST:
         raise InvalidInput(f"where is nested more than {DEEPEST} deep")
-    return _all([_condition(key, wanted, depth) for key, wanted in where.items()], "AND", "1")
+    sql, values = _all([_condition(key, wanted, depth) for key, wanted in where.items()], "AND", "1")
+    if sql.count(" AND ") + sql.count(" OR ") > MOST:  # no text of the caller's is in it
+        raise InvalidInput(f"where has more than {MOST} conditions; only the list of $in may be longer")
+    return sql, values
 
 
 def _condition(key: str, wanted: Any, depth: int) -> Sql:
@@ -53,46 +59,59 @@ def _condition(key: str, wanted: Any, depth: int) -> Sql:
 
 
 def _field(key: str, name: str, value: Any) -> Sql:
-    path = "$" + "".join(f".{json.dumps(part)}" for part in key.split("."))
+    path = "$" + "".join(f".{_as_json(key, part)}" for part in key.split("."))
     if name == "$exists":
         if not isinstance(value, bool):
             raise InvalidInput(f"where: $exists of {key} is {value!r}; true or false is wanted")
         return f"json_type(metadata, ?) IS {'NOT ' if value else ''}NULL", [path]
     if name == "$in":
-        return _all([_equal(path, key, each) for each in _listed(key, value)], "OR", "0")
+        return _among(path, key, _listed(key, value))
     if name == "$eq":
-        return _equal(path, key, value)
+        return _among(path, key, [value])
     if name == "$ne":
-        sql, values = _equal(path, key, value)
+        sql, values = _among(path, key, [value])
         return f"NOT ({sql})", values
     if name in COMPARED:
         kinds = KINDS.get(type(value))
         if kinds is None:
             raise InvalidInput(f"where: {name} of {key} is {value!r}; a number or a text is wanted")
-        among = ", ".join(f"'{kind}'" for kind in kinds)
-        compared = f"json_extract(metadata, ?) {COMPARED[name]} ?"
-        return f"(ifnull(json_type(metadata, ?), '') IN ({among}) AND {compared})", [path, path, _number(key, value)]
+        compared = f"json_extract(metadata, ?) {COMPARED[name]} json_extract(?, '$')"
+        return f"({_is(kinds)} AND {compared})", [path, path, _as_json(key, value)]
     raise InvalidInput(f"where: {name} is not known; known are $eq, $ne, $in, $exists, {', '.join(COMPARED)}")
 
 
-def _equal(path: str, key: str, value: Any) -> Sql:
-    if value is None or isinstance(value, bool):
-        return "ifnull(json_type(metadata, ?), '') = ?", [path, json.dumps(value)]
-    kinds = KINDS.get(type(value))
-    if kinds is None:
-        raise InvalidInput(f"where: {key} is compared with {value!r}; a number, text, boolean or null is wanted")
-    among = ", ".join(f"'{kind}'" for kind in kinds)
-    sql = f"(ifnull(json_type(metadata, ?), '') IN ({among}) AND json_extract(metadata, ?) = ?)"
-    return sql, [path, path, _number(key, value)]
+def _among(path: str, key: str, wanted: list[Any]) -> Sql:
+    """Equal to one of these; all of a kind are one list, however many they are."""
+    for value in wanted:
+        if value is not None and type(value) not in (bool, *KINDS):
+            raise InvalidInput(f"where: {key} is compared with {value!r}; a number, text, boolean or null is wanted")
+    parts: list[Sql] = []
+    if words := sorted({json.dumps(value) for value in wanted if type(value) not in KINDS}):
+        parts.append((_is(", ".join(f"'{word}'" for word in words)), [path]))
+    for kinds in (TEXT, NUMBER):
+        if some := [value for value in wanted if KINDS.get(type(value)) == kinds]:
+            sql, value = _one_of(key, some)
+            parts.append((f"({_is(kinds)} AND json_extract(metadata, ?) {sql})", [path, path, value]))
+    return _all(parts, "OR", "0")
+
+
+def _one_of(key: str, wanted: list[Any]) -> tuple[str, str]:
+    if len(wanted) == 1:
+        return "= json_extract(?, '$')", _as_json(key, wanted[0])
+    return "IN (SELECT value FROM json_each(?))", _as_json(key, wanted)
+
+
+def _is(kinds: str) -> str:
+    return f"ifnull(json_type(metadata, ?), '') IN ({kinds})"
 
 
 def _label(key: str, name: str, value: Any) -> Sql:
     if name in ("$eq", "$in"):
         wanted = [value] if name == "$eq" else _listed(key, value)
-        if not all(type(label) in (str, int, float) for label in wanted):
+        if not all(type(label) in KINDS for label in wanted):
             raise InvalidInput(f"where: labels is {value!r}; texts or numbers are wanted")
-        marks = ", ".join("?" * len(wanted))
-        return f"EXISTS (SELECT 1 FROM json_each(labels) WHERE value IN ({marks}))", [_number(key, w) for w in wanted]
+        sql, listed = _one_of(key, wanted)
+        return f"EXISTS (SELECT 1 FROM json_each(labels) WHERE value {sql})", [listed]
     if name == "$ne":
         sql, values = _label(key, "$eq", value)
         return f"NOT {sql}", values
@@ -107,11 +126,16 @@ def _listed(key: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def _number(key: str, value: Any) -> Any:
-    """SQLite's integers have 64 bits; beyond them, and for reals, a double compares."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput(f"where: {key} is compared with {value}; a finite number is wanted")
-    return float(value) if type(value) is int and not -(2**63) <= value < 2**63 else value
+def _as_json(key: str, value: Any) -> str:
+    """As metadata is written, so that SQLite reads the same double, or text, from both."""
+    for number in value if isinstance(value, list) else [value]:
+        if type(number) in (int, float) and not abs(number) <= LARGEST:
+            found = number if isinstance(number, float) else f"an integer beyond {LARGEST:.1e}"
+            raise InvalidInput(f"where: {key} is compared with {found}; a finite number is wanted")
+    try:
+        return json_text(value)
+    except ValueError as error:
+        raise InvalidInput(f"where: {key} is compared with {value!r}, which nothing equals: {error}") from None
 
 
 def _all(parts: list[Sql], word: str, of_none: str) -> Sql:

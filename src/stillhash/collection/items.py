@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
             raise WrongType(f"ids holds {name!r}; texts and integers are wanted")
         if isinstance(name, int) and not -(2**63) <= name < 2**63:
             raise InvalidInput(f"ids holds {name}; integers of 64 bits are wanted")
-        if isinstance(name, str) and not name.isprintable():
+        if isinstance(name, str) and not (name and name.isprintable()):
             raise InvalidInput(f"ids holds {name!r}; texts that can be printed are wanted")
     if distinct and len(set(names)) != len(names):
         raise InvalidInput("ids holds an id more than once")
@@ -59,11 +60,14 @@ def check_labels(labels: Any, rows: int) -> list[list[Any]]:
     for name in parsed.names:
         if type(name) not in (str, int, float):
             raise WrongType(f"labels holds {name!r}; in a collection, texts and numbers are wanted")
+        if isinstance(name, str) and "\0" in name:
+            raise InvalidInput(f"labels holds {name!r}; texts without the character 0 are wanted")
     return label_lists(parsed)
 
 
 def label_lists(labels: Labels) -> list[list[Any]]:
-    return [labels.row(r) for r in range(len(labels))]
+    """Numbers first, then texts, each in order, so that equal sets look alike."""
+    return [sorted(labels.row(r), key=lambda name: (isinstance(name, str), name)) for r in range(len(labels))]
 
 
 def check_metadata(metadata: Any, rows: int) -> list[str | None]:
@@ -84,6 +88,19 @@ def _as_json(data: Any) -> str:
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise WrongType(f"metadata holds {data!r}; dictionaries with texts as keys are wanted")
     try:
-        return json.dumps(data, allow_nan=False)
+        return json_text(data)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"metadata holds {data!r}, which JSON cannot hold: {error}") from None
+        raise InvalidInput(f"metadata holds {data!r}, which cannot be stored: {error}") from None
+    except RecursionError:
+        raise InvalidInput("metadata is nested too deep to be stored") from None
+
+
+def json_text(data: Any) -> str:
+    """JSON as every version of SQLite reads it: with \\u0022 for a quote, which would end a path, and no \\u0000."""
+
+    def escape(found: re.Match[str]) -> str:
+        if found[1] == "u0000":
+            raise ValueError("the character 0 ends a text")
+        return r"\u0022" if found[1] == '"' else found[0]
+
+    return re.sub(r"\\(u0000|.)", escape, json.dumps(data, allow_nan=False))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import BadState
+from stillhash.errors import BadState, StoreFailed
 from stillhash.numeric.checks import Codes
 from stillhash.numeric.codes import TILE, Tiles, to_tiles, width
 
@@ -96,10 +96,11 @@ def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
-    except BaseException:
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StoreFailed(f"{path.name} could not be written: {error}") from error
+    finally:
         unfinished.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

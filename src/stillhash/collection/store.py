@@ -59,11 +59,16 @@ class Store:
             raise InvalidInput(f"path is {str(path)!r}; there is no collection")
         if writer:
             self._lock = _locked(path)
-        found = self.meta(self.connection(), "format")
-        if found != FORMAT:
+        try:
+            found = self.meta(self.connection(), "format")
+            if found != FORMAT:
+                raise BadState(f"{path.name} has store format {found}; this release reads format {FORMAT}")
+            self.settings: dict[str, Any] = json.loads(self.meta(self.connection(), "settings"))
+            if writer:
+                self._tidy()
+        except BaseException:
             self.close()
-            raise BadState(f"{path.name} has store format {found}; this release reads format {FORMAT}")
-        self.settings: dict[str, Any] = json.loads(self.meta(self.connection(), "settings"))
+            raise
 
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any]) -> Store:
@@ -103,17 +108,19 @@ class Store:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """All that is read within is of one moment."""
         connection = self.connection()
-        connection.execute("BEGIN")
         try:
-            yield connection
-        finally:
-            connection.execute("ROLLBACK")
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.DatabaseError as error:
+            raise BadState(f"{self.path.name} cannot be read: {error}") from error
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it is on disk when this ends, or nothing of it ever was."""
-        if self._lock is None:
-            raise Conflict(f"{self.path.name} is open for reading; open it for writing to change it")
+        self._check_writer()
         connection = self.connection()
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -127,6 +134,10 @@ class Store:
                 raise
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{self.path.name} could not be written: {error}") from error
+
+    def _check_writer(self) -> None:
+        if self._lock is None:
+            raise Conflict(f"{self.path.name} is open for reading; open it for writing to change it")
 
     def meta(self, connection: sqlite3.Connection, key: str) -> Any:
         try:
@@ -209,7 +220,7 @@ class Store:
         found = {table: self.count(connection, table) for table in ("items", "segments", "lessons", "dead")}
         parts = {"waiting": "features", "tail": "code"}
         found |= {name: self.count(connection, f"items WHERE {column} NOT NULL") for name, column in parts.items()}
-        return {**found, "disk_bytes": sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())}
+        return {**found, "disk_bytes": sum(map(_size, self.path.rglob("*")))}
 
     # ---- codes ----
 
@@ -240,12 +251,12 @@ class Store:
 
     def seal(self) -> bool:
         """Moves the tail of codes into a segment; False if there is none."""
+        self._check_writer()
         connection = self.connection()
         numbers, codes = self._tail(connection)
         if not len(numbers):
             return False
-        number = (connection.execute("SELECT max(number) FROM segments").fetchone()[0] or 0) + 1
-        file = f"{number:08d}.tiles"
+        number, file = self._next_segment(connection)
         write_segment(self.path / "segments" / file, codes, numbers, self.settings["bits"])
         with self.writing() as connection:
             connection.execute("INSERT INTO segments VALUES (?, ?, ?)", [number, file, int(numbers[-1])])
@@ -254,12 +265,12 @@ class Store:
 
     def compact(self) -> None:
         """Rewrites all live codes into one new segment and forgets the deleted rows."""
+        self._check_writer()
         connection = self.connection()
         numbers, codes = self.codes_after(connection, -1)
         live = np.array(connection.execute("SELECT row FROM items ORDER BY row").fetchall(), np.int64).reshape(-1)
         keep = np.isin(numbers, live)
-        number = (connection.execute("SELECT max(number) FROM segments").fetchone()[0] or 0) + 1
-        file, old = f"{number:08d}.tiles", [file for (file,) in connection.execute("SELECT file FROM segments")]
+        number, file = self._next_segment(connection)
         if keep.any():
             write_segment(self.path / "segments" / file, codes[keep], numbers[keep], self.settings["bits"])
         with self.writing() as connection:
@@ -269,14 +280,32 @@ class Store:
                 connection.execute("INSERT INTO segments VALUES (?, ?, ?)", [number, file, int(numbers[keep][-1])])
                 connection.execute("UPDATE items SET code = NULL WHERE code NOT NULL")
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
-        for name in old:
-            (self.path / "segments" / name).unlink(missing_ok=True)
-        connection.execute("VACUUM")
+        self._tidy()
+        try:
+            connection.execute("VACUUM")
+        except sqlite3.DatabaseError as error:
+            raise StoreFailed(
+                f"{self.path.name} is compacted, but store.db could not be made smaller: {error}"
+            ) from error
+
+    def _next_segment(self, connection: sqlite3.Connection) -> tuple[int, str]:
+        """The number of the commit that is to name it, which no file that a reader may still look for has had."""
+        number = self.meta(connection, "seq") + 1
+        return number, f"{number:08d}.tiles"
+
+    def _tidy(self) -> None:
+        """Drops segments that are not named any more, or never were because a write did not end."""
+        with self.reading() as connection:
+            named = {file for (file,) in connection.execute("SELECT file FROM segments")}
+        for file in (self.path / "segments").iterdir():
+            if file.name not in named:
+                file.unlink(missing_ok=True)
 
     def verify(self) -> list[str]:
         """What is wrong with the store, as sentences."""
         wrong: list[str] = []
         with self.reading() as connection:
+            generation = self.meta(connection, "generation")
             try:
                 found = [line for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
                 files = [file for (file,) in connection.execute("SELECT file FROM segments")]
@@ -295,7 +324,8 @@ class Store:
         lost = np.setdiff1d(np.array(live, np.int64).reshape(-1), np.concatenate(coded))
         if len(lost):
             wrong.append(f"{len(lost)} items have no code, the one of row {lost[0]} for one")
-        return wrong
+        moved = self.meta(self.connection(), "generation") != generation  # another process compacted meanwhile
+        return self.verify() if wrong and moved else wrong
 
 
 def check_sound(segment: Segment) -> None:
@@ -321,6 +351,13 @@ def _connected(file: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         raise BadState(f"{file.parent.name} cannot be opened: {error}") from error
     return connection
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except FileNotFoundError:  # a process that writes tidied up
+        return 0
 
 
 def _locked(path: Path) -> int:

@@ -61,7 +61,7 @@ class Teacher:
         connection.executemany("UPDATE items SET code = ?, features = NULL WHERE row = ?", coded)
         functions = hasher.functions().state()
         self.store.set_meta(connection, "functions", functions)
-        self.store.set_meta(connection, "fingerprint", hashlib.sha256(functions).hexdigest())
+        self.store.set_meta(connection, "fingerprint", _fingerprint(functions))
         self._hasher = hasher
         self.publish(connection, "fit", len(sample[0]))
         self.lessons(connection)
@@ -87,9 +87,10 @@ class Teacher:
         return self.publish(connection, "learn", sum(map(bool, labels)))
 
     def rollback(self, connection: Connection, version: int) -> int:
+        version = _number(version)
         model, learner = kept(connection, version), _learner(connection, version)
         if learner is not None:
-            self._hasher = self._read(learner)
+            self._hasher = self._read(connection, learner)
         return self.publish(connection, f"rollback to {version}", 0, model)
 
     def publish(self, connection: Connection, kind: str, rows: int, model: Model | None = None) -> int:
@@ -114,14 +115,17 @@ class Teacher:
             learner = _learner(connection, self.store.meta(connection, "version"))
             if learner is None:
                 raise NotFitted("the hash functions are not fitted yet: add more rows, or call fit")
-            self._hasher = self._read(learner)
+            self._hasher = self._read(connection, learner)
         return self._hasher
 
-    def _read(self, file: str) -> Hasher:
+    def _read(self, connection: Connection, file: str) -> Hasher:
         try:
-            return load((self.store.path / "learner" / file).read_bytes())
+            hasher = load((self.store.path / "learner" / file).read_bytes())
         except OSError as error:
             raise BadState(f"learner {file} cannot be read: {error}") from error
+        if _fingerprint(hasher.functions().state()) != self.store.meta(connection, "fingerprint"):
+            raise BadState(f"learner {file} has other hash functions than made the codes: their fingerprint differs")
+        return hasher
 
     def _tidy(self) -> None:
         """Drops the files of learners that no version names any more."""
@@ -138,15 +142,14 @@ def functions_of(store: Store, connection: Connection) -> LinearHasher | None:
     state = store.meta(connection, "functions")
     if state is None:
         return None
-    if hashlib.sha256(state).hexdigest() != store.meta(connection, "fingerprint"):
+    if _fingerprint(state) != store.meta(connection, "fingerprint"):
         raise BadState("the hash functions are not those that made the codes: their fingerprint differs")
     return LinearHasher.load(state)
 
 
 def kept(connection: Connection, version: Any) -> Model:
     """The model of a version."""
-    check_integer(version, "version", 1)
-    found = connection.execute("SELECT side, model FROM versions WHERE version = ?", [version]).fetchone()
+    found = connection.execute("SELECT side, model FROM versions WHERE version = ?", [_number(version)]).fetchone()
     if found is None:
         raise InvalidInput(f"version is {version}; it is not kept, or never was")
     side, data = found
@@ -157,6 +160,14 @@ def kept(connection: Connection, version: Any) -> Model:
         return Model(side, arrays["M"], arrays.get("offset"))
     except (safetensors.SafetensorError, KeyError) as error:
         raise BadState(f"version {version} cannot be read: {error}") from error
+
+
+def _fingerprint(functions: bytes) -> str:
+    return hashlib.sha256(functions).hexdigest()
+
+
+def _number(version: Any) -> int:
+    return check_integer(version, "version", 1, 2**63 - 1)
 
 
 def _learner(connection: Connection, version: int) -> str | None:

@@ -1,0 +1,385 @@
+"""A collection: every verb answers as plain Python would, at once and after it was opened again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stillhash
+from stillhash import Item
+from stillhash.errors import Conflict, InvalidInput, NotFitted
+from stillhash.hashers import METHODS
+from tests.collection.begun import BITS, DIM, INIT, LEARN, begin, some_rows
+from tests.collection.plain import Twin, agree
+from tests.toys import toy
+
+QUERIES = toy(4, DIM, 4, seed=77).X
+WHERES: list[Any] = [None, {"odd": True}, {"tone": {"$gte": 0.5}, "labels": "a"}, {"n": 7}, {"n": -1}]
+
+
+def agree_on_all(collection: stillhash.Collection, twin: Twin) -> None:
+    assert collection.count() == len(collection) == len(twin.items)
+    for where in WHERES:
+        agree(collection, twin, QUERIES[0], 7, where)
+    agree(collection, twin, QUERIES[1], 1000)
+
+
+def test_the_verbs_of_items(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    more = some_rows(30, seed=1)
+    assert collection.add([f"t{r}" for r in range(30)], *more) == 30
+    twin.put([f"t{r}" for r in range(30)], *more)
+    agree_on_all(collection, twin)
+    assert collection.upsert(["t3", 5, "new"], more.X[:3], more.labels[:3]) == 3
+    twin.put(["t3", 5, "new"], more.X[:3], more.labels[:3])
+    agree_on_all(collection, twin)
+    assert collection.delete(["t4", 6, "unknown", "6"]) == 2 == twin.delete(["t4", 6])
+    assert collection.delete(["t4", 6]) == 0 == collection.delete([])
+    agree_on_all(collection, twin)
+    assert collection.get(["t4", 7, "t5", "7", 7]) == [
+        None,
+        Item(7, twin.items[7].labels, twin.items[7].metadata),
+        Item("t5", twin.items["t5"].labels, twin.items["t5"].metadata),
+        None,
+        Item(7, twin.items[7].labels, twin.items[7].metadata),
+    ]
+    collection.close()
+    with stillhash.open(tmp_path / "c") as again:
+        agree_on_all(again, twin)
+        assert again.verify() == []
+
+
+def test_texts_and_integers_are_different_ids(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 0)
+    X = some_rows(3).X
+    collection.add([1, "1"], X[:2], metadata=[{"kind": "integer"}, {"kind": "text"}])
+    collection.add(np.array([2, -(2**63), 2**63 - 1]), X)
+    collection.add(np.array(["2", "é 😀", " "]), X)
+    assert [item and item.metadata for item in collection.get([1, "1"])] == [{"kind": "integer"}, {"kind": "text"}]
+    assert collection.delete([1]) == 1
+    names = ["1", "é 😀", -(2**63), " "]
+    assert [item and item.id for item in collection.get([1, *names])] == [None, *names]
+
+
+def test_a_batch_answers_as_its_queries_do_alone(tmp_path: Path) -> None:
+    for rows in (50, 320):
+        collection, _ = begin(tmp_path / str(rows), rows)
+        together = collection.search(QUERIES, 5, where={"odd": True})
+        alone = [collection.search(query.tolist(), 5, where={"odd": True}) for query in QUERIES]
+        assert [[hit.id for hit in one.hits] for one in together] == [[hit.id for hit in one.hits] for one in alone]
+        assert rows == 50 or together == alone  # cosines are equal up to rounding only
+        assert collection.search(np.empty((0, DIM)), 5) == []
+
+
+def test_filters_give_as_many_hits_as_there_are(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    for where in WHERES:
+        matching = len(twin.ranking(QUERIES[0], where))
+        for k in (1, 10, 300, 10**12):
+            assert len(collection.search(QUERIES[0], k, where=where).hits) == min(k, matching)
+
+
+# ---- before the hash functions ----
+
+
+def test_the_first_rows_are_ranked_by_cosine(tmp_path: Path) -> None:
+    """Rows of norm 1 or 2 with entries 0 and +-1: all scores are exact, and many are equal."""
+    rng = np.random.default_rng(5)
+    X = np.zeros((120, DIM), np.float32)
+    for x in X[:-5]:  # the last ones stay zero
+        x[rng.choice(DIM, rng.choice([1, 4]), replace=False)] = rng.choice([-1, 1])
+    collection, twin = begin(tmp_path / "c", 0)
+    rows = some_rows(120)
+    collection.add(list(range(120)), X, rows.labels, rows.metadata)
+    twin.put(range(120), X, rows.labels, rows.metadata)
+    for query in (*X[:5], 3 * X[0], X[-1]):
+        for where in WHERES:
+            agree(collection, twin, query, 9, where)
+        agree(collection, twin, query, 500)
+    answer = collection.search(X[0], 3)
+    assert answer.version == 0
+    assert answer.ranking == f"cosine of raw features: hash functions are fitted at {INIT} rows"
+    with pytest.raises(NotFitted, match="search_range wants hash functions"):
+        collection.search_range(X[0], 0.5)
+
+
+def test_any_features_are_ranked_by_cosine(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c", 200)
+    for query in QUERIES:
+        wanted = twin.ranking(query)
+        hits = collection.search(query, 200).hits
+        np.testing.assert_allclose([hit.score for hit in hits], [score for score, _ in wanted], atol=1e-6)
+        assert {hit.id for hit in hits} == set(range(200))
+        assert max(hit.score for hit in hits) == hits[0].score
+
+
+def test_hash_functions_come_with_the_row_that_completes_the_sample(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c", INIT - 1)
+    assert not collection.stats()["fitted"] and collection.versions() == []
+    assert collection.flush() == 0
+    row = some_rows(1, seed=9)
+    collection.add(["last"], *row)
+    twin.put(["last"], *row)
+    stats = collection.stats()
+    assert stats["fitted"] and (stats["waiting"], stats["lessons"], stats["version"]) == (0, 0, 2)
+    assert [(v["version"], v["kind"], v["current"]) for v in collection.versions()] == [
+        (1, "fit", False),
+        (2, "learn", True),
+    ]
+    agree_on_all(collection, twin)
+
+
+def test_fit_takes_a_sample_or_what_waits(tmp_path: Path) -> None:
+    rows = some_rows(100)
+    by_sample, _ = begin(tmp_path / "sample", 0)
+    by_sample.fit(rows.X, rows.labels)
+    by_sample.add(list(range(100)), *rows)
+    waited, _ = begin(tmp_path / "waited", 0)
+    waited.add(list(range(100)), *rows, learn=False)
+    waited.fit()
+    hasher = METHODS["tally"](bits=BITS).fit(rows.X, rows.labels)
+    twin = Twin(BITS, INIT, 10**6, hasher=hasher)
+    twin.publish(hasher.model())
+    twin.put(range(100), *rows, learn=False)
+    agree_on_all(waited, twin)
+    twin.lessons.update({i: entry for i, entry in twin.items.items() if entry.labels})
+    twin.flush()
+    agree_on_all(by_sample, twin)
+    for collection in (by_sample, waited):
+        with pytest.raises(Conflict, match="fitted already"):
+            collection.fit()
+
+
+def test_fit_wants_rows(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 1)
+    with pytest.raises(NotFitted, match="1 rows are there"):
+        collection.fit()
+    with pytest.raises(InvalidInput, match="features has 1 sample"):
+        collection.fit(QUERIES[:1])
+    with pytest.raises(NotFitted):
+        collection.learn(QUERIES, ["a"] * 4)
+    assert collection.versions() == [] and collection.count() == 1
+
+
+# ---- learning ----
+
+
+def test_lessons_wait_until_there_are_enough(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    for s in range(4):
+        rows = some_rows(25, seed=10 + s)
+        collection.add([f"{s}/{r}" for r in range(25)], *rows)
+        twin.put([f"{s}/{r}" for r in range(25)], *rows)
+        assert collection.stats()["lessons"] == len(twin.lessons) < LEARN
+        assert collection.stats()["version"] == twin.version
+        agree_on_all(collection, twin)
+    gone = next(iter(twin.lessons))
+    collection.delete([gone])
+    twin.delete([gone])
+    assert collection.flush() == twin.flush() == collection.flush()
+    agree_on_all(collection, twin)
+
+
+def test_items_need_not_teach(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    before = collection.stats()
+    collection.add([f"t{r}" for r in range(90)], *some_rows(90, seed=3), learn=False)
+    after = collection.stats()
+    assert (after["version"], after["lessons"]) == (before["version"], before["lessons"])
+
+
+def test_learning_from_rows_that_are_no_items(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    rows = some_rows(50, seed=4)
+    before = [hit.score for hit in collection.search(QUERIES[0], 5).hits]
+    assert collection.learn(rows.X, rows.labels) == twin.learn(rows.X, rows.labels)
+    assert collection.learn(rows.X[:10], np.eye(10, 4, dtype=int)) == twin.learn(
+        rows.X[:10], [[r] if r < 4 else [] for r in range(10)]
+    )
+    agree_on_all(collection, twin)
+    assert [hit.score for hit in collection.search(QUERIES[0], 5).hits] != before
+    collection.close()
+    with stillhash.open(tmp_path / "c") as again:
+        agree_on_all(again, twin)
+        assert again.learn(*rows[:2]) == twin.learn(*rows[:2])
+        agree_on_all(again, twin)
+
+
+# ---- versions ----
+
+
+def test_versions_answer_as_they_did(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c", keep_versions=4)
+    answers = {}
+    for s in range(6):
+        rows = some_rows(20, seed=20 + s)
+        version = collection.learn(rows.X, rows.labels)
+        assert version == twin.learn(rows.X, rows.labels)
+        answers[version] = collection.search(QUERIES, 20)
+    assert [v["version"] for v in collection.versions()] == [5, 6, 7, 8]
+    for version in (5, 6, 7, 8):
+        assert collection.search(QUERIES, 20, version=version) == answers[version]
+        agree(collection, twin, QUERIES[0], 9, {"odd": True}, version)
+    with pytest.raises(InvalidInput, match="version is 4; it is not kept"):
+        collection.search(QUERIES, 20, version=4)
+
+
+@pytest.mark.parametrize("back", [1, 2, 5])
+def test_rollback_gives_identical_answers(tmp_path: Path, back: int) -> None:
+    """One, two and five versions back: what was learnt until then is kept for the first alone."""
+    collection, twin = begin(tmp_path / "c")
+    answers = {}
+    for s in range(6):
+        rows = some_rows(20, seed=20 + s)
+        version = collection.learn(rows.X, rows.labels)
+        twin.learn(rows.X, rows.labels)
+        answers[version] = collection.search(QUERIES, 20)
+    wanted = answers[version - back]
+    assert collection.rollback(version - back) == twin.rollback(version - back) == version + 1
+    assert collection.versions()[-1]["kind"] == f"rollback to {version - back}"
+    assert [answer.hits for answer in collection.search(QUERIES, 20)] == [answer.hits for answer in wanted]
+    assert collection.search(QUERIES, 20, version=version) == answers[version]
+    collection.close()
+    with stillhash.open(tmp_path / "c") as again:
+        assert [answer.hits for answer in again.search(QUERIES, 20)] == [answer.hits for answer in wanted]
+        rows = some_rows(20, seed=40)
+        assert again.learn(*rows[:2]) == twin.learn(*rows[:2])
+        agree_on_all(again, twin)
+
+
+def test_a_tag_keeps_a_version_and_what_it_had_learnt(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c", keep_versions=3)
+    collection.tag(2, "good")
+    twin.versions[2].tag = "good"
+    wanted = collection.search(QUERIES, 20)
+    for s in range(5):
+        rows = some_rows(20, seed=20 + s)
+        collection.learn(*rows[:2])
+        twin.learn(*rows[:2])
+    assert [(v["version"], v["tag"]) for v in collection.versions()] == [(2, "good"), (5, None), (6, None), (7, None)]
+    with pytest.raises(Conflict, match="'good', which another version has"):
+        collection.tag(7, "good")
+    collection.tag(2, "better")
+    collection.tag(7, "good")
+    twin.versions[2].tag, twin.versions[7].tag = "better", "good"
+    assert collection.rollback(2) == twin.rollback(2) == 8
+    assert [answer.hits for answer in collection.search(QUERIES, 20)] == [answer.hits for answer in wanted]
+    collection.learn(*rows[:2])
+    twin.learn(*rows[:2])
+    agree_on_all(collection, twin)
+    assert sorted(file.name for file in (tmp_path / "c" / "learner").iterdir()) == [
+        f"{version:08d}.safetensors" for version in (2, 7, 8, 9)
+    ]
+
+
+# ---- upkeep ----
+
+
+def test_sealing_and_compacting_change_no_answer(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    assert collection.seal() and not collection.seal()
+    assert (collection.stats()["segments"], collection.stats()["tail"]) == (1, 0)
+    agree_on_all(collection, twin)
+    for s in range(3):
+        rows = some_rows(30, seed=s)
+        collection.upsert(list(range(s * 20, s * 20 + 30)), *rows)
+        twin.put(range(s * 20, s * 20 + 30), *rows)
+        collection.delete([300 + s])
+        twin.delete([300 + s])
+        assert collection.seal()
+        agree_on_all(collection, twin)
+    stats = collection.stats()
+    assert (stats["segments"], stats["dead"]) == (4, 93)
+    collection.compact()
+    agree_on_all(collection, twin)
+    after = collection.stats()
+    assert (after["segments"], after["dead"], after["items"]) == (1, 0, len(twin.items))
+    assert len(list((tmp_path / "c" / "segments").iterdir())) == 1
+    collection.compact()
+    assert collection.verify() == []
+    collection.close()
+    with stillhash.open(tmp_path / "c") as again:
+        agree_on_all(again, twin)
+
+
+def test_a_collection_may_become_empty_and_fill_again(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    collection.seal()
+    collection.delete(list(range(320)))
+    twin.delete(range(320))
+    agree_on_all(collection, twin)
+    collection.compact()
+    agree_on_all(collection, twin)
+    assert not list((tmp_path / "c" / "segments").iterdir())
+    rows = some_rows(5, seed=8)
+    collection.add(list("abcde"), *rows)
+    twin.put("abcde", *rows)
+    agree_on_all(collection, twin)
+    assert collection.seal() and collection.verify() == []
+    agree_on_all(collection, twin)
+
+
+def test_before_hash_functions_there_is_nothing_to_seal(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c", 50)
+    collection.delete([3])
+    assert not collection.seal()
+    collection.compact()
+    twin.delete([3])
+    assert collection.count() == 49 and collection.verify() == []
+    rows = some_rows(INIT, seed=2)
+    collection.add([f"t{r}" for r in range(INIT)], *rows)
+    twin.put([f"t{r}" for r in range(INIT)], *rows)
+    agree_on_all(collection, twin)
+
+
+def test_a_long_tail_is_sealed_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stillhash.collection.collection.SEAL", 350)
+    collection, twin = begin(tmp_path / "c")
+    rows = some_rows(60, seed=1)
+    collection.add([f"t{r}" for r in range(60)], *rows)
+    twin.put([f"t{r}" for r in range(60)], *rows)
+    assert (collection.stats()["segments"], collection.stats()["tail"]) == (1, 0)
+    agree_on_all(collection, twin)
+
+
+def test_what_is_told_of_it(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    collection.delete([1])
+    stats = collection.stats()
+    told = {"dim": DIM, "bits": BITS, "method": "tally", "init_rows": INIT, "learn_rows": LEARN, "fitted": True}
+    assert stats.items() >= {**told, "items": 319, "tail": 319, "waiting": 0, "dead": 1, "segments": 0}.items()
+    assert stats["disk_bytes"] > 0 < stats["index_bytes"]
+    assert repr(collection) == f"Collection('c', dim={DIM}, bits={BITS}, rows=319)"
+    assert [v["kind"] for v in collection.versions()] == ["fit", "learn"]
+
+
+# ---- methods ----
+
+
+@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.still])
+def test_every_method_whose_codes_stand_still_serves(tmp_path: Path, method: str) -> None:
+    collection, twin = begin(tmp_path / "c", method=method)
+    for s in range(2):
+        rows = some_rows(60, seed=30 + s)
+        collection.upsert([f"t{r}" for r in range(60)], *rows)
+        twin.put([f"t{r}" for r in range(60)], *rows)
+    assert collection.learn(*rows[:2]) == twin.learn(*rows[:2])
+    collection.tag(3, "three")
+    agree_on_all(collection, twin)
+    collection.close()
+    with stillhash.open(tmp_path / "c") as again:
+        agree_on_all(again, twin)
+        assert again.rollback(twin.version - 1) == twin.rollback(twin.version - 1)
+        again.learn(*rows[:2])
+        twin.learn(*rows[:2])
+        agree_on_all(again, twin)
+
+
+@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if not known.still] + ["nonsense", ""])
+def test_other_methods_are_refused(tmp_path: Path, method: str) -> None:
+    with pytest.raises(InvalidInput, match="codes must never go stale"):
+        begin(tmp_path / "c", method=method)
+    assert not (tmp_path / "c").exists()

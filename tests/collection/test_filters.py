@@ -1,0 +1,294 @@
+"""Filters: compiled to SQL, they choose exactly what the same words choose in plain Python."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stillhash.collection.filters import DEEPEST, MOST, compiled
+from stillhash.collection.items import check_labels, check_metadata
+from stillhash.errors import InvalidInput
+from tests.collection.plain import COMPARE, Row, chosen, kind
+
+
+def found_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE TABLE items (row INTEGER PRIMARY KEY, labels TEXT NOT NULL, metadata TEXT)")
+    labels = check_labels([labels for labels, _ in rows], len(rows))
+    metadata = check_metadata([data for _, data in rows], len(rows))
+    stored = zip(range(len(rows)), map(json.dumps, labels), metadata, strict=True)
+    db.executemany("INSERT INTO items VALUES (?, ?, ?)", stored)
+    sql, values = compiled(where)
+    found = [row for (row,) in db.execute(f"SELECT row FROM items WHERE {sql} ORDER BY row", values)]
+    db.close()
+    return found
+
+
+ROWS: list[Row] = [
+    ([], None),
+    (["cat"], {"year": 1999, "author": {"name": "Ann", "born": 1970}, "new": True}),
+    (["cat", "dog"], {"year": 2001.5, "author": {"name": "Bo"}, "new": False}),
+    ([7, 2.5], {"year": "1999", "author": None, "new": None}),
+    (["7"], {"year": [1999], "author": "Ann", "été": "ö😀", 'a"b': 1, "": "empty", "c\\d": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"year": 1999}, [1]),
+        ({"year": 1999.0}, [1]),
+        ({"year": "1999"}, [3]),
+        ({"year": {"$eq": 2001.5}}, [2]),
+        ({"year": {"$ne": 1999}}, [0, 2, 3, 4]),
+        ({"year": {"$gt": 1999}}, [2]),
+        ({"year": {"$gte": 1999}}, [1, 2]),
+        ({"year": {"$lt": 2001.5}}, [1]),
+        ({"year": {"$lte": 2001.5}}, [1, 2]),
+        ({"year": {"$gte": 1990, "$lt": 2000}}, [1]),
+        ({"year": {"$gt": "1998"}}, [3]),
+        ({"year": {"$in": [1999, "1999"]}}, [1, 3]),
+        ({"year": {"$in": (2001.5, None, True)}}, [2]),
+        ({"year": {"$in": []}}, []),
+        ({"year": {"$in": list(range(5000))}}, [1]),
+        ({"new": True}, [1]),
+        ({"new": False}, [2]),
+        ({"new": None}, [3]),
+        ({"new": 1}, []),
+        ({"new": {"$in": [None, True]}}, [1, 3]),
+        ({"new": {"$ne": True}}, [0, 2, 3, 4]),
+        ({"new": {"$exists": True}}, [1, 2, 3]),
+        ({"new": {"$exists": False}}, [0, 4]),
+        ({"author.name": "Ann"}, [1]),
+        ({"author.name": {"$in": ["Ann", "Bo"]}}, [1, 2]),
+        ({"author.born": {"$lt": 2000}}, [1]),
+        ({"author": "Ann"}, [4]),
+        ({"author.name.first": "A"}, []),
+        ({"year.0": 1999}, []),
+        ({"été": "ö😀"}, [4]),
+        ({'a"b': 1}, [4]),
+        ({"": "empty"}, [4]),
+        ({"c\\d": {"$gt": 1}}, [4]),
+        ({"labels": "cat"}, [1, 2]),
+        ({"labels": {"$eq": "dog"}}, [2]),
+        ({"labels": {"$ne": "cat"}}, [0, 3, 4]),
+        ({"labels": {"$in": ["dog", 7]}}, [2, 3]),
+        ({"labels": {"$in": []}}, []),
+        ({"labels": 7}, [3]),
+        ({"labels": 7.0}, [3]),
+        ({"labels": "7"}, [4]),
+        ({"labels": {"$exists": True}}, [1, 2, 3, 4]),
+        ({"labels": {"$exists": False}}, [0]),
+        ({"$and": [{"labels": "cat"}, {"new": True}]}, [1]),
+        ({"$and": []}, [0, 1, 2, 3, 4]),
+        ({"$or": [{"labels": 7}, {"new": True}]}, [1, 3]),
+        ({"$or": []}, []),
+        ({"$not": {"year": {"$exists": True}}}, [0]),
+        ({"$not": {}}, []),
+        ({"labels": "cat", "new": False}, [2]),
+    ],
+)
+def test_examples(where: dict[str, Any], wanted: list[int]) -> None:
+    assert found_by_sql(where, ROWS) == wanted
+    assert [r for r, row in enumerate(ROWS) if chosen(where, row)] == wanted
+
+
+# Few names and values, so that conditions meet what is stored; odd ones among them.
+NAMES = st.sampled_from(
+    ["a", "b", "a b", "é", "😀", 'q"', '"', "'", "\\", '\\"', "$", "[0]", "", "\n", "x\\u0041", "*"]
+)
+KEYS = st.one_of(NAMES, st.text(max_size=3)).filter(lambda name: "." not in name and "\0" not in name)
+TEXTS = st.one_of(st.sampled_from(["", "1", "1.0", "true", "null", "é", "a\\u0041", '"']), st.text(max_size=3)).filter(
+    lambda text: "\0" not in text
+)
+NUMBERS = st.one_of(
+    st.integers(-2, 2),
+    st.sampled_from([0.5, 1.0, -0.0, 1e300, 5e-324, 0.1, 2.0**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 10**30]),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+VALUES = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS)
+METADATA = st.none() | st.dictionaries(
+    KEYS, st.recursive(VALUES, lambda deeper: st.lists(deeper, max_size=2) | st.dictionaries(KEYS, deeper, max_size=2))
+)
+LABELS = st.lists(NUMBERS | TEXTS, max_size=3)
+FIELDS = st.lists(KEYS, min_size=1, max_size=3).map(".".join).filter(lambda key: key[:1] != "$" and key != "labels")
+FIELD_TESTS = st.one_of(
+    VALUES,
+    st.dictionaries(st.sampled_from(["$eq", "$ne"]), VALUES, min_size=1),
+    st.dictionaries(st.sampled_from(list(COMPARE)), NUMBERS | TEXTS, min_size=1),
+    st.builds(dict, **{"$in": st.lists(VALUES, max_size=4)}),
+    st.builds(dict, **{"$exists": st.booleans()}),
+)
+LABEL_TESTS = st.one_of(
+    NUMBERS | TEXTS,
+    st.dictionaries(st.sampled_from(["$eq", "$ne"]), NUMBERS | TEXTS, min_size=1),
+    st.builds(dict, **{"$in": st.lists(NUMBERS | TEXTS, max_size=4)}),
+    st.builds(dict, **{"$exists": st.booleans()}),
+)
+PLAIN = st.dictionaries(FIELDS, FIELD_TESTS, max_size=2) | st.builds(dict, labels=LABEL_TESTS)
+WHERE = st.recursive(
+    PLAIN,
+    lambda deeper: st.one_of(
+        st.dictionaries(st.sampled_from(["$and", "$or"]), st.lists(deeper, max_size=3), min_size=1),
+        st.builds(dict, **{"$not": deeper}),
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[dict[str, Any], list[Row]]:
+    """A condition and rows, most of which hold something under the names that the condition asks for."""
+    where, rows = draw(WHERE), draw(st.lists(st.tuples(LABELS, METADATA), max_size=4))
+    for field, value in asked(where):
+        data: Any = value if draw(st.booleans()) else draw(VALUES)
+        if field == "labels":
+            rows.append(([value] if kind(value) in ("text", "number") else [], None))
+            continue
+        for part in reversed(field.split(".")):
+            data = {part: data}
+        rows.append((draw(LABELS), data))
+    return where, rows
+
+
+def asked(where: dict[str, Any]) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, wanted in where.items():
+        if key.startswith("$"):
+            for part in wanted if isinstance(wanted, list) else [wanted]:
+                found += asked(part)
+        else:
+            tests = wanted if isinstance(wanted, dict) else {"$eq": wanted}
+            found += [(key, each) for v in tests.values() for each in (v if isinstance(v, list) else [v])]
+    return found
+
+
+@settings(max_examples=200)
+@given(questions())
+@example(({"a": 0.30000000000000004}, [([], {"a": 0.30000000000000004})]))
+@example(({"a": {"$gte": 2**63}}, [([], {"a": 2**63}), ([], {"a": 2**63 - 1}), ([], {"a": -(2**63)})]))
+def test_sql_chooses_what_python_does(question: tuple[dict[str, Any], list[Row]]) -> None:
+    where, rows = question
+    assert found_by_sql(where, rows) == [r for r, row in enumerate(rows) if chosen(where, row)]
+
+
+@settings(max_examples=200)
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**200), 2**200))
+def test_every_number_equals_itself(number: float) -> None:
+    rows: list[Row] = [([], {"a": number}), ([], {"a": -number}), ([number], None)]
+    same_sign = [0, 1] if number == 0 else [0]
+    assert found_by_sql({"a": number}, rows) == same_sign
+    assert found_by_sql({"a": {"$gte": number, "$lte": number}}, rows) == same_sign
+    assert found_by_sql({"labels": number}, rows) == [2]
+
+
+# ---- what is refused ----
+
+DEEP: dict[str, Any] = {"a": 1}
+for _ in range(DEEPEST + 1):
+    DEEP = {"$not": DEEP}
+
+
+@pytest.mark.parametrize(
+    ("where", "match"),
+    [
+        ([], r"where is \[\]"),
+        ("a = 1", "where is 'a = 1'"),
+        ({1: 2}, "where is {1: 2}"),
+        ({"$and": {"a": 1}}, r"\$and is {'a': 1}; a list"),
+        ({"$or": "a"}, r"\$or is 'a'; a list"),
+        ({"$or": [1]}, "where is 1"),
+        ({"$not": [{"a": 1}]}, "where is"),
+        ({"$nor": []}, r"\$nor is not known"),
+        ({"$gt": 3}, r"\$gt is not known"),
+        ({"a": {}}, "a is {}"),
+        ({"a": {"b": 1}}, "a is {'b': 1}"),
+        ({"a": {"$gt": 1, "b": 1}}, "a is"),
+        ({"a": {1: 1}}, "a is {1: 1}"),
+        ({"a": {"$regex": "x"}}, r"\$regex is not known"),
+        ({"a": {"$in": 3}}, r"\$in of a is 3; a list"),
+        ({"a": {"$in": "abc"}}, r"\$in of a is 'abc'; a list"),
+        ({"a": {"$in": [[1]]}}, r"a is compared with \[1\]"),
+        ({"a": {"$exists": 1}}, r"\$exists of a is 1"),
+        ({"a": [1, 2]}, r"a is compared with \[1, 2\]"),
+        ({"a": {"$eq": {"b": 1}}}, "a is compared with {'b': 1}"),
+        ({"a": {"$ne": b"x"}}, "a is compared with b'x'"),
+        ({"a": {"$gt": None}}, r"\$gt of a is None"),
+        ({"a": {"$lt": True}}, r"\$lt of a is True"),
+        ({"a": {"$lte": [1]}}, r"\$lte of a is \[1\]"),
+        ({"a": float("nan")}, "a is compared with nan; a finite number"),
+        ({"a": {"$gt": float("inf")}}, "a is compared with inf; a finite number"),
+        ({"a": {"$in": [1, float("-inf")]}}, "a is compared with -inf; a finite number"),
+        ({"a": 10**400}, "a is compared with an integer beyond 1.8e.308"),
+        ({"a": 10**5000}, "a is compared with an integer beyond 1.8e.308"),
+        ({"a": "x\0y"}, "a is compared with .*character 0"),
+        ({"x\0y": 1}, "character 0"),
+        ({"labels": None}, "labels is None"),
+        ({"labels": True}, "labels is True"),
+        ({"labels": ["cat"]}, "labels is"),
+        ({"labels": {"$in": "cat"}}, r"\$in of labels is 'cat'; a list"),
+        ({"labels": {"$in": [["cat"]]}}, "labels is"),
+        ({"labels": {"$gt": 3}}, r"labels does not take \$gt"),
+        ({"labels": {"$exists": 1}}, r"labels does not take \$exists"),
+        ({"labels": float("nan")}, "labels is compared with nan"),
+        (DEEP, "nested more than 8 deep"),
+        ({"$or": [{"a": i} for i in range(MOST + 2)]}, "more than 500 conditions"),
+        ({f"f{i}": {"$exists": True} for i in range(MOST + 2)}, "more than 500 conditions"),
+    ],
+)
+def test_what_is_no_condition_is_refused(where: Any, match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        compiled(where)
+
+
+def test_the_largest_conditions_that_are_taken_run() -> None:
+    wide: dict[str, Any] = {"$or": [{f"f{i}": {"$exists": True}} for i in range(MOST)]}
+    first, last, listed, both = ({"a": {"$in": [1, "a", None], "$lt": 2}} for _ in range(4))
+    for _ in range(DEEPEST):
+        first = {"$not": first, "b": {"$exists": False}, "c": 1}
+        last = {"b": {"$exists": False}, "$not": last}
+        listed = {"b": {"$ne": 1}, "$or": [{"c": 1}, listed]}
+    for _ in range(DEEPEST // 2):
+        both = {"b": {"$exists": False}, "$or": [{"b": {"$ne": 1}}, {"c": {"$ne": 1}, "$not": both}]}
+    rows: list[Row] = [([], {"a": 1}), ([], {"f499": 1}), ([], None)]
+    for where in (wide, first, last, listed, both):
+        assert found_by_sql(where, rows) == [r for r, row in enumerate(rows) if chosen(where, row)]
+
+
+def test_a_text_that_utf8_cannot_hold_is_no_trouble() -> None:
+    rows: list[Row] = [(["\ud800"], {"a": "\ud800", "\udfff": 1}), ([], {"a": "?"})]
+    for where in ({"a": "\ud800"}, {"labels": "\ud800"}, {"\udfff": 1}):
+        assert found_by_sql(where, rows) == [0]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "'; DROP TABLE items; --",
+        '" OR 1=1 --',
+        "') OR ('1'='1",
+        '$."a"',
+        "a') IS NULL OR json_type(metadata, '$",
+        "?",
+        "%",
+    ],
+)
+def test_sql_in_names_and_values_is_inert(attack: str) -> None:
+    rows: list[Row] = [([], {"a": 1}), ([attack], {"a": attack}), ([], {attack.replace(".", "_"): "here"})]
+    name = attack.replace(".", "_")
+    if not name.startswith("$"):
+        assert found_by_sql({name: "here"}, rows) == [2]
+        assert found_by_sql({name: {"$exists": True}}, rows) == [2]
+    assert found_by_sql({"a": attack}, rows) == [1]
+    assert found_by_sql({"a": {"$gte": attack, "$lte": attack}}, rows) == [1]
+    assert found_by_sql({"a": {"$in": [attack, "other"]}}, rows) == [1]
+    assert found_by_sql({"labels": attack}, rows) == [1]
+    with pytest.raises(InvalidInput):
+        compiled({"a": {f"$gt {attack}": 1}})

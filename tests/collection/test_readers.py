@@ -1,0 +1,262 @@
+"""One process writes, others read: they see each commit whole, at once, and cannot write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stillhash
+from stillhash import Collection
+from stillhash.errors import Conflict
+from tests.collection.begun import DIM, begin, copied, some_rows
+from tests.collection.plain import agree
+from tests.toys import toy
+
+QUERIES = toy(2, DIM, 4, seed=77).X
+ROUNDS = 40
+MARKED = [f"m{i}" for i in range(5)]
+
+# Answers each line of its input: with the state it sees, or with what opening for writing gives.
+READER = """
+import json, sys
+import numpy as np
+import stillhash
+
+path, queries = sys.argv[1], np.array(json.loads(sys.argv[2]), np.float32)
+reader = stillhash.open(path, read_only=True)
+print("ready", flush=True)
+for line in sys.stdin:
+    if line == "write\\n":
+        try:
+            stillhash.open(path).close()
+            print(json.dumps("written"), flush=True)
+        except stillhash.errors.Conflict as error:
+            print(json.dumps(str(error)), flush=True)
+        continue
+    answers = reader.search(queries, 500)
+    hits = [[(hit.id, hit.score) for hit in answer.hits] for answer in answers]
+    print(json.dumps([reader.count(), answers[0].version, hits]), flush=True)
+"""
+# Searches until its input ends, and counts answers that are not of one moment.
+LOOKER = """
+import json, sys, threading
+import numpy as np
+import stillhash
+
+path, queries = sys.argv[1], np.array(json.loads(sys.argv[2]), np.float32)
+reader = stillhash.open(path, read_only=True)
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+print("ready", flush=True)
+looks = 0
+while not ended.is_set() or not looks:
+    for answer in reader.search(queries, 10, where={"round": {"$exists": True}}):
+        rounds = [hit.metadata["round"] for hit in answer.hits]
+        assert len(rounds) == 5 and len(set(rounds)) == 1, rounds
+    reader.search(queries, 3)
+    reader.stats()
+    looks += 1
+print(json.dumps(looks), flush=True)
+"""
+
+
+@contextmanager
+def other_process(script: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", script, str(path), json.dumps(QUERIES.tolist())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def asked(process: subprocess.Popen[str], question: str = "state") -> Any:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(question + "\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
+
+
+def seen(collection: Collection) -> Any:
+    answers = collection.search(QUERIES, 500)
+    return [collection.count(), answers[0].version, [[[h.id, h.score] for h in answer.hits] for answer in answers]]
+
+
+def changes(collection: Collection) -> Iterator[Any]:
+    """One of each verb that writes."""
+    rows = some_rows(60, seed=3)
+    yield collection.add([f"t{r}" for r in range(60)], *rows)
+    yield collection.upsert(["t1", "t2", "new"], *some_rows(3, seed=4))
+    yield collection.delete([5, "t5"])
+    yield collection.learn(*rows[:2])
+    yield collection.seal()
+    yield collection.add(["after"], rows.X[:1], [["a"]])
+    yield collection.flush()
+    yield collection.rollback(1)
+    yield collection.compact()
+    yield collection.delete(["new"])
+    yield collection.tag(2, "two")
+
+
+def test_another_process_sees_each_commit(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 299)
+    with other_process(READER, tmp_path / "c") as reader:
+        assert asked(reader)[0] == 299
+        collection.add(["300th"], *some_rows(1))
+        assert asked(reader) == seen(collection)
+        for _ in changes(collection):
+            assert asked(reader) == seen(collection)
+
+
+def test_one_process_writes(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 5)
+    with other_process(READER, tmp_path / "c") as other:
+        assert "c is being written by another process" in asked(other, "write")
+        for settings in ({}, {"dim": DIM}):
+            with pytest.raises(Conflict, match="open it with read_only=True"):
+                stillhash.open(tmp_path / "c", **settings)
+        collection.add(["more"], *some_rows(1))
+        collection.close()
+        assert asked(other, "write") == "written"
+        assert asked(other)[0] == 6
+    with stillhash.open(tmp_path / "c") as again:
+        assert len(again) == 6
+
+
+def test_a_reader_in_this_process_sees_each_commit(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    with stillhash.open(tmp_path / "c", read_only=True) as reader:
+        agree(reader, twin, QUERIES[0])
+        for _ in changes(collection):
+            assert seen(reader) == seen(collection)
+            assert reader.versions() == collection.versions()
+            assert reader.get(["t1", 5]) == collection.get(["t1", 5])
+        assert reader.verify() == []
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    collection.close()
+    with stillhash.open(tmp_path / "c", read_only=True) as reader:
+        before = seen(reader), reader.versions(), set((tmp_path / "c").rglob("*"))
+        X, labels, metadata = some_rows(2)
+        for call in (
+            lambda: reader.add(["a", "b"], X, labels, metadata),
+            lambda: reader.upsert([1, 2], X),
+            lambda: reader.delete([1]),
+            lambda: reader.learn(X, labels),
+            reader.flush,
+            reader.fit,
+            lambda: reader.tag(1, "one"),
+            lambda: reader.rollback(1),
+            reader.seal,
+            reader.compact,
+        ):
+            with pytest.raises(Conflict, match="open for reading"):
+                call()
+        assert (seen(reader), reader.versions(), set((tmp_path / "c").rglob("*"))) == before
+
+
+def test_what_was_closed_cannot_write(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 5)
+    collection.close()
+    collection.close()
+    with pytest.raises(Conflict):
+        collection.add(["a"], *some_rows(1))
+    with stillhash.open(tmp_path / "c") as again:
+        assert len(again) == 5
+
+
+def marked(collection: Collection, number: int) -> None:
+    """Replaces five items by five others, in one commit."""
+    rows = some_rows(5, seed=number)
+    collection.upsert(MARKED, rows.X, rows.labels, [{"round": number}] * 5)
+
+
+def rounds(collection: Collection) -> None:
+    for number in range(ROUNDS):
+        marked(collection, number)
+        if number % 7 == 3:
+            collection.seal()
+        if number % 10 == 9:
+            collection.compact()
+        if number % 13 == 5:
+            collection.learn(*some_rows(5, seed=number)[:2])
+
+
+def test_an_answer_is_of_one_moment_in_another_process(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    marked(collection, 0)
+    with other_process(LOOKER, tmp_path / "c") as looker:
+        rounds(collection)
+        assert looker.stdin is not None and looker.stdout is not None
+        looker.stdin.close()
+        assert int(looker.stdout.readline()) > 0
+        assert looker.wait() == 0
+
+
+def test_an_answer_is_of_one_moment_in_other_threads(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    marked(collection, 0)
+    stop, wrong, looks = threading.Event(), list[Any](), [0, 0, 0]
+
+    def look(thread: int) -> None:
+        try:
+            while not stop.is_set() or not looks[thread]:
+                for answer in collection.search(QUERIES, 10, where={"round": {"$exists": True}}):
+                    found = {hit.metadata["round"] for hit in answer.hits if hit.metadata}
+                    if len(answer.hits) != 5 or len(found) != 1:
+                        wrong.append(answer)
+                version = collection.search(QUERIES[0], 500).version
+                assert collection.stats()["version"] >= version
+                looks[thread] += 1
+        except BaseException as error:
+            wrong.append(error)
+            raise
+
+    threads = [threading.Thread(target=look, args=(thread,)) for thread in range(3)]
+    for thread in threads:
+        thread.start()
+    rounds(collection)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong and min(looks) > 0
+
+
+def test_threads_write_one_after_the_other(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    rows = some_rows(40, seed=6)
+
+    def write(thread: int) -> None:
+        for r in range(10):
+            collection.add([f"{thread}/{r}"], rows.X[r : r + 1], rows.labels[r : r + 1])
+        collection.learn(*rows[:2])
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(collection) == 360 and collection.verify() == []
+    assert len(collection.search(QUERIES[0], 1000).hits) == 360
+    assert np.all(np.diff([v["version"] for v in collection.versions()]) == 1)
+
+
+def test_a_copy_of_a_closed_collection_is_one(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    collection.seal()
+    collection.close()
+    with stillhash.open(copied(tmp_path / "c", tmp_path / "d")) as copy, stillhash.open(tmp_path / "c") as original:
+        original.delete([1])
+        agree(copy, twin, QUERIES[0], 500)

@@ -1,0 +1,198 @@
+"""Segments: what was written comes back, or an error does; never other codes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stillhash.collection.segments import HEADER, START, Segment, read_segment, write_durably, write_segment
+from stillhash.errors import BadState, StoreFailed
+from stillhash.numeric.codes import from_tiles
+from tests.contracts.searchers import random_codes
+
+SIZES, BITS = (1, 1023, 1024, 1025, 3000), (8, 13, 64, 100)
+
+
+def numbered(rng: np.random.Generator, rows: int, *, gappy: bool) -> np.ndarray:
+    start = int(rng.integers(0, 1000))
+    gaps = rng.integers(1, 5, rows) if gappy else np.ones(rows, np.int64)
+    return start + np.cumsum(gaps)
+
+
+def written(path: Path, rows: int, bits: int, *, gappy: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    codes, numbers = random_codes(rng, rows, bits), numbered(rng, rows, gappy=gappy)
+    write_segment(path, codes, numbers, bits)
+    return codes, numbers
+
+
+@pytest.mark.parametrize("gappy", [False, True])
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("rows", SIZES)
+def test_a_segment_comes_back_as_it_was_written(tmp_path: Path, rows: int, bits: int, gappy: bool) -> None:
+    path = tmp_path / "one.tiles"
+    codes, numbers = written(path, rows, bits, gappy=gappy)
+    segment = read_segment(path, bits)
+    assert (segment.bits, segment.rows) == (bits, rows) and segment.sound()
+    np.testing.assert_array_equal(from_tiles(segment.tiles, rows), codes)
+    np.testing.assert_array_equal(segment.row_numbers(), numbers)
+    assert (segment.numbers is None) == (not gappy or rows == 1)
+    assert [file.name for file in tmp_path.iterdir()] == ["one.tiles"]
+
+
+def test_it_is_mapped_and_cannot_be_written_to(tmp_path: Path) -> None:
+    written(tmp_path / "one.tiles", 1500, 64, gappy=True)
+    segment = read_segment(tmp_path / "one.tiles", 64)
+    assert isinstance(segment.tiles, np.memmap) and isinstance(segment.numbers, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        segment.tiles[0, 0, 0] = 1
+
+
+# ---- whole or not at all ----
+
+
+class Tired:
+    """Parts of which the last cannot be had: what was written so far must not stay."""
+
+    def __init__(self, parts: list[bytes], error: BaseException) -> None:
+        self.parts, self.error = parts, error
+
+    def __iter__(self) -> Any:
+        yield from self.parts
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(OSError(errno.ENOSPC, "full"), StoreFailed), (KeyboardInterrupt(), KeyboardInterrupt)]
+)
+@pytest.mark.parametrize("before", [None, b"what was there"])
+def test_a_failure_in_the_middle_leaves_nothing(
+    tmp_path: Path, error: BaseException, raised: type[BaseException], before: bytes | None
+) -> None:
+    path = tmp_path / "one.tiles"
+    if before is not None:
+        path.write_bytes(before)
+    with pytest.raises(raised):
+        write_durably(path, Tired([b"a" * 100_000, b"b"], error))
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == ([] if before is None else [before])
+
+
+@pytest.mark.parametrize("room", [0, 2000, START, START + 5000])
+def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, room: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(StoreFailed, match=r"one\.tiles could not be written: .*File too large"):
+            written(tmp_path / "one.tiles", 1500, 64, gappy=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_cannot_sync_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StoreFailed, match=r"one\.tiles could not be written: .*Input/output error"):
+        written(tmp_path / "one.tiles", 1500, 64, gappy=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_a_failed_write(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match="could not be written"):
+        written(tmp_path / "nowhere" / "one.tiles", 10, 64, gappy=False)
+
+
+def test_writing_again_replaces_and_who_has_it_mapped_is_not_disturbed(tmp_path: Path) -> None:
+    path = tmp_path / "one.tiles"
+    first, _ = written(path, 1025, 64, gappy=False, seed=1)
+    segment = read_segment(path, 64)
+    second, _ = written(path, 1025, 64, gappy=False, seed=2)
+    np.testing.assert_array_equal(from_tiles(segment.tiles, 1025), first)
+    np.testing.assert_array_equal(from_tiles(read_segment(path, 64).tiles, 1025), second)
+
+
+# ---- damage ----
+
+
+def read_if_sound(path: Path, bits: int) -> Segment | None:
+    """The segment, or None if the damage is noticed."""
+    try:
+        segment = read_segment(path, bits)
+    except BadState as error:
+        assert path.name in str(error)
+        return None
+    return segment if segment.sound() else None
+
+
+@pytest.mark.parametrize(("rows", "bits", "gappy"), [(1, 8, False), (1025, 13, True), (1500, 64, False)])
+def test_no_flipped_bit_gives_other_codes(tmp_path: Path, rows: int, bits: int, gappy: bool) -> None:
+    path = tmp_path / "one.tiles"
+    codes, numbers = written(path, rows, bits, gappy=gappy)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(3)
+    header = [(byte, bit) for byte in range(HEADER.size) for bit in range(8)]
+    beyond = [(int(byte), int(rng.integers(8))) for byte in rng.integers(HEADER.size, START, 60)]
+    content = [(int(byte), int(rng.integers(8))) for byte in rng.integers(START, len(whole), 250)]
+    ends = [(START, 0), (len(whole) - 1, 7)]
+    noticed = 0
+    for byte, bit in header + beyond + content + ends:
+        damaged = bytearray(whole)
+        damaged[byte] ^= 1 << bit
+        path.write_bytes(damaged)
+        segment = read_if_sound(path, bits)
+        if segment is None:
+            noticed += 1
+        else:
+            np.testing.assert_array_equal(from_tiles(segment.tiles, rows), codes)
+            np.testing.assert_array_equal(segment.row_numbers(), numbers)
+    assert noticed == len(header + beyond + content + ends)  # padding is under the checksum too
+    path.write_bytes(whole)
+    assert read_if_sound(path, bits) is not None
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda whole: b"", "cannot be read|does not begin"),
+        (lambda whole: whole[:20], "cannot be read"),
+        (lambda whole: whole[: START - 1], "does not begin"),
+        (lambda whole: whole[:START], "bytes, which is not what 1500 codes need"),
+        (lambda whole: whole[:-1], "bytes, which is not what 1500 codes need"),
+        (lambda whole: whole + b"\0", "bytes, which is not what 1500 codes need"),
+        (lambda whole: b"\0" * len(whole), "does not begin"),
+        (lambda whole: whole[:8] + b"\2" + whole[9:], "format version 2"),
+    ],
+)
+def test_what_is_no_segment_is_refused(tmp_path: Path, damage: Any, match: str) -> None:
+    path = tmp_path / "one.tiles"
+    written(path, 1500, 64, gappy=True)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(BadState, match=match):
+        read_segment(path, 64)
+
+
+def test_other_bits_and_missing_files_are_refused(tmp_path: Path) -> None:
+    written(tmp_path / "one.tiles", 10, 64, gappy=False)
+    with pytest.raises(BadState, match="damaged header"):
+        read_segment(tmp_path / "one.tiles", 32)
+    with pytest.raises(BadState, match=r"two\.tiles cannot be read"):
+        read_segment(tmp_path / "two.tiles", 64)
+    with pytest.raises(BadState, match="cannot be read"):
+        read_segment(tmp_path, 64)
+
+
+def test_a_swapped_segment_is_not_taken_for_another(tmp_path: Path) -> None:
+    """The checksum of one file does not pass the content of another."""
+    one, two = tmp_path / "one.tiles", tmp_path / "two.tiles"
+    written(one, 1500, 64, gappy=False, seed=1)
+    written(two, 1500, 64, gappy=False, seed=2)
+    one.write_bytes(one.read_bytes()[:START] + two.read_bytes()[START:])
+    assert not read_segment(one, 64).sound()

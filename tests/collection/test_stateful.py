@@ -1,0 +1,269 @@
+"""Any history: after every step a collection answers as its twin in plain Python does, to the last bit of the scores.
+
+STILLHASH_STEPS is how many steps are taken by each of the two machines; several thousand make a campaign.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+import stillhash
+from stillhash import Collection, Item
+from stillhash.errors import Conflict, InvalidInput, NotFitted
+from tests.collection.begun import BITS, DIM, INIT, LEARN, begin, copied, some_rows
+from tests.collection.plain import Id, Twin, agree
+from tests.toys import toy
+
+STEPS = int(os.environ.get("STILLHASH_STEPS", "450"))
+LENGTH = 30  # steps of one history
+KEEP = 5  # versions
+QUERIES = toy(8, DIM, 4, seed=77).X
+
+IDS = st.integers(0, INIT + 60) | st.sampled_from([f"t{i}" for i in range(40)])
+SEEDS = st.integers(0, 5)  # few, so that features come again and scores are equal
+WHERE = st.sampled_from(
+    [
+        None,
+        {},
+        {"odd": True},
+        {"labels": "a"},
+        {"labels": {"$in": ["a", "d"]}, "tone": {"$lt": 0.6}},
+        {"$or": [{"n": 3}, {"$not": {"n": {"$exists": True}}}]},
+        {"n": {"$in": [1, 2, 3, 77, 299]}},
+        {"n": -1},
+    ]
+)
+
+
+class History(RuleBasedStateMachine):
+    """What both machines can do; where they begin, `start` says."""
+
+    collection: Collection
+    reader: Collection
+    twin: Twin
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="stillhash-"))
+        self.path = self.folder / "c"
+
+    def teardown(self) -> None:
+        self.collection.close()
+        self.reader.close()
+        shutil.rmtree(self.folder)
+
+    def rows(self, n: int, seed: int) -> Any:
+        return some_rows(n, seed)
+
+    # ---- items ----
+
+    @rule(ids=st.lists(IDS, max_size=4, unique=True), seed=SEEDS, learn=st.booleans())
+    def add(self, ids: list[Id], seed: int, learn: bool) -> None:
+        rows = self.rows(len(ids), seed)
+        if any(id_ in self.twin.items for id_ in ids):
+            with pytest.raises(Conflict, match="has already"):
+                self.collection.add(ids, *rows, learn=learn)
+            ids = [id_ for id_ in ids if id_ not in self.twin.items]
+            rows = self.rows(len(ids), seed)
+        assert self.collection.add(ids, *rows, learn=learn) == len(ids)
+        self.twin.put(ids, *rows, learn=learn)
+
+    @rule(ids=st.lists(IDS, max_size=6, unique=True), seed=SEEDS)
+    def upsert(self, ids: list[Id], seed: int) -> None:
+        rows = self.rows(len(ids), seed)
+        assert self.collection.upsert(ids, *rows) == len(ids)
+        self.twin.put(ids, *rows)
+
+    @rule(first=st.integers(0, 2), seed=SEEDS)
+    def upsert_many(self, first: int, seed: int) -> None:
+        """Enough for a step of learning, often."""
+        rows, ids = self.rows(60, seed), list(range(first * 60, first * 60 + 60))
+        assert self.collection.upsert(ids, *rows) == 60
+        self.twin.put(ids, *rows)
+
+    @rule(ids=st.lists(IDS, max_size=8, unique=True))
+    def delete(self, ids: list[Id]) -> None:
+        assert self.collection.delete(ids) == self.twin.delete(ids)
+
+    @rule(ids=st.lists(IDS, max_size=6))
+    def get(self, ids: list[Id]) -> None:
+        there = [self.twin.items.get(id_) for id_ in ids]
+        wanted = [e and Item(id_, e.labels, e.metadata) for id_, e in zip(ids, there, strict=True)]
+        assert self.collection.get(ids) == self.reader.get(ids) == wanted
+
+    # ---- search ----
+
+    @rule(query=st.integers(0, len(QUERIES) - 1), k=st.sampled_from([1, 5, 1000]), where=WHERE, data=st.data())
+    def search(self, query: int, k: int, where: Any, data: st.DataObject) -> None:
+        version = data.draw(st.none() | st.sampled_from(sorted(self.twin.versions))) if self.twin.versions else None
+        for collection in (self.collection, self.reader):
+            agree(collection, self.twin, self.query(query), k, where, version)
+
+    @invariant()
+    def answers_are_equal(self) -> None:
+        assert self.collection.count() == len(self.twin.items)
+        agree(self.collection, self.twin, self.query(0), 12)
+
+    def query(self, number: int) -> np.ndarray:
+        return np.asarray(QUERIES[number])
+
+    # ---- learning ----
+
+    @rule(n=st.integers(1, 30), seed=SEEDS)
+    def learn(self, n: int, seed: int) -> None:
+        rows = self.rows(n, seed)
+        if self.twin.hasher is None:
+            with pytest.raises(NotFitted):
+                self.collection.learn(*rows[:2])
+        else:
+            assert self.collection.learn(*rows[:2]) == self.twin.learn(*rows[:2])
+
+    @rule()
+    def flush(self) -> None:
+        assert self.collection.flush() == self.twin.flush()
+
+    @rule(back=st.integers(0, KEEP + 1), name=st.sampled_from(["good", "better", "best"]))
+    def tag(self, back: int, name: str) -> None:
+        version = self.twin.version - back
+        others = [other.tag for number, other in self.twin.versions.items() if number != version]
+        if version not in self.twin.versions:
+            with pytest.raises(InvalidInput, match="version is"):
+                self.collection.tag(version, name)
+        elif name in others:
+            with pytest.raises(Conflict, match="another version has"):
+                self.collection.tag(version, name)
+        else:
+            self.collection.tag(version, name)
+            self.twin.versions[version].tag = name
+
+    @rule(data=st.data())
+    def rollback(self, data: st.DataObject) -> None:
+        version = data.draw(st.sampled_from([*sorted(self.twin.versions), self.twin.version + 1]))
+        if version not in self.twin.versions:
+            with pytest.raises(InvalidInput, match="it is not kept"):
+                self.collection.rollback(version)
+            return
+        hits = self.collection.search(QUERIES, 20, version=version)
+        assert self.collection.rollback(version) == self.twin.rollback(version)
+        now = self.collection.search(QUERIES, 20)
+        assert [answer.hits for answer in now] == [answer.hits for answer in hits]
+
+    @rule()
+    def versions(self) -> None:
+        told = [(v["version"], v["tag"], v["current"]) for v in self.collection.versions()]
+        wanted = sorted(self.twin.versions.items())
+        assert told == [(number, v.tag, number == self.twin.version) for number, v in wanted]
+
+    # ---- upkeep ----
+
+    @rule()
+    def seal(self) -> None:
+        tail = self.collection.stats()["tail"]
+        assert self.collection.seal() == (tail > 0)
+
+    @rule()
+    def compact(self) -> None:
+        self.collection.compact()
+        stats = self.collection.stats()
+        assert (stats["dead"], stats["tail"]) == (0, 0) and stats["segments"] <= 1
+
+    @rule()
+    def reopen(self) -> None:
+        self.collection.close()
+        self.collection = stillhash.open(self.path)
+
+    @rule()
+    def reopen_reader(self) -> None:
+        self.reader.close()
+        self.reader = stillhash.open(self.path, read_only=True)
+
+    @rule()
+    def stand(self) -> None:
+        assert self.collection.verify() == []
+        stats = self.reader.stats()
+        told = {name: stats[name] for name in ("items", "lessons", "version", "fitted")}
+        assert told == {
+            "items": len(self.twin.items),
+            "lessons": len(self.twin.lessons),
+            "version": self.twin.version,
+            "fitted": self.twin.hasher is not None,
+        }
+
+
+class Fitted(History):
+    """From a collection whose hash functions are fitted."""
+
+    template: Path
+    first: Twin
+
+    @initialize()
+    def start(self) -> None:
+        copied(self.template, self.path)
+        self.collection = stillhash.open(self.path)
+        self.reader = stillhash.open(self.path, read_only=True)
+        self.twin = copy.deepcopy(self.first)
+
+
+class Waiting(History):
+    """From nothing, and over the threshold perhaps. Features have norm 1 or 2, so that cosines are exact."""
+
+    @initialize()
+    def start(self) -> None:
+        self.collection, self.twin = begin(self.path, 0, keep_versions=KEEP)
+        self.reader = stillhash.open(self.path, read_only=True)
+
+    def rows(self, n: int, seed: int) -> Any:
+        rng = np.random.default_rng(seed)
+        X = np.zeros((n, DIM), np.float32)
+        for x in X:
+            x[rng.choice(DIM, rng.choice([1, 4]), replace=False)] = rng.choice([-1, 1])
+        return some_rows(n, seed)._replace(X=X)
+
+    def query(self, number: int) -> np.ndarray:
+        return np.asarray(self.rows(len(QUERIES), 9).X[number])
+
+    @rule(first=st.integers(0, 2), seed=SEEDS)
+    def upsert_half(self, first: int, seed: int) -> None:
+        rows, ids = self.rows(120, seed), [f"h{r}" for r in range(first * 120, first * 120 + 120)]
+        assert self.collection.upsert(ids, *rows) == 120
+        self.twin.put(ids, *rows)
+
+    @rule()
+    def fit(self) -> None:
+        if self.twin.hasher is not None:
+            with pytest.raises(Conflict, match="fitted already"):
+                self.collection.fit()
+        elif len(self.twin.items) < 2:
+            with pytest.raises(NotFitted, match="rows are there"):
+                self.collection.fit()
+        elif len(self.twin.items) > 100:
+            self.collection.fit()
+            self.twin.fit()
+
+
+def many(share: float) -> settings:
+    return settings(max_examples=max(1, int(share * STEPS) // LENGTH), stateful_step_count=LENGTH)
+
+
+def test_any_history_of_a_fitted_collection(tmp_path: Path) -> None:
+    Fitted.template = tmp_path / "template"
+    collection, Fitted.first = begin(Fitted.template, keep_versions=KEEP)
+    collection.seal()
+    collection.close()
+    assert (Fitted.first.bits, Fitted.first.learn_rows) == (BITS, LEARN)
+    run_state_machine_as_test(Fitted, settings=many(1))
+
+
+def test_any_history_of_a_new_collection() -> None:
+    run_state_machine_as_test(Waiting, settings=many(0.5))
