@@ -366,3 +366,13 @@ def test_before_hash_functions_nothing_can_be_learnt(tmp_path: Path) -> None:
     with pytest.raises(Conflict):
         collection.add([3], X[:1])
     assert standing(collection) == before
+
+
+def test_parameters_keep_labels_that_are_no_text(tmp_path: Path) -> None:
+    weights = {3: 5.0, "a": 0.0}
+    with stillhash.open(tmp_path / "c", dim=8, bits=16, params={"label_weights": weights}) as made:
+        made.fit(np.random.default_rng(0).standard_normal((300, 8)), [[3], ["a"], ["b"]] * 100)
+        connection = made._store.connection()
+        assert made._teacher.hasher(connection).get_params()["label_weights"] == weights
+    with pytest.raises(InvalidInput, match="params"):
+        stillhash.open(tmp_path / "d", dim=8, params=5)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def open(
             "dim": check_integer(dim, "dim", 1),
             "bits": check_bits(64 if bits is None else bits),
             "method": _still(method),
-            "params": _told(params or {}, method),
+            "params": _told({} if params is None else params, method),
             "init_rows": check_integer(init_rows, "init_rows", LEAST_INIT),
             "learn_rows": check_integer(learn_rows, "learn_rows", 1),
             "keep_versions": check_integer(keep_versions, "keep_versions", 2),
@@ -69,15 +69,20 @@ def _still(method: str) -> str:
 
 
 def _told(params: dict[str, Any], method: str) -> dict[str, Any]:
+    """The parameters as the store holds them."""
     known = METHODS[method]._parameters()
+    if not isinstance(params, dict):
+        raise InvalidInput(f"params is {params!r}; a dictionary is wanted")
     for name in params:
         if name not in known or name == "bits":
             raise InvalidInput(f"params holds {name!r}; {method} has {', '.join(known)}")
-    METHODS[method](**params)._check_parameters()
+    hasher = METHODS[method](**params)
+    hasher._check_parameters()
     try:
-        return dict(json.loads(json.dumps(params)))
+        told = json.loads(json.dumps(hasher._told()))
     except TypeError as error:
         raise InvalidInput(f"params holds what JSON cannot: {error}") from None
+    return {name: told[name] for name in params}
 
 
 __all__ = ["Answer", "Collection", "Hit", "Item", "open"]

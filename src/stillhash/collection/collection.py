@@ -154,6 +154,7 @@ class Collection:
         """Names a version; one that has a name is kept."""
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise InvalidInput(f"name is {name!r}; a text that can be printed is wanted")
+        version = check_integer(version, "version", 1, 2**63 - 1)
         with self._changing, self._store.writing() as connection:
             kept(connection, version)
             if connection.execute("SELECT 1 FROM versions WHERE tag = ? AND version != ?", [name, version]).fetchone():

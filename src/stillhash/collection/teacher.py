@@ -55,7 +55,8 @@ class Teacher:
             sample = X[: about["init_rows"]], [json.loads(told) for _, _, told in waiting[: about["init_rows"]]]
         if len(sample[0]) < 2:
             raise NotFitted(f"{len(sample[0])} rows are there; hash functions want at least 2, better thousands")
-        hasher = METHODS[about["method"]](bits=about["bits"], **about["params"]).fit(*sample)
+        method = METHODS[about["method"]]
+        hasher = method(bits=about["bits"], **method._from_told(about["params"])).fit(*sample)
         codes = zip(hasher.encode(X), waiting, strict=True)
         coded = ((code.tobytes(), row) for code, (row, _, _) in codes)
         connection.executemany("UPDATE items SET code = ?, features = NULL WHERE row = ?", coded)

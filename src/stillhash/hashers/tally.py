@@ -182,8 +182,9 @@ class Tally(LinearHasher):
 
     @classmethod
     def _from_told(cls, params: dict[str, Any]) -> dict[str, Any]:
-        weights = params["label_weights"]
-        return {**params, "label_weights": weights and {from_json(label): weight for label, weight in weights}}
+        if not params.get("label_weights"):
+            return params
+        return {**params, "label_weights": {from_json(label): weight for label, weight in params["label_weights"]}}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
