@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -43,11 +44,20 @@ def _changes(runs: Sequence[Run]) -> list[int]:
 # ---- figures ----
 
 
+def _short(title: str) -> str:
+    """Without the words on the initial stage, for which a chart has no room; its heading has them."""
+    return re.sub(", [0-9,]+ labelled initial rows", "", title)
+
+
 def _images(title: str, runs: Sequence[Run], look: dict[Variant, figures.Look], draw: Draw) -> list[str]:
     charts = {"new chunks": _chunks(runs, look), "all queries": figures.curves(runs, lambda at: at.map, look)}
     charts |= {f"{name} queries": figures.curves(runs, _in(name), look) for name in _groups(runs)}
     return [
-        draw(f"drift-{title}-{what}", f"{title}: {what}", figures.rows_chart(lines, f"{title}: {what}", _changes(runs)))
+        draw(
+            f"drift-{title}-{what}",
+            f"{title}: {what}",
+            figures.rows_chart(lines, f"{_short(title)}: {what}", _changes(runs)),
+        )
         for what, lines in charts.items()
         if lines
     ]

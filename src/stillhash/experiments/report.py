@@ -325,11 +325,9 @@ def _three(value: float) -> str:
 
 
 def _speed(table: Sequence[Run], time: Sequence[Run]) -> Section:
-    """Rows a second of learning; from experiment `table` where a dataset has no `time`, which runs undisturbed."""
-    timed = {run.dataset for run in time}
+    """Rows a second of learning; from experiment `table`, whose jobs disturb each other, only if there is no `time`."""
     blocks: Section = []
-    both = [*time, *(run for run in table if run.dataset not in timed)]
-    for dataset, group in grouped(both, lambda run: run.dataset).items():
+    for dataset, group in grouped(time or table, lambda run: run.dataset).items():
         cells = _cells(group, lambda at: at.rows / at.seconds["learn"] if at.rows and at.seconds["learn"] else None)
         if not cells:
             continue
