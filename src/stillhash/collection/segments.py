@@ -103,6 +103,13 @@ def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
+def keep_only(folder: Path, named: set[str]) -> None:
+    """Drops files that no table names: left over, or never finished."""
+    for file in folder.iterdir():
+        if file.name not in named:
+            file.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:

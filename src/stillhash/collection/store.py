@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.items import Id, Item
-from stillhash.collection.segments import Segment, read_segment, sync_folder, write_segment
+from stillhash.collection.segments import Segment, keep_only, read_segment, sync_folder, write_segment
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
 from stillhash.numeric.checks import Codes, Floats
 from stillhash.numeric.codes import width
@@ -297,9 +297,7 @@ class Store:
         """Drops segments that are not named any more, or never were because a write did not end."""
         with self.reading() as connection:
             named = {file for (file,) in connection.execute("SELECT file FROM segments")}
-        for file in (self.path / "segments").iterdir():
-            if file.name not in named:
-                file.unlink(missing_ok=True)
+        keep_only(self.path / "segments", named)
 
     def verify(self) -> list[str]:
         """What is wrong with the store, as sentences."""

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.segments import write_durably
+from stillhash.collection.segments import keep_only, write_durably
 from stillhash.collection.store import Store
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.hashers import METHODS, Hasher, load
@@ -31,6 +31,7 @@ Connection = sqlite3.Connection
 class Teacher:
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._published = False  # since learners were last tidied
         self._hasher: Hasher | None = None  # what has learnt; read again whenever a transaction failed
 
     @contextmanager
@@ -42,7 +43,8 @@ class Teacher:
         except BaseException:
             self._hasher = None
             raise
-        self._tidy()
+        if self._published:
+            self._tidy()
 
     def fit(self, connection: Connection, sample: tuple[Floats, list[list[Any]]] | None = None) -> None:
         """Fixes the hash functions, by a sample or by the first rows that wait; all waiting rows get their codes."""
@@ -105,6 +107,7 @@ class Teacher:
         values = version, made, kind, rows, None, model.side, _as_bytes(model), learner, "{}"
         connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         self.store.set_meta(connection, "version", version)
+        self._published = True
         forgotten = version - self.store.settings["keep_versions"]
         connection.execute("DELETE FROM versions WHERE version <= ? AND tag IS NULL", [forgotten])
         connection.execute("UPDATE versions SET learner = NULL WHERE version < ? AND tag IS NULL", [version - 1])
@@ -133,9 +136,8 @@ class Teacher:
         named = {
             name for (name,) in self.store.connection().execute("SELECT learner FROM versions WHERE learner NOT NULL")
         }
-        for file in (self.store.path / "learner").iterdir():
-            if file.name not in named:
-                file.unlink(missing_ok=True)
+        keep_only(self.store.path / "learner", named)
+        self._published = False
 
 
 def functions_of(store: Store, connection: Connection) -> LinearHasher | None:

@@ -120,12 +120,12 @@ class Hasher:
 
     def encode(self, X: Any) -> Codes:
         """The codes (n, ceil(bits / 8)) of rows of features."""
-        return self._chunked(self._checked(X), lambda rows: self._codes(self._prepared(rows)))
+        return self._encoded(self._checked(X))
 
     def weigh(self, Q: Any) -> Floats:
         """The weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""
         Q = self._checked(Q)
-        return self.weigh_by(self.model(), Q)
+        return self._weights(self.model(), Q)
 
     def model(self) -> Model:
         """What it has learnt of the similarity so far; plain Hamming ranking if that is nothing."""
@@ -136,12 +136,7 @@ class Hasher:
 
     def weigh_by(self, model: Model, Q: Any) -> Floats:
         """The weights of queries by a model of the same hash functions, of another time perhaps."""
-        if model.M is None:
-            return signs(self.encode(Q), self.bits)
-        Q = self._checked(Q)
-        seen = self._prepared(Q) if model.side == "features" else signs(self.encode(Q), self.bits)
-        weights = kernels.project(seen, model.M)
-        return weights if model.m is None else weights + model.m
+        return self._weights(model, self._checked(Q))
 
     def keep(self, X: Any) -> Codes:
         """What to keep of rows for `refresh`: their codes, unless the method can do with something that lasts."""
@@ -150,6 +145,18 @@ class Hasher:
     def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes:
         """The codes that encode() gives now, for when they went stale; `features` reads the raw rows, if needed."""
         return self.encode(features())
+
+    def _encoded(self, X: Floats) -> Codes:
+        """Of checked rows."""
+        return self._chunked(X, lambda rows: self._codes(self._prepared(rows)))
+
+    def _weights(self, model: Model, Q: Floats) -> Floats:
+        """Of checked queries."""
+        if model.M is None:
+            return signs(self._encoded(Q), self.bits)
+        seen = self._prepared(Q) if model.side == "features" else signs(self._encoded(Q), self.bits)
+        weights = kernels.project(seen, model.M)
+        return weights if model.m is None else weights + model.m
 
     def _chunked(self, rows: NDArray[Any], code: Callable[[Any], Codes]) -> Codes:
         """The codes of all rows, a few at a time."""
