@@ -124,7 +124,7 @@ def test_damaged_or_foreign_state_is_refused(method: type[Hasher]) -> None:
 def test_kept_codes_equal_encode_of_everything_seen(method: type[Hasher]) -> None:
     X, Y = toy()
     hasher = method(bits=32).fit(X[:300], Y[:300])
-    kept = codes = np.empty((0, 4), np.uint8)
+    kept, codes = hasher.keep(X[:0]), hasher.encode(X[:0])
     for s in range(0, 1200, 200):
         hasher.partial_fit(X[s : s + 200], Y[s : s + 200])
         if hasher.stale_:

@@ -29,7 +29,6 @@ from stillhash.experiments.drift import Watch, by_group, open_stream, parse
 from stillhash.experiments.metrics import Quality, evaluate
 from stillhash.hashers import METHODS
 from stillhash.numeric.checks import Floats
-from stillhash.numeric.codes import width
 from stillhash.search.scan import usable_cores
 
 CHUNK = 1000
@@ -146,7 +145,7 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
         "database": len(stream),
         "chance": _chance(data, asked, stream),
     }
-    kept = codes = np.empty((0, width(job.bits)), np.uint8)
+    codes, kept = hasher.encode(first[:0]), hasher.keep(first[:0])
     stale, refreshes = False, 0
     for i, s in enumerate(starts, 1):
         X = read(s, s + CHUNK)

@@ -139,8 +139,8 @@ class Hasher:
         return self._weights(model, self._checked(Q))
 
     def keep(self, X: Any) -> Codes:
-        """What to keep of rows for `refresh`: their codes, unless the method can do with something that lasts."""
-        return self.encode(X)
+        """What `refresh` needs of rows besides their raw features: (n, 0), nothing, unless a method says otherwise."""
+        return np.empty((len(self._checked(X)), 0), np.uint8)
 
     def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes:
         """The codes that encode() gives now, for when they went stale; `features` reads the raw rows, if needed."""
