@@ -13,6 +13,8 @@ import safetensors.numpy
 
 import stillhash
 from stillhash import Collection
+from stillhash.collection.checksums import packed, sums_of
+from stillhash.collection.files import write_sealed
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted, WrongType
 from tests.collection.begun import BITS, DIM, begin, copied, some_rows
 from tests.collection.plain import agree
@@ -236,12 +238,13 @@ def test_what_is_there_is_opened_as_it_is(template: Path, tmp_path: Path) -> Non
 
 
 def edited(template: Path, to: Path, sql: str, values: list[Any] | None = None) -> Path:
-    """A copy of a store in which something is changed behind its back."""
+    """A copy of a store in which something is changed behind its back, with checksums that fit."""
     path = copied(template, to)
     db = sqlite3.connect(path / "store.db")
     db.execute(sql, values or [])
     db.commit()
     db.close()
+    (path / "store.sums").write_bytes(packed(sums_of((path / "store.db").read_bytes())))
     return path
 
 
@@ -274,16 +277,18 @@ def test_a_learner_of_another_collection_is_refused(template: Path, tmp_path: Pa
     path = copied(template, tmp_path / "c")
     hasher = stillhash.METHODS["tally"](bits=BITS, random_state=1).fit(*some_rows(300, seed=1)[:2])
     (learner,) = sorted((path / "learner").iterdir())[-1:]
-    learner.write_bytes(hasher.state())
+    write_sealed(learner, [hasher.state()])
     with stillhash.open(path) as collection:
         before = standing(collection)
         for call in (lambda: collection.add(["c"], X[:1]), lambda: collection.learn(X, LABELS)):
             with pytest.raises(BadState, match=r"learner .* fingerprint differs"):
                 call()
         learner.unlink()
-        with pytest.raises(BadState, match=r"learner .* cannot be read"):
+        with pytest.raises(BadState, match=r"learner/.* cannot be read"):
             collection.learn(X, LABELS)
-        assert standing(collection) == before
+        *now, wrong = standing(collection)
+        assert now == list(before[:-1])
+        assert wrong == [f"learner/{learner.name} cannot be read: No such file or directory"]
 
 
 def test_a_damaged_model_is_refused(template: Path, tmp_path: Path) -> None:
@@ -372,7 +377,7 @@ def test_parameters_keep_labels_that_are_no_text(tmp_path: Path) -> None:
     weights = {3: 5.0, "a": 0.0}
     with stillhash.open(tmp_path / "c", dim=8, bits=16, params={"label_weights": weights}) as made:
         made.fit(np.random.default_rng(0).standard_normal((300, 8)), [[3], ["a"], ["b"]] * 100)
-        connection = made._store.connection()
-        assert made._teacher.hasher(connection).get_params()["label_weights"] == weights
+        with made._store.reading() as connection:
+            assert made._teacher.hasher(connection).get_params()["label_weights"] == weights
     with pytest.raises(InvalidInput, match="params"):
         stillhash.open(tmp_path / "d", dim=8, params=5)  # type: ignore[arg-type]

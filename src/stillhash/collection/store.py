@@ -1,7 +1,7 @@
 """The store: one folder, in which SQLite is the commit point and segments hold the codes that are sealed.
 
     lock            held by the one process that writes
-    store.db        SQLite (WAL, synchronous=FULL): settings, items, the tail of codes, deletions, versions
+    store.db        settings, items, the tail of codes, deletions, versions (database.py)
     segments/       immutable files of sealed codes (segments.py)
     learner/        what the latest versions learnt from, to learn on
 
@@ -11,11 +11,9 @@ and a number is never used again, so whoever has seen `seq` n asks only for what
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.database import Database
+from stillhash.collection.files import check_sealed, keep_only, locked
 from stillhash.collection.items import Id, Item
-from stillhash.collection.segments import Segment, keep_only, read_segment, sync_folder, write_segment
-from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
+from stillhash.collection.segments import Segment, read_segment, write_segment
+from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.checks import Codes, Floats
 from stillhash.numeric.codes import width
 from stillhash.numeric.kernels import read_tiles
@@ -53,19 +53,19 @@ Numbers = NDArray[np.int64]
 class Store:
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path = path
-        self._here = threading.local()  # a connection for each thread
-        self._lock: int | None = None
         if not (path / "store.db").is_file():
             raise InvalidInput(f"path is {str(path)!r}; there is no collection")
-        if writer:
-            self._lock = _locked(path)
+        self.db = Database(path, writer=writer)
+        self.reading, self.close = self.db.reading, self.db.close
+        self._tidied = not writer
         try:
-            found = self.meta(self.connection(), "format")
+            found = self.meta(self.db.unchecked(), "format")
             if found != FORMAT:
                 raise BadState(f"{path.name} has store format {found}; this release reads format {FORMAT}")
-            self.settings: dict[str, Any] = json.loads(self.meta(self.connection(), "settings"))
-            if writer:
-                self._tidy()
+            self.settings: dict[str, Any] = json.loads(self.meta(self.db.unchecked(), "settings"))
+        except (ValueError, TypeError, sqlite3.DatabaseError) as error:
+            self.close()
+            raise error if isinstance(error, BadState) else BadState(f"{path.name} cannot be read: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -74,70 +74,29 @@ class Store:
     def create(cls, path: Path, settings: dict[str, Any]) -> Store:
         """A new store in a folder that is not there yet, or is empty."""
         path.mkdir(parents=True, exist_ok=True)
-        lock = _locked(path)
+        lock = locked(path)
         try:
             if not (path / "store.db").exists():
                 for folder in ("segments", "learner"):
                     (path / folder).mkdir(exist_ok=True)
-                _begin(path / "store.db.new", settings)
-                (path / "store.db.new").rename(path / "store.db")
-                sync_folder(path)
-                sync_folder(path.parent)
+                counters = dict.fromkeys(("seq", "generation", "next_row", "version"), 0)
+                Database.create(path, SCHEMA, {"format": FORMAT, "settings": json.dumps(settings), **counters})
         finally:
             os.close(lock)
         return cls(path, writer=True)
 
-    def close(self) -> None:
-        """Ends this thread's connection, and lets another process write."""
-        if connection := getattr(self._here, "connection", None):
-            connection.close()
-            self._here.connection = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    # ---- transactions ----
-
-    def connection(self) -> sqlite3.Connection:
-        if getattr(self._here, "connection", None) is None:
-            self._here.connection = _connected(self.path / "store.db")
-        connection: sqlite3.Connection = self._here.connection
-        return connection
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """All that is read within is of one moment."""
-        connection = self.connection()
-        try:
-            connection.execute("BEGIN")
-            try:
-                yield connection
-            finally:
-                connection.execute("ROLLBACK")
-        except sqlite3.DatabaseError as error:
-            raise BadState(f"{self.path.name} cannot be read: {error}") from error
-
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it is on disk when this ends, or nothing of it ever was."""
-        self._check_writer()
-        connection = self.connection()
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'seq'")
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        except sqlite3.DatabaseError as error:
-            raise StoreFailed(f"{self.path.name} could not be written: {error}") from error
+        self._ready()
+        with self.db.writing() as connection:
+            yield connection
 
-    def _check_writer(self) -> None:
-        if self._lock is None:
-            raise Conflict(f"{self.path.name} is open for reading; open it for writing to change it")
+    def _ready(self) -> None:
+        """Before anything is written."""
+        self.db.check_writer()
+        if not self._tidied:
+            self._tidy()
 
     def meta(self, connection: sqlite3.Connection, key: str) -> Any:
         try:
@@ -234,7 +193,6 @@ class Store:
         newer = connection.execute("SELECT file FROM segments WHERE last > ? ORDER BY number", [last]).fetchall()
         for (file,) in newer:
             segment = read_segment(self.path / "segments" / file, self.settings["bits"])
-            check_sound(segment)
             here = segment.row_numbers()
             late = np.flatnonzero(here > last)
             numbers.append(here[late])
@@ -251,12 +209,12 @@ class Store:
 
     def seal(self) -> bool:
         """Moves the tail of codes into a segment; False if there is none."""
-        self._check_writer()
-        connection = self.connection()
-        numbers, codes = self._tail(connection)
+        self._ready()
+        with self.reading() as connection:
+            numbers, codes = self._tail(connection)
+            number, file = self._next_segment(connection)
         if not len(numbers):
             return False
-        number, file = self._next_segment(connection)
         write_segment(self.path / "segments" / file, codes, numbers, self.settings["bits"])
         with self.writing() as connection:
             connection.execute("INSERT INTO segments VALUES (?, ?, ?)", [number, file, int(numbers[-1])])
@@ -265,12 +223,12 @@ class Store:
 
     def compact(self) -> None:
         """Rewrites all live codes into one new segment and forgets the deleted rows."""
-        self._check_writer()
-        connection = self.connection()
-        numbers, codes = self.codes_after(connection, -1)
-        live = np.array(connection.execute("SELECT row FROM items ORDER BY row").fetchall(), np.int64).reshape(-1)
+        self._ready()
+        with self.reading() as connection:
+            numbers, codes = self.codes_after(connection, -1)
+            live = np.array(connection.execute("SELECT row FROM items ORDER BY row").fetchall(), np.int64).reshape(-1)
+            number, file = self._next_segment(connection)
         keep = np.isin(numbers, live)
-        number, file = self._next_segment(connection)
         if keep.any():
             write_segment(self.path / "segments" / file, codes[keep], numbers[keep], self.settings["bits"])
         with self.writing() as connection:
@@ -281,12 +239,7 @@ class Store:
                 connection.execute("UPDATE items SET code = NULL WHERE code NOT NULL")
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
         self._tidy()
-        try:
-            connection.execute("VACUUM")
-        except sqlite3.DatabaseError as error:
-            raise StoreFailed(
-                f"{self.path.name} is compacted, but store.db could not be made smaller: {error}"
-            ) from error
+        self.db.shrink()
 
     def _next_segment(self, connection: sqlite3.Connection) -> tuple[int, str]:
         """The number of the commit that is to name it, which no file that a reader may still look for has had."""
@@ -298,57 +251,39 @@ class Store:
         with self.reading() as connection:
             named = {file for (file,) in connection.execute("SELECT file FROM segments")}
         keep_only(self.path / "segments", named)
+        self._tidied = True
 
     def verify(self) -> list[str]:
         """What is wrong with the store, as sentences."""
-        wrong: list[str] = []
+        if wrong := self.db.damage():
+            return wrong
         with self.reading() as connection:
             generation = self.meta(connection, "generation")
-            try:
-                found = [line for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
-                files = [file for (file,) in connection.execute("SELECT file FROM segments")]
-                live = connection.execute("SELECT row FROM items WHERE features IS NULL").fetchall()
-                coded = [self._tail(connection)[0]]
-            except (sqlite3.DatabaseError, ValueError) as error:
-                return [f"store.db: {error}"]
-        wrong += [f"store.db: {line}" for line in found]
+            wrong += [f"store.db: {line}" for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
+            files = [file for (file,) in connection.execute("SELECT file FROM segments")]
+            learners = connection.execute("SELECT learner FROM versions WHERE learner NOT NULL").fetchall()
+            live = connection.execute("SELECT row FROM items WHERE features IS NULL").fetchall()
+            coded = [self._tail(connection)[0]]
         for file in files:
             try:
-                segment = read_segment(self.path / "segments" / file, self.settings["bits"])
-                check_sound(segment)
-                coded.append(segment.row_numbers())
+                coded.append(read_segment(self.path / "segments" / file, self.settings["bits"]).row_numbers())
+            except BadState as error:
+                wrong.append(str(error))
+        for (file,) in learners:
+            try:
+                check_sealed(self.path / "learner" / file)
             except BadState as error:
                 wrong.append(str(error))
         lost = np.setdiff1d(np.array(live, np.int64).reshape(-1), np.concatenate(coded))
         if len(lost):
             wrong.append(f"{len(lost)} items have no code, the one of row {lost[0]} for one")
-        moved = self.meta(self.connection(), "generation") != generation  # another process compacted meanwhile
-        return self.verify() if wrong and moved else wrong
+        return self.verify() if wrong and self._moved_on(generation, learners) else wrong
 
-
-def check_sound(segment: Segment) -> None:
-    if not segment.sound():
-        raise BadState(f"segment {segment.path.name} is damaged: its content does not match its checksum")
-
-
-def _begin(file: Path, settings: dict[str, Any]) -> None:
-    file.unlink(missing_ok=True)
-    connection = _connected(file)
-    connection.executescript("BEGIN IMMEDIATE;" + SCHEMA)
-    start = {"format": FORMAT, "settings": json.dumps(settings), "seq": 0, "generation": 0, "next_row": 0, "version": 0}
-    connection.executemany("INSERT INTO meta VALUES (?, ?)", start.items())
-    connection.execute("COMMIT")
-    connection.close()  # the last connection leaves no WAL behind
-
-
-def _connected(file: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(file, isolation_level=None, timeout=30)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-    except sqlite3.DatabaseError as error:
-        raise BadState(f"{file.parent.name} cannot be opened: {error}") from error
-    return connection
+    def _moved_on(self, generation: int, learners: list[Any]) -> bool:
+        """Whether another process compacted, or dropped learners, meanwhile."""
+        with self.reading() as connection:
+            now = connection.execute("SELECT learner FROM versions WHERE learner NOT NULL").fetchall()
+            return self.meta(connection, "generation") != generation or now != learners
 
 
 def _size(file: Path) -> int:
@@ -356,18 +291,6 @@ def _size(file: Path) -> int:
         return file.stat().st_size if file.is_file() else 0
     except FileNotFoundError:  # a process that writes tidied up
         return 0
-
-
-def _locked(path: Path) -> int:
-    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise Conflict(
-            f"{path.name} is being written by another process; open it with read_only=True to search"
-        ) from None
-    return handle
 
 
 def _some(values: list[Any]) -> Iterator[list[Any]]:

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.segments import keep_only, write_durably
+from stillhash.collection.files import keep_only, read_sealed, write_sealed
 from stillhash.collection.store import Store
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.hashers import METHODS, Hasher, load
@@ -102,7 +102,7 @@ class Teacher:
         hasher = self.hasher(connection)
         model = model or hasher.model()
         learner = f"{version:08d}.safetensors"
-        write_durably(self.store.path / "learner" / learner, [hasher.state()])
+        write_sealed(self.store.path / "learner" / learner, [hasher.state()])
         made = datetime.now(UTC).isoformat(timespec="milliseconds")
         values = version, made, kind, rows, None, model.side, _as_bytes(model), learner, "{}"
         connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
@@ -123,19 +123,16 @@ class Teacher:
         return self._hasher
 
     def _read(self, connection: Connection, file: str) -> Hasher:
-        try:
-            hasher = load((self.store.path / "learner" / file).read_bytes())
-        except OSError as error:
-            raise BadState(f"learner {file} cannot be read: {error}") from error
+        hasher = load(read_sealed(self.store.path / "learner" / file))
         if _fingerprint(hasher.functions().state()) != self.store.meta(connection, "fingerprint"):
             raise BadState(f"learner {file} has other hash functions than made the codes: their fingerprint differs")
         return hasher
 
     def _tidy(self) -> None:
         """Drops the files of learners that no version names any more."""
-        named = {
-            name for (name,) in self.store.connection().execute("SELECT learner FROM versions WHERE learner NOT NULL")
-        }
+        with self.store.reading() as connection:
+            told = connection.execute("SELECT learner FROM versions WHERE learner NOT NULL").fetchall()
+        named = {name for (name,) in told}
         keep_only(self.store.path / "learner", named)
         self._published = False
 

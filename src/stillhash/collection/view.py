@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from stillhash.collection.store import Store, check_sound
+from stillhash.collection.store import Store
 from stillhash.collection.teacher import functions_of, kept
 from stillhash.hashers.base import LinearHasher, Model
 from stillhash.search import Index
@@ -96,7 +96,6 @@ class View:
         """An index over the sealed codes, without a copy, and their last row."""
         index, last = Index(self.store.settings["bits"]), -1
         for segment in self.store.segments(connection):
-            check_sound(segment)
             index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
             last = int(segment.row_numbers()[-1])
         return index, last
