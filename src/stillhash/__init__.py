@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stillhash import errors
-from stillhash.collection import Answer, Collection, Hit, Item, open
+from stillhash.collection import Answer, Collection, Hit, Item, Repaired, open, repair
 from stillhash.errors import StillhashError
 from stillhash.hashers import DEFAULT_HASHER, LSH, METHODS, OHSL, PCAITQ, OHSLSym, OnlineHasher, Tally, load
 from stillhash.numeric import kernels
@@ -54,6 +54,7 @@ __all__ = [
     "Item",
     "OHSLSym",
     "OnlineHasher",
+    "Repaired",
     "Scan",
     "Searcher",
     "StillhashError",
@@ -62,4 +63,5 @@ __all__ = [
     "info",
     "load",
     "open",
+    "repair",
 ]

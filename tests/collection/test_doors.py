@@ -313,7 +313,7 @@ def test_a_damaged_segment_is_told_and_never_searched(template: Path, tmp_path: 
         file.write_bytes(whole if damage == "flipped" else whole[:-1])
     with stillhash.open(path) as collection:
         wrong = collection.verify()
-        assert len(wrong) == 2 and file.name in wrong[0] and "319 items have no code" in wrong[1]
+        assert len(wrong) == 1 and file.name in wrong[0]
         for call in (lambda: collection.search(X[0]), collection.compact, collection.stats):
             with pytest.raises(BadState, match=file.name):
                 call()

@@ -8,6 +8,7 @@ from typing import Any
 
 from stillhash.collection.collection import Collection
 from stillhash.collection.items import Answer, Hit, Item
+from stillhash.collection.repair import Repaired, repair
 from stillhash.collection.store import Store
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, METHODS
@@ -85,4 +86,4 @@ def _told(params: dict[str, Any], method: str) -> dict[str, Any]:
     return {name: told[name] for name in params}
 
 
-__all__ = ["Answer", "Collection", "Hit", "Item", "open"]
+__all__ = ["Answer", "Collection", "Hit", "Item", "Repaired", "open", "repair"]

@@ -3,6 +3,7 @@
     store.db, -wal, -shm    SQLite, journal_mode=WAL, synchronous=FULL
     store.sums              checksums of the pages of store.db, as of the last checkpoint
     acked                   the number of the last commit that was acknowledged
+    wal.sums                checksums of the frames of the WAL, to mend them by (wal.py)
 
 SQLite moves pages from the WAL to store.db at a checkpoint. Only the one process that writes does that here, and it
 writes the checksums that will hold before it begins. A page that is still in the WAL is read from there, and SQLite
@@ -23,17 +24,16 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stillhash.collection.checksums import BLOCK, Sums, damaged, packed, pair, sums_of, unpacked
+from stillhash.collection.checksums import Sums, damaged, packed, pair, sums_of, unpacked
 from stillhash.collection.files import locked, sync_folder, write_durably
+from stillhash.collection.wal import PAGE, Noted, Wal
 from stillhash.errors import BadState, Conflict, StillhashError, StoreFailed
 
-PAGE = BLOCK
 FRAMES = 1000  # in the WAL before they are moved
 WAL_BYTES = 1 << 26  # that the WAL may keep once it was longer
 ACKED = struct.Struct("<QI")  # a commit's number, and a checksum
@@ -55,8 +55,8 @@ class Database:
             self._finished = weakref.finalize(self, self._writer.close)  # at the end of the process, at the latest
 
     @classmethod
-    def create(cls, path: Path, script: str, meta: dict[str, Any]) -> None:
-        """Makes the file, with these tables and entries of the table `meta`."""
+    def create(cls, path: Path, script: str, tables: dict[str, list[Any]]) -> None:
+        """Makes the file, with these tables and their rows."""
         new = path / "store.db.new"
         new.unlink(missing_ok=True)
         try:
@@ -65,7 +65,9 @@ class Database:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.executescript("BEGIN IMMEDIATE;" + script)
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+            for table, rows in tables.items():
+                for row in rows:
+                    connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
             connection.execute("COMMIT")
             connection.close()  # the last connection leaves no WAL behind
         except sqlite3.DatabaseError as error:
@@ -174,6 +176,7 @@ class _Writer:
         self.path = path
         self.lock: int | None = locked(path)
         self._connection: Connection | None = None
+        self._noted = Noted(path)
 
     @property
     def connection(self) -> Connection:
@@ -200,7 +203,8 @@ class _Writer:
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{self.path.name} could not be written: {error}") from error
         with suppress(OSError):  # the commit stands; only the proof of it is missing
-            _acknowledge(self.path, seq)
+            acknowledge(self.path, seq)
+            self._noted.note()
 
     def checkpoint(self, frames: int) -> None:
         """Moves pages from the WAL to store.db, once there are so many. That nothing moved hurts nobody."""
@@ -222,35 +226,6 @@ class _Writer:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
-
-
-class Wal(NamedTuple):
-    """Where the WAL stands, from its index: https://www.sqlite.org/walformat.html."""
-
-    file: Path
-    frames: int  # that are committed
-    moved: int  # of them, those that store.db has already
-    pages: int  # of the database
-
-    @classmethod
-    def of(cls, path: Path) -> Wal:
-        try:
-            with (path / "store.db-shm").open("rb") as file:
-                head = file.read(100)
-            frames, pages = struct.unpack_from("=II", head, 16)
-            (moved,) = struct.unpack_from("=I", head, 96)
-        except (OSError, struct.error):  # nobody has written since the last connection was closed
-            frames = moved = pages = 0
-        return cls(path / "store.db-wal", frames, min(moved, frames), pages)
-
-    def mapped(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """For each frame the number of its page, from 0, and the page."""
-        size = 24 + PAGE
-        if not self.frames:
-            return np.empty(0, np.int64), np.empty((0, PAGE), np.uint8)
-        frames = np.memmap(self.file, np.uint8, "r", 32, (self.frames, size))
-        numbers = np.ascontiguousarray(frames[:, :4]).view(">u4").reshape(-1)
-        return numbers.astype(np.int64) - 1, frames[:, 24:]
 
 
 def bad_pages(path: Path) -> list[int]:
@@ -293,7 +268,8 @@ def acked(path: Path) -> int:
     return seq if zlib.crc32(seq.to_bytes(8, "little")) == crc else 0
 
 
-def _acknowledge(path: Path, seq: int) -> None:
+def acknowledge(path: Path, seq: int) -> None:
+    """Notes that this commit was acknowledged, without waiting for the disk."""
     handle = os.open(path / "acked", os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         os.pwrite(handle, ACKED.pack(seq, zlib.crc32(seq.to_bytes(8, "little"))), 0)

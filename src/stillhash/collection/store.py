@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.database import Database
-from stillhash.collection.files import check_sealed, keep_only, locked
+from stillhash.collection.files import keep_only, locked, read_sealed
 from stillhash.collection.items import Id, Item
 from stillhash.collection.segments import Segment, read_segment, write_segment
 from stillhash.errors import BadState, Conflict, InvalidInput
@@ -38,7 +38,8 @@ CREATE TABLE items (
   row INTEGER PRIMARY KEY, id NOT NULL UNIQUE, labels TEXT NOT NULL, metadata TEXT, code BLOB, features BLOB);
 CREATE TABLE dead (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE INDEX dead_by_seq ON dead (seq);
-CREATE TABLE segments (number INTEGER PRIMARY KEY, file TEXT NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE segments (
+  number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE lessons (
   number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL);
 CREATE TABLE versions (
@@ -80,7 +81,8 @@ class Store:
                 for folder in ("segments", "learner"):
                     (path / folder).mkdir(exist_ok=True)
                 counters = dict.fromkeys(("seq", "generation", "next_row", "version"), 0)
-                Database.create(path, SCHEMA, {"format": FORMAT, "settings": json.dumps(settings), **counters})
+                meta = {"format": FORMAT, "settings": json.dumps(settings), **counters}
+                Database.create(path, SCHEMA, {"meta": list(meta.items())})
         finally:
             os.close(lock)
         return cls(path, writer=True)
@@ -183,24 +185,26 @@ class Store:
 
     # ---- codes ----
 
-    def segments(self, connection: sqlite3.Connection) -> list[Segment]:
-        files = connection.execute("SELECT file FROM segments ORDER BY number").fetchall()
-        return [read_segment(self.path / "segments" / file, self.settings["bits"]) for (file,) in files]
+    def segments(self, connection: sqlite3.Connection, after: int = -1) -> Iterator[Segment]:
+        """Those that hold rows past this one."""
+        newer = connection.execute("SELECT file FROM segments WHERE last > ? ORDER BY number", [after]).fetchall()
+        return (self.segment(file) for (file,) in newer)
+
+    def segment(self, file: str) -> Segment:
+        return read_segment(self.path / "segments" / file, self.settings["bits"])
 
     def codes_after(self, connection: sqlite3.Connection, last: int) -> tuple[Numbers, Codes]:
         """The rows past this one, deleted ones perhaps among them, and their codes."""
         numbers, codes = [np.empty(0, np.int64)], [np.empty((0, width(self.settings["bits"])), np.uint8)]
-        newer = connection.execute("SELECT file FROM segments WHERE last > ? ORDER BY number", [last]).fetchall()
-        for (file,) in newer:
-            segment = read_segment(self.path / "segments" / file, self.settings["bits"])
+        for segment in self.segments(connection, last):
             here = segment.row_numbers()
             late = np.flatnonzero(here > last)
             numbers.append(here[late])
             codes.append(read_tiles(segment.tiles, late))
-        tail = self._tail(connection, last)
+        tail = self.tail(connection, last)
         return np.concatenate([*numbers, tail[0]]), np.concatenate([*codes, tail[1]])
 
-    def _tail(self, connection: sqlite3.Connection, last: int = -1) -> tuple[Numbers, Codes]:
+    def tail(self, connection: sqlite3.Connection, last: int = -1) -> tuple[Numbers, Codes]:
         """The rows past this one whose codes are not sealed."""
         sql = "SELECT row, code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
         found = connection.execute(sql, [last]).fetchall()
@@ -209,42 +213,49 @@ class Store:
 
     def seal(self) -> bool:
         """Moves the tail of codes into a segment; False if there is none."""
-        self._ready()
+        self.db.check_writer()
         with self.reading() as connection:
-            numbers, codes = self._tail(connection)
-            number, file = self._next_segment(connection)
+            numbers, codes = self.tail(connection)
         if not len(numbers):
             return False
-        write_segment(self.path / "segments" / file, codes, numbers, self.settings["bits"])
-        with self.writing() as connection:
-            connection.execute("INSERT INTO segments VALUES (?, ?, ?)", [number, file, int(numbers[-1])])
+        with self._written(numbers, codes) as connection:
             connection.execute("UPDATE items SET code = NULL WHERE row <= ? AND code NOT NULL", [int(numbers[-1])])
         return True
 
     def compact(self) -> None:
         """Rewrites all live codes into one new segment and forgets the deleted rows."""
-        self._ready()
+        self.db.check_writer()
         with self.reading() as connection:
             numbers, codes = self.codes_after(connection, -1)
             live = np.array(connection.execute("SELECT row FROM items ORDER BY row").fetchall(), np.int64).reshape(-1)
-            number, file = self._next_segment(connection)
         keep = np.isin(numbers, live)
-        if keep.any():
-            write_segment(self.path / "segments" / file, codes[keep], numbers[keep], self.settings["bits"])
-        with self.writing() as connection:
-            connection.execute("DELETE FROM segments")
-            connection.execute("DELETE FROM dead")
-            if keep.any():
-                connection.execute("INSERT INTO segments VALUES (?, ?, ?)", [number, file, int(numbers[keep][-1])])
-                connection.execute("UPDATE items SET code = NULL WHERE code NOT NULL")
-            connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
+        self.replace_segments(numbers[keep], codes[keep])
         self._tidy()
         self.db.shrink()
 
-    def _next_segment(self, connection: sqlite3.Connection) -> tuple[int, str]:
-        """The number of the commit that is to name it, which no file that a reader may still look for has had."""
-        number = self.meta(connection, "seq") + 1
-        return number, f"{number:08d}.tiles"
+    def replace_segments(self, numbers: Numbers, codes: Codes) -> None:
+        """Makes one segment of these rows the only one; all codes of live rows are among them."""
+        with self._written(numbers, codes, "DELETE FROM segments") as connection:
+            connection.execute("DELETE FROM dead")
+            connection.execute("UPDATE items SET code = NULL WHERE code NOT NULL")
+            connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
+
+    @contextmanager
+    def _written(self, numbers: Numbers, codes: Codes, first: str = "") -> Iterator[sqlite3.Connection]:
+        """A new segment of these rows, if there are any, and the transaction that names it."""
+        self._ready()
+        with self.reading() as connection:
+            number = self.meta(connection, "seq") + 1  # of that transaction: no file had it that anybody may look for
+        file = f"{number:08d}.tiles"
+        if len(numbers):
+            write_segment(self.path / "segments" / file, codes, numbers, self.settings["bits"])
+        with self.writing() as connection:
+            if first:
+                connection.execute(first)
+            if len(numbers):
+                about = number, file, len(numbers), int(numbers[0]), int(numbers[-1])
+                connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", about)
+            yield connection
 
     def _tidy(self) -> None:
         """Drops segments that are not named any more, or never were because a write did not end."""
@@ -253,6 +264,12 @@ class Store:
         keep_only(self.path / "segments", named)
         self._tidied = True
 
+    def learner(self, file: str) -> bytes:
+        """What a version learnt from."""
+        return read_sealed(self.path / "learner" / file)
+
+    # ---- soundness ----
+
     def verify(self) -> list[str]:
         """What is wrong with the store, as sentences."""
         if wrong := self.db.damage():
@@ -260,24 +277,33 @@ class Store:
         with self.reading() as connection:
             generation = self.meta(connection, "generation")
             wrong += [f"store.db: {line}" for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
-            files = [file for (file,) in connection.execute("SELECT file FROM segments")]
+            files = connection.execute("SELECT file FROM segments").fetchall()
             learners = connection.execute("SELECT learner FROM versions WHERE learner NOT NULL").fetchall()
-            live = connection.execute("SELECT row FROM items WHERE features IS NULL").fetchall()
-            coded = [self._tail(connection)[0]]
-        for file in files:
-            try:
-                coded.append(read_segment(self.path / "segments" / file, self.settings["bits"]).row_numbers())
-            except BadState as error:
-                wrong.append(str(error))
-        for (file,) in learners:
-            try:
-                check_sealed(self.path / "learner" / file)
-            except BadState as error:
-                wrong.append(str(error))
-        lost = np.setdiff1d(np.array(live, np.int64).reshape(-1), np.concatenate(coded))
-        if len(lost):
-            wrong.append(f"{len(lost)} items have no code, the one of row {lost[0]} for one")
+            checks: list[tuple[Callable[[str], Any], str]] = [(self.segment, file) for (file,) in files]
+            for read, file in checks + [(self.learner, file) for (file,) in learners]:
+                try:
+                    read(file)
+                except BadState as error:
+                    wrong.append(str(error))
+            if not wrong:
+                lost, stray = self.uncoded(connection), self.unnamed(connection)
+                wrong += [f"{len(lost)} items have no code, the one of row {lost[0]} for one"] if len(lost) else []
+                wrong += [f"{len(stray)} codes have no item, that of row {stray[0]} for one"] if len(stray) else []
         return self.verify() if wrong and self._moved_on(generation, learners) else wrong
+
+    def uncoded(self, connection: sqlite3.Connection) -> Numbers:
+        """Rows of items that should have a code and have none."""
+        live = connection.execute("SELECT row FROM items WHERE features IS NULL ORDER BY row").fetchall()
+        return np.setdiff1d(np.array(live, np.int64).reshape(-1), self._coded(connection))
+
+    def unnamed(self, connection: sqlite3.Connection) -> Numbers:
+        """Rows that have a code and are neither items nor deleted."""
+        known = connection.execute("SELECT row FROM items UNION SELECT row FROM dead").fetchall()
+        return np.setdiff1d(self._coded(connection), np.array(known, np.int64).reshape(-1))
+
+    def _coded(self, connection: sqlite3.Connection) -> Numbers:
+        sealed = [segment.row_numbers() for segment in self.segments(connection)]
+        return np.concatenate([*sealed, self.tail(connection)[0]])
 
     def _moved_on(self, generation: int, learners: list[Any]) -> bool:
         """Whether another process compacted, or dropped learners, meanwhile."""

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.files import keep_only, read_sealed, write_sealed
+from stillhash.collection.files import keep_only, write_sealed
 from stillhash.collection.store import Store
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.hashers import METHODS, Hasher, load
@@ -123,7 +123,7 @@ class Teacher:
         return self._hasher
 
     def _read(self, connection: Connection, file: str) -> Hasher:
-        hasher = load(read_sealed(self.store.path / "learner" / file))
+        hasher = load(self.store.learner(file))
         if _fingerprint(hasher.functions().state()) != self.store.meta(connection, "fingerprint"):
             raise BadState(f"learner {file} has other hash functions than made the codes: their fingerprint differs")
         return hasher
