@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -15,10 +17,12 @@ from numpy.typing import NDArray
 
 from stillhash.collection.filters import compiled
 from stillhash.collection.items import Answer, Hit, Id, Item, check_ids, check_labels, check_metadata
+from stillhash.collection.repair import Repaired, repair
+from stillhash.collection.snapshot import snapshot
 from stillhash.collection.store import Store
 from stillhash.collection.teacher import Connection, Teacher, kept
 from stillhash.collection.view import View
-from stillhash.errors import Conflict, InvalidInput, NotFitted
+from stillhash.errors import Conflict, InvalidInput, NotFitted, StoreFailed
 from stillhash.numeric.checks import Floats, check_features, check_integer
 
 SEAL = 131_072  # rows of the tail that become a segment
@@ -30,9 +34,12 @@ class Collection:
     """Made by `stillhash.open`. All verbs may be called from any thread."""
 
     def __init__(self, store: Store) -> None:
-        self._store, self._view, self._teacher = store, View(store), Teacher(store)
         self._changing = threading.RLock()  # one writes at a time
+        self._use(store)
         self.dim, self.bits = store.settings["dim"], store.settings["bits"]
+
+    def _use(self, store: Store) -> None:
+        self._store, self._view, self._teacher = store, View(store), Teacher(store)
 
     def __repr__(self) -> str:
         return f"Collection({self._store.path.name!r}, dim={self.dim}, bits={self.bits}, rows={self.count()})"
@@ -200,6 +207,26 @@ class Collection:
         """Looks at all that is stored and says what is wrong; an empty list means nothing is."""
         return self._store.verify()
 
+    def repair(self) -> Repaired:
+        """Brings back what is not damaged, as `stillhash.repair` does, which also works where nothing can be opened.
+
+        Nobody else may have the collection open.
+        """
+        with self._changing:
+            self._store.db.check_writer()
+            self._store.close()
+            try:
+                return repair(self._store.path)
+            finally:
+                self._use(Store(self._store.path, writer=True))
+
+    def snapshot(self, path: str | Path) -> int:
+        """Copies the collection, as it stands at one commit, to a new folder; the bytes that takes.
+
+        Others may search and write meanwhile. The copy is a collection of its own.
+        """
+        return snapshot(self._store, Path(path))
+
     # ---- inside ----
 
     def _put(self, ids: Any, features: Any, labels: Any, metadata: Any, learn: bool, *, replace: bool) -> int:
@@ -214,7 +241,8 @@ class Collection:
             with self._teacher.writing() as connection:
                 rows = self._insert(connection, names, X, told, data, learn, replace)
             if rows.stop // SEAL > rows.start // SEAL:
-                self._store.seal()
+                with suppress(StoreFailed):  # the rows are on disk; the tail is only longer than usual
+                    self._store.seal()
         return len(names)
 
     def _insert(
