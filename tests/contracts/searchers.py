@@ -53,6 +53,10 @@ def agree(index: Searcher, model: Model, weights: np.ndarray, k: int, allowed: n
         cut = wanted[len(wanted) // 2][0] if wanted else 0.0
         (found,) = index.search_range(w, cut, allowed=allowed)
         assert list(zip(found.scores.tolist(), found.ids.tolist(), strict=True)) == [h for h in wanted if h[0] >= cut]
+    names = [i for i in model.rows if i % 3][::-1]
+    assert index.codes(np.array(names, np.int64)).tobytes() == b"".join(model.rows[i].tobytes() for i in names)
+    with pytest.raises(InvalidInput, match="not in the index"):
+        index.codes(np.array([*names, max(model.rows, default=0) + 1]))
 
 
 @settings(max_examples=60)

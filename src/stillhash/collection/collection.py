@@ -6,6 +6,7 @@ search while one writes. An answer is of one moment: its hits, their metadata an
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,12 +16,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.explain import explained
 from stillhash.collection.filters import compiled
 from stillhash.collection.items import Answer, Hit, Id, Item, check_ids, check_labels, check_metadata
+from stillhash.collection.quality import told_so_far
 from stillhash.collection.repair import Repaired, repair
 from stillhash.collection.snapshot import snapshot
 from stillhash.collection.store import Store
-from stillhash.collection.teacher import Connection, Teacher, kept
+from stillhash.collection.teacher import Connection, Teacher, earliest, kept
 from stillhash.collection.view import View
 from stillhash.errors import Conflict, InvalidInput, NotFitted, StoreFailed
 from stillhash.numeric.checks import Floats, check_features, check_integer
@@ -91,11 +94,14 @@ class Collection:
 
     # ---- search ----
 
-    def search(self, query: Any, k: int = 10, *, where: Any = None, version: int | None = None) -> Any:
+    def search(
+        self, query: Any, k: int = 10, *, where: Any = None, version: int | None = None, explain: bool | int = False
+    ) -> Any:
         """The k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers.
 
         where: only items that meet this condition (filters.py); min(k, matching) hits come back. version: ranked by an
-        earlier version of the model.
+        earlier version of the model. explain: each hit says what each bit adds to its score, and how the version of
+        this number ranks it; True compares with the earliest that is kept.
         """
         check_integer(k, "k", 1)
 
@@ -105,7 +111,14 @@ class Collection:
             named, model = self._view.model_of(connection, version)
             most = min(k, max(1, len(self._view.index)))
             hits = self._view.index.search(self._view.functions.weigh_by(model, Q), most, allowed=allowed)
-            return self._answers(connection, zip(*hits, strict=True), named, _ranking(model.M is not None))
+            answers = self._answers(connection, zip(*hits, strict=True), named, _ranking(model.M is not None))
+            if explain is False:
+                return answers
+            other = earliest(connection) if explain is True else explain
+            models = model, self._view.model_of(connection, other)[1]
+            rows = [some[some >= 0] for some in hits.ids]
+            told = explained(self._view, Q, models, other, rows, allowed)
+            return [answer.explained(some) for answer, some in zip(answers, told, strict=True)]
 
         return self._asked(query, where, found)
 
@@ -150,12 +163,19 @@ class Collection:
             return int(self._store.meta(connection, "version"))
 
     def versions(self) -> list[dict[str, Any]]:
-        """The versions of the model that are kept, the latest last."""
+        """The versions of the model that are kept, the latest last.
+
+        `quality` is how well the version before did on the rows that this one then learnt from; `drift` is true where
+        that was a fall.
+        """
         columns = "version", "made", "kind", "rows", "tag"
         with self._store.reading() as connection:
             current = self._store.meta(connection, "version")
-            rows = connection.execute(f"SELECT {', '.join(columns)} FROM versions ORDER BY version").fetchall()
-        return [{**dict(zip(columns, row, strict=True)), "current": row[0] == current} for row in rows]
+            rows = connection.execute(f"SELECT {', '.join(columns)}, notes FROM versions ORDER BY version").fetchall()
+        return [
+            {**dict(zip(columns, row, strict=False)), "current": row[0] == current, **json.loads(row[-1])}
+            for row in rows
+        ]
 
     def tag(self, version: int, name: str) -> None:
         """Names a version; one that has a name is kept."""
@@ -190,15 +210,22 @@ class Collection:
             self._store.compact()
 
     def stats(self) -> dict[str, Any]:
-        """How it stands."""
+        """How it stands.
+
+        `quality` is of the last rows that were learnt, before they were; `drift_alarms` are the versions that began
+        with a fall of it.
+        """
 
         def told(connection: Connection) -> dict[str, Any]:
+            quality = told_so_far(self._store, connection)
             return {
                 **self._store.settings,
                 "fitted": self._view.functions is not None,
                 "version": self._view.version,
                 **self._store.counts(connection),
                 "index_bytes": self._view.index.nbytes,
+                "quality": quality.get("quality"),
+                "drift_alarms": quality.get("alarms", []),
             }
 
         return self._view.at_one_moment(told)

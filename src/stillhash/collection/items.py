@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,21 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Explanation:
+    """A score as a sum over bits, and what another version of the model makes of the same item."""
+
+    bits: list[float]  # what each bit adds; they sum to the score
+    groups: list[float]  # the same for each eight bits, a byte of the code
+    rank: int  # among all that may be hits, from 1
+    other_version: int
+    other_score: float  # by that version
+    other_rank: int
+
+
+@dataclass(frozen=True)
 class Hit(Item):
     score: float
+    explanation: Explanation | None = None  # if asked for
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,10 @@ class Answer:
     hits: list[Hit]
     version: int
     ranking: str
+
+    def explained(self, told: list[Explanation]) -> Answer:
+        """The same, with an explanation of each hit."""
+        return replace(self, hits=[replace(hit, explanation=e) for hit, e in zip(self.hits, told, strict=True)])
 
 
 def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:

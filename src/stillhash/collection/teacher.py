@@ -19,6 +19,7 @@ import safetensors
 import safetensors.numpy
 
 from stillhash.collection.files import keep_only, write_sealed
+from stillhash.collection.quality import heard, measured
 from stillhash.collection.store import Store
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.hashers import METHODS, Hasher, load
@@ -79,15 +80,24 @@ class Teacher:
             return
         pending = connection.execute("SELECT features, labels FROM lessons ORDER BY number").fetchall()
         X = np.frombuffer(b"".join(blob for blob, _ in pending), np.float32).reshape(len(pending), -1)
-        self.hasher(connection).partial_fit(X, [json.loads(told) for _, told in pending])
+        self._learn(connection, X, [json.loads(told) for _, told in pending])
         connection.execute("DELETE FROM lessons")
-        self.publish(connection, "learn", len(pending))
 
     def learn(self, connection: Connection, X: Floats, labels: list[list[Any]]) -> int:
         """Learns rows that are no items, after those that wait."""
         self.lessons(connection)
-        self.hasher(connection).partial_fit(X, labels)
-        return self.publish(connection, "learn", sum(map(bool, labels)))
+        return self._learn(connection, X, labels)
+
+    def _learn(self, connection: Connection, X: Floats, labels: list[list[Any]]) -> int:
+        """Learns, and publishes a version that knows how well the one before did on these rows."""
+        hasher = self.hasher(connection)
+        quality = measured(hasher, X, labels)
+        hasher.partial_fit(X, labels)
+        version = self.publish(connection, "learn", sum(map(bool, labels)))
+        if quality is not None:
+            notes = {"quality": quality, "drift": heard(self.store, connection, quality, version)}
+            connection.execute("UPDATE versions SET notes = ? WHERE version = ?", [json.dumps(notes), version])
+        return version
 
     def rollback(self, connection: Connection, version: int) -> int:
         version = _number(version)
@@ -160,6 +170,11 @@ def kept(connection: Connection, version: Any) -> Model:
         return Model(side, arrays["M"], arrays.get("offset"))
     except (safetensors.SafetensorError, KeyError) as error:
         raise BadState(f"version {version} cannot be read: {error}") from error
+
+
+def earliest(connection: Connection) -> int:
+    """The first version that is kept."""
+    return int(connection.execute("SELECT min(version) FROM versions").fetchone()[0])
 
 
 def _fingerprint(functions: bytes) -> str:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.numeric.checks import Codes
+
 
 class Hits(NamedTuple):
     """Answers, best first: higher score, then smaller id. Missing ones are -inf and -1.
@@ -28,3 +30,4 @@ class Searcher(Protocol):
     def remove(self, ids: Any) -> int: ...
     def search(self, weights: Any, k: int, *, allowed: Any = None) -> Hits: ...
     def search_range(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]: ...
+    def codes(self, ids: Any) -> Codes: ...

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.numeric import kernels
-from stillhash.numeric.checks import check_bits, check_codes, check_ids, check_integer, check_weights
+from stillhash.numeric.checks import Codes, check_bits, check_codes, check_ids, check_integer, check_weights
 from stillhash.numeric.codes import TILE, empty_tiles, width
 from stillhash.numeric.kernels import Block
 from stillhash.numeric.scores import Grid, snap
@@ -121,6 +121,20 @@ class Scan:
         blocks = searched(self._blocks, None if allowed is None else by_id(allowed))
         found = kernels.scan_all(blocks, grid, np.ascontiguousarray(np.broadcast_to(least, len(grid))), self.threads)
         return [Hits(scores, ids) for scores, ids in found]
+
+    def codes(self, ids: Any) -> Codes:
+        """The codes (n, ceil(bits / 8)) of these ids, all of which are there."""
+        wanted = check_ids(ids)
+        order = np.argsort(wanted)
+        found, known = np.zeros((len(wanted), width(self.bits)), np.uint8), 0
+        for block in self._blocks:
+            rows = rows_of(block, wanted)
+            places = order[np.searchsorted(wanted, ids_of(block, rows), sorter=order)]
+            found[places] = kernels.read_tiles(block.tiles, rows)
+            known += len(rows)
+        if known < len(wanted):
+            raise InvalidInput(f"ids holds {len(wanted) - known} ids that are not in the index")
+        return found
 
     # ---- inside ----
 
