@@ -220,13 +220,21 @@ def search(
     k: Annotated[int, typer.Option("-k", min=1, help="How many items to find for each query.")] = 10,
     where: Where = None,
     version: Version = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say which bits made the score of each hit.")] = False,
+    against: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --explain, compare with version N, not with the earliest."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the best items for query vectors."""
+    if against is not None and not explain:
+        raise InvalidInput("--against is given without --explain")
     with opened(path) as collection:
         asked = queries(vector, collection.dim)
-        found = collection.search(asked, k, where=json_object(where, "where"), version=version)
-    answer({"answers": [asdict(one) for one in found]}, as_json, printing.answers)
+        told = against if against is not None else explain
+        found = collection.search(asked, k, where=json_object(where, "where"), version=version, explain=told)
+    answer({"answers": [_plain(one) for one in found]}, as_json, printing.answers)
 
 
 @app.command(rich_help_panel=SEARCH)
@@ -242,4 +250,13 @@ def search_range(
     with opened(path) as collection:
         asked = queries(vector, collection.dim)
         found = collection.search_range(asked, threshold, where=json_object(where, "where"), version=version)
-    answer({"answers": [asdict(one) for one in found]}, as_json, printing.answers)
+    answer({"answers": [_plain(one) for one in found]}, as_json, printing.answers)
+
+
+def _plain(found: stillhash.Answer) -> dict[str, Any]:
+    """As JSON; without the place for an explanation where there is none."""
+    told = asdict(found)
+    for hit in told["hits"]:
+        if hit["explanation"] is None:
+            del hit["explanation"]
+    return told

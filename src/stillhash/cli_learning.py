@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+import stillhash
 from stillhash import printing
 from stillhash.cli_collection import At, Labels, Rows, Size, current_version, each, opened
 from stillhash.errors import BadState, InvalidInput
@@ -16,6 +17,7 @@ from stillhash.reading import Chunk, chunks
 
 app = typer.Typer()
 LEARNING, UPKEEP = "Collections: learning", "Collections: upkeep"
+MANY = 20  # ids in a line
 
 Numbered = Annotated[
     int, typer.Argument(metavar="VERSION", min=1, help="The number of the version.", show_default=False)
@@ -125,6 +127,18 @@ def compact(path: At, as_json: AsJson = False) -> None:
 
 
 @app.command(rich_help_panel=UPKEEP)
+def snapshot(
+    path: At,
+    to: Annotated[Path, typer.Argument(metavar="TO", help="A folder that is not there yet.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Copy the collection, as it stands at one commit, to a new folder; others may write meanwhile."""
+    with opened(path) as collection:
+        size = collection.snapshot(to)
+    answer({"path": str(to), "bytes": size}, as_json, sentence(f"{to} is a copy, of {size:,} bytes"))
+
+
+@app.command(rich_help_panel=UPKEEP)
 def stats(path: At, as_json: AsJson = False) -> None:
     """Say how the collection stands: settings, items, versions, bytes."""
     with opened(path) as collection:
@@ -139,3 +153,12 @@ def verify(path: At, as_json: AsJson = False) -> None:
     answer({"problems": problems}, as_json, sentence("\n".join(problems) or "all is well"))
     if problems:
         raise typer.Exit(BadState.exit_code)
+
+
+@app.command(rich_help_panel=UPKEEP)
+def repair(path: At, as_json: AsJson = False) -> None:
+    """Bring back what is not damaged, and name the items that are lost. Nobody else may have the collection open."""
+    done, lost = stillhash.repair(path)
+    told = [*done, f"items lost: {len(lost)}" if lost else "no item is lost"] if done else ["all is well"]
+    names = f" ({', '.join(map(str, lost[:MANY]))}{', ...' if len(lost) > MANY else ''})" if lost else ""
+    answer({"done": done, "lost": lost}, as_json, sentence("\n".join(told) + names))

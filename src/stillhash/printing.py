@@ -13,6 +13,7 @@ from rich.text import Text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 SHORT = 60  # characters of metadata in a table
+BITS = 3  # of an explanation in a table
 
 Show = Callable[[dict[str, Any], Console], None]
 
@@ -37,9 +38,15 @@ def pairs(result: dict[str, Any], console: Console) -> None:
     """A name and its value a line."""
     wide = max(map(len, result))
     for name, value in result.items():
-        told = ", ".join(map(str, value)) if isinstance(value, list) else value
-        told = (short(told) or "none") if isinstance(told, dict) else f"{told:,}" if type(told) is int else str(told)
-        console.print(Text.assemble((f"{name:>{wide}}", "bold"), f"  {told}"), soft_wrap=True)
+        console.print(Text.assemble((f"{name:>{wide}}", "bold"), f"  {_told(value)}"), soft_wrap=True)
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return short({name: round(v, 4) if isinstance(v, float) else v for name, v in value.items()}) or "none"
+    return f"{value:,}" if type(value) is int else "none" if value is None else str(value)
 
 
 def items(result: dict[str, Any], console: Console) -> None:
@@ -61,22 +68,35 @@ def answers(result: dict[str, Any], console: Console) -> None:
         if not told["hits"]:
             console.print("no hits")
             continue
-        table = _table("rank", "id", "score", "labels", "metadata", right=("rank", "score"))
+        other = next(
+            (f"by {hit['explanation']['other_version']}" for hit in told["hits"] if "explanation" in hit), None
+        )
+        why = [] if other is None else [other, "bits that count most"]
+        table = _table("rank", "id", "score", *why, "labels", "metadata", right=("rank", "score"))
         for rank, hit in enumerate(told["hits"], 1):
             name, labels, metadata = _about(hit)
-            table.add_row(str(rank), name, f"{hit['score']:.4g}", labels, metadata)
+            table.add_row(str(rank), name, f"{hit['score']:.4g}", *(_why(hit) if why else []), labels, metadata)
         console.print(table)
+
+
+def _why(hit: dict[str, Any]) -> tuple[str, str]:
+    """Its rank and score by another version; and its bits of the largest contributions."""
+    told = hit["explanation"]
+    bits = sorted(enumerate(told["bits"]), key=lambda bit: -abs(bit[1]))[:BITS]
+    return f"{told['other_rank']} ({told['other_score']:.4g})", ", ".join(f"{n}: {part:+.2g}" for n, part in bits)
 
 
 def versions(result: dict[str, Any], console: Console) -> None:
     if not result["versions"]:
         console.print("no versions yet: the first comes with the hash functions")
         return
-    table = _table("version", "made", "by", "rows", "tag", "", right=("version", "rows"))
+    table = _table("version", "made", "by", "rows", "mAP before", "tag", "", right=("version", "rows", "mAP before"))
     for told in result["versions"]:
         made = told["made"][:19].replace("T", " ")
         current = "current" if told["current"] else ""
-        table.add_row(str(told["version"]), made, told["kind"], f"{told['rows']:,}", _safe(told["tag"] or ""), current)
+        quality = f"{told['quality']['map']:.3f}{' fell' if told['drift'] else ''}" if "quality" in told else ""
+        row = str(told["version"]), made, told["kind"], f"{told['rows']:,}", quality, _safe(told["tag"] or ""), current
+        table.add_row(*row)
     console.print(table)
 
 
