@@ -381,3 +381,21 @@ def test_parameters_keep_labels_that_are_no_text(tmp_path: Path) -> None:
             assert made._teacher.hasher(connection).get_params()["label_weights"] == weights
     with pytest.raises(InvalidInput, match="params"):
         stillhash.open(tmp_path / "d", dim=8, params=5)  # type: ignore[arg-type]
+
+
+def test_what_was_passed_over_is_refused(tmp_path: Path) -> None:
+    with stillhash.open(tmp_path / "c", dim=8, bits=16) as collection:
+        collection.add([1, 2], X[:2])
+        with pytest.raises(InvalidInput, match="version is 3; it is not kept"):
+            collection.search(X[0], version=3)
+        with pytest.raises(InvalidInput, match="labels is given without features"):
+            collection.fit(labels=[["a"], ["b"]])
+        with pytest.raises(InvalidInput, match="query is not a vector"):
+            collection.search([[1.0, 2.0], [1.0]])
+        assert collection.count() == 2
+
+
+def test_items_that_were_not_counted_are_told(template: Path, tmp_path: Path) -> None:
+    path = edited(template, tmp_path / "c", "UPDATE meta SET value = value + 1 WHERE key = 'items'")
+    with stillhash.open(path) as collection:
+        assert "were counted" in collection.verify()[0]

@@ -90,7 +90,7 @@ class Collection:
 
     def count(self) -> int:
         with self._store.reading() as connection:
-            return self._store.count(connection, "items")
+            return int(self._store.meta(connection, "items"))
 
     # ---- search ----
 
@@ -106,9 +106,9 @@ class Collection:
         check_integer(k, "k", 1)
 
         def found(connection: Connection, Q: Floats, allowed: Any) -> list[Answer]:
+            named, model = self._view.model_of(connection, version)
             if self._view.functions is None:
                 return self._by_cosine(connection, Q, k, allowed)
-            named, model = self._view.model_of(connection, version)
             most = min(k, max(1, len(self._view.index)))
             hits = self._view.index.search(self._view.functions.weigh_by(model, Q), most, allowed=allowed)
             answers = self._answers(connection, zip(*hits, strict=True), named, _ranking(model.M is not None))
@@ -140,6 +140,8 @@ class Collection:
     def fit(self, features: Any = None, labels: Any = None) -> None:
         """Fixes the hash functions now, for ever: by a sample, or by the rows that wait."""
         sample = None
+        if features is None and labels is not None:
+            raise InvalidInput("labels is given without features; rows that wait have their own labels")
         if features is not None:
             X = self._features(features, "features", least=2)
             sample = X, check_labels(labels, len(X))
@@ -284,7 +286,7 @@ class Collection:
             self._teacher.add_lessons(connection, rows, X, labels)
         if fitted:
             self._teacher.lessons(connection, self._store.settings["learn_rows"])
-        elif self._store.count(connection, "items") >= self._store.settings["init_rows"]:
+        elif self._store.meta(connection, "items") >= self._store.settings["init_rows"]:
             self._teacher.fit(connection)
         return rows
 
@@ -293,7 +295,10 @@ class Collection:
 
     def _asked(self, query: Any, where: Any, found: Any) -> Any:
         """Answers one query or many, at one moment, among the rows that meet the condition."""
-        array = np.asarray(query)
+        try:
+            array = np.asarray(query)
+        except ValueError as error:
+            raise InvalidInput(f"query is not a vector, or rows of equal length: {error}") from None
         Q = self._features(array[None] if array.ndim == 1 else array, "query")
         condition = None if where is None else compiled(where)
 

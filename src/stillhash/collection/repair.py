@@ -143,6 +143,7 @@ def _salvage(path: Path, lost: list[int], gone: list[Id]) -> Iterator[str]:
     gone += [name for name, row in names if row not in there]
     if meta["version"] not in versions:
         meta["version"] = max(versions, default=0)
+    meta["items"] = len(there)
     for rest in ("-wal", "-shm"):
         (path / f"store.db{rest}").unlink(missing_ok=True)
     Database.create(path, SCHEMA, {"meta": list(meta.items()), **tables})

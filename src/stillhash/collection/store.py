@@ -80,7 +80,7 @@ class Store:
             if not (path / "store.db").exists():
                 for folder in ("segments", "learner"):
                     (path / folder).mkdir(exist_ok=True)
-                counters = dict.fromkeys(("seq", "generation", "next_row", "version"), 0)
+                counters = dict.fromkeys(("seq", "generation", "next_row", "items", "version"), 0)
                 meta = {"format": FORMAT, "settings": json.dumps(settings), **counters}
                 Database.create(path, SCHEMA, {"meta": list(meta.items())})
         finally:
@@ -135,6 +135,7 @@ class Store:
         values = zip(rows, ids, map(json.dumps, labels), metadata, blobs, waiting, strict=True)
         connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", values)
         self.set_meta(connection, "next_row", rows.stop)
+        self.set_meta(connection, "items", self.meta(connection, "items") + len(rows))
         return rows
 
     def rows_of(self, connection: sqlite3.Connection, ids: list[Id]) -> dict[Id, int]:
@@ -157,6 +158,7 @@ class Store:
         connection.executemany("INSERT INTO dead VALUES (?, ?)", ((row, seq) for row in rows))
         for table in ("items", "lessons"):
             connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
+        self.set_meta(connection, "items", self.meta(connection, "items") - len(rows))
         return len(rows)
 
     def matching(self, connection: sqlite3.Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
@@ -178,7 +180,8 @@ class Store:
 
     def counts(self, connection: sqlite3.Connection) -> dict[str, int]:
         """How many there are of everything, and the bytes on disk."""
-        found = {table: self.count(connection, table) for table in ("items", "segments", "lessons", "dead")}
+        found = {"items": self.meta(connection, "items")}
+        found |= {table: self.count(connection, table) for table in ("segments", "lessons", "dead")}
         parts = {"waiting": "features", "tail": "code"}
         found |= {name: self.count(connection, f"items WHERE {column} NOT NULL") for name, column in parts.items()}
         return {**found, "disk_bytes": sum(map(_size, self.path.rglob("*")))}
@@ -285,6 +288,8 @@ class Store:
                     read(file)
                 except BadState as error:
                     wrong.append(str(error))
+            if (told := self.meta(connection, "items")) != (there := self.count(connection, "items")):
+                wrong.append(f"there are {there} items, and {told} were counted")
             if not wrong:
                 lost, stray = self.uncoded(connection), self.unnamed(connection)
                 wrong += [f"{len(lost)} items have no code, the one of row {lost[0]} for one"] if len(lost) else []
