@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+BENCHES = ["learn", "encode", "scan", "miwq", "store"]
+
 
 def stillhash(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "stillhash", *args], capture_output=True, text=True, cwd=cwd)
@@ -18,11 +20,11 @@ def test_help_names_every_command() -> None:
     out = stillhash("--help").stdout
     assert all(command in out for command in ("info", "demo", "bench"))
     out = stillhash("bench", "--help").stdout
-    assert all(command in out for command in ("learn", "encode", "scan", "miwq"))
+    assert all(command in out for command in BENCHES)
 
 
 def test_every_command_says_what_it_does() -> None:
-    for command in (["info"], ["demo"], ["bench", "learn"], ["bench", "encode"], ["bench", "scan"], ["bench", "miwq"]):
+    for command in (["info"], ["demo"], *(["bench", name] for name in BENCHES)):
         done = stillhash(*command, "--help")
         assert done.returncode == 0 and "--json" in done.stdout
 
@@ -33,9 +35,9 @@ def test_info() -> None:
     assert told["lanes"] in stillhash("info").stdout
 
 
-@pytest.mark.parametrize("name", ["learn", "encode", "scan", "miwq"])
-def test_benches_print_json(name: str) -> None:
-    done = stillhash("bench", name, "--quick", "--json")
+@pytest.mark.parametrize("name", BENCHES)
+def test_benches_print_json(name: str, tmp_path: Path) -> None:
+    done = stillhash("bench", name, "--quick", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["quick"] and told["rows"] and told["goals"]

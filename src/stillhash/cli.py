@@ -120,6 +120,20 @@ def miwq(
     _bench("miwq", as_json, repeats=repeats, quick=quick, codes=sizes, cases=cases, plot=plot)
 
 
+@bench.command()
+def store(
+    repeats: Annotated[int, typer.Option(min=1, help="One-row commits of each contender.")] = 200,
+    quick: Quick = False,
+    items: Annotated[int, typer.Option(min=1000, help="Items of the collection that is opened.")] = 1_000_000,
+    folder: Annotated[
+        Path | None, typer.Option(help="A folder on the disk to measure; the current one if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Durable writes against bare SQLite, opening a large collection, and compacting."""
+    _bench("store", as_json, repeats=repeats, quick=quick, items=items, folder=folder)
+
+
 Data = Annotated[
     str,
     typer.Option(
