@@ -46,27 +46,6 @@ for line in sys.stdin:
     hits = [[(hit.id, hit.score) for hit in answer.hits] for answer in answers]
     print(json.dumps([reader.count(), answers[0].version, hits]), flush=True)
 """
-# Searches until its input ends, and counts answers that are not of one moment.
-LOOKER = """
-import json, sys, threading
-import numpy as np
-import stillhash
-
-path, queries = sys.argv[1], np.array(json.loads(sys.argv[2]), np.float32)
-reader = stillhash.open(path, read_only=True)
-ended = threading.Event()
-threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-print("ready", flush=True)
-looks = 0
-while not ended.is_set() or not looks:
-    for answer in reader.search(queries, 10, where={"round": {"$exists": True}}):
-        rounds = [hit.metadata["round"] for hit in answer.hits]
-        assert len(rounds) == 5 and len(set(rounds)) == 1, rounds
-    reader.search(queries, 3)
-    reader.stats()
-    looks += 1
-print(json.dumps(looks), flush=True)
-"""
 
 
 @contextmanager
@@ -192,17 +171,6 @@ def rounds(collection: Collection) -> None:
             collection.compact()
         if number % 13 == 5:
             collection.learn(*some_rows(5, seed=number)[:2])
-
-
-def test_an_answer_is_of_one_moment_in_another_process(tmp_path: Path) -> None:
-    collection, _ = begin(tmp_path / "c")
-    marked(collection, 0)
-    with other_process(LOOKER, tmp_path / "c") as looker:
-        rounds(collection)
-        assert looker.stdin is not None and looker.stdout is not None
-        looker.stdin.close()
-        assert int(looker.stdout.readline()) > 0
-        assert looker.wait() == 0
 
 
 def test_an_answer_is_of_one_moment_in_other_threads(tmp_path: Path) -> None:
