@@ -146,7 +146,7 @@ class Collection:
             X = self._features(features, "features", least=2)
             sample = X, check_labels(labels, len(X))
         with self._changing, self._teacher.writing() as connection:
-            if self._store.meta(connection, "functions") is not None:
+            if self._store.fitted(connection):
                 raise Conflict("the hash functions are fitted already, and never change")
             self._teacher.fit(connection, sample)
 
@@ -160,7 +160,7 @@ class Collection:
     def flush(self) -> int:
         """Learns the labelled items that wait for a full step; the version that is then current."""
         with self._changing, self._teacher.writing() as connection:
-            if self._store.meta(connection, "functions") is not None:
+            if self._store.fitted(connection):
                 self._teacher.lessons(connection)
             return int(self._store.meta(connection, "version"))
 
@@ -279,7 +279,7 @@ class Collection:
     ) -> range:
         if replace:
             self._store.remove(connection, ids)
-        fitted = self._store.meta(connection, "functions") is not None
+        fitted = self._store.fitted(connection)
         codes = self._teacher.hasher(connection).encode(X) if fitted else None
         rows = self._store.insert(connection, ids, labels, metadata, codes, None if fitted else X)
         if learn:

@@ -59,8 +59,8 @@ class Database:
         """Makes the file, with these tables and their rows."""
         new = path / "store.db.new"
         new.unlink(missing_ok=True)
+        connection = sqlite3.connect(new, isolation_level=None)
         try:
-            connection = sqlite3.connect(new, isolation_level=None)
             connection.execute(f"PRAGMA page_size = {PAGE}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -69,9 +69,11 @@ class Database:
                 for row in rows:
                     connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
             connection.execute("COMMIT")
-            connection.close()  # the last connection leaves no WAL behind
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file gets another name, its WAL does not
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{path.name} could not be written: {error}") from error
+        finally:
+            connection.close()
         write_durably(path / "store.sums", [packed(sums_of(new.read_bytes()))])
         (path / "acked").unlink(missing_ok=True)
         new.rename(path / "store.db")

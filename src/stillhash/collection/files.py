@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ def write_durably(path: Path, parts: Iterable[Part]) -> None:
     except OSError as error:
         raise StoreFailed(f"{path.name} could not be written: {error}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # whoever tidies up next removes it
+            unfinished.unlink(missing_ok=True)
 
 
 def write_sealed(path: Path, parts: list[Part]) -> None:
@@ -99,10 +101,11 @@ def called(path: Path) -> str:
 
 
 def keep_only(folder: Path, named: set[str]) -> None:
-    """Drops files that no table names: left over, or never finished."""
+    """Drops files that no table names: left over, or never finished. One that cannot be removed does no harm."""
     for file in folder.iterdir():
         if file.name not in named:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.labels import Labels, parse_labels
 
 Id = str | int
+FINITE = json.JSONEncoder(allow_nan=False)  # made once: `json.dumps` with an option makes one a call
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,18 @@ def check_labels(labels: Any, rows: int) -> list[list[Any]]:
 
 def label_lists(labels: Labels) -> list[list[Any]]:
     """Numbers first, then texts, each in order, so that equal sets look alike."""
-    return [sorted(labels.row(r), key=lambda name: (isinstance(name, str), name)) for r in range(len(labels))]
+    names: list[Any] = sorted(labels.names, key=lambda name: (isinstance(name, str), name))
+    places = {name: place for place, name in enumerate(names)}
+    ranks = np.array([places[name] for name in labels.names], np.int64)[labels.indices]
+    rows = np.repeat(np.arange(len(labels)), np.diff(labels.indptr))
+    flat = [names[rank] for rank in ranks[np.lexsort((ranks, rows))].tolist()]
+    return [flat[start:end] for start, end in pairwise(labels.indptr.tolist())]
+
+
+def label_texts(labels: list[list[Any]]) -> list[str]:
+    """Each row's labels as JSON; a label is put into words once, however many rows have it."""
+    words = {name: json.dumps(name) for name in set(chain.from_iterable(labels))}
+    return [f"[{', '.join(map(words.__getitem__, named))}]" for named in labels]
 
 
 def check_metadata(metadata: Any, rows: int) -> list[str | None]:
@@ -114,10 +127,11 @@ def _as_json(data: Any) -> str:
 
 def json_text(data: Any) -> str:
     """JSON as every version of SQLite reads it: with \\u0022 for a quote, which would end a path, and no \\u0000."""
+    text = FINITE.encode(data)
+    return re.sub(r"\\(u0000|.)", _escape, text) if "\\" in text else text
 
-    def escape(found: re.Match[str]) -> str:
-        if found[1] == "u0000":
-            raise ValueError("the character 0 ends a text")
-        return r"\u0022" if found[1] == '"' else found[0]
 
-    return re.sub(r"\\(u0000|.)", escape, json.dumps(data, allow_nan=False))
+def _escape(found: re.Match[str]) -> str:
+    if found[1] == "u0000":
+        raise ValueError("the character 0 ends a text")
+    return r"\u0022" if found[1] == '"' else found[0]

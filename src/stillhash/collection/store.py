@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.database import Database
 from stillhash.collection.files import keep_only, locked, read_sealed
-from stillhash.collection.items import Id, Item
+from stillhash.collection.items import Id, Item, label_texts
 from stillhash.collection.segments import Segment, read_segment, write_segment
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.checks import Codes, Floats
@@ -107,6 +107,10 @@ class Store:
             raise BadState(f"{self.path.name} cannot be read: {error}") from error
         return None if found is None else found[0]
 
+    def fitted(self, connection: sqlite3.Connection) -> bool:
+        """Whether there are hash functions, told without reading them."""
+        return self.meta(connection, "fingerprint") is not None
+
     def set_meta(self, connection: sqlite3.Connection, key: str, value: Any) -> None:
         connection.execute(
             "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", [key, value]
@@ -124,16 +128,19 @@ class Store:
         features: NDArray[np.float32] | None,
     ) -> range:
         """Adds items under new row numbers. With no codes yet, they wait with their features."""
-        if there := self.rows_of(connection, ids):
-            name = next(iter(there))
-            raise Conflict(
-                f"ids holds {len(there)} that the collection has already, {name!r} for one; upsert replaces them"
-            )
         first = self.meta(connection, "next_row")
         rows = range(first, first + len(ids))
         blobs, waiting = _blobs(codes, len(ids)), _blobs(features, len(ids))
-        values = zip(rows, ids, map(json.dumps, labels), metadata, blobs, waiting, strict=True)
-        connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", values)
+        values = zip(rows, ids, label_texts(labels), metadata, blobs, waiting, strict=True)
+        try:
+            connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", values)
+        except sqlite3.IntegrityError:
+            there = [name for name, row in self.rows_of(connection, ids).items() if row < first]
+            if not there:
+                raise
+            raise Conflict(
+                f"ids holds {len(there)} that the collection has already, {there[0]!r} for one; upsert replaces them"
+            ) from None
         self.set_meta(connection, "next_row", rows.stop)
         self.set_meta(connection, "items", self.meta(connection, "items") + len(rows))
         return rows

@@ -104,6 +104,8 @@ def _from_sets(sets: list[Iterable[Any]], name: str) -> Labels:
 
 def canonical(label: Any, name: str = "Y") -> Hashable:
     """One representative of all labels equal to this one, of a plain Python type where there is one."""
+    if type(label) is str:  # nearly all of them are
+        return label
     if isinstance(label, np.generic):
         label = label.item()
     if isinstance(label, tuple):
