@@ -18,7 +18,7 @@ from stillhash.errors import BadState, StillhashError
 from tests.collection.begun import DIM, begin, some_rows
 from tests.toys import toy
 
-FLIPS = int(os.environ.get("STILLHASH_FLIPS", "120"))
+FLIPS = int(os.environ.get("STILLHASH_FLIPS", "40"))
 QUERIES = toy(3, DIM, 4, seed=77).X
 MORE = some_rows(30, seed=5)
 

@@ -18,20 +18,22 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
+import subprocess
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import numpy as np
 
-from stillhash.collection.checksums import Sums, damaged, packed, pair, sums_of, unpacked
+from stillhash.collection.checksums import Sums, packed, pair, sums_of, unpacked
 from stillhash.collection.files import locked, sync_folder, write_durably
-from stillhash.collection.wal import PAGE, Noted, Wal
+from stillhash.collection.looking import differing, differing_elsewhere
+from stillhash.collection.wal import FRAME, PAGE, Noted, read_wal
 from stillhash.errors import BadState, Conflict, StillhashError, StoreFailed
 
 FRAMES = 1000  # in the WAL before they are moved
@@ -39,20 +41,24 @@ WAL_BYTES = 1 << 26  # that the WAL may keep once it was longer
 ACKED = struct.Struct("<QI")  # a commit's number, and a checksum
 
 Connection = sqlite3.Connection
+Look = Callable[[str, str], list[int]]
 
 
 class Database:
     """Readers have a connection for each thread; the one writer of all processes has one in addition."""
 
+    _open: ClassVar[weakref.WeakSet[Database]] = weakref.WeakSet()  # in this process
+    _checking: ClassVar[threading.Lock] = threading.Lock()
+
     def __init__(self, path: Path, *, writer: bool) -> None:
-        self.path, self.file = path, path / "store.db"
+        self.path, self.file = path, (path / "store.db").absolute()
         self._here = threading.local()
         self._checked = False
-        self._checking = threading.Lock()
         self._writer: _Writer | None = None
         if writer:
             self._writer = _Writer(path)
             self._finished = weakref.finalize(self, self._writer.close)  # at the end of the process, at the latest
+        Database._open.add(self)
 
     @classmethod
     def create(cls, path: Path, script: str, tables: dict[str, list[Any]]) -> None:
@@ -82,20 +88,17 @@ class Database:
 
     def close(self) -> None:
         """Ends this thread's connection, and lets another process write."""
-        self.let_go()
+        Database._open.discard(self)
+        if connection := getattr(self._here, "connection", None):
+            connection.close()
+            self._here.connection = None
         if self._writer:
             self._finished()
             self._writer = None
 
-    def let_go(self) -> None:
-        """Ends this thread's connection for reading; the next read makes a new one."""
-        if connection := getattr(self._here, "connection", None):
-            connection.close()
-            self._here.connection = None
-
     # ---- transactions ----
 
-    def unchecked(self) -> Connection:
+    def connection(self) -> Connection:
         """This thread's connection for reading."""
         if getattr(self._here, "connection", None) is None:
             self._here.connection = _connected(self.file, "ro")
@@ -106,13 +109,8 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """All that is read within is of one moment."""
         self.check_once()
-        with self._reading() as connection:
-            yield connection
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
         try:
-            connection = self.unchecked()
+            connection = self.connection()
             connection.execute("BEGIN")
             try:
                 yield connection
@@ -150,25 +148,41 @@ class Database:
 
     def check_once(self) -> None:
         """Refuses a damaged file, before anything is read of it; a process looks once."""
-        if not self._checked:
-            with self._checking:
-                if not self._checked:
-                    if wrong := self.damage():
-                        raise BadState(f"{self.path.name} is damaged: {wrong[0]}; repair brings back what can be")
-                    self._checked = True
+        if self._checked:
+            return
+        with Database._checking:  # whoever has it open already has looked; and the file must not be touched beside them
+            others = any(other._checked and other.file == self.file for other in Database._open)
+            if wrong := [] if others else damage(self.path):
+                raise BadState(f"{self.path.name} is damaged: {wrong[0]}; repair brings back what can be")
+            self._checked = True
 
     def damage(self) -> list[str]:
-        """What is wrong with the file, as sentences."""
-        try:
-            acknowledged = acked(self.path)
-            with self._reading() as connection:
-                seq = connection.execute("SELECT value FROM meta WHERE key = 'seq'").fetchone()[0]
-                if seq < acknowledged:
-                    lost = acknowledged - seq
-                    return [f"store.db-wal lacks the last {lost} of {acknowledged} commits, which were acknowledged"]
-                return [f"page {page} of store.db is not what was written" for page in bad_pages(self.path)]
-        except (BadState, TypeError) as error:
-            return [str(error)]
+        """What is wrong with the file, as sentences; another process looks, so that no lock of this one is lost."""
+        return damage(self.path, differing_elsewhere)
+
+
+def damage(path: Path, look: Look = differing) -> list[str]:
+    """What is wrong with the database file in this folder; `look` as a process must that has it open, or not."""
+    acknowledged = acked(path)
+    try:
+        bad = bad_pages(path, look)
+        with once(path) as connection:
+            seq = connection.execute("SELECT value FROM meta WHERE key = 'seq'").fetchone()[0]
+    except (BadState, TypeError, sqlite3.DatabaseError) as error:
+        return [str(error)]
+    if seq < acknowledged:
+        return [f"store.db-wal lacks the last {acknowledged - seq} of {acknowledged} commits, which were acknowledged"]
+    return [f"page {page} of store.db is not what was written" for page in bad]
+
+
+@contextmanager
+def once(path: Path) -> Iterator[Connection]:
+    """A connection for reading that does not stay."""
+    connection = _connected(path / "store.db", "ro")
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 class _Writer:
@@ -178,7 +192,7 @@ class _Writer:
         self.path = path
         self.lock: int | None = locked(path)
         self._connection: Connection | None = None
-        self._noted = Noted(path)
+        self._noted, self._moved = Noted(path), 0
 
     @property
     def connection(self) -> Connection:
@@ -208,21 +222,21 @@ class _Writer:
             acknowledge(self.path, seq)
             self._noted.note()
 
-    def checkpoint(self, frames: int) -> None:
+    def checkpoint(self, frames: int, how: str = "PASSIVE") -> None:
         """Moves pages from the WAL to store.db, once there are so many. That nothing moved hurts nobody."""
-        wal = Wal.of(self.path)
-        if wal.frames - wal.moved >= frames:
-            with suppress(StoreFailed, sqlite3.DatabaseError):
-                _write_sums(self.path, wal)
-                self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        if self._noted.frames < self._moved:
+            self._moved = 0  # the WAL began anew
+        if self._noted.frames - self._moved < frames:
+            return
+        with suppress(StillhashError, OSError, sqlite3.DatabaseError):
+            _write_sums(self.path)
+            _, _, self._moved = self.connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
 
     def close(self) -> None:
         if self._connection is not None:
-            with suppress(StillhashError, sqlite3.DatabaseError):
+            with suppress(sqlite3.DatabaseError):
                 self._connection.execute("PRAGMA busy_timeout = 0")
-                if (wal := Wal.of(self.path)).frames:
-                    _write_sums(self.path, wal)
-                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self.checkpoint(0, "TRUNCATE")
             self._connection.close()
             self._connection = None
         if self.lock is not None:
@@ -230,14 +244,19 @@ class _Writer:
             self.lock = None
 
 
-def bad_pages(path: Path) -> list[int]:
-    """The pages of store.db that do not match their checksums; for use within a transaction."""
+def bad_pages(path: Path, look: Look) -> list[int]:
+    """The pages of store.db that do not match their checksums.
+
+    Another process may be moving pages meanwhile: it writes new checksums first, so what differs is looked at again.
+    """
     while True:
         sums = read_sums(path)
-        wal = Wal.of(path)
-        waiting = set(wal.mapped()[0].tolist()) if wal.moved < wal.frames else set()
-        bad = [page for page in damaged(np.memmap(path / "store.db", np.uint8, "r"), sums) if page not in waiting]
-        if not bad or np.array_equal(read_sums(path), sums):  # else a checkpoint came between
+        waiting = set(read_wal(path).numbers.tolist())
+        try:
+            bad = [page for page in look(str(path / "store.db"), str(path / "store.sums")) if page not in waiting]
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise BadState(f"store.db cannot be looked at: {error}") from error
+        if not bad or np.array_equal(read_sums(path), sums):
             return bad
 
 
@@ -248,16 +267,18 @@ def read_sums(path: Path) -> Sums:
         raise BadState(f"store.sums cannot be read: {error}") from error
 
 
-def _write_sums(path: Path, wal: Wal) -> None:
+def _write_sums(path: Path) -> None:
     """The checksums that hold once the WAL has moved."""
+    wal = read_wal(path)
+    if not wal.pages:
+        return
     sums = np.tile(np.array(pair(bytes(PAGE)), np.uint32), (wal.pages, 1))  # a page never written is zero
     before = read_sums(path)[: wal.pages]
     sums[: len(before)] = before
-    numbers, pages = wal.mapped()
-    latest = dict(zip(numbers.tolist(), range(len(numbers)), strict=True))
+    latest = dict(zip(wal.numbers.tolist(), range(len(wal.frames)), strict=True))
     for number, frame in latest.items():
         if number < wal.pages:
-            sums[number] = pair(pages[frame])
+            sums[number] = pair(wal.frames[frame, FRAME:])
     write_durably(path / "store.sums", [packed(sums)])
 
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.checksums import damaged, mended, mended_table, packed, sums_of, unpacked
-from stillhash.collection.database import Database, acked, acknowledge, read_sums
+from stillhash.collection.database import Database, acked, acknowledge, once, read_sums
 from stillhash.collection.files import content_size, locked, mend_sealed, write_durably
 from stillhash.collection.items import Id
 from stillhash.collection.segments import FORMAT, HEADER, MAGIC, START
 from stillhash.collection.store import SCHEMA, Store
-from stillhash.collection.wal import PAGE, committed, mend
+from stillhash.collection.wal import PAGE, mend, read_wal
 from stillhash.errors import BadState, InvalidInput, StillhashError
 from stillhash.numeric.codes import TILE, Tiles, from_tiles, width
 
@@ -102,7 +102,7 @@ def _mend_wal(path: Path) -> Iterator[str]:
 
 def _mend_pages(path: Path) -> Any:
     """Mends the pages of store.db; returns those that cannot be."""
-    sums, waiting, lost = read_sums(path), committed(path / "store.db-wal"), []
+    sums, waiting, lost = read_sums(path), set(read_wal(path).numbers.tolist()), []
     with (path / "store.db").open("r+b") as file:
         data = file.read()
         for page in damaged(data, sums):
@@ -192,23 +192,19 @@ def _reachable(connection: sqlite3.Connection, table: str, key: str, after: int)
 
 def _seq(path: Path) -> int | None:
     """The last commit that can be read; None if nothing can."""
-    connection = sqlite3.connect(f"{(path / 'store.db').absolute().as_uri()}?mode=ro", uri=True)
     try:
-        return int(connection.execute("SELECT value FROM meta WHERE key = 'seq'").fetchone()[0])
-    except (sqlite3.DatabaseError, TypeError, ValueError):
+        with once(path) as connection:
+            return int(connection.execute("SELECT value FROM meta WHERE key = 'seq'").fetchone()[0])
+    except (BadState, sqlite3.DatabaseError, TypeError, ValueError):
         return None
-    finally:
-        connection.close()
 
 
 def _integral(path: Path) -> bool:
-    connection = sqlite3.connect(f"{(path / 'store.db').absolute().as_uri()}?mode=ro", uri=True)
     try:
-        return bool(connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
-    except sqlite3.DatabaseError:
+        with once(path) as connection:
+            return bool(connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
+    except (BadState, sqlite3.DatabaseError):
         return False
-    finally:
-        connection.close()
 
 
 # ---- segments and learners ----

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.database import Database
+from stillhash.collection.database import Database, once
 from stillhash.collection.files import keep_only, locked, read_sealed
 from stillhash.collection.items import Id, Item, label_texts
 from stillhash.collection.segments import Segment, read_segment, write_segment
@@ -60,10 +60,11 @@ class Store:
         self.reading, self.close = self.db.reading, self.db.close
         self._tidied = not writer
         try:
-            found = self.meta(self.db.unchecked(), "format")
-            if found != FORMAT:
-                raise BadState(f"{path.name} has store format {found}; this release reads format {FORMAT}")
-            self.settings: dict[str, Any] = json.loads(self.meta(self.db.unchecked(), "settings"))
+            with once(path) as connection:  # and not for long: the file is looked at before it is used
+                found = self.meta(connection, "format")
+                if found != FORMAT:
+                    raise BadState(f"{path.name} has store format {found}; this release reads format {FORMAT}")
+                self.settings: dict[str, Any] = json.loads(self.meta(connection, "settings"))
         except (ValueError, TypeError, sqlite3.DatabaseError) as error:
             self.close()
             raise error if isinstance(error, BadState) else BadState(f"{path.name} cannot be read: {error}") from error

@@ -3,6 +3,9 @@
 Each frame carries a checksum of all that came before it, so to SQLite the log ends at the first frame that is damaged,
 and the commits after it are gone. `mend` flips a single flipped bit back, which brings them back too. It needs other
 checksums for that: SQLite's do not tell which bit it was.
+
+The log can be read beside SQLite. store.db and its -shm cannot, in a process that has them open: closing any handle on
+a file drops all locks the process has on it.
 """
 
 from __future__ import annotations
@@ -20,55 +23,77 @@ from stillhash.collection.files import write_durably
 
 PAGE = BLOCK
 HEAD, FRAME = 32, 24  # bytes before all frames, and before the page of each
-MASK = 0xFFFFFFFF
+SOME = 4096  # frames looked at at a time
+MAGIC, VERSION = 0x377F0682, 3007000
 NOTES = "wal.sums"
 
-Pair = tuple[int, int]
+Bytes = NDArray[np.uint8]
 
 
 class Wal(NamedTuple):
-    """Where the log stands, by its index."""
+    """What is committed in a log."""
 
-    file: Path
-    frames: int  # that are committed
-    moved: int  # of them, those that store.db has already
-    pages: int  # of the database
+    frames: Bytes  # (n, 24 + 4096)
+    pages: int  # of the database, after the last commit; 0 if there is none
 
-    @classmethod
-    def of(cls, path: Path) -> Wal:
-        try:
-            with (path / "store.db-shm").open("rb") as file:
-                head = file.read(100)
-            frames, pages = struct.unpack_from("=II", head, 16)
-            (moved,) = struct.unpack_from("=I", head, 96)
-        except (OSError, struct.error):  # nobody has written since the last connection was closed
-            frames = moved = pages = 0
-        return cls(path / "store.db-wal", frames, min(moved, frames), pages)
-
-    def mapped(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """For each frame the number of its page, from 0, and the page."""
-        if not self.frames:
-            return np.empty(0, np.int64), np.empty((0, PAGE), np.uint8)
-        frames = np.memmap(self.file, np.uint8, "r", HEAD, (self.frames, FRAME + PAGE))
-        numbers = np.ascontiguousarray(frames[:, :4]).view(">u4").reshape(-1)
-        return numbers.astype(np.int64) - 1, frames[:, FRAME:]
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """For each frame the number of its page, from 0."""
+        return np.ascontiguousarray(self.frames[:, :4]).view(">u4").reshape(-1).astype(np.int64) - 1
 
 
-def committed(file: Path) -> set[int]:
-    """The pages, from 0, that the log holds; by its checksums alone, for when SQLite cannot say."""
-    data = bytearray(file.read_bytes()) if file.exists() else bytearray()
-    pages: set[int] = set()
-    some: set[int] = set()
+def read_wal(path: Path) -> Wal:
+    """The frames up to the last commit before anything is damaged, or not written yet."""
+    data = _mapped(path)
+    frames = _frames(data)[: _good(data)]
+    ends = np.ascontiguousarray(frames[:, 4:8]).view(">u4").reshape(-1)
+    commits = np.flatnonzero(ends)
+    return Wal(frames[: commits[-1] + 1], int(ends[commits[-1]])) if len(commits) else Wal(frames[:0], 0)
+
+
+def _good(data: Bytes) -> int:
+    """How many frames are good, from the first on: of this log, and with the checksum they should have."""
     if len(data) < HEAD or not _head_sound(data):
-        return pages
-    start, so_far = HEAD, _told(data, 24)
-    while (after := _after(data, start, so_far)) is not None:
-        page, ends = _told(data, start)
-        some.add(page - 1)
-        if ends:  # a commit
-            pages, some = pages | some, set()
-        start, so_far = start + FRAME + PAGE, after
-    return pages
+        return 0
+    frames = _frames(data)
+    strange = np.flatnonzero((frames[:, 8:16] != data[16:24]).any(axis=1))
+    count = int(strange[0]) if len(strange) else len(frames)
+    before = np.concatenate([data[None, 24:32], frames[:count, 16:24]])  # each sum starts from the one before
+    for s in range(0, count, SOME):
+        some = frames[s : min(count, s + SOME)]
+        found = _sums(np.concatenate([some[:, :8], some[:, FRAME:]], axis=1), before[s : s + len(some)], data)
+        wrong = np.flatnonzero((found != before[s + 1 : s + 1 + len(some)]).any(axis=1))
+        if len(wrong):
+            return s + int(wrong[0])
+    return count
+
+
+def _head_sound(data: Bytes) -> bool:
+    magic, version = struct.unpack(">II", data[:8].tobytes())
+    own = _sums(data[None, :24], np.zeros((1, 8), np.uint8), data)[0]
+    return magic & ~1 == MAGIC and version == VERSION and bool((own == data[24:32]).all())
+
+
+def _sums(covered: Bytes, start: Bytes, data: Bytes) -> Bytes:
+    """The checksums (n, 8) of rows of bytes, from where each starts. The magic number says how words are to be read."""
+    words = np.ascontiguousarray(covered).view(">u4" if data[3] & 1 else "<u4").astype(np.uint32).T.copy()
+    a, b = (np.ascontiguousarray(start[:, s : s + 4]).view(">u4").reshape(-1).astype(np.uint32) for s in (0, 4))
+    for x, y in zip(words[::2], words[1::2], strict=True):
+        a += x + b
+        b += y + a
+    return np.stack([a, b], axis=1).astype(">u4").view(np.uint8)
+
+
+def _frames(data: Bytes) -> Bytes:
+    count = max(0, len(data) - HEAD) // (FRAME + PAGE)
+    return data[HEAD : HEAD + count * (FRAME + PAGE)].reshape(count, FRAME + PAGE)
+
+
+def _mapped(path: Path) -> Bytes:
+    file = path / "store.db-wal"
+    if not file.exists() or not file.stat().st_size:
+        return np.empty(0, np.uint8)
+    return np.memmap(file, np.uint8, "r")
 
 
 # ---- mending ----
@@ -79,77 +104,43 @@ class Noted:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._head, self._frames = b"", 0  # what is noted
+        self.frames = 0  # that are noted
+        self._head = b""
 
     def note(self) -> None:
-        """What was committed since the last time."""
-        wal = Wal.of(self.path)
-        with wal.file.open("rb") as file:
+        """What this process committed since the last time."""
+        with (self.path / "store.db-wal").open("rb") as file:
             head = file.read(HEAD)
-            first = self._frames if head == self._head else 0
+            first = self.frames if head == self._head else 0
             file.seek(HEAD + first * (FRAME + PAGE))
-            frames = [file.read(FRAME + PAGE) for _ in range(first, wal.frames)]
+            frames, ended = [], 0
+            while len(frame := file.read(FRAME + PAGE)) == FRAME + PAGE and frame[8:16] == head[16:24]:
+                frames.append(frame)
+                ended = len(frames) if any(frame[4:8]) else ended  # with a commit
         handle = os.open(self.path / NOTES, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.pwrite(handle, _pairs([head]), 0)
-            os.pwrite(handle, _pairs(frames), 8 * (1 + first))
+            os.pwrite(handle, _pairs(frames[:ended]), 8 * (1 + first))
         finally:
             os.close(handle)
-        self._head, self._frames = head, wal.frames
+        self._head, self.frames = head, first + ended
 
 
 def mend(path: Path) -> bool:
     """Flips back a flipped bit of the log's head or of its first bad frame, if there is one."""
-    file = path / "store.db-wal"
-    if not file.exists() or not (path / NOTES).exists():
-        return False
-    data, notes = bytearray(file.read_bytes()), (path / NOTES).read_bytes()
+    data = bytearray(_mapped(path).tobytes())
+    notes = (path / NOTES).read_bytes() if (path / NOTES).exists() else b""
     sums = np.frombuffer(notes[: len(notes) // 8 * 8], "<u4").reshape(-1, 2)
-    if len(data) < HEAD or not len(sums):
-        return False
     bad, place, size = 0, 0, HEAD
-    if _head_sound(data):
-        place, so_far, size = HEAD, _told(data, 24), FRAME + PAGE
-        bad = 1
-        while (after := _after(data, place, so_far)) is not None:
-            place, so_far, bad = place + size, after, bad + 1
+    view = np.frombuffer(bytes(data), np.uint8)
+    if len(data) >= HEAD and _head_sound(view):
+        bad, size = 1 + _good(view), FRAME + PAGE
+        place = HEAD + (bad - 1) * size
     if bad >= len(sums) or (fixed := mended(bytes(data[place : place + size]), sums[bad])) is None:
         return False
     data[place : place + size] = fixed
-    write_durably(file, [bytes(data)])
+    write_durably(path / "store.db-wal", [bytes(data)])
     return True
-
-
-def _head_sound(data: bytearray) -> bool:
-    magic, version = _told(data, 0)
-    return magic & ~1 == 0x377F0682 and version == 3007000 and _sum(data[:24], (0, 0), data) == _told(data, 24)
-
-
-def _after(data: bytearray, start: int, so_far: Pair) -> Pair | None:
-    """The checksum after the frame that starts here; None if it is no good frame."""
-    if start + FRAME + PAGE > len(data) or data[start + 8 : start + 16] != data[16:24]:
-        return None
-    found = _sum(data[start : start + 8] + data[start + FRAME : start + FRAME + PAGE], so_far, data)
-    return found if found == _told(data, start + 16) else None
-
-
-def _sum(covered: bytearray, so_far: Pair, data: bytearray) -> Pair:
-    a, b = so_far
-    words = np.frombuffer(covered, _order(data)).tolist()
-    for x, y in zip(words[::2], words[1::2], strict=True):
-        a = (a + x + b) & MASK
-        b = (b + y + a) & MASK
-    return a, b
-
-
-def _told(data: bytearray, place: int) -> Pair:
-    first, second = struct.unpack_from(">II", data, place)
-    return first, second
-
-
-def _order(data: bytearray) -> str:
-    """Of the words that are summed: the last bit of the magic number says."""
-    return ">u4" if data[3] & 1 else "<u4"
 
 
 def _pairs(blocks: list[bytes]) -> bytes:
