@@ -190,8 +190,9 @@ class Store:
         """How many there are of everything, and the bytes on disk."""
         found = {"items": self.meta(connection, "items")}
         found |= {table: self.count(connection, table) for table in ("segments", "lessons", "dead")}
-        parts = {"waiting": "features", "tail": "code"}
-        found |= {name: self.count(connection, f"items WHERE {column} NOT NULL") for name, column in parts.items()}
+        late = self.count(connection, f"items WHERE row > {self._sealed(connection)}")  # have no code in a segment
+        fitted = self.fitted(connection)
+        found |= {"waiting": 0 if fitted else late, "tail": late if fitted else 0}
         return {**found, "disk_bytes": sum(map(_size, self.path.rglob("*")))}
 
     # ---- codes ----
@@ -217,10 +218,15 @@ class Store:
 
     def tail(self, connection: sqlite3.Connection, last: int = -1) -> tuple[Numbers, Codes]:
         """The rows past this one whose codes are not sealed."""
+        last = max(last, self._sealed(connection))
         sql = "SELECT row, code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
         found = connection.execute(sql, [last]).fetchall()
         joined = np.frombuffer(b"".join(code for _, code in found), np.uint8)
         return np.array([row for row, _ in found], np.int64), joined.reshape(len(found), width(self.settings["bits"]))
+
+    def _sealed(self, connection: sqlite3.Connection) -> int:
+        """The last row that a segment holds; no row up to it has its code in the table."""
+        return int(connection.execute("SELECT ifnull(max(last), -1) FROM segments").fetchone()[0])
 
     def seal(self) -> bool:
         """Moves the tail of codes into a segment; False if there is none."""
@@ -230,7 +236,7 @@ class Store:
         if not len(numbers):
             return False
         with self._written(numbers, codes) as connection:
-            connection.execute("UPDATE items SET code = NULL WHERE row <= ? AND code NOT NULL", [int(numbers[-1])])
+            connection.execute("UPDATE items SET code = NULL WHERE row BETWEEN ? AND ?", numbers[[0, -1]].tolist())
         return True
 
     def compact(self) -> None:
