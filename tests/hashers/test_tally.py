@@ -7,6 +7,7 @@ from stillhash import DEFAULT_HASHER, METHODS, load
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import OHSL, PCAITQ, Tally, TallyListwise
+from stillhash.hashers.base import raised
 from tests.toys import toy
 
 X, Y = toy()
@@ -162,6 +163,9 @@ def test_label_weights_decide_what_counts() -> None:
         ({"ridge": 0}, "ridge"),
         ({"half_life": -1}, "half_life"),
         ({"rarity": -0.1}, "rarity"),
+        ({"sharpness": 0.5}, "sharpness"),
+        ({"sharpness": 1.7}, "sharpness"),
+        ({"sharpness": float("nan")}, "sharpness"),
         ({"share": 1.5}, "share"),
         ({"init": "nonsense"}, "init"),
         ({"label_weights": {1: -1}}, "label_weights"),
@@ -185,3 +189,31 @@ def test_listwise_refinement_lowers_its_loss_and_keeps_a_bounded_window() -> Non
     assert hasher.recent_.shape == (300, 2) and len(hasher.labels_) == 300
     assert np.abs(hasher.correction_.value).max() > 0
     assert quality(hasher) > quality(Tally(bits=16).fit(X[:300], Y[:300]).partial_fit(X, Y)) - 0.02
+
+
+# ---- the query's labels ----
+
+
+@pytest.mark.parametrize("sharpness", [1.5, 2, 3])
+def test_labels_of_a_query_are_predicted_and_sharpened(sharpness: float) -> None:
+    hasher = fitted(sharpness=sharpness, rarity=0.0).partial_fit(X, Y)
+    linear = fitted(sharpness=1, rarity=0.0).partial_fit(X, Y)
+    sides = hasher.sums_.sides(hasher.ridge)
+    assert sides is not None
+    y = hasher._prepared(QUERIES) @ sides.U + sides.u
+    np.testing.assert_allclose(hasher.weigh(QUERIES), np.maximum(y, 0) ** sharpness @ sides.V, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(linear.weigh(QUERIES), y @ sides.V, rtol=1e-3, atol=1e-5)
+    assert (hasher.model().side, linear.model().side) == ("labels", "features")
+
+
+def test_very_many_labels_are_not_held_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stillhash.hashers.tally.MOST_LABELS", 3)
+    assert fitted(sharpness=2).partial_fit(X, Y).model().side == "features"
+
+
+def test_a_power_rounds_alike_in_any_batch() -> None:
+    y = np.random.default_rng(0).standard_normal((37, 13)).astype(np.float32)
+    for power in (1, 1.5, 2, 2.5, 4):
+        whole = raised(y, power)
+        np.testing.assert_allclose(whole, np.maximum(y, 0).astype(np.float64) ** power, rtol=1e-6)
+        assert b"".join(raised(row, power).tobytes() for row in y) == whole.tobytes()

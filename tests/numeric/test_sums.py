@@ -95,3 +95,11 @@ def test_state_round_trips_to_the_byte() -> None:
     again = Sums.restored(sums.arrays(), list(sums.names), 12, 9)
     for name in ("aa", "cc", "ay", "cy"):
         assert getattr(again, name).tobytes() == np.ascontiguousarray(getattr(sums, name)).tobytes()
+
+
+def test_sides_multiply_to_the_similarity() -> None:
+    sums, weights = summed(slice(None)), np.array([1.0, 2.0, 0.5, 0.0, 3.0])
+    sides = sums.sides(3.0, weights)
+    assert sides is not None
+    same(Similarity(sides.U @ sides.V, sides.u @ sides.V), sums.similarity(3.0, weights), 1e-4)
+    assert Sums(12, 9).sides(1.0) is None

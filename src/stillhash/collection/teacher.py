@@ -167,7 +167,8 @@ def kept(connection: Connection, version: Any) -> Model:
         return Model(side)
     try:
         arrays = safetensors.numpy.load(data)
-        return Model(side, arrays["M"], arrays.get("offset"))
+        power = float(arrays["power"][0]) if "power" in arrays else 1.0
+        return Model(side, arrays["M"], arrays.get("offset"), arrays.get("U"), arrays.get("u_offset"), power)
     except (safetensors.SafetensorError, KeyError) as error:
         raise BadState(f"version {version} cannot be read: {error}") from error
 
@@ -193,4 +194,7 @@ def _learner(connection: Connection, version: int) -> str | None:
 def _as_bytes(model: Model) -> bytes | None:
     if model.M is None:
         return None
-    return safetensors.numpy.save({"M": model.M} if model.m is None else {"M": model.M, "offset": model.m})
+    arrays = {"M": model.M, "offset": model.m, "U": model.U, "u_offset": model.u}
+    power = {"power": np.array([model.power], np.float32)} if model.U is not None else {}
+    told = {name: array for name, array in arrays.items() if array is not None} | power
+    return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in told.items()})

@@ -31,11 +31,18 @@ CHUNK = 128  # rows prepared and encoded at a time, so that they stay in the cac
 
 
 class Model(NamedTuple):
-    """What `weigh` knows beyond the hash functions: weights = side(q) @ M + m. Small, immutable, and easily swapped."""
+    """What `weigh` knows beyond the hash functions: weights = side(q) @ M + m. Small, immutable, and easily swapped.
 
-    side: Literal["hamming", "features", "code"]  # what is seen of a query; "hamming" needs no M
+    What is seen of a query is its features, the signs of its code, or its labels as predicted: max(q @ U + u, 0) to the
+    power of `power`. "hamming" needs no M.
+    """
+
+    side: Literal["hamming", "features", "code", "labels"]
     M: Floats | None = None
     m: Floats | None = None
+    U: Floats | None = None  # (D, labels)
+    u: Floats | None = None  # (labels,)
+    power: float = 1.0
 
 
 class OnlineHasher(Protocol):
@@ -154,9 +161,15 @@ class Hasher:
         """Of checked queries."""
         if model.M is None:
             return signs(self._encoded(Q), self.bits)
-        seen = self._prepared(Q) if model.side == "features" else signs(self._encoded(Q), self.bits)
-        weights = kernels.project(seen, model.M)
+        weights = kernels.project(self._side(model, Q), model.M)
         return weights if model.m is None else weights + model.m
+
+    def _side(self, model: Model, Q: Floats) -> Floats:
+        """Of checked queries, what a model multiplies."""
+        if model.side == "code":
+            return signs(self._encoded(Q), self.bits)
+        seen = self._prepared(Q)
+        return seen if model.U is None else raised(kernels.project(seen, model.U) + model.u, model.power)
 
     def _chunked(self, rows: NDArray[Any], code: Callable[[Any], Codes]) -> Codes:
         """The codes of all rows, a few at a time."""
@@ -295,6 +308,16 @@ class LinearHasher(Hasher):
         self.W_, self.t_ = arrays["W"], arrays["t"]
         check_shape(self.W_, (self.n_features_in_, self.bits), "W")
         check_shape(self.t_, (self.bits,), "t")
+
+
+def raised(Y: Floats, power: float) -> Floats:
+    """max(Y, 0) to the power of a multiple of one half, by operations that round alike wherever they are vectorised."""
+    Y = np.maximum(Y, 0)
+    whole, half = divmod(round(2 * power), 2)
+    result = np.sqrt(Y) if half else np.ones_like(Y)
+    for _ in range(whole):
+        result *= Y
+    return result
 
 
 def check_shape(array: NDArray[Any], shape: tuple[int, ...], name: str, dtype: type[np.generic] = np.float32) -> None:

@@ -27,7 +27,7 @@ class TallyListwise(Tally):
     ----------
     steps, rate : Adam steps for each chunk, and their size.
     window : how many of the latest codes are ranked; they and their labels are kept.
-    bits and all others : as for Tally.
+    bits and all others : as for Tally, which is linear here.
     """
 
     name = "tally-listwise"
@@ -56,6 +56,7 @@ class TallyListwise(Tally):
             ridge=ridge,
             half_life=half_life,
             label_weights=label_weights,
+            sharpness=1,
             rarity=rarity,
             init=init,
             share=share,
@@ -98,12 +99,11 @@ class TallyListwise(Tally):
                 self._fresh = False
 
     def _similarity(self) -> Similarity | None:
-        if not self._fresh:
-            found = super()._similarity()
-            if found is not None:
-                scale = np.float32(1 / max(self.sums_.deviation(found), 1e-12))
-                self._solved = Similarity(scale * found.M + self.correction_.value, scale * found.m)
-        return self._solved
+        found = super()._similarity()
+        if found is None:
+            return None
+        scale = np.float32(1 / max(self.sums_.deviation(found), 1e-12))
+        return Similarity(scale * found.M + self.correction_.value, scale * found.m)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         kept = {"recent": self.recent_, "indptr": self.labels_.indptr, "indices": self.labels_.indices}

@@ -16,6 +16,7 @@ from stillhash.numeric.hashing import label_itq, pca_itq
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
 from stillhash.numeric.sums import Similarity, Sums, unit_labels
 
+MOST_LABELS = 1024  # that a model holds one by one
 GONE = 1e-3  # of a row: labels of which less is left, after unlearning or fading, count no more
 Init = Literal["labels", "pca-itq"]
 
@@ -25,7 +26,8 @@ class Tally(LinearHasher):
 
     As in OHSL, `fit` fixes the hash functions and a query weighs the bits of codes that never change. The two
     projections are not learnt step by step: they are the ridge regressions of label vectors on features and on codes,
-    y(q) and y(x~), solved from sums when weights are next asked for, and S(q, x) = y(q) . y(x~).
+    y(q) and y(x~), solved from sums when weights are next asked for, and S(q, x) = g(y(q)) . y(x~), where g drops what
+    is negative and sharpens the rest.
 
     So the model does not depend on the order of rows or on chunks; `merge` adds what another machine has learnt,
     `unlearn` takes rows out, `half_life` forgets.
@@ -33,9 +35,12 @@ class Tally(LinearHasher):
     Parameters
     ----------
     bits : code length b, 8 to 512.
-    ridge : how strongly slopes are held, in units of the mean square of a row. 1 to 30 are alike on the data we have.
+    ridge : how strongly slopes are held, in units of the mean square of a row.
     half_life : rows after which a row counts for half; None never forgets.
     label_weights : how much sharing a label counts, by label; 1 for those not named, 0 ignores a label.
+    sharpness : labels are predicted of a query, negative ones dropped, and raised to this power, so that what is likely
+        counts for more than it would by its share; a multiple of 0.5 from 1 to 4. With 1 nothing is dropped and all is
+        linear, as it is with more than 1,024 labels, where a model would be too large.
     rarity : labels also weigh by their frequency to the power of -rarity, so that one on half of all rows does not
         drown those on a few; 0 counts them alike, 1 favours rare ones at the cost of the others.
     init : "labels" takes hash functions that predict the labels of the initial sample, where it has any; "pca-itq"
@@ -47,16 +52,17 @@ class Tally(LinearHasher):
 
     name = "tally"
     still = True
-    tunable: ClassVar = {"ridge": (1.0, 10.0, 100.0), "rarity": (0.0, 0.3), "half_life": (None, 20_000)}
+    tunable: ClassVar = {"ridge": (0.3, 1.0, 10.0), "rarity": (0.2, 0.45), "half_life": (None, 20_000)}
 
     def __init__(
         self,
         bits: int = 32,
         *,
-        ridge: float = 10.0,
+        ridge: float = 1.0,
         half_life: float | None = None,
         label_weights: Mapping[Hashable, float] | None = None,
-        rarity: float = 0.3,
+        sharpness: float = 1.5,
+        rarity: float = 0.45,
         init: Init = "labels",
         share: float = 0.75,
         center: bool = True,
@@ -67,6 +73,7 @@ class Tally(LinearHasher):
         self.ridge = ridge
         self.half_life = half_life
         self.label_weights = label_weights
+        self.sharpness = sharpness
         self.rarity = rarity
         self.init = init
         self.share = share
@@ -78,6 +85,8 @@ class Tally(LinearHasher):
             check_number(self.half_life, "half_life", above=0)
         if check_number(self.rarity, "rarity") < 0:
             raise InvalidInput(f"rarity is {self.rarity}; it must be 0 or more")
+        if not 1 <= check_number(self.sharpness, "sharpness") <= 4 or 2 * self.sharpness % 1:
+            raise InvalidInput(f"sharpness is {self.sharpness}; a multiple of 0.5 from 1 to 4 is wanted")
         if not 0 <= check_number(self.share, "share") <= 1:
             raise InvalidInput(f"share is {self.share}; it must be from 0 to 1")
         check_choice(self.init, "init", ("labels", "pca-itq"))
@@ -87,7 +96,7 @@ class Tally(LinearHasher):
                 raise InvalidInput(f"label_weights[{label!r}] is {weight}; it must be 0 or more")
 
     sums_: Sums
-    _solved: Similarity | None  # what the sums say; made when it is asked for and they have changed
+    _solved: Model  # what the sums say; made when it is asked for and they have changed
     _fresh: bool
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
@@ -150,13 +159,20 @@ class Tally(LinearHasher):
     # ---- using ----
 
     def model(self) -> Model:
+        if not self._fresh:
+            self._solved, self._fresh = self._solve(), True
+        return self._solved
+
+    def _solve(self) -> Model:
+        if self.sharpness > 1 and len(self.sums_.names) <= MOST_LABELS:
+            sides = self.sums_.sides(self.ridge, self._by_label())
+            return Model("hamming") if sides is None else Model("labels", sides.V, None, *sides[:2], self.sharpness)
         found = self._similarity()
         return Model("hamming") if found is None else Model("features", *found)
 
     def _similarity(self) -> Similarity | None:
-        if not self._fresh:
-            self._solved, self._fresh = self.sums_.similarity(self.ridge, self._by_label()), True
-        return self._solved
+        """The linear one."""
+        return self.sums_.similarity(self.ridge, self._by_label())
 
     def _by_label(self) -> NDArray[np.float64] | None:
         """How much each label counts; None if all count alike."""

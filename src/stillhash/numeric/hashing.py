@@ -12,7 +12,7 @@ from stillhash.numeric.blas import one_thread
 from stillhash.numeric.checks import Floats
 
 ITQ_ITERATIONS = 50
-LABEL_RIDGE = 3.0  # of the prediction of labels, in units of the mean square of a row
+LABEL_RIDGE = 1.0  # of the prediction of labels, in units of the mean square of a row
 
 
 class HashFunctions(NamedTuple):

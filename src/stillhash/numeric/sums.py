@@ -32,6 +32,14 @@ class Similarity(NamedTuple):
     m: Floats  # (b,)
 
 
+class Sides(NamedTuple):
+    """The two regressions: labels y(q) = q @ U + u of a prepared query; and what each label adds to the weights."""
+
+    U: Floats  # (D, labels)
+    u: Floats  # (labels,)
+    V: Floats  # (labels, b)
+
+
 def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
     """Rows of labels as unit vectors (n, labels in use), and the names of the columns."""
     used, columns = np.unique(labels.indices, return_inverse=True)
@@ -93,15 +101,31 @@ class Sums:
         Intercepts are free, slopes are held by `ridge` times the mean square of a row. None if labels teach nothing:
         no rows, or all of them have the same labels.
         """
+        V = self._code_side(ridge, label_weights)
+        if V is None:
+            return None
+        M = _slopes(self.aa, V.T @ self.ay, ridge)  # (D, b): U V^T, with b right-hand sides in place of C
+        qbar, ybar = self.aa[0, 1:] / self.rows, self.ay[:, 0] / self.rows
+        return Similarity(M.astype(np.float32), (ybar @ V - qbar @ M).astype(np.float32))
+
+    @one_thread
+    def sides(self, ridge: float, label_weights: NDArray[np.float64] | None = None) -> Sides | None:
+        """The same regressions, before they are multiplied."""
+        V = self._code_side(ridge, label_weights)
+        if V is None:
+            return None
+        U = _slopes(self.aa, self.ay, ridge)
+        u = self.ay[:, 0] / self.rows - self.aa[0, 1:] / self.rows @ U
+        return Sides(U.astype(np.float32), u.astype(np.float32), V.astype(np.float32))
+
+    def _code_side(self, ridge: float, label_weights: NDArray[np.float64] | None) -> Sum | None:
+        """What each label adds to the weights (C, b); None if labels teach nothing."""
         if self.rows <= 0.5:
             return None
-        qbar, ybar = self.aa[0, 1:] / self.rows, self.ay[:, 0] / self.rows
         V = _slopes(self.cc, self.cy, ridge)  # (b, C)
         if not np.abs(V).max(initial=0.0) > 1e-9:
             return None
-        VT = V.T if label_weights is None else label_weights[:, None] * V.T  # (C, b)
-        M = _slopes(self.aa, VT.T @ self.ay, ridge)  # (D, b): U V^T, with b right-hand sides in place of C
-        return Similarity(M.astype(np.float32), (ybar @ VT - qbar @ M).astype(np.float32))
+        return V.T if label_weights is None else label_weights[:, None] * V.T
 
     def deviation(self, found: Similarity) -> float:
         """Of the scores of all queries with all codes that the sums hold."""
