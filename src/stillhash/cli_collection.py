@@ -115,6 +115,7 @@ def create(
     init_rows: Annotated[int, typer.Option(help="Rows the hash functions are fitted on, at least 300.")] = 3000,
     learn_rows: Annotated[int, typer.Option(help="Labelled rows that make a step of learning.")] = 1000,
     keep_versions: Annotated[int, typer.Option(help="Versions of the model that are kept.")] = 32,
+    source_cap: Annotated[float, typer.Option(help="Thumbs that one source counts for at most.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
     """Make a new collection in a folder that is not there yet, or is empty."""
@@ -130,6 +131,7 @@ def create(
         init_rows=init_rows,
         learn_rows=learn_rows,
         keep_versions=keep_versions,
+        source_cap=source_cap,
     ) as collection:
         told = f"{path} is ready for vectors of {dim} numbers, as codes of {bits} bits"
         answer({"path": str(path), "dim": collection.dim, "bits": collection.bits}, as_json, sentence(told))

@@ -10,10 +10,10 @@ import typer
 
 import stillhash
 from stillhash import printing
-from stillhash.cli_collection import At, Labels, Rows, Size, current_version, each, opened
+from stillhash.cli_collection import At, Labels, Rows, Size, Vector, current_version, each, opened
 from stillhash.errors import BadState, InvalidInput
 from stillhash.printing import AsJson, answer, sentence
-from stillhash.reading import Chunk, chunks
+from stillhash.reading import Chunk, chunks, ids_from, queries
 
 app = typer.Typer()
 LEARNING, UPKEEP = "Collections: learning", "Collections: upkeep"
@@ -41,6 +41,29 @@ def learn(path: At, file: Rows, labels: Labels = None, chunk: Size = 1000, as_js
         rows = each(chunks(file, collection.dim, chunk, labels=labels), step, "learnt")
         result = {"rows": rows, "version": current_version(collection), "versions": made}
     answer(result, as_json, sentence(f"{printing.rows(rows)} learnt; version {result['version']} is current"))
+
+
+@app.command(rich_help_panel=LEARNING)
+def feedback(
+    path: At,
+    ids: Annotated[
+        list[str],
+        typer.Argument(metavar="IDS", help="Items; whole numbers are integers, '\"7\"' is text.", show_default=False),
+    ],
+    vector: Vector,
+    relevant: Annotated[bool, typer.Option("--up/--down", help="Whether they are what was looked for.")],
+    weight: Annotated[float, typer.Option(help="How much of a full vote, up to 1.")] = 1.0,
+    source: Annotated[str, typer.Option(metavar="NAME", help="Who says so; a source's last word counts.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Learn from a thumb up or down on items that were found for a query."""
+    with opened(path, write=True) as collection:
+        asked = queries(vector, collection.dim)
+        if len(asked) != 1:
+            raise InvalidInput(f"--vector holds {len(asked)} queries; one is wanted")
+        version = collection.feedback(asked[0], ids_from(iter(ids)), relevant, weight=weight, source=source)
+    told = f"thumbs {'up' if relevant else 'down'}: {len(ids)}; version {version} is current"
+    answer({"thumbs": len(ids), "version": version}, as_json, sentence(told))
 
 
 @app.command(rich_help_panel=LEARNING)

@@ -19,8 +19,10 @@ from tests.collection.plain import Twin
 
 KEEP = 5  # versions
 SHARES = {
-    "upsert": 0.3,
+    "upsert": 0.22,
     "add": 0.15,
+    "feedback": 0.05,
+    "snapshot": 0.03,
     "delete": 0.15,
     "learn": 0.12,
     "flush": 0.04,
@@ -46,6 +48,9 @@ def step_at(seed: int, number: int) -> tuple[str, Any]:
         return kind, [*rng.choice(450, 10, replace=False).tolist(), *old]
     if kind == "learn":
         return kind, some_rows(int(rng.integers(1, 20)), seed=number)[:2]
+    if kind == "feedback":
+        ids = rng.choice(450, 3, replace=False).tolist()
+        return kind, (some_rows(1, seed=number % 7).X[0], ids, (rng.random(3) < 0.5).tolist(), f"source {number % 2}")
     return kind, f"tag {number % 3}"
 
 
@@ -60,6 +65,15 @@ def take(collection: Collection, kind: str, what: Any) -> None:
         getattr(collection, kind)()
     elif versions and kind == "learn":
         collection.learn(*what)
+    elif versions and kind == "feedback":
+        query, ids, likes, source = what
+        there = [item is not None for item in collection.get(ids)]
+        some = [(i, liked) for i, liked, known in zip(ids, likes, there, strict=True) if known]
+        if some:
+            collection.feedback(query, *map(list, zip(*some, strict=True)), source=source)
+    elif kind == "snapshot":
+        with suppress(Conflict):  # it is there since a step like this was cut short
+            collection.snapshot(collection._store.path.with_name(f"{collection._store.path.name}-copy"))
     elif versions and kind == "rollback":
         collection.rollback(versions[0]["version"])
     elif versions and kind == "tag":
@@ -77,6 +91,11 @@ def imagine(twin: Twin, kind: str, what: Any) -> None:
         twin.flush()
     elif twin.versions and kind == "learn":
         twin.learn(*what)
+    elif twin.versions and kind == "feedback":
+        query, ids, likes, source = what
+        some = [(i, liked) for i, liked in zip(ids, likes, strict=True) if i in twin.items]
+        if some:
+            twin.feedback(query, *map(list, zip(*some, strict=True)), source)
     elif twin.versions and kind == "rollback":
         twin.rollback(min(twin.versions))
     elif twin.versions and kind == "tag" and what not in [v.tag for n, v in twin.versions.items() if n != twin.version]:

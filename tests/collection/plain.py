@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stillhash import Answer, Collection, load
+from stillhash.collection.feedback import Thumb, corrected
 from stillhash.hashers import METHODS, Hasher
 from stillhash.hashers.base import Model
 from stillhash.numeric.codes import signs
@@ -47,6 +49,7 @@ class Twin:
     versions: dict[int, Version] = field(default_factory=dict)
     version: int = 0
     hasher: Hasher | None = None
+    thumbs: dict[tuple[bytes, Id, str], tuple[int, Thumb]] = field(default_factory=dict)  # with their version
 
     # ---- items ----
 
@@ -77,7 +80,7 @@ class Twin:
         first = list(self.items.values())[: self.init_rows]
         self.hasher = METHODS[self.method](bits=self.bits)
         self.hasher.fit(np.stack([entry.features for entry in first]), [entry.labels for entry in first])
-        self.publish(self.hasher.model())
+        self.publish()
         self.flush()
 
     def flush(self) -> int:
@@ -85,23 +88,37 @@ class Twin:
             told = list(self.lessons.values())
             self.hasher.partial_fit(np.stack([entry.features for entry in told]), [entry.labels for entry in told])
             self.lessons.clear()
-            self.publish(self.hasher.model())
+            self.publish()
         return self.version
 
     def learn(self, X: np.ndarray, labels: list[list[Any]]) -> int:
         self.flush()
         assert self.hasher is not None
         self.hasher.partial_fit(X, in_order(labels))
-        return self.publish(self.hasher.model())
+        return self.publish()
 
     def rollback(self, version: int) -> int:
         earlier = self.versions[version]
         if earlier.learner is not None:
             self.hasher = load(earlier.learner)
+        self.thumbs = {pair: told for pair, told in self.thumbs.items() if told[0] <= version}
         return self.publish(earlier.model)
 
-    def publish(self, model: Model) -> int:
+    def feedback(self, query: np.ndarray, ids: list[Id], likes: list[bool], source: str = "") -> int:
         assert self.hasher is not None
+        asked = np.asarray(query, np.float32).tobytes()
+        for id_, liked in zip(ids, likes, strict=True):
+            entry = self.items[id_]
+            code = self.hasher.encode(entry.features[None]).tobytes()
+            thumb = Thumb(asked, json.dumps(id_), code, entry.labels, 1.0 if liked else -1.0, source)
+            self.thumbs.pop((asked, id_, source), None)
+            self.thumbs[asked, id_, source] = self.version + 1, thumb
+        return self.publish()
+
+    def publish(self, model: Model | None = None) -> int:
+        assert self.hasher is not None
+        if model is None:
+            model = corrected(self.hasher, self.hasher.model(), [thumb for _, thumb in self.thumbs.values()], 1000)
         self.version += 1
         self.versions[self.version] = Version(model, self.hasher.state())
         for number, version in list(self.versions.items()):
@@ -159,7 +176,7 @@ def check_answer(answer: Answer, wanted: list[tuple[float, Id]], twin: Twin, ver
     if twin.hasher is None:
         assert answer.ranking.startswith("cosine of raw features")
     else:
-        learnt = twin.versions[answer.version].model.M is not None
+        learnt = twin.versions[answer.version].model.learnt
         assert answer.ranking == ("learnt similarity" if learnt else "Hamming distance: nothing is learnt yet")
 
 

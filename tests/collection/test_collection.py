@@ -271,7 +271,8 @@ def test_a_tag_keeps_a_version_and_what_it_had_learnt(tmp_path: Path) -> None:
     twin.learn(*rows[:2])
     agree_on_all(collection, twin)
     assert sorted(file.name for file in (tmp_path / "c" / "learner").iterdir()) == [
-        f"{version:08d}.safetensors" for version in (2, 7, 8, 9)
+        f"{version:08d}.safetensors"
+        for version in (2, 7, 9)  # version 8 has learnt what version 2 had
     ]
 
 

@@ -129,6 +129,22 @@ class History(RuleBasedStateMachine):
         else:
             assert self.collection.learn(*rows[:2]) == self.twin.learn(*rows[:2])
 
+    @rule(query=st.integers(0, 3), ids=st.lists(IDS, max_size=4, unique=True), data=st.data())
+    def feedback(self, query: int, ids: list[Id], data: st.DataObject) -> None:
+        there = [id_ for id_ in ids if id_ in self.twin.items]
+        likes = data.draw(st.lists(st.booleans(), min_size=len(there), max_size=len(there)))
+        source = data.draw(st.sampled_from(["", "ann"]))
+        if self.twin.hasher is None:
+            with pytest.raises(NotFitted):
+                self.collection.feedback(self.query(query), ids, True)
+            return
+        if there != ids:
+            with pytest.raises(InvalidInput, match="there is no such item"):
+                self.collection.feedback(self.query(query), ids, [True] * len(ids))
+        if there:
+            told = self.collection.feedback(self.query(query), there, likes, source=source)
+            assert told == self.twin.feedback(self.query(query), there, likes, source)
+
     @rule()
     def flush(self) -> None:
         assert self.collection.flush() == self.twin.flush()

@@ -12,7 +12,7 @@ from stillhash.collection.repair import Repaired, repair
 from stillhash.collection.store import Store
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, METHODS
-from stillhash.numeric.checks import check_bits, check_integer
+from stillhash.numeric.checks import check_bits, check_integer, check_number
 
 LEAST_INIT = 300
 
@@ -27,6 +27,7 @@ def open(
     init_rows: int = 3000,
     learn_rows: int = 1000,
     keep_versions: int = 32,
+    source_cap: float = 1000.0,
     read_only: bool = False,
 ) -> Collection:
     """Opens a collection, or makes a new one if `dim` is given and there is none.
@@ -37,6 +38,7 @@ def open(
     init_rows : rows that the hash functions are fitted on, at least 300; until then search ranks by cosine.
     learn_rows : labelled rows that make a step of learning, and a version.
     keep_versions : versions that can be rolled back to.
+    source_cap : thumbs that one source of feedback counts for at most, however many it gives.
     read_only : search beside a process that writes.
     """
     path = Path(path)
@@ -49,6 +51,7 @@ def open(
             "init_rows": check_integer(init_rows, "init_rows", LEAST_INIT),
             "learn_rows": check_integer(learn_rows, "learn_rows", 1),
             "keep_versions": check_integer(keep_versions, "keep_versions", 2),
+            "source_cap": check_number(source_cap, "source_cap", above=0),
         }
         try:
             return Collection(Store.create(path, settings))

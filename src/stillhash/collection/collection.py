@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.explain import explained
+from stillhash.collection.feedback import Thumb
 from stillhash.collection.filters import compiled
 from stillhash.collection.items import Answer, Hit, Id, Item, check_ids, check_labels, check_metadata
 from stillhash.collection.quality import told_so_far
@@ -25,8 +26,8 @@ from stillhash.collection.snapshot import snapshot
 from stillhash.collection.store import Store
 from stillhash.collection.teacher import Connection, Teacher, earliest, kept
 from stillhash.collection.view import View
-from stillhash.errors import Conflict, InvalidInput, NotFitted, StoreFailed
-from stillhash.numeric.checks import Floats, check_features, check_integer
+from stillhash.errors import Conflict, InvalidInput, NotFitted, StoreFailed, WrongType
+from stillhash.numeric.checks import Codes, Floats, check_features, check_integer, check_number
 
 SEAL = 131_072  # rows of the tail that become a segment
 
@@ -111,7 +112,7 @@ class Collection:
                 return self._by_cosine(connection, Q, k, allowed)
             most = min(k, max(1, len(self._view.index)))
             hits = self._view.index.search(self._view.functions.weigh_by(model, Q), most, allowed=allowed)
-            answers = self._answers(connection, zip(*hits, strict=True), named, _ranking(model.M is not None))
+            answers = self._answers(connection, zip(*hits, strict=True), named, _ranking(model.learnt))
             if explain is False:
                 return answers
             other = earliest(connection) if explain is True else explain
@@ -131,7 +132,7 @@ class Collection:
             named, model = self._view.model_of(connection, version)
             weights = self._view.functions.weigh_by(model, Q)
             hits = self._view.index.search_range(weights, threshold, allowed=allowed)
-            return self._answers(connection, hits, named, _ranking(model.M is not None))
+            return self._answers(connection, hits, named, _ranking(model.learnt))
 
         return self._asked(query, where, found)
 
@@ -156,6 +157,42 @@ class Collection:
         told = check_labels(labels, len(X))
         with self._changing, self._teacher.writing() as connection:
             return self._teacher.learn(connection, X, told)
+
+    def feedback(self, query: Any, id: Any, relevant: Any, *, weight: float = 1.0, source: str = "") -> int:
+        """Learns from a thumb up (`relevant`) or down on an item, or on a list of items, for a query (D,).
+
+        Publishes a version, and says its number. The last word of a source on a query and an item counts; the sources'
+        votes add up. weight: how much of a full vote, up to 1. A source never counts for more than `source_cap` thumbs.
+        """
+        asked = self._features(np.asarray(query)[None], "query")
+        names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
+        likes = [relevant] * len(names) if isinstance(relevant, (bool, np.bool_)) else list(relevant)
+        if len(likes) != len(names) or not all(isinstance(liked, (bool, np.bool_)) for liked in likes):
+            raise InvalidInput(f"relevant is {relevant!r}; true or false is wanted for each of {len(names)} ids")
+        if not 0 < check_number(weight, "weight") <= 1:
+            raise InvalidInput(f"weight is {weight}; more than 0 and at most 1 is wanted")
+        if not isinstance(source, str):
+            raise WrongType(f"source is {source!r}; a text is wanted")
+        with self._changing:
+            self._store.db.check_writer()
+            items, codes = self._view.at_one_moment(lambda connection: self._coded(connection, names))
+            thumbs = [
+                Thumb(asked.tobytes(), json.dumps(item.id), code.tobytes(), item.labels, sign * float(weight), source)
+                for item, code, sign in zip(items, codes, (1 if liked else -1 for liked in likes), strict=True)
+            ]
+            with self._teacher.writing() as connection:
+                return self._teacher.feedback(connection, thumbs)
+
+    def _coded(self, connection: Connection, names: list[Id]) -> tuple[list[Item], Codes]:
+        """Items by their ids, and their codes."""
+        if self._view.functions is None:
+            raise NotFitted("feedback wants hash functions: add more rows, or call fit")
+        rows = self._store.rows_of(connection, names)
+        if absent := [name for name in names if name not in rows]:
+            raise InvalidInput(f"id is {absent[0]!r}; there is no such item")
+        items = self._store.items(connection, rows.values())
+        numbers = np.array([rows[name] for name in names], np.int64)
+        return [items[row] for row in numbers.tolist()], self._view.index.codes(numbers)
 
     def flush(self) -> int:
         """Learns the labelled items that wait for a full step; the version that is then current."""

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.database import Database, once
+from stillhash.collection.feedback import Thumb
 from stillhash.collection.files import keep_only, locked, read_sealed
 from stillhash.collection.items import Id, Item, label_texts
 from stillhash.collection.segments import Segment, read_segment, write_segment
@@ -42,6 +43,10 @@ CREATE TABLE segments (
   number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE lessons (
   number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL);
+CREATE TABLE feedback (
+  number INTEGER PRIMARY KEY, version INTEGER NOT NULL, asked BLOB NOT NULL, item TEXT NOT NULL, code BLOB NOT NULL,
+  labels TEXT NOT NULL, vote REAL NOT NULL, source TEXT NOT NULL);
+CREATE UNIQUE INDEX feedback_once ON feedback (asked, item, source);
 CREATE TABLE versions (
   version INTEGER PRIMARY KEY, made TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
   side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
@@ -160,6 +165,17 @@ class Store:
                 found[row] = Item(id_, json.loads(labels), None if metadata is None else json.loads(metadata))
         return found
 
+    def add_feedback(self, connection: sqlite3.Connection, version: int, thumbs: list[Thumb]) -> None:
+        """Keeps these thumbs, which came with this version; a source's last word on a query and an item counts."""
+        told = ((version, *thumb[:3], json.dumps(thumb.labels), thumb.vote, thumb.source) for thumb in thumbs)
+        marks = "(version, asked, item, code, labels, vote, source) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        connection.executemany(f"INSERT OR REPLACE INTO feedback {marks}", told)
+
+    def feedback(self, connection: sqlite3.Connection) -> list[Thumb]:
+        sql = "SELECT asked, item, code, labels, vote, source FROM feedback ORDER BY number"
+        found = connection.execute(sql).fetchall()
+        return [Thumb(asked, item, code, json.loads(told), vote, who) for asked, item, code, told, vote, who in found]
+
     def remove(self, connection: sqlite3.Connection, ids: list[Id]) -> int:
         rows = list(self.rows_of(connection, ids).values())
         seq = self.meta(connection, "seq") + 1
@@ -189,7 +205,7 @@ class Store:
     def counts(self, connection: sqlite3.Connection) -> dict[str, int]:
         """How many there are of everything, and the bytes on disk."""
         found = {"items": self.meta(connection, "items")}
-        found |= {table: self.count(connection, table) for table in ("segments", "lessons", "dead")}
+        found |= {table: self.count(connection, table) for table in ("segments", "lessons", "dead", "feedback")}
         late = self.count(connection, f"items WHERE row > {self._sealed(connection)}")  # have no code in a segment
         fitted = self.fitted(connection)
         found |= {"waiting": 0 if fitted else late, "tail": late if fitted else 0}

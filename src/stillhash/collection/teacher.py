@@ -18,6 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from stillhash.collection.feedback import Thumb, corrected
 from stillhash.collection.files import keep_only, write_sealed
 from stillhash.collection.quality import heard, measured
 from stillhash.collection.store import Store
@@ -99,20 +100,30 @@ class Teacher:
             connection.execute("UPDATE versions SET notes = ? WHERE version = ?", [json.dumps(notes), version])
         return version
 
+    def feedback(self, connection: Connection, thumbs: list[Thumb]) -> int:
+        """Keeps thumbs, and publishes a version that has learnt from them."""
+        self.store.add_feedback(connection, self._next(connection), thumbs)
+        learner = _learner(connection, self.store.meta(connection, "version"))
+        return self.publish(connection, "feedback", len(thumbs), learner=learner)
+
     def rollback(self, connection: Connection, version: int) -> int:
         version = _number(version)
         model, learner = kept(connection, version), _learner(connection, version)
         if learner is not None:
             self._hasher = self._read(connection, learner)
-        return self.publish(connection, f"rollback to {version}", 0, model)
+        connection.execute("DELETE FROM feedback WHERE version > ?", [version])
+        return self.publish(connection, f"rollback to {version}", 0, model, learner)
 
-    def publish(self, connection: Connection, kind: str, rows: int, model: Model | None = None) -> int:
-        """Makes what is learnt, or this model, the current version."""
-        version = int(connection.execute("SELECT ifnull(max(version), 0) FROM versions").fetchone()[0]) + 1
+    def publish(
+        self, connection: Connection, kind: str, rows: int, model: Model | None = None, learner: str | None = None
+    ) -> int:
+        """Makes what is learnt, or this model, the current version; `learner` is a file that has the same sums."""
+        version = self._next(connection)
         hasher = self.hasher(connection)
-        model = model or hasher.model()
-        learner = f"{version:08d}.safetensors"
-        write_sealed(self.store.path / "learner" / learner, [hasher.state()])
+        model = model or corrected(hasher, hasher.model(), self.store.feedback(connection), self._cap())
+        if learner is None:
+            learner = f"{version:08d}.safetensors"
+            write_sealed(self.store.path / "learner" / learner, [hasher.state()])
         made = datetime.now(UTC).isoformat(timespec="milliseconds")
         values = version, made, kind, rows, None, model.side, _as_bytes(model), learner, "{}"
         connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
@@ -122,6 +133,13 @@ class Teacher:
         connection.execute("DELETE FROM versions WHERE version <= ? AND tag IS NULL", [forgotten])
         connection.execute("UPDATE versions SET learner = NULL WHERE version < ? AND tag IS NULL", [version - 1])
         return version
+
+    def _next(self, connection: Connection) -> int:
+        """The number of the version to come."""
+        return int(connection.execute("SELECT ifnull(max(version), 0) FROM versions").fetchone()[0]) + 1
+
+    def _cap(self) -> float:
+        return float(self.store.settings["source_cap"])
 
     def hasher(self, connection: Connection) -> Hasher:
         """What has learnt all that is committed."""
@@ -167,9 +185,9 @@ def kept(connection: Connection, version: Any) -> Model:
         return Model(side)
     try:
         arrays = safetensors.numpy.load(data)
-        power = float(arrays["power"][0]) if "power" in arrays else 1.0
-        return Model(side, arrays["M"], arrays.get("offset"), arrays.get("U"), arrays.get("u_offset"), power)
-    except (safetensors.SafetensorError, KeyError) as error:
+        power = float(arrays.pop("power")[0])
+        return Model(side, power=power, **arrays)
+    except (safetensors.SafetensorError, KeyError, TypeError) as error:
         raise BadState(f"version {version} cannot be read: {error}") from error
 
 
@@ -192,9 +210,8 @@ def _learner(connection: Connection, version: int) -> str | None:
 
 
 def _as_bytes(model: Model) -> bytes | None:
-    if model.M is None:
+    if not model.learnt:
         return None
-    arrays = {"M": model.M, "offset": model.m, "U": model.U, "u_offset": model.u}
-    power = {"power": np.array([model.power], np.float32)} if model.U is not None else {}
-    told = {name: array for name, array in arrays.items() if array is not None} | power
-    return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in told.items()})
+    arrays = {name: getattr(model, name) for name in ("M", "m", "U", "u", "N")}
+    told = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
+    return safetensors.numpy.save(told | {"power": np.array([model.power], np.float32)})

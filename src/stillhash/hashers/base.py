@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -34,7 +34,7 @@ class Model(NamedTuple):
     """What `weigh` knows beyond the hash functions: weights = side(q) @ M + m. Small, immutable, and easily swapped.
 
     What is seen of a query is its features, the signs of its code, or its labels as predicted: max(q @ U + u, 0) to the
-    power of `power`. "hamming" needs no M.
+    power of `power`. "hamming" needs no M. N, if there is one, is a correction by the features: + q @ N.
     """
 
     side: Literal["hamming", "features", "code", "labels"]
@@ -43,6 +43,20 @@ class Model(NamedTuple):
     U: Floats | None = None  # (D, labels)
     u: Floats | None = None  # (labels,)
     power: float = 1.0
+    N: Floats | None = None  # (D, b)
+
+    @property
+    def learnt(self) -> bool:
+        return self.M is not None or self.N is not None
+
+
+class LabelSpace(NamedTuple):
+    """Labels as a model sees them: of a prepared query q @ U + u; and what each adds to the weights, rare or not."""
+
+    names: list[Hashable]
+    U: Floats  # (D, labels)
+    u: Floats  # (labels,)
+    V: Floats  # (labels, b)
 
 
 class OnlineHasher(Protocol):
@@ -138,6 +152,10 @@ class Hasher:
         """What it has learnt of the similarity so far; plain Hamming ranking if that is nothing."""
         return Model("hamming")
 
+    def label_space(self) -> LabelSpace | None:
+        """The labels its model is made of; None if it knows none one by one."""
+        return None
+
     def functions(self) -> LinearHasher:
         raise InvalidInput(f"{type(self).__name__} has no hash functions that stand still")
 
@@ -160,9 +178,12 @@ class Hasher:
     def _weights(self, model: Model, Q: Floats) -> Floats:
         """Of checked queries."""
         if model.M is None:
-            return signs(self._encoded(Q), self.bits)
-        weights = kernels.project(self._side(model, Q), model.M)
-        return weights if model.m is None else weights + model.m
+            weights = signs(self._encoded(Q), self.bits)
+        else:
+            weights = kernels.project(self._side(model, Q), model.M)
+        if model.m is not None:
+            weights = weights + model.m
+        return weights if model.N is None else weights + kernels.project(self._prepared(Q), model.N)
 
     def _side(self, model: Model, Q: Floats) -> Floats:
         """Of checked queries, what a model multiplies."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import Conflict, InvalidInput
-from stillhash.hashers.base import LinearHasher, Model
+from stillhash.hashers.base import LabelSpace, LinearHasher, Model
 from stillhash.numeric.checks import Floats, check_choice, check_integer, check_number
 from stillhash.numeric.codes import signs
 from stillhash.numeric.hashing import label_itq, pca_itq
@@ -170,6 +170,13 @@ class Tally(LinearHasher):
         found = self._similarity()
         return Model("hamming") if found is None else Model("features", *found)
 
+    def label_space(self) -> LabelSpace | None:
+        model = self.model()
+        if model.side != "labels" or model.M is None or model.U is None or model.u is None:
+            return None
+        V = (model.M / self._rareness()[:, None]).astype(np.float32)
+        return LabelSpace(list(self.sums_.names), model.U, model.u, V)
+
     def _similarity(self) -> Similarity | None:
         """The linear one."""
         return self.sums_.similarity(self.ridge, self._by_label())
@@ -180,9 +187,12 @@ class Tally(LinearHasher):
             return None
         told = {canonical(label): weight for label, weight in (self.label_weights or {}).items()}
         weights = np.array([told.get(name, 1.0) for name in self.sums_.names], np.float64)
-        mass = self.sums_.ay[:, 0]
-        rare = (np.maximum(mass, GONE) / max(self.sums_.rows, GONE)) ** -self.rarity
-        return np.asarray(np.where(mass > GONE, weights * rare, 0.0))
+        return np.asarray(np.where(self.sums_.ay[:, 0] > GONE, weights * self._rareness(), 0.0))
+
+    def _rareness(self) -> NDArray[np.float64]:
+        """How much more a label counts because it is rare."""
+        share: NDArray[np.float64] = np.maximum(self.sums_.ay[:, 0], GONE) / max(self.sums_.rows, GONE)
+        return np.asarray(share ** -float(self.rarity), np.float64)
 
     # ---- state ----
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.base import Hasher, LinearHasher, Model
+from stillhash.hashers.base import Hasher, LabelSpace, LinearHasher, Model
 from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.ohsl import OHSL
 from stillhash.hashers.tally import Tally
@@ -144,6 +144,9 @@ class Tuned(Hasher):
 
     def model(self) -> Model:
         return self.candidates_[0].model()
+
+    def label_space(self) -> LabelSpace | None:
+        return self.candidates_[0].label_space()
 
     def functions(self) -> LinearHasher:
         bare = self.candidates_[0].functions()  # these see rows that are prepared already
