@@ -206,6 +206,23 @@ def repeat(
 
 
 @experiment.command()
+def feedback(
+    data: Data = "scenes",
+    bits: Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")] = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="Draws of the queries.")] = 5,
+    queries: Annotated[int, typer.Option(min=1, help="Queries that get ten thumbs each.")] = 20,
+    others: Annotated[int, typer.Option(min=1, help="Queries that get none.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Give thumbs to a few queries, and measure what that does to them and to others."""
+    room = _experiments("thumbs")
+    with Console(stderr=True).status("feedback") as status:
+        stream = _experiments("drift").open_stream(data)
+        result = room.run(stream, bits, seeds, queries, others, lambda now: status.update(f"feedback: {now}"))
+    answer(result, as_json, room.show)
+
+
+@experiment.command()
 def report(
     results: Results = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder the report goes to.")] = Path("report"),

@@ -166,7 +166,9 @@ class Collection:
         """
         asked = self._features(np.asarray(query)[None], "query")
         names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
-        likes = [relevant] * len(names) if isinstance(relevant, (bool, np.bool_)) else list(relevant)
+        if not names:
+            raise InvalidInput("id holds no ids; at least one is wanted")
+        likes = list(relevant) if isinstance(relevant, (list, tuple, np.ndarray)) else [relevant] * len(names)
         if len(likes) != len(names) or not all(isinstance(liked, (bool, np.bool_)) for liked in likes):
             raise InvalidInput(f"relevant is {relevant!r}; true or false is wanted for each of {len(names)} ids")
         if not 0 < check_number(weight, "weight") <= 1:

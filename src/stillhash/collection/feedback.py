@@ -92,8 +92,10 @@ def _moved(bits: int, space: LabelSpace | None, q: Doubles, w: Doubles, votes: l
             for x, (thumb, _) in zip(X, known, strict=True):
                 x[[places[name] for name in thumb.labels if name in places]] = 1
             y = np.maximum(q @ space.U + space.u, 0)
-            before, after = y @ space.V, agreeing(y, X, np.array([vote for _, vote in known])) @ space.V
-            return np.asarray(after * (np.linalg.norm(w) / max(float(np.linalg.norm(before)), 1e-12)))
+            cast = np.array([vote for _, vote in known])
+            before, after = y @ space.V, agreeing(y, X, cast) @ space.V
+            after = after * (np.linalg.norm(w) / max(float(np.linalg.norm(before)), 1e-12))
+            return np.asarray(w + np.abs(cast).max() * (after - w))  # a faint vote makes them anew but faintly
     codes = signs(np.frombuffer(b"".join(t.code for t, _ in votes), np.uint8).reshape(len(votes), -1), bits)
     return stepped(w, codes.astype(np.float64), np.array([vote for _, vote in votes]))
 

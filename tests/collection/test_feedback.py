@@ -1,0 +1,228 @@
+"""Feedback: thumbs move the ranking of their query the way they say, and others hardly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stillhash
+from stillhash import Collection
+from stillhash.collection.feedback import ENOUGH, FLOOR, FORCE, Thumb, agreeing, corrected, stepped
+from stillhash.errors import Conflict, InvalidInput, NotFitted, WrongType
+from stillhash.hashers import LSH, OHSL, Hasher, Tally
+from stillhash.hashers.base import Model
+from tests.collection.begun import DIM, begin, some_rows
+from tests.toys import toy
+
+X, Y = toy(900, 24, 6, seed=5)
+NAMES = [np.flatnonzero(y).tolist() for y in Y]
+QUERY = X[-1]
+
+
+def learnt(method: type[Hasher] = Tally) -> Hasher:
+    return method(bits=48).fit(X[:300]).partial_fit(X[:800], Y[:800])
+
+
+def thumb(hasher: Hasher, item: int, vote: float, source: str = "", query: np.ndarray = QUERY, **new: Any) -> Thumb:
+    told = Thumb(
+        query.astype(np.float32).tobytes(),
+        str(item),
+        hasher.encode(X[item : item + 1]).tobytes(),
+        NAMES[item],
+        vote,
+        source,
+    )
+    return told._replace(**new)
+
+
+def weights(hasher: Hasher, model: Model, query: np.ndarray = QUERY) -> np.ndarray:
+    return hasher.functions().weigh_by(model, query[None])[0]
+
+
+def scores(hasher: Hasher, model: Model, query: np.ndarray = QUERY) -> np.ndarray:
+    """Of all items, in units of their deviation."""
+    codes = np.unpackbits(hasher.encode(X), axis=1, bitorder="little")[:, : hasher.bits] * 2.0 - 1
+    found = codes @ weights(hasher, model, query)
+    return np.asarray((found - found.mean()) / found.std())
+
+
+# ---- labels ----
+
+
+def test_a_thumb_up_moves_labels_just_enough_and_a_thumb_down_away() -> None:
+    y = np.array([0.4, 0.2, 0.1, 0.0])
+    up = agreeing(y, np.array([[0.0, 1, 1, 0]]), np.array([1.0]))
+    assert up[1] + up[2] == pytest.approx(ENOUGH) and up[1] / up[2] == pytest.approx(2) and up[0] == y[0]
+    down = agreeing(y, np.array([[1.0, 0, 0, 0]]), np.array([-1.0]))
+    assert down[0] == pytest.approx(0.4 / FORCE) and down[1] == y[1]
+    content = agreeing(y, np.array([[1.0, 1, 1, 0]]), np.array([1.0]))
+    assert np.array_equal(content, np.maximum(y, FLOOR))  # passive: the thumb says what was thought
+    weak = agreeing(y, np.array([[0.0, 0, 0, 1]]), np.array([1.0]))
+    assert weak[3] == pytest.approx(FLOOR * FORCE)  # and no thumb moves things further than this
+    half = agreeing(y, np.array([[0.0, 0, 0, 1]]), np.array([0.5]))
+    assert half[3] == pytest.approx(FLOOR * np.sqrt(FORCE))
+
+
+def test_the_order_of_thumbs_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        y, items = rng.random(8) * 0.4, (rng.random((6, 8)) < 0.3).astype(np.float64)
+        items[items.sum(axis=1) == 0, 0] = 1
+        votes, order = rng.choice([-1.0, 1.0], 6), rng.permutation(6)
+        one, other = agreeing(y, items, votes), agreeing(y, items[order], votes[order])
+        np.testing.assert_allclose(one, other, rtol=0.02, atol=1e-3)
+
+
+# ---- codes ----
+
+
+def test_a_step_on_codes_is_passive_aggressive() -> None:
+    rng = np.random.default_rng(0)
+    w, codes = rng.standard_normal(32), rng.choice([-1.0, 1.0], (4, 32))
+    votes = np.array([1.0, -1.0, 1.0, -1.0])
+    after = stepped(w, codes, votes)
+    before = codes @ w
+    assert (codes @ after - before)[votes > 0].sum() > (codes @ after - before)[votes < 0].sum()
+    liked = codes[0] * 0 + np.sign(w)  # as far above as can be
+    assert np.array_equal(stepped(w, liked[None], np.array([1.0])), w)
+
+
+@pytest.mark.parametrize("method", [OHSL, LSH])
+def test_without_labels_codes_are_compared(method: type[Hasher]) -> None:
+    hasher = method(bits=48).fit(X[:300])
+    if method is OHSL:
+        hasher.partial_fit(X[:800], Y[:800])
+    model = hasher.model()
+    given = [thumb(hasher, item, 1.0 if item % 2 else -1.0, labels=[]) for item in range(10)]
+    after = scores(hasher, corrected(hasher, model, given, 100)) - scores(hasher, model)
+    assert after[1:10:2].mean() > 0.1 and after[0:10:2].mean() < -0.1
+
+
+# ---- queries ----
+
+
+def test_thumbs_on_labels_raise_what_they_like() -> None:
+    hasher = learnt()
+    model, liked = hasher.model(), [item for item in range(300) if 2 in NAMES[item]][:6]
+    disliked = [item for item in range(300) if 4 in NAMES[item] and 2 not in NAMES[item]][:6]
+    given = [*(thumb(hasher, i, 1.0) for i in liked), *(thumb(hasher, i, -1.0) for i in disliked)]
+    after = scores(hasher, corrected(hasher, model, given, 100)) - scores(hasher, model)
+    twos = np.array([2 in named and 4 not in named for named in NAMES])
+    fours = np.array([4 in named and 2 not in named for named in NAMES])
+    assert after[twos].mean() > after[fours].mean() + 0.2
+
+
+def test_opposite_votes_cancel_and_the_cap_holds() -> None:
+    hasher = learnt()
+    model = hasher.model()
+    both = [thumb(hasher, 3, 1.0, "ann"), thumb(hasher, 3, -1.0, "bo")]
+    assert corrected(hasher, model, both, 100) == model
+    assert corrected(hasher, model, [], 100) is model
+    flood = [thumb(hasher, item, -1.0, "bo") for item in range(200)]
+    free, capped = (corrected(hasher, model, flood, cap) for cap in (1000.0, 2.0))
+    change = [np.linalg.norm(weights(hasher, m) - weights(hasher, model)) for m in (free, capped)]
+    assert change[1] < 0.5 * change[0]
+    louder = corrected(hasher, model, [thumb(hasher, 3, 1.0, "ann"), thumb(hasher, 3, 1.0, "bo")], 100)
+    once = corrected(hasher, model, [thumb(hasher, 3, 1.0, "ann")], 100)
+    np.testing.assert_array_equal(weights(hasher, louder), weights(hasher, once))  # a vote is at most one
+
+
+def test_other_queries_hardly_move() -> None:
+    hasher = learnt()
+    model = hasher.model()
+    given = [thumb(hasher, item, -1.0) for item in range(8)]
+    after = corrected(hasher, model, given, 100)
+    Q = hasher._prepared(X[:200])
+    ours = hasher._prepared(QUERY[None])[0]
+    moved = np.linalg.norm(
+        hasher.functions().weigh_by(after, X[:200]) - hasher.functions().weigh_by(model, X[:200]), axis=1
+    )
+    own = np.linalg.norm(weights(hasher, after) - weights(hasher, model))
+    np.testing.assert_allclose(moved, np.abs(Q @ ours) * own, rtol=1e-3, atol=1e-5)
+
+
+def test_thumbs_help_real_queries() -> None:
+    """Digits: queries with ten right thumbs rank better, and the rest as before."""
+    found = thumbs_on_scenes()
+    assert found["gain"] > 0.01 and found["others"] > -0.01
+
+
+def thumbs_on_scenes() -> dict[str, float]:
+    from stillhash.experiments.drift import open_stream
+    from stillhash.experiments.thumbs import run
+
+    result = run(open_stream("scenes"), bits=32, seeds=2, queries=10, others=100)
+    rows = [row for row in result["rows"] if row["way"] == "five and five"]
+    mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name not in ("way",)}
+    return {"gain": mean["after"] - mean["before"], "others": mean["others_after"] - mean["others_before"]}
+
+
+# ---- the verb ----
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    made, _ = begin(tmp_path_factory.mktemp("feedback") / "c")
+    yield made
+    made.close()
+
+
+def test_a_thumb_is_a_version_and_the_last_word_counts(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    query = toy(1, DIM, 4, seed=77).X[0]
+    before = collection.search(query, 20)
+    version = collection.feedback(query, 7, False, source="ann")
+    told = collection.versions()[-1]
+    assert (told["version"], told["kind"], told["rows"]) == (version, "feedback", 1)
+    down = collection.search(query, 20)
+    assert down.version == version and down.hits != before.hits
+    collection.feedback(query, 7, True, source="bo")
+    assert [hit.id for hit in collection.search(query, 20).hits] == [hit.id for hit in before.hits]  # they cancel
+    collection.feedback(query, 7, False, source="bo")
+    assert [hit.id for hit in collection.search(query, 20).hits] == [hit.id for hit in down.hits]
+    assert collection.stats()["feedback"] == 2
+    collection.delete([7])  # the thumb stays
+    collection.learn(*some_rows(40, seed=3)[:2])
+    assert collection.versions()[-1]["kind"] == "learn"
+    collection.rollback(version - 1)
+    assert collection.stats()["feedback"] == 0  # it goes with what came after the version
+    collection.close()
+    with stillhash.open(tmp_path / "c") as reopened:
+        assert reopened.stats()["feedback"] == 0 and reopened.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "error", "match"),
+    [
+        ((np.ones(3), 1, True), {}, InvalidInput, "query has"),
+        ((np.full(DIM, np.nan), 1, True), {}, InvalidInput, "NaN"),
+        ((np.ones(DIM), "nobody", True), {}, InvalidInput, "id is 'nobody'; there is no such item"),
+        ((np.ones(DIM), 1.5, True), {}, WrongType, "ids is 1.5"),
+        ((np.ones(DIM), [], []), {}, InvalidInput, "at least one"),
+        ((np.ones(DIM), [1, 1], True), {}, InvalidInput, "more than once"),
+        ((np.ones(DIM), 1, 1), {}, InvalidInput, "relevant is 1"),
+        ((np.ones(DIM), [1, 2], [True]), {}, InvalidInput, "for each of 2 ids"),
+        ((np.ones(DIM), 1, True), {"weight": 0}, InvalidInput, "weight is 0"),
+        ((np.ones(DIM), 1, True), {"weight": 2}, InvalidInput, "weight is 2"),
+        ((np.ones(DIM), 1, True), {"weight": float("nan")}, InvalidInput, "weight"),
+        ((np.ones(DIM), 1, True), {"source": 3}, WrongType, "source is 3"),
+    ],
+)
+def test_bad_feedback_is_refused(collection: Collection, args: Any, options: Any, error: Any, match: str) -> None:
+    before = collection.stats()
+    with pytest.raises(error, match=match):
+        collection.feedback(*args, **options)
+    assert collection.stats() == before
+
+
+def test_feedback_wants_hash_functions_and_a_writer(tmp_path: Path, collection: Collection) -> None:
+    with stillhash.open(tmp_path / "c", DIM) as waiting:
+        waiting.add([1], np.ones((1, DIM)))
+        with pytest.raises(NotFitted, match="feedback wants hash functions"):
+            waiting.feedback(np.ones(DIM), 1, True)
+    with stillhash.open(collection._store.path, read_only=True) as reader, pytest.raises(Conflict, match="for reading"):
+        reader.feedback(np.ones(DIM), 1, True)
