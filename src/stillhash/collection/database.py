@@ -23,7 +23,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -37,6 +37,7 @@ from stillhash.collection.wal import FRAME, PAGE, Noted, read_wal
 from stillhash.errors import BadState, Conflict, StillhashError, StoreFailed
 
 FRAMES = 1000  # in the WAL before they are moved
+PATIENCE = 30  # seconds that SQLite waits for a lock
 WAL_BYTES = 1 << 26  # that the WAL may keep once it was longer
 ACKED = struct.Struct("<QI")  # a commit's number, and a checksum
 
@@ -49,6 +50,7 @@ class Database:
 
     _open: ClassVar[weakref.WeakSet[Database]] = weakref.WeakSet()  # in this process
     _checking: ClassVar[threading.Lock] = threading.Lock()
+    left: ClassVar[list[Connection]] = []  # that could not be closed
 
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path, self.file = path, (path / "store.db").absolute()
@@ -65,21 +67,19 @@ class Database:
         """Makes the file, with these tables and their rows."""
         new = path / "store.db.new"
         new.unlink(missing_ok=True)
-        connection = sqlite3.connect(new, isolation_level=None)
         try:
-            connection.execute(f"PRAGMA page_size = {PAGE}")
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript("BEGIN IMMEDIATE;" + script)
-            for table, rows in tables.items():
-                for row in rows:
-                    connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-            connection.execute("COMMIT")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file gets another name, its WAL does not
+            with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+                connection.execute(f"PRAGMA page_size = {PAGE}")
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.executescript("BEGIN IMMEDIATE;" + script)
+                for table, rows in tables.items():
+                    for row in rows:
+                        connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+                connection.execute("COMMIT")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file gets another name, its WAL does not
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{path.name} could not be written: {error}") from error
-        finally:
-            connection.close()
         write_durably(path / "store.sums", [packed(sums_of(new.read_bytes()))])
         (path / "acked").unlink(missing_ok=True)
         new.rename(path / "store.db")
@@ -135,14 +135,7 @@ class Database:
 
     def shrink(self) -> None:
         """Gives the pages that hold nothing back to the disk."""
-        try:
-            writer = self.check_writer()
-            writer.connection.execute("VACUUM")
-            writer.checkpoint(1)
-        except sqlite3.DatabaseError as error:
-            raise StoreFailed(
-                f"{self.path.name} is compacted, but store.db could not be made smaller: {error}"
-            ) from error
+        self.check_writer().shrink()
 
     # ---- soundness ----
 
@@ -193,6 +186,7 @@ class _Writer:
         self.lock: int | None = locked(path)
         self._connection: Connection | None = None
         self._noted, self._moved = Noted(path), 0
+        self._unsure = False  # whether a commit that failed may look like one at the end of the WAL
 
     @property
     def connection(self) -> Connection:
@@ -217,31 +211,62 @@ class _Writer:
                     connection.execute("ROLLBACK")
                 raise
         except sqlite3.DatabaseError as error:
+            self._unsure = True
             raise StoreFailed(f"{self.path.name} could not be written: {error}") from error
+        self._unsure = False
         with suppress(OSError):  # the commit stands; only the proof of it is missing
             acknowledge(self.path, seq)
             self._noted.note()
 
-    def checkpoint(self, frames: int, how: str = "PASSIVE") -> None:
-        """Moves pages from the WAL to store.db, once there are so many. That nothing moved hurts nobody."""
+    def shrink(self) -> None:
+        try:
+            self._unsure = True
+            self.connection.execute("VACUUM")
+            self._unsure = False
+        except sqlite3.DatabaseError as error:
+            raise StoreFailed(
+                f"{self.path.name} is compacted, but store.db could not be made smaller: {error}"
+            ) from error
+        with suppress(OSError):
+            self._noted.note()
+        self.checkpoint(1, "TRUNCATE")
+
+    def checkpoint(self, frames: int, how: str = "PASSIVE") -> bool:
+        """Moves pages from the WAL to store.db, once there are so many; False if that failed, which hurts nobody."""
         if self._noted.frames < self._moved:
             self._moved = 0  # the WAL began anew
         if self._noted.frames - self._moved < frames:
-            return
-        with suppress(StillhashError, OSError, sqlite3.DatabaseError):
+            return True
+        try:
+            if self._unsure:
+                with self.transaction():  # nothing, in the place of what failed
+                    self._noted = Noted(self.path)
             _write_sums(self.path)
+            self.connection.execute("PRAGMA busy_timeout = 0")  # who reads is not waited for
             _, _, self._moved = self.connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+            self.connection.execute(f"PRAGMA busy_timeout = {1000 * PATIENCE}")
+        except (StillhashError, OSError, sqlite3.DatabaseError):
+            return False
+        return True
 
     def close(self) -> None:
         if self._connection is not None:
-            with suppress(sqlite3.DatabaseError):
-                self._connection.execute("PRAGMA busy_timeout = 0")
-                self.checkpoint(0, "TRUNCATE")
-            self._connection.close()
+            if self.checkpoint(0, "TRUNCATE"):
+                self._connection.close()
+            else:
+                self._leave(self._connection)
             self._connection = None
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
+
+    def _leave(self, connection: Connection) -> None:
+        """Closes a connection without what SQLite does when the last one is closed: move pages, with no checksums."""
+        with suppress(sqlite3.DatabaseError, BadState), once(self.path) as other:
+            other.execute("SELECT 1 FROM meta").fetchone()
+            connection.close()
+            return
+        Database.left.append(connection)  # for ever
 
 
 def bad_pages(path: Path, look: Look) -> list[int]:
@@ -303,7 +328,9 @@ def acknowledge(path: Path, seq: int) -> None:
 def _connected(file: Path, mode: str) -> Connection:
     try:
         where = f"file:{quote(str(file))}?mode={mode}"
-        connection = sqlite3.connect(where, uri=True, isolation_level=None, timeout=30, check_same_thread=mode == "ro")
+        connection = sqlite3.connect(
+            where, uri=True, isolation_level=None, timeout=PATIENCE, check_same_thread=mode == "ro"
+        )
         if mode == "rw":
             connection.execute("PRAGMA synchronous = FULL")
     except sqlite3.DatabaseError as error:
