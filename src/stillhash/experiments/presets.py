@@ -16,10 +16,11 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {  # forms of a method that st
 }
 ABLATIONS: tuple[dict[str, Any], ...] = (  # of Tally: one thing at a time
     {},
-    *({"ridge": ridge} for ridge in (1.0, 100.0)),
+    *({"sharpness": power} for power in (1, 2, 3)),
+    *({"ridge": ridge} for ridge in (0.1, 10.0)),
     *({"share": share} for share in (0.5, 1.0)),
     {"init": "pca-itq"},
-    *({"rarity": rarity} for rarity in (0.0, 0.15, 0.5)),
+    *({"rarity": rarity} for rarity in (0.0, 0.3, 0.6)),
 )
 DRIFTS = {"classes": (32, 64), "labels": (32,), "features": (32,), "recurring": (32,)}  # lengths of each scenario
 
