@@ -24,8 +24,8 @@ from tests.toys import toy
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
 ITEMS = ["create", "add", "delete", "get", "count", "search", "search-range"]
-LEARNING = ["learn", "flush", "fit", "versions", "tag", "rollback"]
-VERBS = [*ITEMS, *LEARNING, "seal", "compact", "stats", "verify"]
+LEARNING = ["learn", "feedback", "flush", "fit", "versions", "tag", "rollback"]
+VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "verify", "repair"]
 GUIDE = (Path(__file__).parent.parent / "docs" / "collection.md").read_text()
 
 
@@ -86,7 +86,7 @@ def test_defaults_are_those_of_the_library() -> None:
     library = inspect.signature(stillhash.open).parameters
     create = typer.main.get_command(app).commands["create"]  # type: ignore[attr-defined]
     for each in create.params:
-        if each.name in ("method", "init_rows", "learn_rows", "keep_versions"):
+        if each.name in ("method", "init_rows", "learn_rows", "keep_versions", "source_cap"):
             assert each.default == library[each.name].default
 
 
@@ -369,6 +369,52 @@ def test_verify(films: Path) -> None:
     assert call("search", films, "--vector", vector(0))[0] == 5
 
 
+def test_feedback(films: Path) -> None:
+    before = told("search", films, "--vector", vector(0), "-k", 5)["answers"][0]
+    down = [hit["id"] for hit in before["hits"][:2]]
+    made = told("feedback", films, *down, "--vector", vector(0), "--down", "--source", "ann")
+    assert made == {"thumbs": 2, "version": before["version"] + 1}
+    after = told("search", films, "--vector", vector(0), "-k", 5)["answers"][0]
+    assert after["hits"] != before["hits"] and after["version"] == made["version"]
+    code, out, _ = call("feedback", films, "r1", "--vector", vector(0), "--up", "--weight", "0.5")
+    assert code == 0 and "thumbs up: 1; version" in out
+    assert call("feedback", films, "nobody", "--vector", vector(0), "--up")[0] == 2
+    assert call("feedback", films, "r1", "--vector", vector(0))[0] == 2  # up or down must be said
+    two = json.dumps(X[:2].tolist())
+    assert "one is wanted" in call("feedback", films, "r1", "--vector", two, "--up")[2]
+
+
+def test_explanations(films: Path) -> None:
+    (answer,) = told("search", films, "--vector", vector(0), "-k", 3, "--explain", "--against", 2)["answers"]
+    for rank, hit in enumerate(answer["hits"], 1):
+        why = hit["explanation"]
+        assert why["rank"] == rank and why["other_version"] == 2
+        assert sum(why["bits"]) == pytest.approx(hit["score"], rel=1e-5)
+    _, out, _ = call("search", films, "--vector", vector(0), "-k", 3, "--explain")
+    assert "by version 1" in out and "bits that count most" in out
+    assert "without --explain" in call("search", films, "--vector", vector(0), "--against", 2)[2]
+
+
+def test_snapshot_and_repair(films: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    made = told("snapshot", films, copy)
+    assert made["path"] == str(copy) and made["bytes"] > 10_000
+    assert told("count", copy) == told("count", films)
+    assert call("snapshot", films, copy)[0] == 4
+    assert told("repair", copy) == {"done": [], "lost": []}
+    with (copy / "store.db").open("r+b") as file:
+        file.seek(9000)
+        byte = file.read(1)
+        file.seek(9000)
+        file.write(bytes([byte[0] ^ 4]))
+    assert call("verify", copy)[0] == 5 and call("count", copy)[0] == 5
+    code, out, _ = call("repair", copy)
+    assert code == 0 and "a bit of page 2 was flipped back" in out and "no item is lost" in out
+    assert told("count", copy) == told("count", films)
+    assert call("repair", copy)[1] == "all is well\n"
+    assert call("repair", tmp_path / "nowhere")[0] == 2
+
+
 def test_one_writes_and_others_read(films: Path) -> None:
     with stillhash.open(films):
         assert told("count", films) == {"count": 600}
@@ -380,6 +426,7 @@ def test_one_writes_and_others_read(films: Path) -> None:
 def test_where_there_is_no_collection(verb: str, tmp_path: Path) -> None:
     more = {"add": ["-"], "get": ["a"], "learn": ["-"], "tag": ["1", "a"], "rollback": ["1"]}
     more |= {"search": ["--vector", "[1]"], "search-range": ["--vector", "[1]", "--threshold", "0"]}
+    more |= {"feedback": ["a", "--vector", "[1]", "--up"], "snapshot": [str(tmp_path / "copy")]}
     code, out, err = call(verb, tmp_path / "nothing", *more.get(verb, []))
     assert code == 2 and not out and "there is no collection" in err
 

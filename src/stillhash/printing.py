@@ -68,10 +68,8 @@ def answers(result: dict[str, Any], console: Console) -> None:
         if not told["hits"]:
             console.print("no hits")
             continue
-        other = next(
-            (f"by {hit['explanation']['other_version']}" for hit in told["hits"] if "explanation" in hit), None
-        )
-        why = [] if other is None else [other, "bits that count most"]
+        explained = [hit["explanation"]["other_version"] for hit in told["hits"] if "explanation" in hit]
+        why = [f"by version {explained[0]}", "bits that count most"] if explained else []
         table = _table("rank", "id", "score", *why, "labels", "metadata", right=("rank", "score"))
         for rank, hit in enumerate(told["hits"], 1):
             name, labels, metadata = _about(hit)
