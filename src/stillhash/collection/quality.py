@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.database import Connection
+from stillhash.collection.proof import Connection
 from stillhash.collection.store import Store
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher

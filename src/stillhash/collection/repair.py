@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.checksums import damaged, mended, mended_table, packed, sums_of, unpacked
-from stillhash.collection.database import Database, acked, acknowledge, once, read_sums
+from stillhash.collection.database import Database
 from stillhash.collection.files import content_size, locked, mend_sealed, write_durably
 from stillhash.collection.items import Id
+from stillhash.collection.proof import acked, acknowledge, once, read_sums
 from stillhash.collection.segments import FORMAT, HEADER, MAGIC, START
 from stillhash.collection.store import SCHEMA, Store
 from stillhash.collection.wal import PAGE, mend, read_wal

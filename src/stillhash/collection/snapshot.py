@@ -8,8 +8,8 @@ import sqlite3
 from pathlib import Path
 
 from stillhash.collection.checksums import packed, sums_of
-from stillhash.collection.database import Connection, acknowledge
 from stillhash.collection.files import sync_folder, write_durably
+from stillhash.collection.proof import Connection, acknowledge
 from stillhash.collection.store import Store
 from stillhash.errors import Conflict, StoreFailed
 

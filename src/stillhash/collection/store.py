@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.database import Database, once
+from stillhash.collection.database import Database
 from stillhash.collection.feedback import Thumb
 from stillhash.collection.files import keep_only, locked, read_sealed
 from stillhash.collection.items import Id, Item, label_texts
+from stillhash.collection.proof import once
 from stillhash.collection.segments import Segment, read_segment, write_segment
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.checks import Codes, Floats
