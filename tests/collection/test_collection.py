@@ -384,3 +384,23 @@ def test_other_methods_are_refused(tmp_path: Path, method: str) -> None:
     with pytest.raises(InvalidInput, match="codes must never go stale"):
         begin(tmp_path / "c", method=method)
     assert not (tmp_path / "c").exists()
+
+
+def test_a_sample_fits_the_hash_functions_at_once(tmp_path: Path) -> None:
+    X, labels, metadata = some_rows(320)
+    with stillhash.open(tmp_path / "c", DIM, BITS, init=(X, labels)) as collection:
+        assert collection.stats()["fitted"] and collection.count() == 0
+        collection.add(["one"], X[:1], labels[:1], metadata[:1])
+        answer = collection.search(X[0], 3)
+        assert [(hit.id, hit.version) for hit in answer.hits] == [("one", answer.version)]
+    with stillhash.open(tmp_path / "d", DIM, BITS, init=X) as collection:
+        assert collection.stats()["fitted"]
+    for bad, match in (
+        (X[:1], "init has 1 sample"),
+        (X[:, :3], "init has"),
+        ((X, labels, 3), "3 parts"),
+        ((X, [1]), "labels"),
+    ):
+        with pytest.raises(InvalidInput, match=match):
+            stillhash.open(tmp_path / "e", DIM, BITS, init=bad)
+        assert not (tmp_path / "e").exists()

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.collection import Collection
-from stillhash.collection.items import Answer, Hit, Item
+from stillhash.collection.items import Answer, Hit, Item, check_labels
 from stillhash.collection.repair import Repaired, repair
 from stillhash.collection.store import Store
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, METHODS
-from stillhash.numeric.checks import check_bits, check_integer, check_number
+from stillhash.numeric.checks import check_bits, check_features, check_integer, check_number
 
 LEAST_INIT = 300
 
@@ -24,6 +24,7 @@ def open(
     *,
     method: str = DEFAULT_HASHER.name,
     params: dict[str, Any] | None = None,
+    init: Any = None,
     init_rows: int = 3000,
     learn_rows: int = 1000,
     keep_versions: int = 32,
@@ -35,6 +36,7 @@ def open(
     dim, bits : length of the features, and of the codes (64 if not given). For a collection that is there they may be
         left out, and must be its own otherwise. All that follows counts for new ones only.
     method, params : the hasher, by its name in METHODS; one whose codes never go stale.
+    init : a sample to fit the hash functions on at once: features (n, D), or a pair of features and labels.
     init_rows : rows that the hash functions are fitted on, at least 300; until then search ranks by cosine.
     learn_rows : labelled rows that make a step of learning, and a version.
     keep_versions : versions that can be rolled back to.
@@ -53,10 +55,19 @@ def open(
             "keep_versions": check_integer(keep_versions, "keep_versions", 2),
             "source_cap": check_number(source_cap, "source_cap", above=0),
         }
+        sample = init if isinstance(init, tuple) else (init,)
+        if not 1 <= len(sample) <= 2:
+            raise InvalidInput(f"init has {len(sample)} parts; features, or features and labels, are wanted")
+        if init is not None:
+            X = check_features(sample[0], "init", columns=dim, whose="this collection", least=2)
+            check_labels(sample[1] if len(sample) == 2 else None, len(X))
         try:
-            return Collection(Store.create(path, settings))
+            collection = Collection(Store.create(path, settings))
         except OSError as error:
             raise StoreFailed(f"path is {str(path)!r}; a collection cannot be made there: {error}") from error
+        if init is not None:
+            collection.fit(*sample)
+        return collection
     store = Store(path, writer=not read_only)
     for name, wanted in (("dim", dim), ("bits", bits)):
         if wanted is not None and wanted != store.settings[name]:

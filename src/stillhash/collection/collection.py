@@ -354,7 +354,7 @@ class Collection:
             [(s, r) for s, r in zip(scores.tolist(), rows.tolist(), strict=True) if r >= 0] for scores, rows in found
         ]
         items = self._store.items(connection, {row for some in scored for _, row in some})
-        hits = [[Hit(items[r].id, items[r].labels, items[r].metadata, s) for s, r in some] for some in scored]
+        hits = [[Hit(items[r].id, items[r].labels, items[r].metadata, s, version) for s, r in some] for some in scored]
         return [Answer(some, version, ranking) for some in hits]
 
     def _by_cosine(self, connection: Connection, Q: Floats, k: int, allowed: Any) -> list[Answer]:

@@ -44,18 +44,23 @@ class Database:
     def create(cls, path: Path, script: str, tables: dict[str, list[Any]]) -> None:
         """Makes the file, with these tables and their rows."""
         new = path / "store.db.new"
-        new.unlink(missing_ok=True)
+        for rest in ("", "-journal", "-wal", "-shm"):
+            new.with_name(new.name + rest).unlink(missing_ok=True)
         try:
             with closing(sqlite3.connect(new, isolation_level=None)) as connection:
                 connection.execute(f"PRAGMA page_size = {PAGE}")
-                connection.execute("PRAGMA journal_mode = WAL")
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                if mode != "wal":  # SQLite does not say why
+                    raise StoreFailed(f"{path.name} could not be written: it has no write-ahead log")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.executescript("BEGIN IMMEDIATE;" + script)
                 for table, rows in tables.items():
                     for row in rows:
                         connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
                 connection.execute("COMMIT")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the file gets another name, its WAL does not
+                (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if busy:  # the file gets another name, its WAL does not
+                    raise StoreFailed(f"{path.name} could not be written: its write-ahead log did not empty")
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{path.name} could not be written: {error}") from error
         write_durably(path / "store.sums", [packed(sums_of(new.read_bytes()))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Any
 
@@ -40,6 +40,7 @@ class Explanation:
 @dataclass(frozen=True)
 class Hit(Item):
     score: float
+    version: int = field(default=0, compare=False)  # of the model that ranked it
     explanation: Explanation | None = None  # if asked for
 
 
