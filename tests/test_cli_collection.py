@@ -335,7 +335,7 @@ def test_learn_flush_tag_and_rollback(films: Path, tmp_path: Path) -> None:
     assert call("tag", films, before + 1, "good")[0] == 4
     assert told("rollback", films, before) == {"version": before + 3, "rollback_to": before}
     (new,) = told("search", films, "--vector", vector(0))["answers"]
-    assert new["hits"] == old["hits"] and new["version"] == before + 3
+    assert [{**hit, "version": before} for hit in new["hits"]] == old["hits"] and new["version"] == before + 3
     kept = told("versions", films)["versions"]
     assert [one["version"] for one in kept if one["current"]] == [before + 3]
     assert "good" in call("versions", films)[1] and "current" in call("versions", films)[1]

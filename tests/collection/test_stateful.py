@@ -134,8 +134,8 @@ class History(RuleBasedStateMachine):
         there = [id_ for id_ in ids if id_ in self.twin.items]
         likes = data.draw(st.lists(st.booleans(), min_size=len(there), max_size=len(there)))
         source = data.draw(st.sampled_from(["", "ann"]))
-        if self.twin.hasher is None:
-            with pytest.raises(NotFitted):
+        if self.twin.hasher is None or not ids:
+            with pytest.raises(NotFitted if ids else InvalidInput):
                 self.collection.feedback(self.query(query), ids, True)
             return
         if there != ids:
