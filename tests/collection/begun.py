@@ -34,7 +34,7 @@ def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twi
     """A new collection that has these rows, and its twin."""
     wanted = {"init_rows": INIT, "learn_rows": LEARN, **settings}
     collection = stillhash.open(path, DIM, BITS, **wanted)
-    twin = Twin(BITS, **wanted)
+    twin = Twin(BITS, **{name: value for name, value in wanted.items() if name != "source_cap"})
     if rows:
         X, labels, metadata = some_rows(rows)
         collection.add(list(range(rows)), X, labels, metadata)

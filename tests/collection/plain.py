@@ -118,7 +118,7 @@ class Twin:
     def publish(self, model: Model | None = None) -> int:
         assert self.hasher is not None
         if model is None:
-            model = corrected(self.hasher, self.hasher.model(), [thumb for _, thumb in self.thumbs.values()], 1000)
+            model = corrected(self.hasher, self.hasher.model(), [thumb for _, thumb in self.thumbs.values()])
         self.version += 1
         self.versions[self.version] = Version(model, self.hasher.state())
         for number, version in list(self.versions.items()):

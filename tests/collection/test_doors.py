@@ -280,9 +280,8 @@ def test_a_learner_of_another_collection_is_refused(template: Path, tmp_path: Pa
     write_sealed(learner, [hasher.state()])
     with stillhash.open(path) as collection:
         before = standing(collection)
-        for call in (lambda: collection.add(["c"], X[:1]), lambda: collection.learn(X, LABELS)):
-            with pytest.raises(BadState, match=r"learner .* fingerprint differs"):
-                call()
+        with pytest.raises(BadState, match=r"learner .* fingerprint differs"):
+            collection.learn(X, LABELS)
         learner.unlink()
         with pytest.raises(BadState, match=r"learner/.* cannot be read"):
             collection.learn(X, LABELS)
@@ -399,3 +398,38 @@ def test_items_that_were_not_counted_are_told(template: Path, tmp_path: Path) ->
     path = edited(template, tmp_path / "c", "UPDATE meta SET value = value + 1 WHERE key = 'items'")
     with stillhash.open(path) as collection:
         assert "were counted" in collection.verify()[0]
+
+
+def test_a_collection_that_lost_its_database_is_not_made_anew(template: Path, tmp_path: Path) -> None:
+    path = copied(template, tmp_path / "c")
+    (path / "store.db").unlink()
+    files = sorted(path.rglob("*"))
+    with pytest.raises(BadState, match="holds a collection without its"):
+        stillhash.open(path, dim=8)
+    assert [file for file in files if file.exists()] == files
+
+
+def test_a_closed_collection_is_closed(template: Path, tmp_path: Path) -> None:
+    collection = stillhash.open(copied(template, tmp_path / "c"))
+    collection.count()
+    collection.close()
+    for call in (collection.count, lambda: collection.search(X[0]), lambda: collection.delete([1])):
+        with pytest.raises(Conflict, match=r"closed|for reading"):
+            call()
+    collection.close()
+
+
+def test_a_relative_path_stays_the_same(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied(template, tmp_path / "c")
+    monkeypatch.chdir(tmp_path)
+    with stillhash.open("c") as collection:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert collection.delete([]) == 0 and collection.verify() == []
+
+
+@pytest.mark.parametrize(("path", "error"), [(None, WrongType), (3, WrongType), ("a\0b", InvalidInput)])
+def test_what_is_no_path_is_refused(path: Any, error: type[Exception]) -> None:
+    for call in (lambda: stillhash.open(path, dim=8), lambda: stillhash.repair(path)):
+        with pytest.raises(error, match="path is"):
+            call()

@@ -228,3 +228,50 @@ def test_a_copy_of_a_closed_collection_is_one(tmp_path: Path) -> None:
     with stillhash.open(copied(tmp_path / "c", tmp_path / "d")) as copy, stillhash.open(tmp_path / "c") as original:
         original.delete([1])
         agree(copy, twin, QUERIES[0], 500)
+
+
+def test_closing_beside_a_thread_that_writes_leaves_a_sound_store(tmp_path: Path) -> None:
+    """In a process of its own, since a mistake here would end it."""
+    script = """
+import sys, threading, numpy as np, stillhash
+path, leave = sys.argv[1], sys.argv[2]
+c = stillhash.open(path)
+def write(n=0):
+    try:
+        while True:
+            c.upsert([f"w{n % 50}"], np.random.default_rng(n).standard_normal((1, 8)))
+            n += 1
+    except stillhash.errors.Conflict:
+        pass
+threading.Thread(target=write, daemon=True).start()
+threading.Event().wait(0.15)
+if leave == "close":
+    c.close()
+"""
+    collection, _ = begin(tmp_path / "c")
+    collection.close()
+    for leave in ["close", "exit"] * 3:
+        command = [sys.executable, "-c", script, str(tmp_path / "c"), leave]
+        done = subprocess.run(command, capture_output=True, check=False, text=True)
+        assert done.returncode == 0, done.stderr
+        with stillhash.open(tmp_path / "c") as again:
+            assert again.verify() == [] and again.count() > 320
+
+
+def test_two_names_for_one_folder_and_threads_that_have_read(tmp_path: Path) -> None:
+    """Nothing that is opened in between may drop the locks of the first: it goes on to see what others commit."""
+    collection, _ = begin(tmp_path / "c")
+    collection.close()
+    (tmp_path / "link").symlink_to(tmp_path / "c")
+    reader = stillhash.open(tmp_path / "c", read_only=True)
+    asked = threading.Thread(target=reader.count)
+    asked.start()
+    asked.join()
+    assert reader.count() == 320
+    with stillhash.open(tmp_path / "link", read_only=True) as other:
+        assert other.count() == 320
+    add = "import sys, numpy as np, stillhash; c = stillhash.open(sys.argv[1]); c.add([sys.argv[2]], np.ones((1, 8)))"
+    for n in range(3):
+        subprocess.run([sys.executable, "-c", add, str(tmp_path / "c"), f"n{n}"], check=True)
+        assert reader.count() == 321 + n
+    reader.close()

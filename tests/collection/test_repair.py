@@ -148,6 +148,16 @@ def test_a_torn_log_costs_the_commits_after_the_tear(template: Path, tmp_path: P
     assert there == sorted(there, reverse=True) and 0 < sum(there) < 6
 
 
+def test_a_repair_that_was_cut_short_is_finished(template: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(template, tmp_path / "c")
+    before = held(path)
+    shutil.move(path / "store.db", path / "store.db.new")  # complete, with its checksums; what it replaces is in pieces
+    overwrite_new = np.random.default_rng(0).bytes(10 * BLOCK)
+    (path / "store.db").write_bytes(overwrite_new)
+    assert stillhash.repair(path).done[0] == "a repair that was cut short is finished"
+    assert held(path) == before
+
+
 def test_lost_checksums_are_made_anew(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
     before = held(path)

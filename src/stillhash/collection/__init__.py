@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.collection import Collection
-from stillhash.collection.items import Answer, Hit, Item, check_labels
+from stillhash.collection.items import Answer, Hit, Item, check_labels, check_path
 from stillhash.collection.repair import Repaired, repair
 from stillhash.collection.store import Store
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
@@ -43,7 +43,7 @@ def open(
     source_cap : thumbs that one source of feedback counts for at most, however many it gives.
     read_only : search beside a process that writes.
     """
-    path = Path(path)
+    path = check_path(path)
     if not (path / "store.db").is_file() and dim is not None and not read_only:
         settings = {
             "dim": check_integer(dim, "dim", 1),
@@ -77,7 +77,7 @@ def open(
 
 
 def _still(method: str) -> str:
-    if method not in METHODS or not METHODS[method].still:
+    if not isinstance(method, str) or method not in METHODS or not METHODS[method].still:
         fit = ", ".join(name for name, known in METHODS.items() if known.still)
         raise InvalidInput(f"method is {method!r}; codes must never go stale, as with {fit}")
     return method

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from stillhash.collection.explain import explained
 from stillhash.collection.feedback import Thumb
 from stillhash.collection.filters import compiled
-from stillhash.collection.items import Answer, Hit, Id, Item, check_ids, check_labels, check_metadata
+from stillhash.collection.items import Answer, Hit, Id, Item, check_ids, check_labels, check_metadata, check_path
 from stillhash.collection.quality import told_so_far
 from stillhash.collection.repair import Repaired, repair
 from stillhash.collection.snapshot import snapshot
 from stillhash.collection.store import Store
 from stillhash.collection.teacher import Connection, Teacher, earliest, kept
 from stillhash.collection.view import View
-from stillhash.errors import Conflict, InvalidInput, NotFitted, StoreFailed, WrongType
+from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError, WrongType
 from stillhash.numeric.checks import Codes, Floats, check_features, check_integer, check_number
 
 SEAL = 131_072  # rows of the tail that become a segment
@@ -59,7 +59,8 @@ class Collection:
 
     def close(self) -> None:
         """Lets another process write. What was acknowledged is on disk long since."""
-        self._store.close()
+        with self._changing:
+            self._store.close()
 
     # ---- items ----
 
@@ -164,7 +165,7 @@ class Collection:
         Publishes a version, and says its number. The last word of a source on a query and an item counts; the sources'
         votes add up. weight: how much of a full vote, up to 1. A source never counts for more than `source_cap` thumbs.
         """
-        asked = self._features(np.asarray(query)[None], "query")
+        asked = self._features(_array(query)[None], "query")
         names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
         if not names:
             raise InvalidInput("id holds no ids; at least one is wanted")
@@ -173,8 +174,8 @@ class Collection:
             raise InvalidInput(f"relevant is {relevant!r}; true or false is wanted for each of {len(names)} ids")
         if not 0 < check_number(weight, "weight") <= 1:
             raise InvalidInput(f"weight is {weight}; more than 0 and at most 1 is wanted")
-        if not isinstance(source, str):
-            raise WrongType(f"source is {source!r}; a text is wanted")
+        if not isinstance(source, str) or not source.isprintable():
+            raise WrongType(f"source is {source!r}; a text that can be printed is wanted")
         with self._changing:
             self._store.db.check_writer()
             items, codes = self._view.at_one_moment(lambda connection: self._coded(connection, names))
@@ -293,7 +294,7 @@ class Collection:
 
         Others may search and write meanwhile. The copy is a collection of its own.
         """
-        return snapshot(self._store, Path(path))
+        return snapshot(self._store, check_path(path))
 
     # ---- inside ----
 
@@ -309,7 +310,7 @@ class Collection:
             with self._teacher.writing() as connection:
                 rows = self._insert(connection, names, X, told, data, learn, replace)
             if rows.stop // SEAL > rows.start // SEAL:
-                with suppress(StoreFailed):  # the rows are on disk; the tail is only longer than usual
+                with suppress(StillhashError, OSError):  # the rows are on disk; the tail is only longer than usual
                     self._store.seal()
         return len(names)
 
@@ -319,7 +320,7 @@ class Collection:
         if replace:
             self._store.remove(connection, ids)
         fitted = self._store.fitted(connection)
-        codes = self._teacher.hasher(connection).encode(X) if fitted else None
+        codes = self._teacher.functions(connection).encode(X) if fitted else None
         rows = self._store.insert(connection, ids, labels, metadata, codes, None if fitted else X)
         if learn:
             self._teacher.add_lessons(connection, rows, X, labels)
@@ -334,10 +335,7 @@ class Collection:
 
     def _asked(self, query: Any, where: Any, found: Any) -> Any:
         """Answers one query or many, at one moment, among the rows that meet the condition."""
-        try:
-            array = np.asarray(query)
-        except ValueError as error:
-            raise InvalidInput(f"query is not a vector, or rows of equal length: {error}") from None
+        array = _array(query)
         Q = self._features(array[None] if array.ndim == 1 else array, "query")
         condition = None if where is None else compiled(where)
 
@@ -368,6 +366,13 @@ class Collection:
         ranking = f"cosine of raw features: hash functions are fitted at {self._store.settings['init_rows']} rows"
         best = [(some[places], rows[places]) for some, places in zip(scores, order, strict=True)]
         return self._answers(connection, best, 0, ranking)
+
+
+def _array(query: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(query)
+    except ValueError as error:
+        raise InvalidInput(f"query is not a vector, or rows of equal length: {error}") from None
 
 
 def _ranking(learnt: bool) -> str:

@@ -13,32 +13,28 @@ import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from stillhash.collection.checksums import packed, sums_of
 from stillhash.collection.files import sync_folder, write_durably
-from stillhash.collection.looking import differing_elsewhere
 from stillhash.collection.proof import Connection, connected, damage
 from stillhash.collection.wal import PAGE
-from stillhash.collection.writer import FRAMES, Writer
+from stillhash.collection.writer import Writer
 from stillhash.errors import BadState, Conflict, StoreFailed
 
 
 class Database:
     """Readers have a connection for each thread; the one writer of all processes has one in addition."""
 
-    _open: ClassVar[weakref.WeakSet[Database]] = weakref.WeakSet()  # in this process
-    _checking: ClassVar[threading.Lock] = threading.Lock()
-
     def __init__(self, path: Path, *, writer: bool) -> None:
-        self.path, self.file = path, (path / "store.db").absolute()
+        self.path, self.file = path, path / "store.db"
         self._here = threading.local()
-        self._checked = False
+        self._checked = self._closed = False
+        self._checking = threading.Lock()
         self._writer: Writer | None = None
         if writer:
             self._writer = Writer(path)
             self._finished = weakref.finalize(self, self._writer.close)  # at the end of the process, at the latest
-        Database._open.add(self)
 
     @classmethod
     def create(cls, path: Path, script: str, tables: dict[str, list[Any]]) -> None:
@@ -65,13 +61,15 @@ class Database:
             raise StoreFailed(f"{path.name} could not be written: {error}") from error
         write_durably(path / "store.sums", [packed(sums_of(new.read_bytes()))])
         (path / "acked").unlink(missing_ok=True)
+        for rest in ("-wal", "-shm"):  # of what it takes the place of
+            (path / f"store.db{rest}").unlink(missing_ok=True)
         new.rename(path / "store.db")
         sync_folder(path)
         sync_folder(path.parent)
 
     def close(self) -> None:
         """Ends this thread's connection, and lets another process write."""
-        Database._open.discard(self)
+        self._closed = True
         if connection := getattr(self._here, "connection", None):
             connection.close()
             self._here.connection = None
@@ -91,6 +89,8 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """All that is read within is of one moment."""
+        if self._closed:
+            raise Conflict(f"{self.path.name} is closed; open it again")
         self.check_once()
         try:
             connection = self.connection()
@@ -109,7 +109,7 @@ class Database:
         self.check_once()
         with writer.transaction() as connection:
             yield connection
-        writer.checkpoint(FRAMES)
+        writer.checkpoint()
 
     def check_writer(self) -> Writer:
         if self._writer is None:
@@ -126,12 +126,12 @@ class Database:
         """Refuses a damaged file, before anything is read of it; a process looks once."""
         if self._checked:
             return
-        with Database._checking:  # whoever has it open already has looked; and the file must not be touched beside them
-            others = any(other._checked and other.file == self.file for other in Database._open)
-            if wrong := [] if others else damage(self.path):
-                raise BadState(f"{self.path.name} is damaged: {wrong[0]}; repair brings back what can be")
-            self._checked = True
+        with self._checking:
+            if not self._checked:
+                if wrong := damage(self.path):
+                    raise BadState(f"{self.path.name} is damaged: {wrong[0]}; repair brings back what can be")
+                self._checked = True
 
     def damage(self) -> list[str]:
-        """What is wrong with the file, as sentences; another process looks, so that no lock of this one is lost."""
-        return damage(self.path, differing_elsewhere)
+        """What is wrong with the file, as sentences."""
+        return damage(self.path)

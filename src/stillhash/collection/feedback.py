@@ -31,7 +31,7 @@ FLOOR = 0.01  # a predicted label is never less likely than this
 ROUNDS, STILL = 20, 1e-3  # of adjusting factors to each other; until none changes by more
 STEP = 0.1  # of a step on codes, in units of the weights
 HELD = 0.1  # lambda, in units of a query's square
-MOST = 2000  # queries, the latest, that are corrected
+MOST = 1000  # queries, the latest, that are corrected
 
 Doubles = NDArray[np.float64]
 
@@ -48,9 +48,9 @@ class Thumb(NamedTuple):
 
 
 @one_thread
-def corrected(hasher: Hasher, model: Model, thumbs: list[Thumb], cap: float) -> Model:
-    """The model, with what these thumbs teach; no source counts for more than `cap` thumbs in all."""
-    by_query = _by_query(thumbs, cap)
+def corrected(hasher: Hasher, model: Model, thumbs: list[Thumb]) -> Model:
+    """The model, with what these thumbs teach."""
+    by_query = _by_query(thumbs)
     if not by_query:
         return model
     asked = np.stack([np.frombuffer(query, np.float32) for query in by_query])
@@ -64,22 +64,19 @@ def corrected(hasher: Hasher, model: Model, thumbs: list[Thumb], cap: float) -> 
     return model._replace(N=N.astype(np.float32))
 
 
-def _by_query(thumbs: list[Thumb], cap: float) -> dict[bytes, list[tuple[Thumb, float]]]:
-    """For each of the latest queries its items and their votes, all sources taken together, from -1 to 1."""
-    total: dict[str, float] = {}
-    for thumb in thumbs:
-        total[thumb.source] = total.get(thumb.source, 0.0) + abs(thumb.vote)
+def _by_query(thumbs: list[Thumb]) -> dict[bytes, list[tuple[Thumb, float]]]:
+    """For each query its items and their votes, all sources taken together, from -1 to 1."""
     votes: dict[tuple[bytes, str], float] = {}
     last: dict[tuple[bytes, str], Thumb] = {}
     for thumb in thumbs:
         pair = thumb.asked, thumb.item
-        votes[pair] = votes.get(pair, 0.0) + thumb.vote * min(1.0, cap / total[thumb.source])
+        votes[pair] = votes.get(pair, 0.0) + thumb.vote
         last[pair] = thumb
     found: dict[bytes, list[tuple[Thumb, float]]] = {}
     for pair, vote in votes.items():
         if vote:
             found.setdefault(pair[0], []).append((last[pair], min(1.0, max(-1.0, vote))))
-    return dict(itertools.islice(found.items(), max(0, len(found) - MOST), None))
+    return found
 
 
 def _moved(bits: int, space: LabelSpace | None, q: Doubles, w: Doubles, votes: list[Any]) -> Doubles:

@@ -118,7 +118,10 @@ def sync_folder(folder: Path) -> None:
 
 def locked(path: Path) -> int:
     """The handle of the lock on this folder, which only one process has."""
-    handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreFailed(f"{path.name} cannot be written to: {error.strerror}; read_only=True searches it") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

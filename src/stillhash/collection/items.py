@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,15 @@ class Answer:
     def explained(self, told: list[Explanation]) -> Answer:
         """The same, with an explanation of each hit."""
         return replace(self, hits=[replace(hit, explanation=e) for hit, e in zip(self.hits, told, strict=True)])
+
+
+def check_path(path: Any) -> Path:
+    """The path of a folder, which stays the same wherever the process goes."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise WrongType(f"path is {path!r}; a text or a path is wanted")
+    if "\0" in str(path):
+        raise InvalidInput(f"path is {str(path)!r}; a path without the character 0 is wanted")
+    return Path(path).absolute()
 
 
 def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:

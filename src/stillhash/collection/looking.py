@@ -5,25 +5,26 @@ another process look.
 """
 
 import json
-import mmap
 import struct
 import subprocess
 import sys
 import zlib
 from pathlib import Path
 
-PAGE = 4096
+PAGE, SOME = 4096, 1024  # bytes of a page; pages read at a time
 
 
 def differing(file: str, sums: str) -> list[int]:
     """The numbers of the pages, those missing at the end among them. The checksums are pairs; the first is CRC-32."""
     table = Path(sums).read_bytes()[:-8]
-    with Path(file).open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        view = memoryview(data)
-        crcs = (crc for crc, _ in struct.iter_unpack("<II", table[: len(table) // 8 * 8]))
-        found = [n for n, crc in enumerate(crcs) if zlib.crc32(view[n * PAGE : (n + 1) * PAGE]) != crc]
-        view.release()
-        return found
+    crcs = [crc for crc, _ in struct.iter_unpack("<II", table[: len(table) // 8 * 8])]
+    found = []
+    with Path(file).open("rb") as opened:  # read and not mapped: another process may cut it short at any time
+        for first in range(0, len(crcs), SOME):
+            data = memoryview(opened.read(SOME * PAGE))
+            some = enumerate(crcs[first : first + SOME])
+            found += [first + n for n, crc in some if zlib.crc32(data[n * PAGE : (n + 1) * PAGE]) != crc]
+    return found
 
 
 def differing_elsewhere(file: str, sums: str) -> list[int]:

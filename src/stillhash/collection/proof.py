@@ -17,17 +17,20 @@ import os
 import sqlite3
 import struct
 import subprocess
+import threading
+import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import quote
 
 import numpy as np
 
 from stillhash.collection.checksums import Sums, packed, pair, unpacked
 from stillhash.collection.files import write_durably
-from stillhash.collection.looking import differing
+from stillhash.collection.looking import differing, differing_elsewhere
 from stillhash.collection.wal import FRAME, PAGE, read_wal
 from stillhash.errors import BadState
 
@@ -35,14 +38,13 @@ PATIENCE = 30  # seconds that SQLite waits for a lock
 ACKED = struct.Struct("<QI")  # a commit's number, and a checksum
 
 Connection = sqlite3.Connection
-Look = Callable[[str, str], list[int]]
 
 
-def damage(path: Path, look: Look = differing) -> list[str]:
-    """What is wrong with the database file in this folder; `look` as a process must that has it open, or not."""
+def damage(path: Path) -> list[str]:
+    """What is wrong with the database file in this folder, as sentences."""
     acknowledged = acked(path)
     try:
-        bad = bad_pages(path, look)
+        bad = bad_pages(path)
         with once(path) as connection:
             seq = connection.execute("SELECT value FROM meta WHERE key = 'seq'").fetchone()[0]
     except (BadState, TypeError, sqlite3.DatabaseError) as error:
@@ -62,18 +64,21 @@ def once(path: Path) -> Iterator[Connection]:
         connection.close()
 
 
-def bad_pages(path: Path, look: Look) -> list[int]:
+def bad_pages(path: Path) -> list[int]:
     """The pages of store.db that do not match their checksums.
 
     Another process may be moving pages meanwhile: it writes new checksums first, so what differs is looked at again.
     """
     while True:
         sums = read_sums(path)
-        waiting = set(read_wal(path).numbers.tolist())
         try:
-            bad = [page for page in look(str(path / "store.db"), str(path / "store.sums")) if page not in waiting]
+            waiting = set(read_wal(path).numbers.tolist())
+            with Tracked.touching:
+                look = differing_elsewhere if in_use(path) else differing
+                found = look(str(path / "store.db"), str(path / "store.sums"))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise BadState(f"store.db cannot be looked at: {error}") from error
+        bad = [page for page in found if page not in waiting]
         if not bad or np.array_equal(read_sums(path), sums):
             return bad
 
@@ -118,14 +123,45 @@ def acknowledge(path: Path, seq: int) -> None:
         os.close(handle)
 
 
+class Tracked(sqlite3.Connection):
+    """A connection that is known for as long as it is open."""
+
+    open_: ClassVar[weakref.WeakSet[Tracked]] = weakref.WeakSet()  # in this process
+    touching: ClassVar[threading.RLock] = threading.RLock()  # held while a file is opened that SQLite may have open
+    file: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        super().close()
+        with Tracked.touching:
+            Tracked.open_.discard(self)
+
+
+def in_use(path: Path) -> bool:
+    """Whether this process has store.db open, under whatever name."""
+    return any(connection.file == _identity(path / "store.db") for connection in Tracked.open_)
+
+
 def connected(file: Path, mode: str) -> Connection:
     try:
-        where = f"file:{quote(str(file))}?mode={mode}"
-        connection = sqlite3.connect(
-            where, uri=True, isolation_level=None, timeout=PATIENCE, check_same_thread=mode == "ro"
-        )
+        where = f"file:{quote(str(file.absolute()))}?mode={mode}"
+        with Tracked.touching:
+            connection = sqlite3.connect(
+                where,
+                uri=True,
+                isolation_level=None,
+                timeout=PATIENCE,
+                check_same_thread=mode == "ro",
+                factory=Tracked,
+            )
+            connection.file = _identity(file)
+            Tracked.open_.add(connection)
         if mode == "rw":
             connection.execute("PRAGMA synchronous = FULL")
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, OSError) as error:
         raise BadState(f"{file.parent.name} cannot be opened: {error}") from error
     return connection
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    about = file.stat()
+    return about.st_dev, about.st_ino

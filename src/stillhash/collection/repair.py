@@ -17,8 +17,8 @@ import numpy as np
 
 from stillhash.collection.checksums import damaged, mended, mended_table, packed, sums_of, unpacked
 from stillhash.collection.database import Database
-from stillhash.collection.files import content_size, locked, mend_sealed, write_durably
-from stillhash.collection.items import Id
+from stillhash.collection.files import content_size, locked, mend_sealed, sync_folder, write_durably
+from stillhash.collection.items import Id, check_path
 from stillhash.collection.proof import acked, acknowledge, once, read_sums
 from stillhash.collection.segments import FORMAT, HEADER, MAGIC, START
 from stillhash.collection.store import SCHEMA, Store
@@ -40,7 +40,7 @@ class Repaired(NamedTuple):
 
 def repair(path: str | Path) -> Repaired:
     """Repairs the collection in this folder, which nobody has open."""
-    path = Path(path)
+    path = check_path(path)
     if not (path / "store.db").is_file():
         raise InvalidInput(f"path is {str(path)!r}; there is no collection")
     lock = locked(path)
@@ -65,6 +65,8 @@ def repair(path: str | Path) -> Repaired:
 
 
 def _mend_database(path: Path, gone: list[Id]) -> Iterator[str]:
+    if _finish(path):
+        yield "a repair that was cut short is finished"
     yield from _mend_sums(path)
     yield from _mend_wal(path)
     lost = yield from _mend_pages(path)
@@ -76,6 +78,19 @@ def _mend_database(path: Path, gone: list[Id]) -> Iterator[str]:
     if committed_now is not None and committed_now < acknowledged:
         yield f"the last {acknowledged - committed_now} of {acknowledged} commits are lost"
         acknowledge(path, committed_now)
+
+
+def _finish(path: Path) -> bool:
+    """Puts a new store.db in its place that is complete, and was to have it."""
+    new, sums = path / "store.db.new", path / "store.sums"
+    if not new.exists() or not sums.exists() or packed(sums_of(new.read_bytes())) != sums.read_bytes():
+        return False
+    for rest in ("-wal", "-shm"):
+        (path / f"store.db{rest}").unlink(missing_ok=True)
+    (path / "acked").unlink(missing_ok=True)
+    new.rename(path / "store.db")
+    sync_folder(path)
+    return True
 
 
 def _mend_sums(path: Path) -> Iterator[str]:
@@ -146,8 +161,6 @@ def _salvage(path: Path, lost: list[int], gone: list[Id]) -> Iterator[str]:
     if meta["version"] not in versions:
         meta["version"] = max(versions, default=0)
     meta["items"] = len(there)
-    for rest in ("-wal", "-shm"):
-        (path / f"store.db{rest}").unlink(missing_ok=True)
     Database.create(path, SCHEMA, {"meta": list(meta.items()), **tables})
     for rest in ("", "-wal", "-shm"):
         (path / f"{bad.name}{rest}").unlink(missing_ok=True)

@@ -23,6 +23,9 @@ def snapshot(store: Store, to: Path) -> int:
     unfinished = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         unfinished.mkdir(parents=True)
+    except OSError as error:
+        raise StoreFailed(f"the snapshot {to.name} could not be written: {error}") from error
+    try:
         for attempt in range(RETRIES):
             try:
                 with store.reading() as connection:

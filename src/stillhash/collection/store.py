@@ -85,6 +85,7 @@ class Store:
         lock = locked(path)
         try:
             if not (path / "store.db").exists():
+                _check_new(path)
                 for folder in ("segments", "learner"):
                     (path / folder).mkdir(exist_ok=True)
                 counters = dict.fromkeys(("seq", "generation", "next_row", "items", "version"), 0)
@@ -172,9 +173,14 @@ class Store:
         marks = "(version, asked, item, code, labels, vote, source) VALUES (?, ?, ?, ?, ?, ?, ?)"
         connection.executemany(f"INSERT OR REPLACE INTO feedback {marks}", told)
 
-    def feedback(self, connection: sqlite3.Connection) -> list[Thumb]:
-        sql = "SELECT asked, item, code, labels, vote, source FROM feedback ORDER BY number"
-        found = connection.execute(sql).fetchall()
+    def feedback(self, connection: sqlite3.Connection, queries: int) -> list[Thumb]:
+        """Thumbs of the latest so many queries; those of a source with more than `source_cap` count for less."""
+        sql = """
+            SELECT asked, item, code, labels, vote * min(1.0, ? / total), source FROM feedback
+            JOIN (SELECT source AS who, sum(abs(vote)) AS total FROM feedback GROUP BY source) ON who = source
+            WHERE asked IN (SELECT asked FROM feedback GROUP BY asked ORDER BY max(number) DESC LIMIT ?)
+            ORDER BY number"""
+        found = connection.execute(sql, [float(self.settings["source_cap"]), queries]).fetchall()
         return [Thumb(asked, item, code, json.loads(told), vote, who) for asked, item, code, told, vote, who in found]
 
     def remove(self, connection: sqlite3.Connection, ids: list[Id]) -> int:
@@ -346,6 +352,15 @@ class Store:
         with self.reading() as connection:
             now = connection.execute("SELECT learner FROM versions WHERE learner NOT NULL").fetchall()
             return self.meta(connection, "generation") != generation or now != learners
+
+
+def _check_new(path: Path) -> None:
+    """Refuses a folder whose collection has lost its store.db: making a new one would throw the rest away."""
+    held = [
+        file for folder in ("segments", "learner") if (path / folder).is_dir() for file in (path / folder).iterdir()
+    ]
+    if held or (path / "acked").exists():
+        raise BadState(f"{path.name} holds a collection without its store.db; take that from a snapshot, or clear it")
 
 
 def _size(file: Path) -> int:

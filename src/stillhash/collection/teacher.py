@@ -10,7 +10,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,11 +18,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.feedback import Thumb, corrected
+from stillhash.collection.feedback import MOST, Thumb, corrected
 from stillhash.collection.files import keep_only, write_sealed
 from stillhash.collection.quality import heard, measured
 from stillhash.collection.store import Store
-from stillhash.errors import BadState, InvalidInput, NotFitted
+from stillhash.errors import BadState, InvalidInput, NotFitted, StillhashError
 from stillhash.hashers import METHODS, Hasher, load
 from stillhash.hashers.base import LinearHasher, Model
 from stillhash.numeric.checks import Floats, check_integer
@@ -35,6 +35,7 @@ class Teacher:
         self.store = store
         self._published = False  # since learners were last tidied
         self._hasher: Hasher | None = None  # what has learnt; read again whenever a transaction failed
+        self._functions: LinearHasher | None = None  # what encodes; likewise
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -43,10 +44,11 @@ class Teacher:
             with self.store.writing() as connection:
                 yield connection
         except BaseException:
-            self._hasher = None
+            self._hasher = self._functions = None
             raise
         if self._published:
-            self._tidy()
+            with suppress(StillhashError, OSError):  # what was written stands; the next one tidies up
+                self._tidy()
 
     def fit(self, connection: Connection, sample: tuple[Floats, list[list[Any]]] | None = None) -> None:
         """Fixes the hash functions, by a sample or by the first rows that wait; all waiting rows get their codes."""
@@ -120,7 +122,7 @@ class Teacher:
         """Makes what is learnt, or this model, the current version; `learner` is a file that has the same sums."""
         version = self._next(connection)
         hasher = self.hasher(connection)
-        model = model or corrected(hasher, hasher.model(), self.store.feedback(connection), self._cap())
+        model = model or corrected(hasher, hasher.model(), self.store.feedback(connection, MOST))
         if learner is None:
             learner = f"{version:08d}.safetensors"
             write_sealed(self.store.path / "learner" / learner, [hasher.state()])
@@ -138,17 +140,26 @@ class Teacher:
         """The number of the version to come."""
         return int(connection.execute("SELECT ifnull(max(version), 0) FROM versions").fetchone()[0]) + 1
 
-    def _cap(self) -> float:
-        return float(self.store.settings["source_cap"])
-
     def hasher(self, connection: Connection) -> Hasher:
         """What has learnt all that is committed."""
         if self._hasher is None:
             learner = _learner(connection, self.store.meta(connection, "version"))
+            if learner is None and self.store.fitted(connection):
+                raise BadState(
+                    "what the current version had learnt is lost; roll back to a version that has its learner"
+                )
             if learner is None:
                 raise NotFitted("the hash functions are not fitted yet: add more rows, or call fit")
             self._hasher = self._read(connection, learner)
         return self._hasher
+
+    def functions(self, connection: Connection) -> LinearHasher:
+        """The hash functions, once they are fitted."""
+        if self._functions is None:
+            self._functions = functions_of(self.store, connection)
+        if self._functions is None:
+            raise NotFitted("the hash functions are not fitted yet: add more rows, or call fit")
+        return self._functions
 
     def _read(self, connection: Connection, file: str) -> Hasher:
         hasher = load(self.store.learner(file))

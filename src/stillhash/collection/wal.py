@@ -44,7 +44,7 @@ class Wal(NamedTuple):
 
 def read_wal(path: Path) -> Wal:
     """The frames up to the last commit before anything is damaged, or not written yet."""
-    data = _mapped(path)
+    data = _read(path)
     frames = _frames(data)[: _good(data)]
     ends = np.ascontiguousarray(frames[:, 4:8]).view(">u4").reshape(-1)
     commits = np.flatnonzero(ends)
@@ -89,11 +89,12 @@ def _frames(data: Bytes) -> Bytes:
     return data[HEAD : HEAD + count * (FRAME + PAGE)].reshape(count, FRAME + PAGE)
 
 
-def _mapped(path: Path) -> Bytes:
-    file = path / "store.db-wal"
-    if not file.exists() or not file.stat().st_size:
+def _read(path: Path) -> Bytes:
+    """Read and not mapped: another process may cut it short at any time."""
+    try:
+        return np.frombuffer((path / "store.db-wal").read_bytes(), np.uint8)
+    except FileNotFoundError:
         return np.empty(0, np.uint8)
-    return np.memmap(file, np.uint8, "r")
 
 
 # ---- mending ----
@@ -128,7 +129,7 @@ class Noted:
 
 def mend(path: Path) -> bool:
     """Flips back a flipped bit of the log's head or of its first bad frame, if there is one."""
-    data = bytearray(_mapped(path).tobytes())
+    data = bytearray(_read(path).tobytes())
     notes = (path / NOTES).read_bytes() if (path / NOTES).exists() else b""
     sums = np.frombuffer(notes[: len(notes) // 8 * 8], "<u4").reshape(-1, 2)
     bad, place, size = 0, 0, HEAD

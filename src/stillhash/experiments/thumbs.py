@@ -48,7 +48,7 @@ def run(
         for way in WAYS:
             progress(f"seed {seed}: thumbs on the {way}")
             given = [thumb for query in ours for thumb in _thumbs(hasher, data, int(query), codes, Y, way)]
-            model = corrected(hasher, hasher.model(), given, len(given))
+            model = corrected(hasher, hasher.model(), given)
             after = [_map(hasher, model, data, some, codes, Y) for some in (ours, theirs)]
             names = "before", "after", "others_before", "others_after"
             told = dict(zip(names, (before[0], after[0], before[1], after[1]), strict=True))
