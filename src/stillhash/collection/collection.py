@@ -234,7 +234,8 @@ class Collection:
         """Publishes an earlier version anew, with the same answers to the byte, and says under which number.
 
         Learning goes on from what that version had learnt where that is kept, as it is for the latest two versions and
-        for those with a tag, and from the present otherwise.
+        for those with a tag, and from the present otherwise. Thumbs that came after the version are forgotten, and a
+        later rollback does not bring them back.
         """
         with self._changing, self._teacher.writing() as connection:
             return self._teacher.rollback(connection, version)
