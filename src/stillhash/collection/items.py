@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.numeric.labels import Labels, parse_labels
+from stillhash.numeric.labels import TEXT, Labels, parse_labels
 
 Id = str | int
 FINITE = json.JSONEncoder(allow_nan=False)  # made once: `json.dumps` with an option makes one a call
@@ -127,7 +127,7 @@ def check_metadata(metadata: Any, rows: int) -> list[str | None]:
 
 
 def _as_json(data: Any) -> str:
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+    if not isinstance(data, dict) or not (set(map(type, data)) <= TEXT or all(isinstance(key, str) for key in data)):
         raise WrongType(f"metadata holds {data!r}; dictionaries with texts as keys are wanted")
     try:
         return json_text(data)

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput, WrongType
 
+TEXT = {str}  # what labels mostly are, and what needs no representative
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -97,15 +99,14 @@ def _from_sets(sets: list[Iterable[Any]], name: str) -> Labels:
     indices: list[int] = []
     indptr = [0]
     for entry in sets:
-        indices.extend(sorted({places.setdefault(canonical(label, name), len(places)) for label in entry}))
+        named = entry if set(map(type, entry)) <= TEXT else [canonical(label, name) for label in entry]
+        indices += sorted({places.setdefault(label, len(places)) for label in named})
         indptr.append(len(indices))
     return Labels(np.array(indptr, np.int64), np.array(indices, np.int64), list(places))
 
 
 def canonical(label: Any, name: str = "Y") -> Hashable:
     """One representative of all labels equal to this one, of a plain Python type where there is one."""
-    if type(label) is str:  # nearly all of them are
-        return label
     if isinstance(label, np.generic):
         label = label.item()
     if isinstance(label, tuple):
