@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.collection.checksums import packed, sums_of
 from stillhash.collection.files import write_sealed
+from stillhash.collection.items import FINITE, check_metadata, encode
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted, WrongType
 from tests.collection.begun import BITS, DIM, begin, copied, some_rows
 from tests.collection.plain import agree
@@ -98,7 +100,7 @@ ADDING: list[tuple[Any, type[Exception], str]] = [
     (([1000, 1001, 1002], X, None, [{"a": {1, 2}}, {}, {}]), InvalidInput, "metadata holds"),
     (([1000, 1001, 1002], X, None, [{"a": np.zeros(2)}, {}, {}]), InvalidInput, "metadata holds"),
     (([1000, 1001, 1002], X, None, [{"a": "x\0"}, {}, {}]), InvalidInput, "character 0"),
-    (([1000, 1001, 1002], X, None, [LOOP, {}, {}]), InvalidInput, "metadata holds"),
+    (([1000, 1001, 1002], X, None, [LOOP, {}, {}]), InvalidInput, "nested too deep"),
     (([1000, 1001, 1002], X, None, [DEEP, {}, {}]), InvalidInput, "metadata is nested too deep"),
 ]
 CALLS: list[tuple[Any, type[Exception], str]] = [
@@ -433,3 +435,17 @@ def test_what_is_no_path_is_refused(path: Any, error: type[Exception]) -> None:
     for call in (lambda: stillhash.open(path, dim=8), lambda: stillhash.repair(path)):
         with pytest.raises(error, match="path is"):
             call()
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"a": 1, "b": [None, True, 2.5, 'x"y\\z']}, {"ü": {"deep": [{"": -0.0}]}}, {"n": 10**30, "e": 1e-300}]
+)
+def test_metadata_is_written_as_json_writes_it(data: dict[str, Any]) -> None:
+    assert encode(data) == FINITE.encode(data) == json.dumps(data)
+    circle: dict[str, Any] = {}
+    circle["again"] = circle
+    for bad in (circle, {"x": float("nan")}, {"x": float("inf")}, {"x": object()}):
+        with pytest.raises((TypeError, ValueError, RecursionError)):
+            encode(bad)
+        with pytest.raises(InvalidInput, match="metadata"):
+            check_metadata([bad], 1)
