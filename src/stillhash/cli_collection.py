@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import stillhash
 from stillhash import printing
-from stillhash.errors import Conflict, InvalidInput, StillhashError, StoreFailed
+from stillhash.errors import Conflict, InvalidInput, StillhashError
 from stillhash.printing import AsJson, answer, sentence
 from stillhash.reading import Chunk, chunks, ids_from, json_object, queries
 
@@ -61,16 +60,8 @@ Where = Annotated[
 Version = Annotated[int | None, typer.Option(min=1, metavar="N", help="Rank by this version of the model.")]
 
 
-@contextmanager
-def opened(path: Path, *, write: bool = False, **settings: Any) -> Iterator[stillhash.Collection]:
-    try:
-        collection = stillhash.open(path, read_only=not write, **settings)
-    except StillhashError:
-        raise
-    except OSError as error:
-        raise StoreFailed(f"{path}: {error.strerror or error}") from None
-    with collection:
-        yield collection
+def opened(path: Path, *, write: bool = False, **settings: Any) -> stillhash.Collection:
+    return stillhash.open(path, read_only=not write, **settings)
 
 
 def each(found: Iterator[Chunk], work: Callable[[Chunk], Any], done: str) -> int:

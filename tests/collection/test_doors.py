@@ -100,7 +100,7 @@ ADDING: list[tuple[Any, type[Exception], str]] = [
     (([1000, 1001, 1002], X, None, [{"a": {1, 2}}, {}, {}]), InvalidInput, "metadata holds"),
     (([1000, 1001, 1002], X, None, [{"a": np.zeros(2)}, {}, {}]), InvalidInput, "metadata holds"),
     (([1000, 1001, 1002], X, None, [{"a": "x\0"}, {}, {}]), InvalidInput, "character 0"),
-    (([1000, 1001, 1002], X, None, [LOOP, {}, {}]), InvalidInput, "nested too deep"),
+    (([1000, 1001, 1002], X, None, [LOOP, {}, {}]), InvalidInput, "metadata holds"),
     (([1000, 1001, 1002], X, None, [DEEP, {}, {}]), InvalidInput, "metadata is nested too deep"),
 ]
 CALLS: list[tuple[Any, type[Exception], str]] = [

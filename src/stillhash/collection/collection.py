@@ -20,11 +20,12 @@ from stillhash.collection.explain import explained
 from stillhash.collection.feedback import Thumb
 from stillhash.collection.filters import compiled
 from stillhash.collection.items import Answer, Hit, Id, Item, check_ids, check_labels, check_metadata, check_path
+from stillhash.collection.proof import Connection
 from stillhash.collection.quality import told_so_far
 from stillhash.collection.repair import Repaired, repair
 from stillhash.collection.snapshot import snapshot
 from stillhash.collection.store import Store
-from stillhash.collection.teacher import Connection, Teacher, earliest, kept
+from stillhash.collection.teacher import Teacher, earliest, kept
 from stillhash.collection.view import View
 from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError, WrongType
 from stillhash.numeric.checks import Codes, Floats, check_features, check_integer, check_number

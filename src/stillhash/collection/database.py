@@ -1,8 +1,7 @@
-"""The database file: connections, transactions, and who may write.
+"""The database file store.db: connections, transactions, and who may write.
 
-store.db, -wal, -shm    SQLite, journal_mode=WAL, synchronous=FULL
-store.sums, acked       what proves that it is sound (proof.py)
-wal.sums                to mend the WAL by (wal.py)
+It is SQLite, with journal_mode=WAL and synchronous=FULL. What proves that it is sound is in proof.py, the one
+connection that changes it in writer.py, and its log in wal.py.
 """
 
 from __future__ import annotations
@@ -60,12 +59,7 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{path.name} could not be written: {error}") from error
         write_durably(path / "store.sums", [packed(sums_of(new.read_bytes()))])
-        (path / "acked").unlink(missing_ok=True)
-        for rest in ("-wal", "-shm"):  # of what it takes the place of
-            (path / f"store.db{rest}").unlink(missing_ok=True)
-        new.rename(path / "store.db")
-        sync_folder(path)
-        sync_folder(path.parent)
+        put_in_place(path)
 
     def close(self) -> None:
         """Ends this thread's connection, and lets another process write."""
@@ -132,6 +126,11 @@ class Database:
                     raise BadState(f"{self.path.name} is damaged: {wrong[0]}; repair brings back what can be")
                 self._checked = True
 
-    def damage(self) -> list[str]:
-        """What is wrong with the file, as sentences."""
-        return damage(self.path)
+
+def put_in_place(path: Path) -> None:
+    """Makes store.db.new, which is complete and has its checksums, the database; nothing of an older one stays."""
+    for rest in ("acked", "store.db-wal", "store.db-shm"):
+        (path / rest).unlink(missing_ok=True)
+    (path / "store.db.new").rename(path / "store.db")
+    sync_folder(path)
+    sync_folder(path.parent)

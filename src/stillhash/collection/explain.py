@@ -43,5 +43,6 @@ def _ranks(view: View, weights: Floats, scores: Floats, rows: NDArray[np.int64],
     if not len(rows):
         return []
     (found,) = view.index.search_range(weights[None], scores.min(), allowed=allowed)
-    places = {row: place for place, row in enumerate(found.ids.tolist(), 1)}
-    return [places[row] for row in rows.tolist()]
+    order = np.argsort(found.ids)
+    places: list[int] = (order[np.searchsorted(found.ids, rows, sorter=order)] + 1).tolist()
+    return places

@@ -153,11 +153,18 @@ def encoder() -> Callable[[Any], str]:
     try:
         text = json.encoder.encode_basestring_ascii
         made = vars(json.encoder)["c_make_encoder"](None, FINITE.default, text, None, ": ", ", ", False, False, False)
-        if "".join(made({"a": [1, None, 0.5]}, 0)) == FINITE.encode({"a": [1, None, 0.5]}):
-            return lambda data: "".join(made(data, 0))
+        if "".join(made({"a": [1, None, 0.5]}, 0)) != FINITE.encode({"a": [1, None, 0.5]}):
+            return FINITE.encode
     except (AttributeError, KeyError, TypeError):
-        pass
-    return FINITE.encode
+        return FINITE.encode
+
+    def write(data: Any) -> str:
+        try:
+            return "".join(made(data, 0))
+        except RecursionError:
+            return FINITE.encode(data)  # which tells a circle from depth
+
+    return write
 
 
 encode = encoder()

@@ -10,7 +10,6 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.collection.proof import Connection
 from stillhash.collection.store import Store
@@ -19,6 +18,8 @@ from stillhash.hashers import Hasher
 from stillhash.numeric import kernels
 from stillhash.numeric.checks import Floats
 from stillhash.numeric.codes import signs
+from stillhash.numeric.kept import sharing
+from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.monitor import PageHinkley
 
 ASKED = 64  # queries of a chunk
@@ -34,8 +35,9 @@ def measured(hasher: Hasher, X: Floats, labels: list[list[Any]]) -> dict[str, An
     asked = np.array(taught[:: max(2, len(taught) // ASKED)][:ASKED])
     sought = np.setdiff1d(taught, asked)
     scores = hasher.weigh(X[asked]) @ signs(hasher.encode(X[sought]), hasher.bits).T
-    Y = _indicators(labels)
-    found = kernels.rank_quality(scores, Y[asked] @ Y[sought].T, min(FIRST, len(sought)))
+    parsed, rows = parse_labels(labels, len(X)), np.arange(len(X))
+    shared = sharing(parsed.rows(np.isin(rows, asked)), parsed.rows(np.isin(rows, sought)))
+    found = kernels.rank_quality(scores, shared.astype(np.float32), min(FIRST, len(sought)))
     mean = found.mean(axis=0)
     return {"map": float(mean[0]), "precision": float(mean[2]), "queries": len(asked), "items": len(sought)}
 
@@ -58,11 +60,3 @@ def told_so_far(store: Store, connection: Connection) -> dict[str, Any]:
     """The last measurement, the monitor, and the versions that began with an alarm; empty before the first."""
     text = store.meta(connection, "quality")
     return {} if text is None else json.loads(text)
-
-
-def _indicators(labels: list[list[Any]]) -> NDArray[np.float32]:
-    places = {name: c for c, name in enumerate(dict.fromkeys(name for named in labels for name in named))}
-    Y = np.zeros((len(labels), len(places)), np.float32)
-    for y, named in zip(Y, labels, strict=True):
-        y[[places[name] for name in named]] = 1
-    return Y

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.checksums import damaged, mended, mended_table, packed, sums_of, unpacked
-from stillhash.collection.database import Database
-from stillhash.collection.files import content_size, locked, mend_sealed, sync_folder, write_durably
+from stillhash.collection.database import Database, put_in_place
+from stillhash.collection.files import content_size, locked, mend_sealed, write_durably
 from stillhash.collection.items import Id, check_path
 from stillhash.collection.proof import acked, acknowledge, once, read_sums
 from stillhash.collection.segments import FORMAT, HEADER, MAGIC, START
@@ -85,11 +85,7 @@ def _finish(path: Path) -> bool:
     new, sums = path / "store.db.new", path / "store.sums"
     if not new.exists() or not sums.exists() or packed(sums_of(new.read_bytes())) != sums.read_bytes():
         return False
-    for rest in ("-wal", "-shm"):
-        (path / f"store.db{rest}").unlink(missing_ok=True)
-    (path / "acked").unlink(missing_ok=True)
-    new.rename(path / "store.db")
-    sync_folder(path)
+    put_in_place(path)
     return True
 
 
@@ -304,9 +300,8 @@ def _mend_learners(store: Store) -> Iterator[str]:
 def _drop_lost(store: Store) -> list[Id]:
     """Deletes the items that have no code any more; their ids."""
     with store.reading() as connection:
-        rows = store.uncoded(connection)
+        rows, stray = store.astray(connection)
         items = store.items(connection, rows.tolist())
-        stray = store.unnamed(connection)
     lost = [item.id for item in items.values()]
     if len(rows) or len(stray):
         with store.writing() as connection:

@@ -26,7 +26,7 @@ from stillhash.collection.database import Database
 from stillhash.collection.feedback import Thumb
 from stillhash.collection.files import keep_only, locked, read_sealed
 from stillhash.collection.items import Id, Item, label_texts
-from stillhash.collection.proof import once
+from stillhash.collection.proof import damage, once
 from stillhash.collection.segments import Segment, read_segment, write_segment
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.checks import Codes, Floats
@@ -312,7 +312,7 @@ class Store:
 
     def verify(self) -> list[str]:
         """What is wrong with the store, as sentences."""
-        if wrong := self.db.damage():
+        if wrong := damage(self.path):
             return wrong
         with self.reading() as connection:
             generation = self.meta(connection, "generation")
@@ -328,24 +328,19 @@ class Store:
             if (told := self.meta(connection, "items")) != (there := self.count(connection, "items")):
                 wrong.append(f"there are {there} items, and {told} were counted")
             if not wrong:
-                lost, stray = self.uncoded(connection), self.unnamed(connection)
+                lost, stray = self.astray(connection)
                 wrong += [f"{len(lost)} items have no code, the one of row {lost[0]} for one"] if len(lost) else []
                 wrong += [f"{len(stray)} codes have no item, that of row {stray[0]} for one"] if len(stray) else []
         return self.verify() if wrong and self._moved_on(generation, learners) else wrong
 
-    def uncoded(self, connection: sqlite3.Connection) -> Numbers:
-        """Rows of items that should have a code and have none."""
-        live = connection.execute("SELECT row FROM items WHERE features IS NULL ORDER BY row").fetchall()
-        return np.setdiff1d(np.array(live, np.int64).reshape(-1), self._coded(connection))
-
-    def unnamed(self, connection: sqlite3.Connection) -> Numbers:
-        """Rows that have a code and are neither items nor deleted."""
-        known = connection.execute("SELECT row FROM items UNION SELECT row FROM dead").fetchall()
-        return np.setdiff1d(self._coded(connection), np.array(known, np.int64).reshape(-1))
-
-    def _coded(self, connection: sqlite3.Connection) -> Numbers:
+    def astray(self, connection: sqlite3.Connection) -> tuple[Numbers, Numbers]:
+        """Rows of items that should have a code and have none; and rows that have one, and no item nor a deletion."""
         sealed = [segment.row_numbers() for segment in self.segments(connection)]
-        return np.concatenate([*sealed, self.tail(connection)[0]])
+        coded = np.concatenate([*sealed, self.tail(connection)[0]])
+        live = connection.execute("SELECT row FROM items WHERE features IS NULL ORDER BY row").fetchall()
+        known = connection.execute("SELECT row FROM items UNION SELECT row FROM dead").fetchall()
+        lost = np.setdiff1d(np.array(live, np.int64).reshape(-1), coded)
+        return lost, np.setdiff1d(coded, np.array(known, np.int64).reshape(-1))
 
     def _moved_on(self, generation: int, learners: list[Any]) -> bool:
         """Whether another process compacted, or dropped learners, meanwhile."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -20,14 +19,14 @@ import safetensors.numpy
 
 from stillhash.collection.feedback import MOST, Thumb, corrected
 from stillhash.collection.files import keep_only, write_sealed
+from stillhash.collection.items import label_texts
+from stillhash.collection.proof import Connection
 from stillhash.collection.quality import heard, measured
 from stillhash.collection.store import Store
 from stillhash.errors import BadState, InvalidInput, NotFitted, StillhashError
 from stillhash.hashers import METHODS, Hasher, load
 from stillhash.hashers.base import LinearHasher, Model
 from stillhash.numeric.checks import Floats, check_integer
-
-Connection = sqlite3.Connection
 
 
 class Teacher:
@@ -74,7 +73,8 @@ class Teacher:
         self.lessons(connection)
 
     def add_lessons(self, connection: Connection, rows: range, X: Floats, labels: list[list[Any]]) -> None:
-        told = ((row, x.tobytes(), json.dumps(named)) for row, x, named in zip(rows, X, labels, strict=True) if named)
+        each = zip(rows, X, labels, label_texts(labels), strict=True)
+        told = ((row, x.tobytes(), text) for row, x, named, text in each if named)
         connection.executemany("INSERT INTO lessons (row, features, labels) VALUES (?, ?, ?)", told)
 
     def lessons(self, connection: Connection, least: int = 1) -> None:
