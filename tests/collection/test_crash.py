@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import stillhash
+from tests.chance import drawn_seed
 from tests.collection.begun import BITS, DIM, INIT, LEARN
 from tests.collection.killed import KEEP, imagine, opened, step_at
 from tests.collection.plain import Twin, agree
@@ -82,7 +83,7 @@ def survive(path: Path, seed: int, kills: int, chance: random.Random) -> tuple[i
 
 
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    chance = random.Random(os.environ.get("STILLHASH_SEED"))
+    chance = random.Random(drawn_seed())
     seed, left, steps, kept = chance.randrange(2**32), KILLS, 0, 0
     while left:  # each store is killed fifteen times, from before it exists
         some = min(left, 15)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.chance import drawn_seed
 from tests.collection import disk
 from tests.collection.test_crash import ROOT
 
@@ -21,7 +21,7 @@ KINDS = os.environ.get("STILLHASH_FAULT_KINDS", " ".join(disk.KINDS)).split()
 
 
 def test_a_failing_disk_is_told_and_loses_nothing_that_was_acknowledged(library: Path, tmp_path: Path) -> None:
-    seed = os.environ.get("STILLHASH_SEED") or str(random.randrange(2**32))
+    seed = drawn_seed()
     (tmp_path / "disk").mkdir()
     command = [sys.executable, "-m", "tests.collection.faulty", str(tmp_path / "disk"), str(FAULTS), seed, *KINDS]
     process = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=disk.preloaded(library))

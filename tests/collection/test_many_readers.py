@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhash import Collection
+from tests.chance import drawn_seed
 from tests.collection.begun import Rows, begin, some_rows
 from tests.collection.looking import MARKED, answered, wanted
 from tests.collection.plain import Twin
@@ -38,7 +39,7 @@ class Writer:
     def __init__(self, collection: Collection, twin: Twin) -> None:
         self.collection, self.twin = collection, twin
         self.number = 0
-        self.chance = random.Random(os.environ.get("STILLHASH_SEED"))
+        self.chance = random.Random(drawn_seed())
         self.rows = [some_rows(5, seed) for seed in range(97)]
         self.there = list(twin.items)  # but for those that are marked
         self.done: list[tuple[Change, Any]] = []  # and what came of it

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.chance import drawn_seed
 from tests.collection import disk
 from tests.collection.begun import BITS, INIT, LEARN
 from tests.collection.killed import KEEP, imagine, opened, take
@@ -80,7 +81,7 @@ def cut(library: Path, folder: Path, seed: int, cuts: int) -> tuple[int, int]:
 
 
 def test_a_power_cut_loses_nothing_that_was_acknowledged(library: Path, tmp_path: Path) -> None:
-    chance = random.Random(os.environ.get("STILLHASH_SEED"))
+    chance = random.Random(drawn_seed())
     left, steps, kept = CUTS, 0, 0
     while left:
         some = min(left, MOST)

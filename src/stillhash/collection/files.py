@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +45,8 @@ def write_sealed(path: Path, parts: list[Part]) -> None:
 
 def content_size(path: Path) -> int:
     """The bytes of a sealed file that are content."""
-    try:
+    with readable(path):
         size = path.stat().st_size
-    except OSError as error:
-        raise BadState(f"{called(path)} cannot be read: {error.strerror}") from error
     blocks = -(-(size - 8) // (BLOCK + 8))
     content = size - 8 - 8 * blocks
     if blocks < 0 or -(-content // BLOCK) != blocks:
@@ -59,20 +57,24 @@ def content_size(path: Path) -> int:
 def check_sealed(path: Path) -> None:
     """Holds the content against its checksums."""
     size = content_size(path)
-    if bad := damaged(_mapped(path)[:size], _sums(path, size)):
+    with readable(path):
+        bad = damaged(_mapped(path)[:size], _sums(path, size))
+    if bad:
         raise BadState(f"{called(path)} is damaged, in {len(bad)} of its blocks of {BLOCK:,} bytes")
 
 
 def read_sealed(path: Path) -> bytes:
     """The content of a sealed file, once it is checked."""
     check_sealed(path)
-    return _mapped(path)[: content_size(path)].tobytes()
+    with readable(path):
+        return _mapped(path)[: content_size(path)].tobytes()
 
 
 def mend_sealed(path: Path) -> list[int]:
     """Flips back what single bits flipped in a sealed file; the blocks that are damaged beyond that."""
     size = content_size(path)
-    data = bytearray(path.read_bytes())
+    with readable(path):
+        data = bytearray(path.read_bytes())
     table = mended_table(bytes(data[size:]))
     if table is None:
         raise BadState(f"{called(path)} has lost its checksums")
@@ -93,6 +95,15 @@ def mend_blocks(data: bytearray, sums: Sums, size: int) -> list[int]:
         else:
             data[place] = fixed
     return lost
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Reading this file; a disk that gives an error back, or has no such file, is told as the store's failure."""
+    try:
+        yield
+    except OSError as error:
+        raise BadState(f"{called(path)} cannot be read: {error.strerror or error}") from error
 
 
 def called(path: Path) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.files import check_sealed, content_size, write_sealed
+from stillhash.collection.files import check_sealed, content_size, readable, write_sealed
 from stillhash.errors import BadState
 from stillhash.numeric.checks import Codes
 from stillhash.numeric.codes import TILE, Tiles, to_tiles, width
@@ -51,11 +51,11 @@ def write_segment(path: Path, codes: Codes, numbers: NDArray[np.int64], bits: in
 
 def read_segment(path: Path, bits: int) -> Segment:
     """Maps a segment, once its content is held against its checksums."""
-    try:
-        with path.open("rb") as file:
-            magic, format_, found, rows, first = HEADER.unpack(file.read(HEADER.size))
-    except (OSError, struct.error) as error:
-        raise BadState(f"segment {path.name} cannot be read: {error}") from error
+    with readable(path), path.open("rb") as file:
+        head = file.read(HEADER.size)
+    if len(head) < HEADER.size:
+        raise BadState(f"segment {path.name} ends after {len(head)} bytes")
+    magic, format_, found, rows, first = HEADER.unpack(head)
     if magic != MAGIC:
         raise BadState(f"segment {path.name} does not begin as one")
     if format_ != FORMAT:
@@ -64,6 +64,7 @@ def read_segment(path: Path, bits: int) -> Segment:
     planes = -(-rows // TILE) * width(bits) * TILE
     if found != bits or content_size(path) != START + planes + (0 if first >= 0 else 8 * rows):
         raise BadState(f"segment {path.name} has {rows} codes of {found} bits; {bits} are wanted")
-    tiles = np.memmap(path, np.uint8, "r", START, (-(-rows // TILE), width(bits), TILE))
-    numbers = None if first >= 0 else np.memmap(path, "<i8", "r", START + planes, (rows,))
+    with readable(path):
+        tiles = np.memmap(path, np.uint8, "r", START, (-(-rows // TILE), width(bits), TILE))
+        numbers = None if first >= 0 else np.memmap(path, "<i8", "r", START + planes, (rows,))
     return Segment(path, bits, rows, first, tiles, numbers)
