@@ -51,6 +51,53 @@ class MissingExtra(StillhashError, ImportError):
     exit_code = 6
 
 
+class NotFound(StillhashError, LookupError):
+    """There is nothing of this name."""
+
+    status = 404
+    exit_code = 8
+
+
+class Denied(StillhashError, PermissionError):
+    """No key came with the request, or an unknown one."""
+
+    status = 401
+    exit_code = 9
+
+
+class Forbidden(Denied):
+    """The key, or the page that sent the request, may not do this."""
+
+    status = 403
+
+
+class TooLarge(InvalidInput):
+    """More at once than the server takes."""
+
+    status = 413
+
+
+class Busy(StillhashError):
+    """Too much is waiting; nothing of the request was kept. Try again in `retry_after` seconds."""
+
+    status = 503
+    exit_code = 10
+    retry_after = 1
+
+
+class TooMany(Busy):
+    """More requests than this client may make."""
+
+    status = 429
+
+
+class Unreachable(StillhashError, ConnectionError):
+    """The server does not answer, or not as a stillhash server does."""
+
+    status = 502
+    exit_code = 11
+
+
 class StoreFailed(StillhashError, OSError):
     """The disk would not take a write, or gave an error back; nothing of the request was kept."""
 

@@ -91,6 +91,30 @@ class Collection:
             items = self._store.items(connection, rows.values())
         return [items[rows[name]] if name in rows else None for name in names]
 
+    def recall(self, ids: Any) -> Floats:
+        """Features (n, D) that stand for these items, to ask for more like them.
+
+        The features that an item came with are not kept, only its code; these have that code, or nearly so. While rows
+        wait for hash functions, they are the items' own.
+        """
+        names = check_ids(ids, distinct=False)
+
+        def found(connection: Connection) -> Floats:
+            rows = self._rows(connection, names)
+            if self._view.functions is None:
+                return self._store.features(connection, rows)
+            return self._view.functions.decode(self._view.index.codes(rows))
+
+        return self._view.at_one_moment(found)
+
+    def sample(self, count: int = 1) -> list[Item]:
+        """Some items at random, at most so many."""
+        check_integer(count, "count", 1, 10_000)
+        with self._store.reading() as connection:
+            rows = self._store.some_rows(connection, count)
+            items = self._store.items(connection, rows)
+        return [items[row] for row in rows]
+
     def count(self) -> int:
         with self._store.reading() as connection:
             return int(self._store.meta(connection, "items"))
@@ -103,8 +127,8 @@ class Collection:
         """The k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers.
 
         where: only items that meet this condition (filters.py); min(k, matching) hits come back. version: ranked by an
-        earlier version of the model. explain: each hit says what each bit adds to its score, and how the version of
-        this number ranks it; True compares with the earliest that is kept.
+        earlier version of the model; 0 is Hamming distance, before anything was learnt. explain: each hit says what
+        each bit adds to its score, and how the version of this number ranks it; True compares with the earliest kept.
         """
         check_integer(k, "k", 1)
 
@@ -191,12 +215,16 @@ class Collection:
         """Items by their ids, and their codes."""
         if self._view.functions is None:
             raise NotFitted("feedback wants hash functions: add more rows, or call fit")
+        numbers = self._rows(connection, names)
+        items = self._store.items(connection, numbers.tolist())
+        return [items[row] for row in numbers.tolist()], self._view.index.codes(numbers)
+
+    def _rows(self, connection: Connection, names: list[Id]) -> NDArray[np.int64]:
+        """The rows of items by their ids."""
         rows = self._store.rows_of(connection, names)
         if absent := [name for name in names if name not in rows]:
             raise InvalidInput(f"id is {absent[0]!r}; there is no such item")
-        items = self._store.items(connection, rows.values())
-        numbers = np.array([rows[name] for name in names], np.int64)
-        return [items[row] for row in numbers.tolist()], self._view.index.codes(numbers)
+        return np.array([rows[name] for name in names], np.int64)
 
     def flush(self) -> int:
         """Learns the labelled items that wait for a full step; the version that is then current."""
@@ -219,6 +247,16 @@ class Collection:
             {**dict(zip(columns, row, strict=False)), "current": row[0] == current, **json.loads(row[-1])}
             for row in rows
         ]
+
+    def quality(self) -> dict[str, Any]:
+        """How well it did over the stream: each chunk of labelled rows is asked before it is learnt.
+
+        `curve` has for each version its mean average precision, `map`, that of Hamming ranking on the same codes, and
+        whether it was a fall; of long streams every second earlier point is left out. `alarms` are versions of falls.
+        """
+        with self._store.reading() as connection:
+            told = told_so_far(self._store, connection)
+        return {"curve": told.get("curve", []), "alarms": told.get("alarms", [])}
 
     def tag(self, version: int, name: str) -> None:
         """Names a version; one that has a name is kept."""
@@ -268,6 +306,7 @@ class Collection:
                 "version": self._view.version,
                 **self._store.counts(connection),
                 "index_bytes": self._view.index.nbytes,
+                "plan": self._view.index.plan,
                 "quality": quality.get("quality"),
                 "drift_alarms": quality.get("alarms", []),
             }

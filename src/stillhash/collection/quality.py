@@ -25,6 +25,7 @@ from stillhash.numeric.monitor import PageHinkley
 ASKED = 64  # queries of a chunk
 LEAST = 20  # labelled rows that make a chunk
 FIRST = 10  # hits whose precision is told
+POINTS = 1000  # of the curve that is kept
 
 
 def measured(hasher: Hasher, X: Floats, labels: list[list[Any]]) -> dict[str, Any] | None:
@@ -34,12 +35,21 @@ def measured(hasher: Hasher, X: Floats, labels: list[list[Any]]) -> dict[str, An
         return None
     asked = np.array(taught[:: max(2, len(taught) // ASKED)][:ASKED])
     sought = np.setdiff1d(taught, asked)
-    scores = hasher.weigh(X[asked]) @ signs(hasher.encode(X[sought]), hasher.bits).T
+    codes, asked_codes = (signs(hasher.encode(X[rows]), hasher.bits) for rows in (sought, asked))
     parsed, rows = parse_labels(labels, len(X)), np.arange(len(X))
     shared = sharing(parsed.rows(np.isin(rows, asked)), parsed.rows(np.isin(rows, sought)))
-    found = kernels.rank_quality(scores, shared.astype(np.float32), min(FIRST, len(sought)))
-    mean = found.mean(axis=0)
-    return {"map": float(mean[0]), "precision": float(mean[2]), "queries": len(asked), "items": len(sought)}
+    grades, first = shared.astype(np.float32), min(FIRST, len(sought))
+    learnt, hamming = (
+        kernels.rank_quality(weights @ codes.T, grades, first).mean(axis=0)
+        for weights in (hasher.weigh(X[asked]), asked_codes)
+    )
+    return {
+        "map": float(learnt[0]),
+        "precision": float(learnt[2]),
+        "hamming": float(hamming[0]),  # the mean average precision of the same codes, had nothing been learnt
+        "queries": len(asked),
+        "items": len(sought),
+    }
 
 
 def heard(store: Store, connection: Connection, quality: dict[str, Any], version: int) -> bool:
@@ -51,12 +61,26 @@ def heard(store: Store, connection: Connection, quality: dict[str, Any], version
         raise BadState(f"the drift monitor cannot be read: {error}") from error
     alarm = monitor.update(quality["map"])
     alarms = [*told.get("alarms", []), version] if alarm else told.get("alarms", [])
-    now = {"quality": quality, "monitor": monitor.state(), "alarms": alarms}
+    point = {"version": version, **{name: quality[name] for name in ("map", "hamming")}, "drift": alarm}
+    now = {
+        "quality": quality,
+        "monitor": monitor.state(),
+        "alarms": alarms,
+        "curve": _thinned([*told.get("curve", []), point]),
+    }
     store.set_meta(connection, "quality", json.dumps(now))
     return alarm
 
 
+def _thinned(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most so many points; of older ones every second goes when there are more, but no alarm."""
+    if len(curve) <= POINTS:
+        return curve
+    half = POINTS // 2
+    return [point for n, point in enumerate(curve[:half]) if n % 2 == 0 or point["drift"]] + curve[half:]
+
+
 def told_so_far(store: Store, connection: Connection) -> dict[str, Any]:
-    """The last measurement, the monitor, and the versions that began with an alarm; empty before the first."""
+    """The last measurement, the monitor, the versions with an alarm and the curve; empty before the first."""
     text = store.meta(connection, "quality")
     return {} if text is None else json.loads(text)

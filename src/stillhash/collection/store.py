@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -205,6 +206,18 @@ class Store:
         found = connection.execute("SELECT row, features FROM items WHERE features NOT NULL ORDER BY row").fetchall()
         X = np.frombuffer(b"".join(blob for _, blob in found), np.float32).reshape(len(found), self.settings["dim"])
         return np.array([row for row, _ in found], np.int64), X
+
+    def some_rows(self, connection: sqlite3.Connection, count: int) -> list[int]:
+        """Rows of items at random: each is the first at or after a place that is drawn."""
+        places = random.choices(range(max(1, self.meta(connection, "next_row"))), k=count)
+        sql = "SELECT row FROM items WHERE row >= ? ORDER BY row LIMIT 1"
+        found = [connection.execute(sql, [place]).fetchone() for place in places]
+        return list(dict.fromkeys(row for (row,) in filter(None, found)))
+
+    def features(self, connection: sqlite3.Connection, rows: Numbers) -> Floats:
+        """The features of rows that wait, in this order."""
+        numbers, X = self.waiting(connection)
+        return X[np.searchsorted(numbers, rows)]
 
     def count(self, connection: sqlite3.Connection, table: str) -> int:
         return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])

@@ -187,7 +187,9 @@ def functions_of(store: Store, connection: Connection) -> LinearHasher | None:
 
 
 def kept(connection: Connection, version: Any) -> Model:
-    """The model of a version."""
+    """The model of a version; 0 is plain Hamming ranking, before anything was learnt."""
+    if check_integer(version, "version", 0, 2**63 - 1) == 0:
+        return Model("hamming")
     found = connection.execute("SELECT side, model FROM versions WHERE version = ?", [_number(version)]).fetchone()
     if found is None:
         raise InvalidInput(f"version is {version}; it is not kept, or never was")

@@ -27,6 +27,7 @@ from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels, parse_labels
 
 FORMAT = 1  # of state()
+STEPS, EDGE = 200, np.float32(0.02)  # of decode: the most it takes, and how far from an edge it wants to be
 CHUNK = 128  # rows prepared and encoded at a time, so that they stay in the cache
 
 
@@ -320,6 +321,29 @@ class LinearHasher(Hasher):
 
     def _codes(self, X: Floats) -> Codes:
         return pack(kernels.project(X, self.W_) + self.t_)  # Eq. 7
+
+    def decode(self, codes: Codes) -> Floats:
+        """Features (n, D) that stand for codes: they have those codes, or nearly so, and are of no other use.
+
+        A code is a side of every hash function. These features start from the mean direction of its sides and step,
+        as a perceptron does, until they lie on all of them, a little away from the edge. Each row is by itself, so it
+        comes out the same in any company.
+        """
+        step = np.float32(1.8 / np.linalg.norm(self.W_, 2) ** 2)  # at most 2 converges
+        found = np.empty((len(codes), self.n_features_in_), np.float32)
+        back = np.ascontiguousarray(self.W_.T)
+        for place, side in enumerate(signs(codes, self.bits)[:, None]):
+            x = self._scaled(kernels.project(side, back))
+            for _ in range(STEPS):
+                gap = np.maximum(EDGE - side * (kernels.project(x, self.W_) + self.t_), 0)
+                if not gap.any():
+                    break
+                x = self._scaled(x + step * kernels.project(side * gap, back))
+            found[place] = x[0] + self.mean_
+        return found
+
+    def _scaled(self, x: Floats) -> Floats:
+        return x / np.float32(max(np.linalg.norm(x), 1e-12)) if self.unit_norm else x
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._arrays(), "W": self.W_, "t": self.t_}

@@ -54,6 +54,11 @@ class Index(MIWQ):
         super().__init__(bits, threads=threads)
         self.costs: Costs | None = None  # measured with the first tables
 
+    @property
+    def plan(self) -> str:
+        """How queries begin: on "tables", or as a "scan" of all codes."""
+        return "scan" if self._view.tables is None else "tables"
+
     def explain_plan(self, weights: Any, k: int) -> list[dict[str, Any]]:
         """How each query would be answered, and why: the path, what either path costs, the effort on the tables.
 

@@ -1,0 +1,371 @@
+"""The HTTP API: the verbs of `Collection`, one route each, and no logic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.responses import PlainTextResponse, Response
+
+import stillhash
+from stillhash.collection import Collection
+from stillhash.errors import InvalidInput, NotFound, StillhashError, TooLarge
+from stillhash.server import wire
+from stillhash.server.access import Role
+from stillhash.server.desk import Desk
+from stillhash.server.metrics import Metrics
+from stillhash.server.settings import Settings
+from stillhash.server.wire import JSON, RAW, answered, check_rows
+
+COOKIE = "stillhash_key"  # of a browser that was given a key
+NDJSON = "application/x-ndjson"
+STREAMED = 1000  # rows of a stream that are stored at a time
+WRONG = {
+    401: "no key, or an unknown one",
+    403: "the key may not",
+    404: "no such collection",
+    409: "it contradicts what is stored",
+}
+WRONG |= {413: "too large", 422: "an argument is wrong", 429: "too many requests", 503: "too much is waiting"}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": wire.Failed, "description": about.capitalize() + "."} for status, about in WRONG.items()
+}
+
+
+class Room(NamedTuple):
+    """What routes work with; in `app.state.room`."""
+
+    desks: dict[str, Desk]
+    settings: Settings
+    metrics: Metrics
+
+
+def room(request: Request) -> Room:
+    found: Room = request.app.state.room
+    return found
+
+
+def desk(request: Request, name: str) -> Desk:
+    """The collection of this name."""
+    desks = room(request).desks
+    if name not in desks:
+        raise NotFound(f"collection is {name!r}; there are {', '.join(desks)}")
+    return desks[name]
+
+
+bearer = HTTPBearer(auto_error=False, description="A key of this server, if it has keys.")
+
+
+def may(role: Role) -> Any:
+    """Lets pass who may do this: by a key, or by the cookie of a browser that gave one."""
+
+    async def check(
+        request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)] = None
+    ) -> None:
+        key = given.credentials if given else request.cookies.get(COOKIE)
+        room(request).settings.keys.check(key, role)
+
+    return Depends(check)
+
+
+At = Annotated[Desk, Depends(desk)]
+reading = APIRouter(prefix="/v1", dependencies=[may("read")], responses=ERRORS)
+writing = APIRouter(prefix="/v1", dependencies=[may("write")], responses=ERRORS)
+
+
+def takes(kind: type[wire.Body]) -> dict[str, Any]:
+    """The body of a request, for OpenAPI."""
+    schema = kind.model_json_schema()
+    content: dict[str, Any] = {JSON: {"schema": schema}}
+    if kind.raw:
+        about = f"A line of JSON without {kind.raw}, then {kind.raw} as float32, little-endian, row after row."
+        content[RAW] = {"schema": {"type": "string", "format": "binary", "description": about}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+async def said(request: Request, kind: type[wire.Some], at: Desk) -> wire.Some:
+    return await wire.body(request, kind, at.collection.dim, room(request).settings)
+
+
+# ---- the server ----
+
+
+@reading.get("/health", response_model=wire.Health, tags=["server"])
+async def health(request: Request) -> Response:
+    """Whether the server can answer, and how many items each collection has."""
+    counts = {name: await at.read(Collection.count) for name, at in room(request).desks.items()}
+    return answered({"status": "ok", "stillhash": stillhash.__version__, "collections": counts})
+
+
+@reading.get("/metrics", response_class=PlainTextResponse, tags=["server"])
+async def metrics(request: Request) -> Response:
+    """For Prometheus."""
+    told = next(iter(room(request).desks.values())).read(lambda _: room(request).metrics.told())
+    return Response(await told, media_type="text/plain; version=0.0.4")
+
+
+@reading.get("/collections", response_model=wire.Listed, tags=["server"])
+async def collections(request: Request) -> Response:
+    """The collections that are served."""
+    return answered({"collections": list(room(request).desks)})
+
+
+# ---- items ----
+
+
+@writing.post("/collections/{name}/add", response_model=wire.Count, tags=["items"], openapi_extra=takes(wire.Add))
+async def add(request: Request, at: At) -> Response:
+    """Add items. They are on disk when this is answered."""
+    return await _put(request, at, Collection.add)
+
+
+@writing.post("/collections/{name}/upsert", response_model=wire.Count, tags=["items"], openapi_extra=takes(wire.Add))
+async def upsert(request: Request, at: At) -> Response:
+    """Add items; those whose ids are there already are replaced."""
+    return await _put(request, at, Collection.upsert)
+
+
+async def _put(request: Request, at: Desk, verb: Callable[..., int]) -> Response:
+    told = await said(request, wire.Add, at)
+    check_rows(told.features, "features", room(request).settings)
+    count = await at.write(lambda c: verb(c, told.ids, told.features, told.labels, told.metadata, learn=told.learn))
+    return answered({"count": count})
+
+
+@writing.post(
+    "/collections/{name}/ingest",
+    response_model=wire.Count,
+    tags=["items"],
+    openapi_extra={"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}},
+)
+async def ingest(request: Request, at: At, replace: bool = False, learn: bool = True) -> Response:
+    """Add items from a stream of any length: a line of JSON each, with id, features, and perhaps labels and metadata.
+
+    They are stored a thousand at a time. If a line is wrong, the error's `acknowledged` says how many rows before it
+    are on disk.
+    """
+    rows, verb = 0, Collection.upsert if replace else Collection.add
+    try:
+        async for chunk in _chunks(request, room(request).settings.most_bytes):
+            ids, features, labels, metadata = ([row.get(key) for row in chunk] for key in ROW)
+            rows += await at.write(
+                lambda c, told=(ids, features, labels, metadata): verb(c, *told, learn=learn), patient=True
+            )
+    except StillhashError as error:
+        return wire.failed(error, request.state.request_id, acknowledged=rows)
+    return answered({"count": rows})
+
+
+ROW = "id", "features", "labels", "metadata"
+
+
+async def _chunks(request: Request, most: int) -> AsyncIterator[list[dict[str, Any]]]:
+    """The rows of a stream, as they arrive."""
+    left, number, chunk = b"", 0, []
+    async for part in request.stream():
+        *lines, left = (left + part).split(b"\n")
+        if len(left) > most:
+            raise TooLarge(
+                f"line {number + len(lines) + 1} has more than {most} bytes, which is the most that is taken"
+            )
+        for line in lines:
+            number += 1
+            if line.strip():
+                chunk.append(_row(line, number))
+            if len(chunk) == STREAMED:
+                yield chunk
+                chunk = []
+    if left.strip():
+        chunk.append(_row(left, number + 1))
+    if chunk:
+        yield chunk
+
+
+def _row(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"line {number} is not JSON: {error}") from None
+    if not isinstance(row, dict) or not row.keys() <= set(ROW) or not {"id", "features"} <= row.keys():
+        raise InvalidInput(f"line {number}: an object with id and features, and perhaps labels and metadata, is wanted")
+    row["labels"] = row.get("labels") or []
+    return row
+
+
+@writing.post("/collections/{name}/delete", response_model=wire.Count, tags=["items"], openapi_extra=takes(wire.Names))
+async def delete(request: Request, at: At) -> Response:
+    """Delete items, and say how many were there."""
+    told = await said(request, wire.Names, at)
+    return answered({"count": await at.write(lambda c: c.delete(told.ids))})
+
+
+@reading.post("/collections/{name}/get", response_model=wire.Items, tags=["items"], openapi_extra=takes(wire.Names))
+async def get(request: Request, at: At) -> Response:
+    """Items by their ids."""
+    told = await said(request, wire.Names, at)
+    check_rows(told.ids, "ids", room(request).settings)
+    return answered({"items": await at.read(lambda c: c.get(told.ids))})
+
+
+@reading.get("/collections/{name}/sample", response_model=wire.Items, tags=["items"])
+async def sample(request: Request, at: At, count: int = 1) -> Response:
+    """Some items at random."""
+    return answered({"items": await at.read(lambda c: c.sample(count))})
+
+
+@reading.post(
+    "/collections/{name}/recall", response_model=wire.Features, tags=["items"], openapi_extra=takes(wire.Names)
+)
+async def recall(request: Request, at: At) -> Response:
+    """Features that stand for items, to ask for more like them; their own are not kept."""
+    told = await said(request, wire.Names, at)
+    check_rows(told.ids, "ids", room(request).settings)
+    return answered({"features": (await at.read(lambda c: c.recall(told.ids))).tolist()})
+
+
+@reading.get("/collections/{name}/count", response_model=wire.Count, tags=["items"])
+async def count(at: At) -> Response:
+    """How many items there are."""
+    return answered({"count": await at.read(Collection.count)})
+
+
+# ---- search ----
+
+
+@reading.post(
+    "/collections/{name}/search", response_model=wire.Answers, tags=["search"], openapi_extra=takes(wire.Search)
+)
+async def search(request: Request, at: At) -> Response:
+    """The best items for one query or many."""
+    told = await said(request, wire.Search, at)
+    settings = room(request).settings
+    check_rows(told.query, "query", settings)
+    if told.k > settings.most_hits:
+        raise TooLarge(f"k is {told.k}; at most {settings.most_hits} are taken")
+    return await _answers(
+        at, lambda c: c.search(told.query, told.k, where=told.where, version=told.version, explain=told.explain)
+    )
+
+
+@reading.post(
+    "/collections/{name}/search_range",
+    response_model=wire.Answers,
+    tags=["search"],
+    openapi_extra=takes(wire.SearchRange),
+)
+async def search_range(request: Request, at: At) -> Response:
+    """All items of at least this score."""
+    told = await said(request, wire.SearchRange, at)
+    check_rows(told.query, "query", room(request).settings)
+    return await _answers(
+        at, lambda c: c.search_range(told.query, told.threshold, where=told.where, version=told.version)
+    )
+
+
+async def _answers(at: Desk, work: Callable[[Collection], Any]) -> Response:
+    def found(collection: Collection) -> Response:
+        answers = work(collection)
+        return answered({"answers": answers if isinstance(answers, list) else [answers]})
+
+    return await at.read(found)
+
+
+# ---- learning ----
+
+
+@writing.post("/collections/{name}/learn", response_model=wire.Vers, tags=["learning"], openapi_extra=takes(wire.Learn))
+async def learn(request: Request, at: At) -> Response:
+    """Learn from labelled rows that are no items."""
+    told = await said(request, wire.Learn, at)
+    check_rows(told.features, "features", room(request).settings)
+    return answered({"version": await at.write(lambda c: c.learn(told.features, told.labels))})
+
+
+@writing.post("/collections/{name}/fit", response_model=wire.Vers, tags=["learning"], openapi_extra=takes(wire.Fit))
+async def fit(request: Request, at: At) -> Response:
+    """Fix the hash functions now, for ever: by a sample, or by the rows that wait."""
+    told = await said(request, wire.Fit, at)
+    check_rows(told.features, "features", room(request).settings)
+
+    def work(collection: Collection) -> int:
+        collection.fit(told.features, told.labels)
+        return collection.flush()
+
+    return answered({"version": await at.write(work)})
+
+
+@writing.post(
+    "/collections/{name}/feedback", response_model=wire.Vers, tags=["learning"], openapi_extra=takes(wire.Feedback)
+)
+async def feedback(request: Request, at: At) -> Response:
+    """Learn from a thumb up or down on items that were found for a query."""
+    told = await said(request, wire.Feedback, at)
+    query = told.query[0] if getattr(told.query, "shape", (0,))[0] == 1 else told.query  # raw queries come in rows
+    version = await at.write(
+        lambda c: c.feedback(query, told.id, told.relevant, weight=told.weight, source=told.source)
+    )
+    return answered({"version": version})
+
+
+@writing.post("/collections/{name}/flush", response_model=wire.Vers, tags=["learning"])
+async def flush(at: At) -> Response:
+    """Learn the labelled items that wait for a full step."""
+    return answered({"version": await at.write(Collection.flush)})
+
+
+@reading.get("/collections/{name}/versions", response_model=wire.Versions, tags=["learning"])
+async def versions(at: At) -> Response:
+    """The versions of the model that are kept, the latest last."""
+    return answered({"versions": await at.read(Collection.versions)})
+
+
+@reading.get("/collections/{name}/quality", response_model=wire.Quality, tags=["learning"])
+async def quality(at: At) -> Response:
+    """How well each chunk of labelled rows was answered before it was learnt."""
+    return answered(await at.read(Collection.quality))
+
+
+@writing.post("/collections/{name}/tag", response_model=wire.Tag, tags=["learning"], openapi_extra=takes(wire.Tag))
+async def tag(request: Request, at: At) -> Response:
+    """Name a version; one that has a name is kept."""
+    told = await said(request, wire.Tag, at)
+    await at.write(lambda c: c.tag(told.version, told.name))
+    return answered(told)
+
+
+@writing.post(
+    "/collections/{name}/rollback", response_model=wire.Vers, tags=["learning"], openapi_extra=takes(wire.Rollback)
+)
+async def rollback(request: Request, at: At) -> Response:
+    """Publish an earlier version anew: the same answers, under a new number."""
+    told = await said(request, wire.Rollback, at)
+    return answered({"version": await at.write(lambda c: c.rollback(told.version))})
+
+
+# ---- upkeep ----
+
+
+@reading.get("/collections/{name}/stats", response_model=wire.Stats, tags=["upkeep"])
+async def stats(at: At) -> Response:
+    """How the collection stands."""
+    return answered(await at.read(Collection.stats))
+
+
+@reading.post("/collections/{name}/verify", response_model=wire.Verified, tags=["upkeep"])
+async def verify(at: At) -> Response:
+    """Look at all that is stored, and say what is wrong."""
+    return answered({"problems": await at.read(Collection.verify)})
+
+
+@writing.post("/collections/{name}/snapshot", response_model=wire.Snapshot, tags=["upkeep"])
+async def snapshot(request: Request, at: At) -> Response:
+    """Copy the collection, as it stands at one commit, to the server's folder of snapshots."""
+    folder = room(request).settings.snapshots
+    if folder is None:
+        raise NotFound("this server has no folder for snapshots; it is started with --snapshots FOLDER to have one")
+    name = f"{at.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+    return answered({"name": name, "bytes": await at.read(lambda c: c.snapshot(folder / name))})

@@ -1,0 +1,99 @@
+"""The application: collections behind desks, routes, the page, and what becomes of errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+import stillhash
+from stillhash.collection import Collection
+from stillhash.errors import InvalidInput, NotFound, StillhashError
+from stillhash.server import api
+from stillhash.server.desk import Desk
+from stillhash.server.gate import Gate
+from stillhash.server.metrics import Metrics
+from stillhash.server.settings import Settings
+from stillhash.server.wire import failed, told
+
+log = logging.getLogger("stillhash.server")
+
+
+class Unexpected(StillhashError):
+    """Something went wrong that should not; the log has the details."""
+
+
+class NotAllowed(StillhashError):
+    """The address is there, but not for this method."""
+
+    status = 405
+
+
+def create_app(collections: dict[str, Collection], settings: Settings | None = None) -> FastAPI:
+    """An ASGI application that serves open collections by their names, and closes them when it ends."""
+    settings = settings or Settings()
+    if not collections:
+        raise InvalidInput("collections is empty; at least one is wanted")
+    desks = {
+        name: Desk(name, collection, queue=settings.queue, timeout=settings.timeout)
+        for name, collection in collections.items()
+    }
+    metrics = Metrics(desks)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        for desk in desks.values():
+            desk.close()
+
+    app = FastAPI(
+        title="stillhash",
+        version=stillhash.__version__,
+        description="Vector search over compact binary codes whose similarity keeps learning.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        exception_handlers={
+            StillhashError: _ours,
+            RequestValidationError: _invalid,
+            HTTPException: _http,
+            Exception: _unexpected,
+        },
+    )
+    app.state.room = api.Room(desks, settings, metrics)
+    app.include_router(api.reading)
+    app.include_router(api.writing)
+    app.add_middleware(Gate, settings=settings, metrics=metrics)
+    return app
+
+
+async def _ours(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StillhashError)
+    return failed(error, request.state.request_id)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return failed(told(error.errors()), request.state.request_id)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        response = failed(NotAllowed(f"{request.method} is not for this address"), request.state.request_id)
+        response.headers.update(error.headers or {})
+        return response
+    known = NotFound(f"{request.url.path} is not an address of this server")
+    return failed(known if error.status_code == 404 else InvalidInput(str(error.detail)), request.state.request_id)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.exception("unexpected", exc_info=error, extra={"about": {"request_id": request.state.request_id}})
+    return failed(Unexpected("something went wrong here; the server's log has the details"), request.state.request_id)
