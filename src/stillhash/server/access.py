@@ -51,7 +51,7 @@ def _among(key: str, keys: tuple[str, ...]) -> bool:
 def keys_from(file: Path | None, environment: Mapping[str, str] = os.environ) -> Keys:
     """Keys from a file with lines 'read KEY' or 'write KEY', and from STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS."""
     found: dict[str, list[str]] = {
-        role: [key for key in environment.get(f"STILLHASH_{role.upper()}_KEYS", "").replace(",", " ").split()]
+        role: environment.get(f"STILLHASH_{role.upper()}_KEYS", "").replace(",", " ").split()
         for role in ("read", "write")
     }
     for number, line in enumerate(_lines(file), 1):

@@ -1,8 +1,8 @@
 """The gate: every request gets an id, a place in the log and the metrics, and may be turned away.
 
 Browsers are the reason for two of its checks. A page of another site can make a visitor's browser post here, so what
-says it comes from elsewhere may not pass; and a name of that site can be made to point at this machine, so without keys only the
-machine's own names are answered.
+says it comes from elsewhere may not pass. And a name of that site can be made to point at this machine, so without keys
+only the machine's own names are answered.
 """
 
 from __future__ import annotations
