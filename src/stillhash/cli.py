@@ -13,7 +13,8 @@ from rich.progress import Progress
 from rich.text import Text
 
 import stillhash
-from stillhash import cli_collection, cli_learning
+from stillhash import cli_collection, cli_learning, cli_serving
+from stillhash.cli_serving import PORT
 from stillhash.errors import InvalidInput, MissingExtra, StillhashError
 from stillhash.printing import AsJson, answer, pairs
 
@@ -24,7 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.registered_commands += cli_collection.app.registered_commands + cli_learning.app.registered_commands
+for part in (cli_collection, cli_learning, cli_serving):
+    app.registered_commands += part.app.registered_commands
 bench = typer.Typer(help="Measure speed, as ratios between contenders in one run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 experiment = typer.Typer(help="Run the paper's experiments, and make its tables and figures.", no_args_is_help=True)
@@ -61,12 +63,29 @@ def demo(
     bits: Annotated[int, typer.Option(min=8, max=512, help="Code length.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the scenes and the model.")] = 0,
     method: Annotated[str, typer.Option(help="Who learns: tally, the default, or the paper's ohsl.")] = "tally",
-    plot: Annotated[Path, typer.Option(help="Where the learning curve goes (PNG).")] = Path("stillhash-demo.png"),
+    serve: Annotated[bool, typer.Option("--serve/--no-serve", help="The page, or the terminal only.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 takes one that is free.")] = PORT,
+    path: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the collection is kept; gone afterwards if not given."),
+    ] = None,
+    plot: Annotated[Path, typer.Option(help="With --no-serve: where the learning curve goes (PNG).")] = Path(
+        "stillhash-demo.png"
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change."""
-    room = _experiments("demo")
-    answer(room.run(scenes, bits, seed, plot, Console(stderr=True), method), as_json, room.show)
+    """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change.
+
+    A page is served while they stream in. With --no-serve all happens in the terminal, and a curve is drawn.
+    """
+    if not serve:
+        room = _experiments("demo")
+        answer(room.run(scenes, bits, seed, plot, Console(stderr=True), method), as_json, room.show)
+    elif as_json:
+        raise InvalidInput("--json is for a result, which there is with --no-serve only")
+    else:
+        live = _experiments("live", extra="demo")
+        live.run(scenes, bits, seed, method, port, path, Console(stderr=True), cli_serving.announce)
 
 
 Repeats = Annotated[int, typer.Option(min=1, help="Timed rounds of each contender.")]

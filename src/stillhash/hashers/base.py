@@ -329,21 +329,22 @@ class LinearHasher(Hasher):
         as a perceptron does, until they lie on all of them, a little away from the edge. Each row is by itself, so it
         comes out the same in any company.
         """
-        step = np.float32(1.8 / np.linalg.norm(self.W_, 2) ** 2)  # at most 2 converges
+        step = 1.8 / float(np.linalg.norm(self.W_, 2)) ** 2  # with less than 2 it converges
+        back = np.ascontiguousarray(self.W_.T * np.float32(step))
         found = np.empty((len(codes), self.n_features_in_), np.float32)
-        back = np.ascontiguousarray(self.W_.T)
         for place, side in enumerate(signs(codes, self.bits)[:, None]):
             x = self._scaled(kernels.project(side, back))
             for _ in range(STEPS):
                 gap = np.maximum(EDGE - side * (kernels.project(x, self.W_) + self.t_), 0)
                 if not gap.any():
                     break
-                x = self._scaled(x + step * kernels.project(side * gap, back))
+                x = self._scaled(x + kernels.project(side * gap, back))
             found[place] = x[0] + self.mean_
         return found
 
     def _scaled(self, x: Floats) -> Floats:
-        return x / np.float32(max(np.linalg.norm(x), 1e-12)) if self.unit_norm else x
+        norm = np.sqrt(np.einsum("ij,ij->i", x, x))[:, None]
+        return np.divide(x, np.where(norm > 0, norm, np.float32(1))) if self.unit_norm else x
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._arrays(), "W": self.W_, "t": self.t_}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stillhash.server.access import Keys, keys_from
+from stillhash.server.access import Keys, is_loopback, keys_from
 from stillhash.server.app import create_app
+from stillhash.server.run import log_to_stderr, serve
 from stillhash.server.settings import Settings
 
-__all__ = ["Keys", "Settings", "create_app", "keys_from"]
+__all__ = ["Keys", "Settings", "create_app", "is_loopback", "keys_from", "log_to_stderr", "serve"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
@@ -151,13 +152,15 @@ async def ingest(request: Request, at: At, replace: bool = False, learn: bool = 
     rows, verb = 0, Collection.upsert if replace else Collection.add
     try:
         async for chunk in _chunks(request, room(request).settings.most_bytes):
-            ids, features, labels, metadata = ([row.get(key) for row in chunk] for key in ROW)
-            rows += await at.write(
-                lambda c, told=(ids, features, labels, metadata): verb(c, *told, learn=learn), patient=True
-            )
+            told = [[row.get(key) for row in chunk] for key in ROW]
+            rows += await at.write(partial(_stored, verb, told, learn), patient=True)
     except StillhashError as error:
         return wire.failed(error, request.state.request_id, acknowledged=rows)
     return answered({"count": rows})
+
+
+def _stored(verb: Callable[..., int], told: list[list[Any]], learn: bool, collection: Collection) -> int:
+    return verb(collection, *told, learn=learn)
 
 
 ROW = "id", "features", "labels", "metadata"

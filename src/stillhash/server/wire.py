@@ -250,19 +250,19 @@ Some = TypeVar("Some", bound=Body)
 async def body(request: Request, kind: type[Some], dim: int, settings: Settings) -> Some:
     """What a request says, if it is of the right type and not too large."""
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    raw = content == RAW and kind.raw is not None
-    if content not in ("", JSON) and not raw:
+    raw = kind.raw if content == RAW else None
+    if content not in ("", JSON) and raw is None:
         wanted = JSON if kind.raw is None else f"{JSON} or {RAW}"
         raise InvalidInput(f"content-type is {content!r}; {wanted} is wanted")
     data = await _all(request, settings.most_bytes)
-    if not raw:
+    if raw is None:
         return _parsed(data, kind)
     head, _, numbers = data.partition(b"\n")
     if len(numbers) % (4 * dim):
-        raise InvalidInput(f"{kind.raw} has {len(numbers)} bytes; rows of {dim} float32 have {4 * dim} each")
-    said = _parsed(head, kind, {kind.raw: []})
+        raise InvalidInput(f"{raw} has {len(numbers)} bytes; rows of {dim} float32 have {4 * dim} each")
+    said = _parsed(head, kind, {raw: []})
     vectors = np.frombuffer(numbers, "<f4").reshape(-1, dim)
-    return said.model_copy(update={kind.raw: vectors})
+    return said.model_copy(update={raw: vectors})
 
 
 async def _all(request: Request, most: int) -> bytes:
@@ -281,7 +281,7 @@ async def _all(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _parsed(data: bytes, kind: type[Some], beside: dict[str | None, Any] | None = None) -> Some:
+def _parsed(data: bytes, kind: type[Some], beside: dict[str, Any] | None = None) -> Some:
     try:
         if beside is None:
             return kind.model_validate_json(data)

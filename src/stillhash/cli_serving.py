@@ -1,0 +1,105 @@
+"""The command that serves collections over HTTP, with the page."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+import stillhash
+from stillhash.errors import InvalidInput, MissingExtra
+
+app = typer.Typer()
+PORT = 8000
+OUTSIDE = 100.0  # requests a second of one client, if others than this machine can be one
+
+
+def room(name: str, extra: str = "server") -> Any:
+    """A module that needs an extra; only commands that use it load it."""
+    try:
+        return import_module(f"stillhash.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
+
+
+@app.command(rich_help_panel="Collections: serving")
+def serve(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Folders of collections.", show_default=False)],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; other than this machine's own wants keys.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = PORT,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Lines 'read KEY' and 'write KEY'; also STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS.",
+        ),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Search only; another process may write.")] = False,
+    images: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the items' metadata 'image' are paths from.")
+    ] = None,
+    snapshots: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where snapshots may be made.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help=f"Requests a second of a client; 0 is no limit.  [default: {OUTSIDE:g} "
+            "if others than this machine can be one, else 0]",
+            show_default=False,
+        ),
+    ] = None,
+    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Writes that may wait.")] = 64,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
+    most_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest body of a request.")] = 64,
+    log: Annotated[str, typer.Option(metavar="FORMAT", help="json, text or off; text on a terminal.")] = "",
+) -> None:
+    """Serve collections over HTTP: the API under /v1, and a page that shows them learn."""
+    server = room("server")
+    named = {path.resolve().name: path for path in paths}
+    if len(named) < len(paths):
+        raise InvalidInput("two of the paths end in the same name, by which the server would know them")
+    if log not in ("", "json", "text", "off"):
+        raise InvalidInput(f"log is {log!r}; json, text or off is wanted")
+    for name, folder in (("images", images), ("snapshots", snapshots)):
+        if folder is not None and not folder.is_dir():
+            raise InvalidInput(f"{name} is {str(folder)!r}; a folder that exists is wanted")
+    settings = server.Settings(
+        host=host,
+        port=port,
+        keys=server.keys_from(keys),
+        rate=rate if rate is not None else 0.0 if server.is_loopback(host) else OUTSIDE,
+        queue=queue,
+        timeout=timeout,
+        most_bytes=most_mib << 20,
+        images=images and images.resolve(),
+        snapshots=snapshots and snapshots.resolve(),
+    )
+    settings.check()
+    server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else _kind())
+    open_ones: dict[str, stillhash.Collection] = {}
+    try:
+        for name, path in named.items():
+            open_ones[name] = stillhash.open(path, read_only=read_only)
+        server.serve(open_ones, settings, announce)
+    finally:
+        for collection in open_ones.values():
+            collection.close()
+
+
+def _kind() -> str:
+    return "text" if sys.stderr.isatty() else "json"
+
+
+def announce(address: str) -> None:
+    """Says where the page is, as soon as it can be opened."""
+    told = Text.assemble("The page is at ", (address, "bold underline"), "; Ctrl-C stops the server.")
+    Console().print(told, soft_wrap=True)
+    sys.stdout.flush()
