@@ -361,7 +361,7 @@ class Collection:
         if replace:
             self._store.remove(connection, ids)
         fitted = self._store.fitted(connection)
-        codes = self._teacher.functions(connection).encode(X) if fitted else None
+        codes = self._teacher.functions(connection).encode_checked(X) if fitted else None
         rows = self._store.insert(connection, ids, labels, metadata, codes, None if fitted else X)
         if learn:
             self._teacher.add_lessons(connection, rows, X, labels)

@@ -126,7 +126,19 @@ def check_metadata(metadata: Any, rows: int) -> list[str | None]:
     told = list(metadata)
     if len(told) != rows:
         raise InvalidInput(f"metadata has {len(told)} entries for {rows} ids; one each is wanted")
-    return [None if data is None else _as_json(data) for data in told]
+    return _all_plain(told) or [None if data is None else _as_json(data) for data in told]
+
+
+def _all_plain(told: list[Any]) -> list[str | None] | None:
+    """All of it as JSON at once, if nothing in it wants a closer look; which is most of the time, and much quicker."""
+    given = [data for data in told if data is not None]
+    if not (set(map(type, given)) <= {dict} and set(map(type, chain.from_iterable(given))) <= TEXT):
+        return None
+    try:
+        texts = [None if data is None else encode(data) for data in told]
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return None if any("\\" in text for text in texts if text) else texts
 
 
 def _as_json(data: Any) -> str:

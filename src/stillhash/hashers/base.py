@@ -142,7 +142,7 @@ class Hasher:
 
     def encode(self, X: Any) -> Codes:
         """The codes (n, ceil(bits / 8)) of rows of features."""
-        return self._encoded(self._checked(X))
+        return self.encode_checked(self._checked(X))
 
     def weigh(self, Q: Any) -> Floats:
         """The weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""
@@ -172,14 +172,14 @@ class Hasher:
         """The codes that encode() gives now, for when they went stale; `features` reads the raw rows, if needed."""
         return self.encode(features())
 
-    def _encoded(self, X: Floats) -> Codes:
-        """Of checked rows."""
+    def encode_checked(self, X: Floats) -> Codes:
+        """The codes of rows that passed the door."""
         return self._chunked(X, lambda rows: self._codes(self._prepared(rows)))
 
     def _weights(self, model: Model, Q: Floats) -> Floats:
         """Of checked queries."""
         if model.M is None:
-            weights = signs(self._encoded(Q), self.bits)
+            weights = signs(self.encode_checked(Q), self.bits)
         else:
             weights = kernels.project(self._side(model, Q), model.M)
         if model.m is not None:
@@ -189,7 +189,7 @@ class Hasher:
     def _side(self, model: Model, Q: Floats) -> Floats:
         """Of checked queries, what a model multiplies."""
         if model.side == "code":
-            return signs(self._encoded(Q), self.bits)
+            return signs(self.encode_checked(Q), self.bits)
         seen = self._prepared(Q)
         return seen if model.U is None else raised(kernels.project(seen, model.U) + model.u, model.power)
 

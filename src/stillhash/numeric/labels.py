@@ -9,8 +9,9 @@ their type: 3, 3.0 and numpy.int64(3) are the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def _from_pairs(r: NDArray[Any], c: NDArray[Any], rows: int) -> Labels:
     return Labels(indptr, indices[order].astype(np.int64), [int(column) for column in used])
 
 
-def _label_set(entry: Any, name: str) -> Iterable[Any]:
+def _label_set(entry: Any, name: str) -> Collection[Any]:
     if entry is None:
         return ()
     if isinstance(entry, np.ndarray) and entry.ndim == 1:
@@ -94,15 +95,16 @@ def _label_set(entry: Any, name: str) -> Iterable[Any]:
     return entry if isinstance(entry, (list, tuple, set, frozenset)) else (entry,)
 
 
-def _from_sets(sets: list[Iterable[Any]], name: str) -> Labels:
-    places: dict[Hashable, int] = {}
-    indices: list[int] = []
-    indptr = [0]
-    for entry in sets:
-        named = entry if set(map(type, entry)) <= TEXT else [canonical(label, name) for label in entry]
-        indices += sorted({places.setdefault(label, len(places)) for label in named})
-        indptr.append(len(indices))
-    return Labels(np.array(indptr, np.int64), np.array(indices, np.int64), list(places))
+def _from_sets(sets: list[Collection[Any]], name: str) -> Labels:
+    told = list(chain.from_iterable(sets))
+    flat = told if set(map(type, told)) <= TEXT else [canonical(label, name) for label in told]
+    places = {label: place for place, label in enumerate(dict.fromkeys(flat))}
+    r = np.repeat(np.arange(len(sets)), list(map(len, sets)))
+    c = np.fromiter(map(places.__getitem__, flat), np.int64, len(flat))
+    pairs = np.unique(r * max(1, len(places)) + c)  # in order, each once
+    r, indices = np.divmod(pairs, max(1, len(places)))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(r, minlength=len(sets)))])
+    return Labels(indptr, indices, list(places))
 
 
 def canonical(label: Any, name: str = "Y") -> Hashable:
