@@ -30,6 +30,7 @@ bench: $(VENV)/.installed
 	$(BIN)/stillhash bench scan
 	$(BIN)/stillhash bench miwq
 	$(BIN)/stillhash bench store --items 10000000
+	$(BIN)/stillhash bench serve
 
 # Editable, so only changes to the build itself ask for a new install.
 $(VENV)/.installed: $(SOURCES)

@@ -153,6 +153,21 @@ def store(
     _bench("store", as_json, repeats=repeats, quick=quick, items=items, folder=folder)
 
 
+@bench.command(name="serve")
+def serve_(
+    repeats: Annotated[int, typer.Option(min=1, help="Single searches of each contender.")] = 500,
+    quick: Quick = False,
+    items: Annotated[int, typer.Option(min=1000, help="Items of the collection that is served.")] = 1_000_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long sixteen clients search.")] = 60.0,
+    folder: Annotated[
+        Path | None, typer.Option(help="A folder for the collection; the current one if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Searches over HTTP against the library, many clients beside ingest and learning, and a server that is killed."""
+    _bench("serve", as_json, repeats=repeats, quick=quick, items=items, seconds=seconds, folder=folder)
+
+
 Data = Annotated[
     str,
     typer.Option(
