@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 import stillhash
+from stillhash.collection.bridges import Origin
 from stillhash.collection.store import FORMAT
 from tests.collection.begun import DIM, begin, some_rows
 from tests.toys import toy
 
 FOLDER = Path(__file__).parent / "golden"
 QUERIES = toy(3, DIM, 4, seed=77).X
+PICTURE = b"\x89PNG\r\n\x1a\n and so on"
 
 
 def grown(path: Path) -> None:
@@ -34,7 +36,10 @@ def grown(path: Path) -> None:
     collection.tag(2, "früh")
     collection.feedback(QUERIES[0], ["a1", 100], [True, False], weight=0.5, source="ann")
     collection.seal()
-    collection.upsert([f"b{r}" for r in range(15)], *some_rows(15, seed=2))
+    pictures = [PICTURE if r % 2 else None for r in range(15)]
+    collection.upsert([f"b{r}" for r in range(15)], *some_rows(15, seed=2), pictures=pictures)
+    theirs = np.random.default_rng(3).standard_normal((30, 5), dtype=np.float32)
+    collection.bridge(Origin("another", "ab" * 32, 5), theirs, some_rows(30, seed=4).X)
     shutil.copytree(path, path.with_name("golden"))
     collection.close()
 
@@ -54,6 +59,9 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
         "stats": told,
         "items": [item and asdict(item) for item in collection.get(ids)],
         "versions": collection.versions(),
+        "quality": collection.quality(),
+        "bridges": collection.bridges(),
+        "pictures": [None if (data := collection.picture(f"b{r}")) is None else data.hex() for r in range(4)],
         **{name: [asdict(answer) for answer in some] for name, some in searched.items()},
     }
     plain: dict[str, Any] = json.loads(json.dumps(found))

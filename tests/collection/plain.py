@@ -177,7 +177,7 @@ def check_answer(answer: Answer, wanted: list[tuple[float, Id]], twin: Twin, ver
         assert answer.ranking.startswith("cosine of raw features")
     else:
         learnt = twin.versions[answer.version].model.learnt
-        assert answer.ranking == ("learnt similarity" if learnt else "Hamming distance: nothing is learnt yet")
+        assert answer.ranking == ("learnt similarity" if learnt else "Hamming distance: before anything is learnt")
 
 
 # ---- filters: the same language, evaluated in Python ----

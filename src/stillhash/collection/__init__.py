@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stillhash.collection.bridges import Describes, Origin, check_origin, origin
 from stillhash.collection.collection import Collection
 from stillhash.collection.items import Answer, Hit, Item, check_labels, check_path
 from stillhash.collection.repair import Repaired, repair
@@ -24,6 +25,7 @@ def open(
     *,
     method: str = DEFAULT_HASHER.name,
     params: dict[str, Any] | None = None,
+    encoder: Describes | None = None,
     init: Any = None,
     init_rows: int = 3000,
     learn_rows: int = 1000,
@@ -36,6 +38,8 @@ def open(
     dim, bits : length of the features, and of the codes (64 if not given). For a collection that is there they may be
         left out, and must be its own otherwise. All that follows counts for new ones only.
     method, params : the hasher, by its name in METHODS; one whose codes never go stale.
+    encoder : what makes the features; a new collection remembers its name and fingerprint, and has its dim. One that is
+        there must have been made with it, or have a bridge from it.
     init : a sample to fit the hash functions on at once: features (n, D), or a pair of features and labels.
     init_rows : rows that the hash functions are fitted on, at least 300; until then search ranks by cosine.
     learn_rows : labelled rows that make a step of learning, and a version.
@@ -44,6 +48,9 @@ def open(
     read_only : search beside a process that writes.
     """
     path = check_path(path)
+    made_by = None if encoder is None else origin(encoder)
+    if made_by is not None:
+        dim = _agreed(dim, made_by, path)
     if not (path / "store.db").is_file() and dim is not None and not read_only:
         settings = {
             "dim": check_integer(dim, "dim", 1),
@@ -54,6 +61,7 @@ def open(
             "learn_rows": check_integer(learn_rows, "learn_rows", 1),
             "keep_versions": check_integer(keep_versions, "keep_versions", 2),
             "source_cap": check_number(source_cap, "source_cap", above=0),
+            "encoder": None if made_by is None else made_by._asdict(),
         }
         sample = init if isinstance(init, tuple) else (init,)
         if not 1 <= len(sample) <= 2:
@@ -69,11 +77,25 @@ def open(
             collection.fit(*sample)
         return collection
     store = Store(path, writer=not read_only)
+    if made_by is not None:
+        try:
+            with store.reading() as connection:
+                check_origin(store, connection, made_by)
+        except BaseException:
+            store.close()
+            raise
     for name, wanted in (("dim", dim), ("bits", bits)):
         if wanted is not None and wanted != store.settings[name]:
             store.close()
             raise Conflict(f"{name} is {wanted}, but the collection {path.name} has {store.settings[name]}")
     return Collection(store)
+
+
+def _agreed(dim: int | None, encoder: Origin, path: Path) -> int | None:
+    """The length of the features that an encoder makes, if a collection is to be made; else it is the collection's."""
+    if dim is not None and dim != encoder.dim:
+        raise InvalidInput(f"dim is {dim}, but {encoder.name} makes features of {encoder.dim}")
+    return None if (path / "store.db").is_file() else encoder.dim
 
 
 def _still(method: str) -> str:

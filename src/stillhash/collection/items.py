@@ -17,6 +17,13 @@ from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.labels import TEXT, Labels, parse_labels
 
 Id = str | int
+MOST_PICTURE = 1 << 20  # bytes
+KINDS = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
 FINITE = json.JSONEncoder(allow_nan=False)
 
 
@@ -113,6 +120,34 @@ def label_texts(labels: list[list[Any]]) -> list[str]:
     """Each row's labels as JSON; a label is put into words once, however many rows have it."""
     words = {name: json.dumps(name) for name in set(chain.from_iterable(labels))}
     return [f"[{', '.join(map(words.__getitem__, named))}]" for named in labels]
+
+
+def check_pictures(pictures: Any, rows: int) -> list[bytes | None] | None:
+    """For each row a small image, or None; of a kind that browsers show and that cannot hold programs."""
+    if pictures is None:
+        return None
+    if isinstance(pictures, (bytes, str, dict)) or not isinstance(pictures, Iterable):
+        raise WrongType(f"pictures is {type(pictures).__name__}; a list with bytes, or None, for each row is wanted")
+    told = list(pictures)
+    if len(told) != rows:
+        raise InvalidInput(f"pictures has {len(told)} entries for {rows} ids; one each is wanted")
+    for data in told:
+        if data is not None and not isinstance(data, bytes):
+            raise WrongType(f"pictures holds {type(data).__name__}; bytes are wanted")
+        if data is not None and len(data) > MOST_PICTURE:
+            raise InvalidInput(
+                f"pictures holds one of {len(data)} bytes; thumbnails of at most {MOST_PICTURE} are wanted"
+            )
+        if data is not None and picture_kind(data) is None:
+            raise InvalidInput("pictures holds what is no PNG, JPEG, WebP or GIF")
+    return told
+
+
+def picture_kind(data: bytes) -> str | None:
+    """The media type of an image, told by how it begins."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in KINDS.items() if data.startswith(start)), None)
 
 
 def check_metadata(metadata: Any, rows: int) -> list[str | None]:

@@ -28,7 +28,7 @@ from stillhash.numeric.codes import TILE, Tiles, from_tiles, width
 
 FURTHEST = 1 << 42  # rows that are skipped in search of one that can be read
 TABLES = {"items": "row", "dead": "row", "segments": "number"}
-TABLES |= {"lessons": "number", "feedback": "number", "versions": "version"}
+TABLES |= {"pictures": "row", "lessons": "number", "feedback": "number", "versions": "version"}
 
 
 class Repaired(NamedTuple):

@@ -39,6 +39,7 @@ SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (
   row INTEGER PRIMARY KEY, id NOT NULL UNIQUE, labels TEXT NOT NULL, metadata TEXT, code BLOB, features BLOB);
+CREATE TABLE pictures (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE dead (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE INDEX dead_by_seq ON dead (seq);
 CREATE TABLE segments (
@@ -188,7 +189,7 @@ class Store:
         rows = list(self.rows_of(connection, ids).values())
         seq = self.meta(connection, "seq") + 1
         connection.executemany("INSERT INTO dead VALUES (?, ?)", ((row, seq) for row in rows))
-        for table in ("items", "lessons"):
+        for table in ("items", "lessons", "pictures"):
             connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
         self.set_meta(connection, "items", self.meta(connection, "items") - len(rows))
         return len(rows)
@@ -206,6 +207,14 @@ class Store:
         found = connection.execute("SELECT row, features FROM items WHERE features NOT NULL ORDER BY row").fetchall()
         X = np.frombuffer(b"".join(blob for _, blob in found), np.float32).reshape(len(found), self.settings["dim"])
         return np.array([row for row, _ in found], np.int64), X
+
+    def add_pictures(self, connection: sqlite3.Connection, rows: range, pictures: list[bytes | None]) -> None:
+        given = ((row, data) for row, data in zip(rows, pictures, strict=True) if data is not None)
+        connection.executemany("INSERT INTO pictures VALUES (?, ?)", given)
+
+    def picture(self, connection: sqlite3.Connection, row: int) -> bytes | None:
+        found = connection.execute("SELECT data FROM pictures WHERE row = ?", [row]).fetchone()
+        return None if found is None else bytes(found[0])
 
     def some_rows(self, connection: sqlite3.Connection, count: int) -> list[int]:
         """Rows of items at random: each is the first at or after a place that is drawn."""

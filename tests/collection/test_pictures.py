@@ -1,0 +1,124 @@
+"""Pictures of items, and features that stand for items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stillhash
+from stillhash.collection.items import MOST_PICTURE
+from stillhash.errors import InvalidInput, WrongType
+from tests.toys import toy
+
+PNG, JPEG = b"\x89PNG\r\n\x1a\n...", b"\xff\xd8\xff..."
+WEBP, GIF = b"RIFF....WEBP...", b"GIF89a..."
+X, Y = toy(700)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> stillhash.Collection:
+    made = stillhash.open(tmp_path / "c", 48, 32, init_rows=300)
+    made.add(range(300), X[:300], Y[:300], pictures=[PNG, JPEG, WEBP, GIF] + [None] * 296)
+    return made
+
+
+def test_pictures_stay_with_their_items(collection: stillhash.Collection, tmp_path: Path) -> None:
+    assert [collection.picture(n) for n in range(5)] == [PNG, JPEG, WEBP, GIF, None]
+    assert collection.picture("nobody") is None
+    collection.upsert([0, 1], X[:2], pictures=[GIF, None])
+    collection.delete([2])
+    assert [collection.picture(n) for n in range(4)] == [GIF, None, None, GIF]
+    collection.compact()
+    collection.snapshot(tmp_path / "copy")
+    with stillhash.open(tmp_path / "copy", read_only=True) as copy:
+        assert [copy.picture(n) for n in range(4)] == [GIF, None, None, GIF]
+        assert copy.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("pictures", "error", "match"),
+    [
+        ([b"<svg onload='x'>"], InvalidInput, "no PNG, JPEG, WebP or GIF"),
+        ([b""], InvalidInput, "no PNG"),
+        (["text"], WrongType, "pictures holds str; bytes are wanted"),
+        ([PNG, PNG], InvalidInput, "pictures has 2 entries for 1 ids"),
+        (PNG, WrongType, "pictures is bytes"),
+        ([PNG + b"x" * MOST_PICTURE], InvalidInput, "thumbnails of at most"),
+    ],
+)
+def test_what_is_no_picture_is_refused(
+    collection: stillhash.Collection, pictures: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        collection.add(["new"], X[:1], pictures=pictures)
+    assert collection.count() == 300 and collection.get(["new"]) == [None]
+
+
+def test_features_that_stand_for_items_have_their_codes(collection: stillhash.Collection) -> None:
+    back = collection.recall(range(300))
+    assert back.shape == (300, 48) and back.dtype == np.float32
+    functions = collection._view.functions
+    assert functions is not None
+    same = (functions.encode(back) == functions.encode(X[:300])).all(axis=1)
+    assert same.mean() > 0.95
+    assert collection.recall([7, 3]).tobytes() == back[[7, 3]].tobytes()  # in any company
+    assert collection.recall([]).shape == (0, 48)
+    with pytest.raises(InvalidInput, match="id is 'nobody'; there is no such item"):
+        collection.recall([1, "nobody"])
+
+
+def test_items_that_wait_are_recalled_as_they_came(tmp_path: Path) -> None:
+    with stillhash.open(tmp_path / "w", 48, 32) as waiting:
+        waiting.add(["a", "b", "c"], X[:3])
+        waiting.delete(["a"])
+        assert waiting.recall(["c", "b"]).tobytes() == X[[2, 1]].tobytes()
+
+
+def test_recalled_features_find_what_the_items_own_would(collection: stillhash.Collection) -> None:
+    collection.add(range(300, 700), X[300:], Y[300:])
+    collection.flush()
+
+    def precision(queries: np.ndarray) -> float:
+        each = zip(collection.search(queries, 20), Y, strict=False)
+        return float(np.mean([bool(set(np.flatnonzero(y)) & set(hit.labels)) for a, y in each for hit in a.hits]))
+
+    assert precision(collection.recall(range(100))) > 0.95 * precision(X[:100])
+
+
+def test_a_sample_is_of_items_that_are_there(collection: stillhash.Collection, tmp_path: Path) -> None:
+    collection.delete(range(290))
+    found = collection.sample(200)
+    assert {item.id for item in found} <= set(range(290, 300)) and len(found) == len({item.id for item in found})
+    assert collection.sample(1) != []
+    with pytest.raises(InvalidInput, match="count is 0"):
+        collection.sample(0)
+    with stillhash.open(tmp_path / "empty", 4) as empty:
+        assert empty.sample(3) == []
+
+
+def test_version_0_is_hamming_distance(collection: stillhash.Collection) -> None:
+    collection.add(range(300, 700), X[300:], Y[300:])
+    collection.flush()
+    now, before = collection.search(X[0], 700), collection.search(X[0], 700, version=0)
+    assert before.version == 0 and before.ranking.startswith("Hamming") and now.ranking == "learnt similarity"
+    functions = collection._view.functions
+    assert functions is not None
+    far = np.unpackbits(functions.encode(X[:1]) ^ functions.encode(X), axis=1).sum(axis=1)
+    assert [hit.score for hit in before.hits] == sorted((32.0 - 2 * far).tolist(), reverse=True)
+    told = collection.search(X[0], 3, explain=0).hits[0].explanation
+    assert told is not None and told.other_version == 0
+
+
+def test_the_curve_of_quality_is_kept(tmp_path: Path) -> None:
+    with stillhash.open(tmp_path / "c", 48, 32, init_rows=300, learn_rows=100, keep_versions=2) as collection:
+        assert collection.quality() == {"curve": [], "alarms": []}
+        for start in range(0, 700, 100):
+            collection.add(range(start, start + 100), X[start : start + 100], Y[start : start + 100])
+        curve = collection.quality()["curve"]
+        assert (
+            len(curve) == 5 and curve[0]["map"] == curve[0]["hamming"]
+        )  # the first is asked before anything is learnt
+        assert [point["version"] for point in curve] == [2, 3, 4, 5, 6] and curve[-1]["map"] > curve[-1]["hamming"]
