@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from stillhash.hashers import DEFAULT_HASHER, LSH, METHODS, OHSL, PCAITQ, OHSLSy
 from stillhash.numeric import kernels
 from stillhash.search import MIWQ, Hits, Index, Scan, Searcher
 from stillhash.search.scan import usable_cores
+
+if TYPE_CHECKING:
+    from stillhash.client import Client
 
 __version__ = version("stillhash")
 
@@ -39,6 +42,15 @@ def info() -> dict[str, Any]:
     }
 
 
+def __getattr__(name: str) -> Any:
+    """The client wants urllib3, which is asked for only where somebody wants the client."""
+    if name == "Client":
+        from stillhash.client import Client
+
+        return Client
+    raise AttributeError(f"module 'stillhash' has no attribute {name!r}")
+
+
 __all__ = [
     "DEFAULT_HASHER",
     "LSH",
@@ -47,6 +59,7 @@ __all__ = [
     "OHSL",
     "PCAITQ",
     "Answer",
+    "Client",
     "Collection",
     "Hit",
     "Hits",

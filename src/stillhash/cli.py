@@ -257,6 +257,22 @@ def feedback(
 
 
 @experiment.command()
+def bridge(
+    old: Annotated[str, typer.Argument(help="A feature folder: the encoder that made the codes.")],
+    new: Annotated[str, typer.Argument(help="A feature folder of the same images: the encoder that asks.")],
+    bits: Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")] = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Ask old codes with a new encoder over a bridge, and measure what that keeps of encoding all anew."""
+    room, data = _experiments("crossing"), _experiments("data")
+    with Console(stderr=True).status("bridge") as status:
+        folders = data.open_dataset(old), data.open_dataset(new)
+        result = room.run(*folders, bits, seeds, lambda now: status.update(f"bridge: {now}"))
+    answer(result, as_json, room.show)
+
+
+@experiment.command()
 def report(
     results: Results = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder the report goes to.")] = Path("report"),

@@ -49,9 +49,11 @@ class Served:
 
 
 @contextmanager
-def served(collections: dict[str, Collection], settings: Settings | None = None) -> Iterator[Served]:
+def served(
+    collections: dict[str, Collection], settings: Settings | None = None, encoders: Any = None
+) -> Iterator[Served]:
     """Serves these collections; the server closes them when it ends."""
-    app = create_app(collections, settings)
+    app = create_app(collections, settings, encoders)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, ws="none"))

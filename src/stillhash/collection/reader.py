@@ -23,7 +23,7 @@ from stillhash.collection.snapshot import snapshot
 from stillhash.collection.store import Store
 from stillhash.collection.teacher import earliest
 from stillhash.collection.view import View
-from stillhash.errors import InvalidInput, NotFitted
+from stillhash.errors import InvalidInput, NotFitted, TooLarge
 from stillhash.numeric.checks import Floats, check_features, check_integer
 
 Scored = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # for each query scores and rows
@@ -81,10 +81,10 @@ class Reader:
         names = check_ids(ids, distinct=False)
 
         def found(connection: Connection) -> Floats:
-            rows = self._rows(connection, names)
+            rows, places = np.unique(self._rows(connection, names), return_inverse=True)
             if self._view.functions is None:
-                return self._store.features(connection, rows)
-            return self._view.functions.decode(self._view.index.codes(rows))
+                return self._store.features(connection, rows)[places]
+            return self._view.functions.decode(self._view.index.codes(rows))[places]
 
         return self._view.at_one_moment(found)
 
@@ -130,8 +130,12 @@ class Reader:
 
         return self._asked(query, where, found)
 
-    def search_range(self, query: Any, threshold: float, *, where: Any = None, version: int | None = None) -> Any:
-        """All items of at least this score, best first; otherwise as `search`."""
+    def search_range(
+        self, query: Any, threshold: float, *, where: Any = None, version: int | None = None, most: int | None = None
+    ) -> Any:
+        """All items of at least this score, best first; otherwise as `search`. More than `most` of them are refused."""
+        if most is not None:
+            check_integer(most, "most", 1)
 
         def found(connection: Connection, Q: Floats, allowed: Any) -> list[Answer]:
             if self._view.functions is None:
@@ -139,6 +143,8 @@ class Reader:
             named, model = self._view.model_of(connection, version)
             weights = self._view.functions.weigh_by(model, Q)
             hits = self._view.index.search_range(weights, threshold, allowed=allowed)
+            if most is not None and (many := sum(len(some.ids) for some in hits)) > most:
+                raise TooLarge(f"threshold is {threshold}, which {many} items reach; at most {most} are given at once")
             return self._answers(connection, hits, named, _ranking(model.learnt))
 
         return self._asked(query, where, found)

@@ -54,7 +54,8 @@ class View:
     def model_of(self, connection: Connection, version: int | None) -> tuple[int, Model]:
         if version is None:
             return self.version, self.model
-        return version, kept(connection, version)
+        model = kept(connection, version)
+        return int(version), model
 
     def _passed(self, seq: int) -> bool:
         """Whether there are newer commits: the view may have moved on, or files of old ones be gone."""

@@ -62,9 +62,9 @@ def run(
             announce(address)
             stream.start()
 
-        settings = Settings(port=port, encoder=described)
+        settings = Settings(port=port)
         try:
-            serve({NAME: collection}, settings, begun)
+            serve({NAME: collection}, settings, begun, {NAME: described})
         finally:
             stream.stop()
             collection.close()

@@ -57,11 +57,14 @@ def _numbers(value: Any, name: str) -> NDArray[Any]:
     """As an array of real numbers, whatever the order and dtype it came in."""
     if hasattr(value, "toarray") and hasattr(value, "nnz"):
         raise WrongType(f"{name} is a sparse matrix; dense rows are wanted: pass {name}.toarray()")
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InvalidInput(f"{name} has rows of several lengths; rows of one length are wanted") from None
     if array.dtype == object:
         try:
             array = array.astype(np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise WrongType(f"{name} holds something that is not a number: {error}") from None
     if np.iscomplexobj(array):
         raise InvalidInput(f"Complex data not supported: {name} has dtype {array.dtype}, real numbers are wanted")

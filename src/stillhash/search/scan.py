@@ -116,7 +116,8 @@ class Scan:
                 f"threshold is {threshold!r}; a number, or one for each of {len(grid)} queries, is wanted"
             )
         # The smallest float32 that is not below the threshold: no score lies between the two.
-        least = floors.astype(np.float32)
+        with np.errstate(over="ignore"):  # beyond all scores is infinity
+            least = floors.astype(np.float32)
         least = np.where(least < floors, np.nextafter(least, np.float32(np.inf)), least)
         blocks = searched(self._blocks, None if allowed is None else by_id(allowed))
         found = kernels.scan_all(blocks, grid, np.ascontiguousarray(np.broadcast_to(least, len(grid))), self.threads)

@@ -54,7 +54,7 @@ def keys_from(file: Path | None, environment: Mapping[str, str] = os.environ) ->
         role: environment.get(f"STILLHASH_{role.upper()}_KEYS", "").replace(",", " ").split()
         for role in ("read", "write")
     }
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in _lines(file):
         role, _, key = line.partition(" ")
         if role not in found or not key.strip():
             raise InvalidInput(f"{file}, line {number}: 'read KEY' or 'write KEY' is wanted")
@@ -65,14 +65,15 @@ def keys_from(file: Path | None, environment: Mapping[str, str] = os.environ) ->
     return Keys(tuple(found["read"]), tuple(found["write"]))
 
 
-def _lines(file: Path | None) -> list[str]:
+def _lines(file: Path | None) -> list[tuple[int, str]]:
+    """What is neither empty nor a comment, by its number."""
     if file is None:
         return []
     try:
-        lines = file.read_text().splitlines()
+        lines = enumerate(file.read_text().splitlines(), 1)
     except (OSError, ValueError) as error:
         raise InvalidInput(f"keys is {str(file)!r}; it cannot be read: {error}") from None
-    return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    return [(number, line.strip()) for number, line in lines if line.strip() and not line.strip().startswith("#")]
 
 
 def is_loopback(host: str) -> bool:
@@ -84,18 +85,18 @@ def is_loopback(host: str) -> bool:
 
 
 class Rate:
-    """At most so many requests a second for each client, with as many again at once (a token bucket); 0 is no limit."""
+    """At most so many requests a second for each client, with twice as many at once (a token bucket); 0 is no limit."""
 
     def __init__(self, per_second: float) -> None:
-        self.per_second = per_second
+        self.per_second, self.most = per_second, max(1.0, 2 * per_second)
         self._left: dict[str, tuple[float, float]] = {}  # of each client: tokens, and when that was
 
     def take(self, client: str, now: float | None = None) -> None:
         if not self.per_second:
             return
         now = time.monotonic() if now is None else now
-        tokens, then = self._left.pop(client, (2 * self.per_second, now))
-        tokens = min(2 * self.per_second, tokens + (now - then) * self.per_second)
+        tokens, then = self._left.pop(client, (self.most, now))
+        tokens = min(self.most, tokens + (now - then) * self.per_second)
         self._left[client] = max(0.0, tokens - 1) if tokens >= 1 else tokens, now
         if len(self._left) > CLIENTS:
             del self._left[next(iter(self._left))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -10,9 +11,9 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 
-import stillhash
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, NotFound, StillhashError, TooLarge
 from stillhash.server import wire
@@ -20,7 +21,7 @@ from stillhash.server.access import Role
 from stillhash.server.desk import Desk
 from stillhash.server.metrics import Metrics
 from stillhash.server.settings import Settings
-from stillhash.server.wire import JSON, RAW, answered, check_rows
+from stillhash.server.wire import JSON, LONG, RAW, answered, check_rows
 
 COOKIE = "stillhash_key"  # of a browser that was given a key
 NDJSON = "application/x-ndjson"
@@ -50,8 +51,8 @@ def room(request: Request) -> Room:
     return found
 
 
-def desk(request: Request, name: str) -> Desk:
-    """The collection of this name."""
+async def desk(request: Request, name: str) -> Desk:
+    """The collection of this name. Not plain `def`, which FastAPI would run in a thread of its own."""
     desks = room(request).desks
     if name not in desks:
         raise NotFound(f"collection is {name!r}; there are {', '.join(desks)}")
@@ -99,7 +100,7 @@ async def said(request: Request, kind: type[wire.Some], at: Desk) -> wire.Some:
 async def health(request: Request) -> Response:
     """Whether the server can answer, and how many items each collection has."""
     counts = {name: await at.read(Collection.count) for name, at in room(request).desks.items()}
-    return answered({"status": "ok", "stillhash": stillhash.__version__, "collections": counts})
+    return answered({"status": "ok", "stillhash": wire.VERSION, "collections": counts})
 
 
 @reading.get("/metrics", response_class=PlainTextResponse, tags=["server"])
@@ -133,7 +134,8 @@ async def upsert(request: Request, at: At) -> Response:
 async def _put(request: Request, at: Desk, verb: Callable[..., int]) -> Response:
     told = await said(request, wire.Add, at)
     check_rows(told.features, "features", room(request).settings)
-    count = await at.write(lambda c: verb(c, told.ids, told.features, told.labels, told.metadata, learn=told.learn))
+    beside = {"pictures": wire.unpacked(told.pictures), "learn": told.learn}
+    count = await at.write(lambda c: verb(c, told.ids, told.features, told.labels, told.metadata, **beside))
     return answered({"count": count})
 
 
@@ -141,7 +143,7 @@ async def _put(request: Request, at: Desk, verb: Callable[..., int]) -> Response
     "/collections/{name}/ingest",
     response_model=wire.Count,
     tags=["items"],
-    openapi_extra={"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}},
+    openapi_extra={"requestBody": {"required": False, "content": {NDJSON: {"schema": {"type": "string"}}}}},
 )
 async def ingest(request: Request, at: At, replace: bool = False, learn: bool = True) -> Response:
     """Add items from a stream of any length: a line of JSON each, with id, features, and perhaps labels and metadata.
@@ -160,7 +162,8 @@ async def ingest(request: Request, at: At, replace: bool = False, learn: bool = 
 
 
 def _stored(verb: Callable[..., int], told: list[list[Any]], learn: bool, collection: Collection) -> int:
-    return verb(collection, *told, learn=learn)
+    ids, features, labels, metadata = told
+    return verb(collection, ids, features, labels, metadata, learn=learn)
 
 
 ROW = "id", "features", "labels", "metadata"
@@ -168,24 +171,36 @@ ROW = "id", "features", "labels", "metadata"
 
 async def _chunks(request: Request, most: int) -> AsyncIterator[list[dict[str, Any]]]:
     """The rows of a stream, as they arrive."""
-    left, number, chunk = b"", 0, []
-    async for part in request.stream():
-        *lines, left = (left + part).split(b"\n")
-        if len(left) > most:
-            raise TooLarge(
-                f"line {number + len(lines) + 1} has more than {most} bytes, which is the most that is taken"
-            )
-        for line in lines:
-            number += 1
-            if line.strip():
-                chunk.append(_row(line, number))
-            if len(chunk) == STREAMED:
-                yield chunk
-                chunk = []
-    if left.strip():
-        chunk.append(_row(left, number + 1))
+    chunk, size = [], 0
+    async for number, line in _lines(request, most):
+        if line.strip():
+            chunk.append(_row(line, number))
+            size += len(line)
+        if len(chunk) == STREAMED or size > most:
+            yield chunk
+            chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+async def _lines(request: Request, most: int) -> AsyncIterator[tuple[int, bytes]]:
+    """The lines of a stream with their numbers."""
+    number, size = 1, 0
+    left: list[bytes] = []  # parts of a long line, which are put together once
+    try:
+        async for part in request.stream():
+            *lines, last = part.split(b"\n")
+            for line in lines:
+                yield number, b"".join([*left, line])
+                number, size = number + 1, 0
+                left.clear()
+            left.append(last)
+            size += len(last)
+            if size > most:
+                raise TooLarge(f"line {number} has more than {most} bytes, which is the most that is taken")
+    except ClientDisconnect:
+        raise InvalidInput("the body ended early") from None
+    yield number, b"".join(left)
 
 
 def _row(line: bytes, number: int) -> dict[str, Any]:
@@ -195,7 +210,6 @@ def _row(line: bytes, number: int) -> dict[str, Any]:
         raise InvalidInput(f"line {number} is not JSON: {error}") from None
     if not isinstance(row, dict) or not row.keys() <= set(ROW) or not {"id", "features"} <= row.keys():
         raise InvalidInput(f"line {number}: an object with id and features, and perhaps labels and metadata, is wanted")
-    row["labels"] = row.get("labels") or []
     return row
 
 
@@ -230,6 +244,16 @@ async def recall(request: Request, at: At) -> Response:
     return answered({"features": (await at.read(lambda c: c.recall(told.ids))).tolist()})
 
 
+@reading.post(
+    "/collections/{name}/picture", response_model=wire.Pictured, tags=["items"], openapi_extra=takes(wire.Named)
+)
+async def picture(request: Request, at: At) -> Response:
+    """The small image that an item came with."""
+    told = await said(request, wire.Named, at)
+    data = await at.read(lambda c: c.picture(told.id))
+    return answered({"picture": None if data is None else base64.b64encode(data).decode()})
+
+
 @reading.get("/collections/{name}/count", response_model=wire.Count, tags=["items"])
 async def count(at: At) -> Response:
     """How many items there are."""
@@ -240,6 +264,20 @@ async def count(at: At) -> Response:
 
 
 @reading.post(
+    "/collections/{name}/encode",
+    response_model=wire.Features,
+    tags=["search"],
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
+    },
+)
+async def encode(request: Request, at: At) -> Response:
+    """The features of an image, by the collection's own encoder: what to search for."""
+    data = await wire.bytes_of(request, room(request).settings.most_image_bytes)
+    return answered({"features": [(await at.encoded(data)).tolist()]})
+
+
+@reading.post(
     "/collections/{name}/search", response_model=wire.Answers, tags=["search"], openapi_extra=takes(wire.Search)
 )
 async def search(request: Request, at: At) -> Response:
@@ -247,10 +285,13 @@ async def search(request: Request, at: At) -> Response:
     told = await said(request, wire.Search, at)
     settings = room(request).settings
     check_rows(told.query, "query", settings)
-    if told.k > settings.most_hits:
-        raise TooLarge(f"k is {told.k}; at most {settings.most_hits} are taken")
+    queries = 1 if wire.is_one(told.query) else len(told.query)
+    if told.k > settings.most_hits or told.k * queries > settings.most_hits_in_all:
+        most = f"{settings.most_hits} for each and {settings.most_hits_in_all} in all"
+        raise TooLarge(f"k is {told.k} for {queries} queries; at most {most} are taken")
     return await _answers(
-        at, lambda c: c.search(told.query, told.k, where=told.where, version=told.version, explain=told.explain)
+        at,
+        lambda c: c.search(told.query, told.k, where=told.where, version=told.version, explain=told.explain),
     )
 
 
@@ -264,8 +305,9 @@ async def search_range(request: Request, at: At) -> Response:
     """All items of at least this score."""
     told = await said(request, wire.SearchRange, at)
     check_rows(told.query, "query", room(request).settings)
+    most = min(told.most or LONG, room(request).settings.most_hits_in_all)
     return await _answers(
-        at, lambda c: c.search_range(told.query, told.threshold, where=told.where, version=told.version)
+        at, lambda c: c.search_range(told.query, told.threshold, where=told.where, version=told.version, most=most)
     )
 
 
@@ -296,7 +338,7 @@ async def fit(request: Request, at: At) -> Response:
 
     def work(collection: Collection) -> int:
         collection.fit(told.features, told.labels)
-        return collection.flush()
+        return int(collection.stats()["version"])
 
     return answered({"version": await at.write(work)})
 
@@ -361,7 +403,7 @@ async def stats(at: At) -> Response:
 @reading.post("/collections/{name}/verify", response_model=wire.Verified, tags=["upkeep"])
 async def verify(at: At) -> Response:
     """Look at all that is stored, and say what is wrong."""
-    return answered({"problems": await at.read(Collection.verify)})
+    return answered({"problems": await at.read(Collection.verify, patient=True)})
 
 
 @writing.post("/collections/{name}/snapshot", response_model=wire.Snapshot, tags=["upkeep"])
@@ -371,4 +413,4 @@ async def snapshot(request: Request, at: At) -> Response:
     if folder is None:
         raise NotFound("this server has no folder for snapshots; it is started with --snapshots FOLDER to have one")
     name = f"{at.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-    return answered({"name": name, "bytes": await at.read(lambda c: c.snapshot(folder / name))})
+    return answered({"name": name, "bytes": await at.read(lambda c: c.snapshot(folder / name), patient=True)})

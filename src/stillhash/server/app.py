@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -12,15 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-import stillhash
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, NotFound, StillhashError
-from stillhash.server import api
-from stillhash.server.desk import Desk
+from stillhash.server import api, page
+from stillhash.server.desk import Desk, Encode
 from stillhash.server.gate import Gate
 from stillhash.server.metrics import Metrics
 from stillhash.server.settings import Settings
-from stillhash.server.wire import failed, told
+from stillhash.server.wire import VERSION, failed, told
 
 log = logging.getLogger("stillhash.server")
 
@@ -35,13 +34,18 @@ class NotAllowed(StillhashError):
     status = 405
 
 
-def create_app(collections: dict[str, Collection], settings: Settings | None = None) -> FastAPI:
-    """An ASGI application that serves open collections by their names, and closes them when it ends."""
+def create_app(
+    collections: dict[str, Collection], settings: Settings | None = None, encoders: Mapping[str, Encode] | None = None
+) -> FastAPI:
+    """An ASGI application that serves open collections by their names, and closes them when it ends.
+
+    `encoders` make features of images for the collections of these names.
+    """
     settings = settings or Settings()
     if not collections:
         raise InvalidInput("collections is empty; at least one is wanted")
     desks = {
-        name: Desk(name, collection, queue=settings.queue, timeout=settings.timeout)
+        name: Desk(name, collection, (encoders or {}).get(name), queue=settings.queue, timeout=settings.timeout)
         for name, collection in collections.items()
     }
     metrics = Metrics(desks)
@@ -54,7 +58,7 @@ def create_app(collections: dict[str, Collection], settings: Settings | None = N
 
     app = FastAPI(
         title="stillhash",
-        version=stillhash.__version__,
+        version=VERSION,
         description="Vector search over compact binary codes whose similarity keeps learning.",
         openapi_url="/v1/openapi.json",
         docs_url=None,
@@ -70,6 +74,7 @@ def create_app(collections: dict[str, Collection], settings: Settings | None = N
     app.state.room = api.Room(desks, settings, metrics)
     app.include_router(api.reading)
     app.include_router(api.writing)
+    page.install(app)
     app.add_middleware(Gate, settings=settings, metrics=metrics)
     return app
 

@@ -12,29 +12,43 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from stillhash.collection import Collection
-from stillhash.errors import Busy
+from stillhash.errors import Busy, InvalidInput
+from stillhash.numeric.checks import Floats
 from stillhash.search.scan import usable_cores
 
 PAUSE = 0.02  # seconds between two looks of a patient write
 
 Found = TypeVar("Found")
+Encode = Callable[[bytes], Floats]  # the features (D,) of an image, in the space of the collection
 
 
 class Desk:
-    def __init__(self, name: str, collection: Collection, *, queue: int, timeout: float) -> None:
-        self.name, self.collection = name, collection
+    def __init__(
+        self, name: str, collection: Collection, encode: Encode | None = None, *, queue: int, timeout: float
+    ) -> None:
+        self.name, self.collection, self.encode = name, collection, encode
         self.queue, self.timeout = queue, timeout
         self.waiting = 0  # writes that wait, or are being done
         self._readers = ThreadPoolExecutor(2 * usable_cores(), f"search {name}")
         self._writer = ThreadPoolExecutor(1, f"write {name}")
 
-    async def read(self, work: Callable[[Collection], Found]) -> Found:
-        """Does this beside others, and beside a write."""
+    async def read(self, work: Callable[[Collection], Found], *, patient: bool = False) -> Found:
+        """Does this beside others, and beside a write. `patient` waits for its end, however long that takes."""
         future = self._readers.submit(work, self.collection)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(future), None if patient else self.timeout)
         except TimeoutError:
             raise Busy(f"no answer within {self.timeout:g} seconds; ask for less, or later") from None
+
+    async def encoded(self, data: bytes) -> Floats:
+        """The features (D,) of an image."""
+        encode = self.encode
+        if encode is None:
+            raise InvalidInput(
+                f"this collection takes vectors of {self.collection.dim} numbers; it has no image encoder, "
+                "so an image cannot be searched for"
+            )
+        return await self.read(lambda _: encode(data))
 
     async def write(self, work: Callable[[Collection], Found], *, patient: bool = False) -> Found:
         """Does this after the writes before it. `patient` waits for its turn to wait, as a stream may."""
@@ -44,11 +58,12 @@ class Desk:
             raise Busy(f"{self.waiting} writes are waiting; try again in a moment")
         self.waiting += 1
         future = self._writer.submit(work, self.collection)
+        end = asyncio.wrap_future(future)
         try:
-            done, _ = await asyncio.wait([asyncio.wrap_future(future)], timeout=self.timeout)
+            done, _ = await asyncio.wait([end], timeout=self.timeout)
             if not done and future.cancel():
                 raise Busy(f"the write did not begin within {self.timeout:g} seconds; nothing of it was kept")
-            return await asyncio.wrap_future(future)  # it has begun, so its end is waited for
+            return await end  # it has begun, so its end is waited for
         finally:
             self._count(future)
 

@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,6 +24,7 @@ from stillhash.server.settings import Settings
 from stillhash.server.wire import failed
 
 SAFE = ("GET", "HEAD", "OPTIONS")
+FREE = re.compile(r"/static/|/c/[^/]*/picture$")  # what a view brings along, which does not count as requests
 ID = re.compile(r"[\w.:-]{1,64}")
 POLICY = (
     b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; "
@@ -56,7 +57,7 @@ class Gate:
                 answer["x-request-id"] = request_id
                 answer["x-content-type-options"] = "nosniff"
                 answer["content-security-policy"] = POLICY.decode()
-                answer["referrer-policy"] = "no-referrer"
+                answer["referrer-policy"] = "same-origin"
             await send(message)
 
         try:
@@ -70,12 +71,13 @@ class Gate:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         client = scope.get("client")
-        self.rate.take(client[0] if client else "")
-        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        if not FREE.match(scope["path"]):
+            self.rate.take(client[0] if client else "")
+        host = _split(f"//{headers.get('host', '')}").hostname or ""
         if not self.settings.keys.wanted and not (is_loopback(host) or host == self.settings.host):
             raise Forbidden(f"host is {host!r}; a server without keys answers to this machine's own names")
         origin = headers.get("origin")
-        elsewhere = origin is not None and urlsplit(origin).netloc != headers.get("host")
+        elsewhere = origin is not None and _split(origin).netloc != headers.get("host")
         if scope["method"] not in SAFE and (elsewhere or headers.get("sec-fetch-site") == "cross-site"):
             raise Forbidden("the request comes from a page of another site")
 
@@ -91,3 +93,11 @@ class Gate:
             "ms": round(1000 * seconds, 2),
         }
         log.info("request", extra={"about": about})
+
+
+def _split(address: str) -> SplitResult:
+    """An address that makes no sense is nobody's."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")

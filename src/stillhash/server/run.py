@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -15,6 +15,7 @@ import uvicorn
 from stillhash.collection import Collection
 from stillhash.errors import StoreFailed
 from stillhash.server.app import create_app
+from stillhash.server.desk import Encode
 from stillhash.server.settings import Settings
 
 PATIENCE = 5  # seconds that requests get to end when the server is stopped
@@ -22,11 +23,16 @@ PATIENCE = 5  # seconds that requests get to end when the server is stopped
 Format = Literal["json", "text"]
 
 
-def serve(collections: dict[str, Collection], settings: Settings, begun: Callable[[str], None]) -> None:
+def serve(
+    collections: dict[str, Collection],
+    settings: Settings,
+    begun: Callable[[str], None],
+    encoders: Mapping[str, Encode] | None = None,
+) -> None:
     """Serves until it is interrupted, then closes the collections; `begun` is told the address once it listens."""
     settings.check()
     with listening(settings.host, settings.port) as door:
-        app = create_app(collections, settings)
+        app = create_app(collections, settings, encoders)
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhash.errors import InvalidInput
-from stillhash.numeric.checks import Floats
 from stillhash.server.access import Keys, is_loopback
 
 
@@ -22,9 +20,10 @@ class Settings:
     most_bytes: int = 64 << 20  # of a request
     most_rows: int = 10_000  # of a request, queries or items
     most_hits: int = 10_000  # of a query
+    most_hits_in_all: int = 200_000  # of a request
     images: Path | None = None  # the folder that thumbnails' paths start from; none are read from disk without it
     snapshots: Path | None = None  # the folder that snapshots go to; there are none without it
-    encoder: Callable[[bytes], Floats] | None = None  # the features (D,) of an uploaded image
+    most_image_bytes: int = 32 << 20  # of an image that is uploaded
 
     def check(self) -> None:
         """Refuses to listen to other machines without keys."""

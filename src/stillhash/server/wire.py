@@ -7,7 +7,12 @@ collection; here only their types are.
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import json
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -22,6 +27,8 @@ from stillhash.server.settings import Settings
 
 JSON, RAW = "application/json", "application/octet-stream"
 LONG = 2**63 - 1
+LARGE = 1 << 18  # bytes of JSON that are not read beside everybody else's requests
+VERSION = version("stillhash")
 
 Vectors = NDArray[np.float32]
 Id = StrictInt | str
@@ -69,11 +76,18 @@ class Add(Body):
     features: Rows
     labels: Labels = None
     metadata: Metadata = None
+    pictures: Annotated[
+        list[str | None] | None, Field(description="For each row a small image (PNG, JPEG, WebP, GIF) in base64.")
+    ] = None
     learn: StrictBool = True
 
 
 class Names(Body):
     ids: Ids
+
+
+class Named(Body):
+    id: Annotated[Id, Field(examples=["a"])]
 
 
 class Search(Body):
@@ -94,6 +108,7 @@ class SearchRange(Body):
     threshold: float
     where: Where = None
     version: Annotated[StrictInt | None, Field(ge=0, le=LONG)] = None
+    most: Annotated[StrictInt | None, Field(ge=1, le=LONG, description="More hits than this are refused.")] = None
 
 
 class Learn(Body):
@@ -204,6 +219,10 @@ class Features(BaseModel):
     features: list[list[float]]
 
 
+class Pictured(BaseModel):
+    picture: Annotated[str | None, Field(description="In base64; null if the item came without one.")]
+
+
 class Verified(BaseModel):
     problems: Annotated[list[str], Field(description="What is wrong; nothing, if it is empty.")]
 
@@ -256,7 +275,7 @@ async def body(request: Request, kind: type[Some], dim: int, settings: Settings)
         raise InvalidInput(f"content-type is {content!r}; {wanted} is wanted")
     data = await _all(request, settings.most_bytes)
     if raw is None:
-        return _parsed(data, kind)
+        return await asyncio.to_thread(_parsed, data, kind) if len(data) > LARGE else _parsed(data, kind)
     head, _, numbers = data.partition(b"\n")
     if len(numbers) % (4 * dim):
         raise InvalidInput(f"{raw} has {len(numbers)} bytes; rows of {dim} float32 have {4 * dim} each")
@@ -307,17 +326,42 @@ def told(errors: Sequence[Any]) -> InvalidInput:
     return wrong(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}")
 
 
-def check_rows(value: Any, name: str, settings: Settings) -> Any:
-    """Refuses more rows than the server takes at once."""
-    if isinstance(value, (list, np.ndarray)) and len(value) > settings.most_rows:
-        nested = isinstance(value, np.ndarray) or isinstance(value[0], list)
-        if nested:
-            raise TooLarge(f"{name} has {len(value)} rows; at most {settings.most_rows} are taken at once")
-    return value
+def unpacked(pictures: list[str | None] | None) -> list[bytes | None] | None:
+    """Pictures as they were before they became text."""
+    if pictures is None:
+        return None
+    try:
+        return [None if text is None else base64.b64decode(text, validate=True) for text in pictures]
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"pictures holds what is not base64: {error}") from None
+
+
+async def bytes_of(request: Request, most: int) -> bytes:
+    """A body that is no JSON."""
+    data = await _all(request, most)
+    if not data:
+        raise InvalidInput("the body is empty")
+    return data
+
+
+def check_rows(value: Any, name: str, settings: Settings) -> None:
+    """Refuses more rows, or ids, than the server takes at once. A query may be one row, as wide as it likes."""
+    many = isinstance(value, (list, np.ndarray)) and len(value) > settings.most_rows
+    if many and not (name == "query" and is_one(value)):
+        raise TooLarge(f"{name} has {len(value)} rows; at most {settings.most_rows} are taken at once")
+
+
+def is_one(query: Any) -> bool:
+    """Whether this is one query, or nothing that could be several."""
+    return not isinstance(query, np.ndarray) and not (isinstance(query, list) and query and isinstance(query[0], list))
 
 
 def answered(content: Any, status: int = 200) -> Response:
-    return Response(to_json(content), status, media_type=JSON)
+    try:
+        data = to_json(content)
+    except ValueError:  # metadata may hold half a character, or be nested deep; JSON's own encoder takes more time
+        data = json.dumps(content, default=vars).encode()
+    return Response(data, status, media_type=JSON)
 
 
 def failed(error: StillhashError, request_id: str, **more: Any) -> Response:

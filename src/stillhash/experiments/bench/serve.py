@@ -266,8 +266,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         ],
     )
     console.print(
-        f"Killed under ingest: of {killed['acknowledged']:,} rows that it had acknowledged {killed['lost']} are lost; it "
-        f"answers again after {killed['restart_s']:.2f} s.\n",
+        f"Killed under ingest: of {killed['acknowledged']:,} rows that it had acknowledged {killed['lost']} are lost; "
+        f"it answers again after {killed['restart_s']:.2f} s.\n",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,0 +1,7 @@
+"""Served collections: the verbs of `Collection` over HTTP."""
+
+from __future__ import annotations
+
+from stillhash.client.served import Client
+
+__all__ = ["Client"]

@@ -1,0 +1,346 @@
+"""The page in a real browser: what a visitor does and sees, on a desk and on a phone.
+
+With STILLHASH_SHOTS naming a folder, pictures of every view are left there to be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stillhash
+from stillhash import Collection
+from stillhash.server import Keys, Settings
+from tests.server.serving import Served, served
+from tests.toys import toy
+
+api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+
+SOON = 2000  # milliseconds within which a thumb must show
+HOSTILE = ["<script>document.title='taken'</script>", "x" * 400, "🦊 مرحبا", "a'\"&b", "</template>{{7*7}}"]
+WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {**WIDE, "color_scheme": "light"},
+    "dark": {**WIDE, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
+}
+
+
+def stocked(path: Path, rows: int = 700) -> Collection:
+    X, Y = toy(1200, 24, 6)
+    collection = stillhash.open(path, 24, 64, init_rows=300, learn_rows=100)
+    ids = [HOSTILE[row] if row < len(HOSTILE) else row for row in range(rows)]
+    labels = [[HOSTILE[c] if c < 2 else f"label {c}" for c in np.flatnonzero(y)] for y in Y[:rows]]
+    collection.add(ids, X[:rows], labels)
+    return collection
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    collections = {
+        "toys": stocked(tmp_path / "toys"),
+        "few": stillhash.open(tmp_path / "few", 4, 32),
+        "empty": stillhash.open(tmp_path / "empty", 4, 32),
+    }
+    collections["few"].add([*range(20)], np.random.default_rng(0).standard_normal((20, 4)), [["a"], ["b"]] * 10)
+    with served(collections) as server:
+        yield server
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page; at the end no script may have failed, and the page's own rules not have been broken."""
+    wrong: list[str] = []
+    contexts = []
+
+    def open_page(address: str, **options: Any) -> Any:
+        context = browser.new_context(**(options or WIDE))
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def collection_of(server: Served) -> Collection:
+    collection: Collection = server.app.state.room.desks["toys"].collection
+    return collection
+
+
+def order(page: Any, side: str = "now") -> list[str]:
+    """The items of a column, best first."""
+    names: list[str] = page.locator(f".{side} .card .id").all_text_contents()
+    return names
+
+
+def told(page: Any, words: str) -> None:
+    """Waits until the page says so."""
+    page.locator("#told", has_text=words).wait_for()
+
+
+# ---- search ----
+
+
+def test_from_a_random_item_to_hits_before_and_after_learning(server: Served, visit: Callable[..., Any]) -> None:
+    page = visit(server.url)
+    assert 0 < page.locator(".starts .card").count() <= 12
+    page.get_by_role("link", name="Random item").click()
+    page.wait_for_url("**like=**")
+    assert len(order(page, "then")) == len(order(page)) == 12
+    assert page.locator("#head-then").text_content() == "Before learning"
+    shares = [int(re.findall(r"\d+", text)[0]) for text in page.locator(".matching strong").all_text_contents()]
+    assert shares == [page.locator(f".{side} .card.match").count() for side in ("then", "now")]
+    page.locator("select[name=against]").select_option("1")
+    page.wait_for_url("**against=1")
+    assert page.locator("#head-then").text_content() == "Version 1"
+    page.locator("#like").fill("77")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**like=77**")
+    assert "against=1" in page.url and "77" not in order(page)
+    page.locator("select[name=against]").select_option("0")
+    page.wait_for_url("**against=0")
+    assert order(page, "then") != order(page)
+
+
+def test_a_vector_is_uploaded_or_pasted(server: Served, visit: Callable[..., Any], tmp_path: Path) -> None:
+    X, _ = toy(1200, 24, 6)
+    np.save(tmp_path / "query.npy", X[40])
+    page = visit(f"{server.url}/c/toys")
+    page.get_by_text("Upload", exact=True).click()
+    page.locator("#file").set_input_files(tmp_path / "query.npy")
+    page.get_by_role("button", name="Search for this").click()
+    page.wait_for_url("**q=**")
+    assert page.locator(".query h2").text_content() == "query.npy"
+    assert order(page) == [str(hit.id) for hit in collection_of(server).search(X[40], 12).hits]
+    page.get_by_text("Upload", exact=True).click()
+    page.locator("#numbers").fill("[1, 2]")
+    page.get_by_role("button", name="Search for this").click()
+    assert "2 features" in page.locator(".state.wrong").text_content()
+
+
+def test_a_thumb_changes_the_ranking_soon(server: Served, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    before = order(page)
+    version = collection_of(server).stats()["version"]
+    page.locator(".now .thumb.down").first.click()
+    page.locator("#told", has_text=f"version {version + 1}").wait_for(timeout=SOON)
+    assert order(page) != before
+    assert page.locator(".now .since").count() == page.locator(".now .changed").count() > 0
+    assert page.locator(".then .since").count() == 0
+    liked = order(page)[2]
+    page.locator(".now .thumb.up").nth(2).click()
+    told(page, f"version {version + 2}")
+    page.locator(f".now .card:has-text('{liked}') .thumb.up[aria-pressed=true]").wait_for(timeout=SOON)
+    after = order(page)
+    page.reload()
+    assert order(page) == after
+    assert page.locator(f".now .card:has-text('{liked}') .thumb.up[aria-pressed=true]").count() == 1
+
+
+def test_an_explanation_opens_and_closes(server: Served, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    for side in (".now", ".then"):
+        page.locator(f"{side} .why").nth(1).click()
+        page.locator("#why[open]").wait_for()
+        assert page.locator("#why .bars rect").count() == 8
+        assert page.locator("#why tbody tr td:nth-child(2)").first.text_content() == "2"
+        page.keyboard.press("Escape")
+        page.locator("#why:not([open])").wait_for(state="attached")
+
+
+def test_keys_do_all_of_it(server: Served, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    focus = "document.activeElement.closest('.card')?.querySelector('.id').textContent"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focus) == order(page)[0]
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focus) == order(page)[1]
+    page.keyboard.press("ArrowDown")
+    below = page.evaluate(focus)
+    assert order(page).index(below) > 2
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate(focus) == order(page)[1]
+    page.keyboard.press("e")
+    page.locator("#why[open]").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("u")
+    told(page, "Learnt as version")
+    assert page.evaluate(focus) in order(page)  # it is still among the hits
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("d")
+    page.locator(".now .thumb.down[aria-pressed=true]").or_(page.locator(".now .changed")).first.wait_for()
+    page.keyboard.press("r")
+    page.wait_for_url(lambda url: "like=77" not in url)
+    page.locator("#like").focus()
+    page.keyboard.type("rude")  # letters are letters where one writes
+    assert page.locator("#like").input_value() == "rude"
+
+
+def test_hostile_texts_are_only_texts(server: Served, visit: Callable[..., Any]) -> None:
+    page = visit(server.url)
+    for text in HOSTILE:
+        page.goto(f"{server.url}/c/toys")
+        page.locator("#like").fill(text)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**like=**")
+        assert page.locator(".query h2").text_content() == text
+        assert page.title().startswith(text[:20])
+        page.locator(".now .why").first.click()
+        page.locator("#why[open]").wait_for()
+        page.keyboard.press("Escape")
+        page.locator(".now .thumb.up").first.click()
+        told(page, "Learnt as version")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+# ---- learning ----
+
+
+def test_the_curve_moves_and_a_rollback_restores(server: Served, visit: Callable[..., Any]) -> None:
+    collection, (X, Y) = collection_of(server), toy(1200, 24, 6)
+    search = visit(f"{server.url}/c/toys?like=77")
+    before, version = order(search), collection.stats()["version"]
+    page = visit(f"{server.url}/c/toys/learning")
+    page.locator("#live.on").wait_for()
+    points = int(page.locator("#curve").get_attribute("data-points"))
+    assert points == len(collection.quality()["curve"])
+    drawn = page.locator("#curve canvas").screenshot()
+    rows = page.locator("#versions tbody tr").count()
+    labels = [[f"label {c}" for c in np.flatnonzero(1 - y)] for y in Y[700:]]  # turned round, so that much changes
+    for start in range(0, 500, 100):
+        part = slice(start, start + 100)
+        collection.add([*range(2000 + start, 2100 + start)], X[700:][part], labels[part])
+    page.locator(f"#curve[data-points='{points + 5}']").wait_for()
+    assert page.locator("#curve canvas").screenshot() != drawn
+    assert page.locator("[data-figure=items]").text_content() == "1,200"
+    assert page.locator("[data-figure=rate]").text_content() != "0"
+    page.wait_for_function("n => document.querySelectorAll('#versions tbody tr').length === n", arg=rows + 5)
+    search.reload()
+    assert order(search) != before
+
+    row = page.locator("#versions tbody tr", has=page.locator(f"th:text-is('{version}')"))
+    row.locator(".tagging summary").click()
+    row.locator("input[name=tag]").fill("before the turn")
+    page.keyboard.press("Enter")
+    told(page, "before the turn")
+    row.get_by_text("Roll back").click()
+    assert collection.stats()["version"] == version + 5  # one click does nothing yet
+    row.get_by_role("button", name="Yes").click()
+    told(page, f"answers as version {version} did")
+    search.goto(f"{server.url}/c/toys?like=77&against={version}")
+    assert order(search) == order(search, "then")
+    row.get_by_role("link", name="Compare").click()
+    page.wait_for_url(f"**against={version}")
+    assert page.locator("#head-then").text_content() == f"Version {version}"
+
+
+# ---- the collection ----
+
+
+def test_the_collection_is_verified(server: Served, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys/collection")
+    assert "every code is looked at" in page.locator("main").text_content()
+    page.get_by_role("button", name="Verify").click()
+    page.get_by_text("all is well").wait_for()
+    page.locator("select[data-visit]").select_option(label="few")
+    page.wait_for_url("**/c/few/collection")
+    assert "20 of 3,000 rows" in page.locator(".health").text_content()
+
+
+# ---- when something is wrong ----
+
+
+def test_errors_have_words(server: Served, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/nowhere")
+    assert page.locator("h1").text_content() == "There is nothing here"
+    page.goto(f"{server.url}/c/toys?like=nobody")
+    assert "There is no item 'nobody'" in page.locator(".state.wrong").text_content()
+    page.goto(f"{server.url}/c/empty")
+    assert "Nothing is stored yet" in page.locator("main").text_content()
+    page.goto(f"{server.url}/c/empty/learning")
+    page.locator("#curve .empty").wait_for()
+    page.goto(f"{server.url}/c/few?like=3")
+    assert "cosine of raw features" in page.locator(".notice").text_content()
+    page.goto(f"{server.url}/c/toys?like=77")
+    server.app.state.room.desks["toys"].queue = 0
+    page.locator(".now .thumb.up").first.click()
+    page.locator("#wrong", has_text="writes are waiting").wait_for()
+    page.get_by_role("button", name="Close this message").click()
+    page.locator("#wrong").wait_for(state="hidden")
+
+
+def test_a_server_that_is_gone_is_noticed(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    with served({"toys": stocked(tmp_path / "toys")}) as server:
+        page = visit(f"{server.url}/c/toys?like=77")
+        learning = visit(f"{server.url}/c/toys/learning")
+        learning.locator("#live.on").wait_for()
+    page.locator(".now .thumb.up").first.click()
+    page.locator("#wrong", has_text="does not answer").wait_for()
+    learning.locator("#live.off", has_text="no news").wait_for()
+
+
+def test_the_door_wants_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    reading, writing = "reading-" * 3, "writing-" * 3
+    with served({"toys": stocked(tmp_path / "toys")}, Settings(keys=Keys((reading,), (writing,)))) as server:
+        page = visit(f"{server.url}/c/toys?like=77")
+        page.get_by_label("Key").fill("not a key at all")
+        page.keyboard.press("Enter")
+        page.locator("#wrong-key", has_text="unknown").wait_for()
+        page.get_by_label("Key").fill(reading)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**like=77")
+        assert len(order(page)) == 12
+        page.locator(".now .thumb.up").first.click()
+        page.locator("#wrong", has_text="may read, not write").wait_for()
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url("**/login")
+
+
+# ---- looks ----
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_nothing_is_cut_off_and_nothing_jumps(server: Served, visit: Callable[..., Any], look: str) -> None:
+    shots = os.environ.get("STILLHASH_SHOTS")
+    page = visit(f"{server.url}/c/toys?like=77", **LOOKS[look])
+    views = {"start": "toys", "search": "toys?like=77", "learning": "toys/learning", "collection": "toys/collection"}
+    views |= {"few": "few?like=3", "empty": "empty", "wrong": "nowhere"}
+    for name, path in views.items():
+        page.goto(f"{server.url}/c/{path}")
+        if name == "learning":
+            page.locator("#live.on").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        if shots:
+            page.screenshot(path=Path(shots) / f"{name}-{look}.png", full_page=True)
+    page.goto(f"{server.url}/c/toys?like=77")
+    places = "[...document.querySelectorAll('.now .card')].map(c => [c.offsetLeft, c.offsetTop, c.offsetHeight].join())"
+    before = page.evaluate(places)
+    page.locator(".now .thumb.down").first.click()
+    told(page, "Learnt as version")
+    assert page.evaluate(places) == before
+    if shots:
+        page.screenshot(path=Path(shots) / f"thumb-{look}.png", full_page=True)
