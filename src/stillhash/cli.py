@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 import stillhash
-from stillhash import cli_collection, cli_learning, cli_serving
+from stillhash import cli_collection, cli_images, cli_learning, cli_serving
 from stillhash.cli_serving import PORT
 from stillhash.errors import InvalidInput, MissingExtra, StillhashError
 from stillhash.printing import AsJson, answer, pairs
@@ -25,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for part in (cli_collection, cli_learning, cli_serving):
+for part in (cli_collection, cli_images, cli_learning, cli_serving):
     app.registered_commands += part.app.registered_commands
 bench = typer.Typer(help="Measure speed, as ratios between contenders in one run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
@@ -253,6 +253,21 @@ def feedback(
     with Console(stderr=True).status("feedback") as status:
         stream = _experiments("drift").open_stream(data)
         result = room.run(stream, bits, seeds, queries, others, lambda now: status.update(f"feedback: {now}"))
+    answer(result, as_json, room.show)
+
+
+@experiment.command()
+def images(
+    count: Annotated[int, typer.Option(min=400, help="Images to make and index.")] = 5000,
+    queries: Annotated[int, typer.Option(min=1, help="Other images to search for.")] = 500,
+    size: Annotated[int, typer.Option(min=16, max=4096, help="Pixels of a side.")] = 96,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core if not given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Index a folder of made images, kill that and begin again, and measure speed, memory and what learning gains."""
+    room = _experiments("gallery", extra="demo")
+    with Console(stderr=True).status("images") as status:
+        result = room.run(count, queries, size, 0, workers, lambda now: status.update(f"images: {now}"))
     answer(result, as_json, room.show)
 
 

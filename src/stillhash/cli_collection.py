@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import stillhash
 from stillhash import printing
-from stillhash.errors import Conflict, InvalidInput, StillhashError
+from stillhash.errors import Conflict, InvalidInput, MissingExtra, StillhashError
 from stillhash.printing import AsJson, answer, sentence
 from stillhash.reading import Chunk, chunks, ids_from, json_object, queries
 
@@ -57,7 +58,18 @@ Vector = Annotated[
 Where = Annotated[
     str | None, typer.Option(metavar="JSON", help="""Only items that meet this: '{"year": {"$gte": 1990}}'.""")
 ]
-Version = Annotated[int | None, typer.Option(min=1, metavar="N", help="Rank by this version of the model.")]
+Version = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Rank by this version of the model; 0 is Hamming distance."),
+]
+
+
+def room(name: str, extra: str) -> Any:
+    """A module that needs an extra; only commands that use it load it."""
+    try:
+        return import_module(f"stillhash.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
 
 
 def opened(path: Path, *, write: bool = False, **settings: Any) -> stillhash.Collection:
@@ -209,25 +221,59 @@ def count(path: At, as_json: AsJson = False) -> None:
 @app.command(rich_help_panel=SEARCH)
 def search(
     path: At,
-    vector: Vector,
+    vector: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The queries: any file of rows, a .json file, '-' for JSON from stdin, or JSON itself: '[0.1, 0.2]'.",
+        ),
+    ] = None,
+    image: Annotated[Path | None, typer.Option(metavar="FILE", help="An image, described by the encoder.")] = None,
+    text: Annotated[str | None, typer.Option(metavar="WORDS", help="Words, if the encoder knows words.")] = None,
+    like: Annotated[str | None, typer.Option(metavar="ID", help="More like this item.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another encoder than the collection's own, over a bridge.")
+    ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many items to find for each query.")] = 10,
     where: Where = None,
     version: Version = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say which bits made the score of each hit.")] = False,
     against: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="With --explain, compare with version N, not with the earliest."),
+        typer.Option(min=0, metavar="N", help="With --explain, compare with version N, not with the earliest."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the best items for query vectors."""
+    """Find the best items for query vectors, an image, words, or an item."""
     if against is not None and not explain:
         raise InvalidInput("--against is given without --explain")
     with opened(path) as collection:
-        asked = queries(vector, collection.dim)
+        asked = _asked(collection, vector, image, text, like, encoder)
         told = against if against is not None else explain
         found = collection.search(asked, k, where=json_object(where, "where"), version=version, explain=told)
     answer({"answers": [_plain(one) for one in found]}, as_json, printing.answers)
+
+
+def _asked(
+    collection: stillhash.Collection,
+    vector: str | None,
+    image: Path | None,
+    text: str | None,
+    like: str | None,
+    encoder: str | None,
+) -> Any:
+    """The features of what is looked for."""
+    if sum(given is not None for given in (vector, image, text, like)) != 1:
+        raise InvalidInput("one of --vector, --image, --text and --like is wanted")
+    if vector is not None:
+        return queries(vector, collection.dim)
+    if like is not None:
+        return collection.recall(ids_from(iter([like])))
+    eyes = room("images", "images").describer(collection, encoder)
+    if text is not None:
+        return eyes.text(text)[None]
+    assert image is not None
+    return eyes.image(room("encoders.pixels", "images").read_bytes(image), image.name)[None]
 
 
 @app.command(rich_help_panel=SEARCH)

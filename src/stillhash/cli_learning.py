@@ -67,6 +67,22 @@ def feedback(
 
 
 @app.command(rich_help_panel=LEARNING)
+def relabel(
+    path: At,
+    name: Annotated[str, typer.Argument(metavar="ID", help="An item.", show_default=False)],
+    labels: Annotated[str, typer.Argument(metavar="LABELS", help="'cat|dog'; '' for none.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Give an item other labels, and learn from them."""
+    told = [label.strip() for label in labels.split("|") if label.strip()]
+    with opened(path, write=True) as collection:
+        collection.relabel(ids_from(iter([name])), [told])
+        version = collection.flush()
+    line = f"{name} is labelled {', '.join(told) or 'nothing'}; version {version} is current"
+    answer({"id": name, "labels": told, "version": version}, as_json, sentence(line))
+
+
+@app.command(rich_help_panel=LEARNING)
 def flush(path: At, as_json: AsJson = False) -> None:
     """Learn the labelled items that wait for a full step."""
     with opened(path, write=True) as collection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,19 +11,12 @@ from rich.console import Console
 from rich.text import Text
 
 import stillhash
-from stillhash.errors import InvalidInput, MissingExtra
+from stillhash.cli_collection import room
+from stillhash.errors import InvalidInput, StillhashError
 
 app = typer.Typer()
 PORT = 8000
 OUTSIDE = 100.0  # requests a second of one client, if others than this machine can be one
-
-
-def room(name: str, extra: str = "server") -> Any:
-    """A module that needs an extra; only commands that use it load it."""
-    try:
-        return import_module(f"stillhash.{name}")
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
 
 
 @app.command(rich_help_panel="Collections: serving")
@@ -42,6 +34,10 @@ def serve(
         ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Search only; another process may write.")] = False,
+    encoder: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What describes images that are searched for, if not the collections' own."),
+    ] = None,
     images: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where the items' metadata 'image' are paths from.")
     ] = None,
@@ -62,7 +58,7 @@ def serve(
     log: Annotated[str, typer.Option(metavar="FORMAT", help="json, text or off; text on a terminal.")] = "",
 ) -> None:
     """Serve collections over HTTP: the API under /v1, and a page that shows them learn."""
-    server = room("server")
+    server = room("server", "server")
     named = {path.resolve().name: path for path in paths}
     if len(named) < len(paths):
         raise InvalidInput("two of the paths end in the same name, by which the server would know them")
@@ -88,10 +84,23 @@ def serve(
     try:
         for name, path in named.items():
             open_ones[name] = stillhash.open(path, read_only=read_only)
-        server.serve(open_ones, settings, announce)
+        server.serve(open_ones, settings, announce, _eyes(open_ones, encoder))
     finally:
         for collection in open_ones.values():
             collection.close()
+
+
+def _eyes(collections: dict[str, stillhash.Collection], encoder: str | None) -> dict[str, Any]:
+    """What describes images, for those collections that have an encoder; one that cannot be opened is said."""
+    found = {}
+    for name, collection in collections.items():
+        if encoder is not None or collection.encoder is not None:
+            try:
+                found[name] = room("images", "images").describer(collection, encoder)
+            except StillhashError as error:
+                told = f"{name} is served without image search: {error}"
+                Console(stderr=True).print(Text(told, style="yellow"), soft_wrap=True)
+    return found
 
 
 def _kind() -> str:

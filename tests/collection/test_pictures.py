@@ -122,3 +122,34 @@ def test_the_curve_of_quality_is_kept(tmp_path: Path) -> None:
             len(curve) == 5 and curve[0]["map"] == curve[0]["hamming"]
         )  # the first is asked before anything is learnt
         assert [point["version"] for point in curve] == [2, 3, 4, 5, 6] and curve[-1]["map"] > curve[-1]["hamming"]
+
+
+def test_other_labels_are_stored_and_learnt(collection: stillhash.Collection, tmp_path: Path) -> None:
+    collection.add(range(300, 700), X[300:], Y[300:])
+    version = collection.flush()
+    assert collection.relabel([3, 5], [["a", 7], []]) == 2
+    assert [item.labels for item in collection.get([3, 5]) if item] == [[7, "a"], []]
+    assert collection.stats()["lessons"] == 1  # a row without labels teaches nothing
+    assert collection.flush() == version + 1
+    collection.relabel([3], ["b"], learn=False)
+    assert collection.stats()["lessons"] == 0
+    with pytest.raises(InvalidInput, match="id is 'nobody'"):
+        collection.relabel([3, "nobody"], [["x"], ["y"]])
+    with pytest.raises(InvalidInput, match="labels has 2 rows"):
+        collection.relabel([3], [["x"], ["y"]])
+    (item,) = collection.get([3])
+    assert item is not None and item.labels == ["b"]
+
+
+def test_a_lesson_that_waits_is_given_anew_with_its_own_features(tmp_path: Path) -> None:
+    with (
+        stillhash.open(tmp_path / "a", 48, 32, init=(X[:300], Y[:300])) as told_late,
+        stillhash.open(tmp_path / "b", 48, 32, init=(X[:300], Y[:300])) as told_at_once,
+    ):
+        told_late.add([1, 2], X[:2], [["x"], ["y"]])
+        told_late.relabel([1], [["z"]])
+        told_at_once.add([2, 1], X[[1, 0]], [["y"], ["z"]])
+        assert told_late.flush() == told_at_once.flush()
+        asked = X[400:420]
+        ours, theirs = (c.search(asked, 2) for c in (told_late, told_at_once))
+        assert [[(h.id, h.score) for h in a.hits] for a in ours] == [[(h.id, h.score) for h in a.hits] for a in theirs]

@@ -29,10 +29,10 @@ def serving(template: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """Starts a server of a copy of the template, under the name c, with these settings."""
     with ExitStack() as stack:
 
-        def start(encode: Any = None, **settings: Any) -> Served:
+        def start(eyes: Any = None, **settings: Any) -> Served:
             path = copied(template, tmp_path / "served")
-            encoders = {} if encode is None else {"c": encode}
-            return stack.enter_context(served({"c": stillhash.open(path)}, Settings(**settings), encoders))
+            seeing = {} if eyes is None else {"c": eyes}
+            return stack.enter_context(served({"c": stillhash.open(path)}, Settings(**settings), seeing))
 
         yield start
 

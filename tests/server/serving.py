@@ -49,11 +49,9 @@ class Served:
 
 
 @contextmanager
-def served(
-    collections: dict[str, Collection], settings: Settings | None = None, encoders: Any = None
-) -> Iterator[Served]:
-    """Serves these collections; the server closes them when it ends."""
-    app = create_app(collections, settings, encoders)
+def served(collections: dict[str, Collection], settings: Settings | None = None, eyes: Any = None) -> Iterator[Served]:
+    """Serves these collections, and closes them."""
+    app = create_app(collections, settings, eyes)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, ws="none"))
@@ -72,3 +70,5 @@ def served(
         thread.join(PATIENCE)
         listening.close()
         assert not thread.is_alive(), "the server did not end"
+        for collection in collections.values():
+            collection.close()

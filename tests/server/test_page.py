@@ -171,7 +171,7 @@ def test_a_vector_may_be_given(shared: Served, form: str) -> None:
         (b"[1, 2]", "has 2 features"),
         (b"[NaN, 1, 1, 1, 1, 1, 1, 1]", "NaN"),
         (b"nonsense", "not a row of numbers"),
-        (DOT, "no image encoder"),
+        (DOT, "no encoder here"),
         (bytes(9 << 20), "at most"),
     ],
     ids=["nothing", "short", "not a number", "text", "image", "large"],
@@ -183,12 +183,15 @@ def test_what_cannot_be_taken_is_told_in_the_view(shared: Served, data: bytes, w
 
 
 def test_an_image_goes_through_the_encoder(serving: Callable[..., Served]) -> None:
-    def encoder(data: bytes) -> Any:
-        if data != DOT:
-            raise InvalidInput("this is no picture")
-        return np.ones(8, np.float32)
+    class Eyes:
+        has_text = False
 
-    server = serving(encoder)
+        def image(self, data: bytes) -> Any:
+            if data != DOT:
+                raise InvalidInput("this is no picture")
+            return np.ones(8, np.float32)
+
+    server = serving(Eyes())
     reply = give(server, DOT, name="<dot>.png")
     assert reply.status == 303
     page = server.ask("GET", reply.headers["location"])

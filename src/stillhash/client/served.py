@@ -152,6 +152,12 @@ class Client:
                     raise
                 time.sleep(min(LONGEST, max(error.retry_after, FIRST * 2**tries)) + random.uniform(0, FIRST))
 
+    def relabel(self, ids: Any, labels: Any, *, learn: bool = True) -> int:
+        """Gives items other labels, and learns from them unless `learn` is false; says how many."""
+        names = check_ids(ids)
+        told = {"ids": names, "labels": check_labels(labels, len(names)), "learn": bool(learn)}
+        return int(self._post("relabel", told, safe="unless kept")["count"])
+
     def delete(self, ids: Any) -> int:
         """Deletes these items, and says how many were there."""
         return int(self._post("delete", {"ids": check_ids(ids)})["count"])
@@ -182,11 +188,12 @@ class Client:
 
     # ---- search ----
 
-    def encode(self, image: bytes) -> Floats:
-        """The features (D,) of an image file's bytes, by the collection's own encoder: what to search for."""
-        if not isinstance(image, bytes) or not image:
-            raise WrongType(f"image is {type(image).__name__}; the bytes of an image file are wanted")
-        found = self._calls.call("POST", self._path("encode"), image, "image/*")["features"]
+    def encode(self, asked: bytes | str) -> Floats:
+        """The features (D,) of an image file's bytes, or of words, by the collection's encoder: what to search for."""
+        if not isinstance(asked, (bytes, str)) or not asked:
+            raise WrongType(f"asked is {asked!r}; the bytes of an image file, or words, are wanted")
+        data, kind = (asked.encode(), "text/plain") if isinstance(asked, str) else (asked, "image/*")
+        found = self._calls.call("POST", self._path("encode"), data, kind)["features"]
         return np.array(found[0], np.float32)
 
     def search(

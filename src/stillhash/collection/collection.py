@@ -82,6 +82,25 @@ class Collection(Reader):
         with self._changing, self._store.writing() as connection:
             return self._store.remove(connection, names)
 
+    def relabel(self, ids: Any, labels: Any, *, learn: bool = True) -> int:
+        """Gives items other labels, and learns from them unless `learn` is false; says how many.
+
+        Items whose features are not kept any more are learnt by features that stand for them, as `recall` has them.
+        What was learnt from their earlier labels stays.
+        """
+        names = check_ids(ids)
+        told = check_labels(labels, len(names))
+        with self._changing:
+            X = self.recall(names)
+            with self._teacher.writing() as connection:
+                rows = self._rows(connection, names).tolist()
+                self._store.relabel(connection, rows, told)
+                if learn:
+                    self._teacher.add_lessons(connection, rows, self._store.lessons_of(connection, rows, X), told)
+                    if self._store.fitted(connection):
+                        self._teacher.lessons(connection, self._store.settings["learn_rows"])
+        return len(names)
+
     # ---- learning ----
 
     def fit(self, features: Any = None, labels: Any = None) -> None:

@@ -208,6 +208,20 @@ class Store:
         X = np.frombuffer(b"".join(blob for _, blob in found), np.float32).reshape(len(found), self.settings["dim"])
         return np.array([row for row, _ in found], np.int64), X
 
+    def relabel(self, connection: sqlite3.Connection, rows: list[int], labels: list[list[Any]]) -> None:
+        each = zip(label_texts(labels), rows, strict=True)
+        connection.executemany("UPDATE items SET labels = ? WHERE row = ?", each)
+
+    def lessons_of(self, connection: sqlite3.Connection, rows: list[int], X: Floats) -> Floats:
+        """Takes lessons of these rows that wait out, to be given anew: their own features, or else these."""
+        found = X.copy()
+        for place, row in enumerate(rows):
+            there = connection.execute("SELECT features FROM lessons WHERE row = ?", [row]).fetchone()
+            if there is not None:
+                found[place] = np.frombuffer(there[0], np.float32)
+        connection.executemany("DELETE FROM lessons WHERE row = ?", ((row,) for row in rows))
+        return found
+
     def add_pictures(self, connection: sqlite3.Connection, rows: range, pictures: list[bytes | None]) -> None:
         given = ((row, data) for row, data in zip(rows, pictures, strict=True) if data is not None)
         connection.executemany("INSERT INTO pictures VALUES (?, ?)", given)

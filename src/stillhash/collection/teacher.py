@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -72,7 +72,7 @@ class Teacher:
         self.publish(connection, "fit", len(sample[0]))
         self.lessons(connection)
 
-    def add_lessons(self, connection: Connection, rows: range, X: Floats, labels: list[list[Any]]) -> None:
+    def add_lessons(self, connection: Connection, rows: Iterable[int], X: Floats, labels: list[list[Any]]) -> None:
         each = zip(rows, X, labels, label_texts(labels), strict=True)
         told = ((row, x.tobytes(), text) for row, x, named, text in each if named)
         connection.executemany("INSERT INTO lessons (row, features, labels) VALUES (?, ?, ?)", told)

@@ -1,13 +1,12 @@
-"""The demo with a page: scenes of digits stream into a durable collection, which learns while a visitor searches.
+"""The demo with a page: image files of digit scenes stream into a durable collection, which learns while a visitor
+searches.
 
-Each chunk is stored, then learnt, in one commit; the page shows how well it was answered before. When all scenes are
-there the page stays.
+Scenes are written as PNG files and go the way of any folder of images: the `classic` encoder, a thumbnail, labels. Each
+batch is stored and learnt, and the page shows how well it was answered before. When all are there the page stays.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import shutil
 import tempfile
 import threading
@@ -15,26 +14,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from rich.console import Console
 
 from stillhash.collection import Collection, open
-from stillhash.errors import Conflict, InvalidInput
+from stillhash.encoders import open_encoder
 from stillhash.experiments.demo import FIXED
-from stillhash.experiments.scenes import SIZE, Images, Scenes, describe, make_scenes
-from stillhash.numeric.checks import Floats, check_choice, check_integer
+from stillhash.experiments.scenes import make_scenes
+from stillhash.images import describer, index_folder
+from stillhash.numeric.checks import check_choice, check_integer
 from stillhash.server import Settings, serve
 
-NAME = "scenes"
+NAME, ENCODER = "scenes", "classic"
 FIRST = 500  # scenes that are there before the page is
 CHUNK = 250  # scenes of a step of learning
-INIT = 300  # that fix the hash functions; they are not learnt from
-PER_SECOND = 250  # scenes, so that the curve can be watched
-PIXELS = 20_000_000  # of an image that is uploaded
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+INIT = 300  # that fix the hash functions
+PER_SECOND = 250  # scenes at most, so that the curve can be watched
+SCALE = 4  # pixels of a file for one of a scene, whose digits are tiny
 
 
 def run(
@@ -50,21 +48,21 @@ def run(
     """Serves until it is interrupted; without a path the collection is gone afterwards."""
     check_integer(scenes, "scenes", 2000)
     check_choice(method, "method", FIXED)
-    with _folder(path) as folder:
+    with _folder(path) as folder, tempfile.TemporaryDirectory(prefix="stillhash-scenes-") as files:
+        encoder = open_encoder(ENCODER)
+        collection = open(
+            folder, bits=bits, method=method, encoder=encoder, init_rows=INIT, learn_rows=CHUNK, keep_versions=64
+        )
+        stream = Stream(collection, Path(files), scenes, seed, console)
         with console.status("Making the first scenes of digits"):
-            collection = open(folder, 128, bits, method=method, init_rows=INIT, learn_rows=CHUNK, keep_versions=64)
-            count = collection.count()
-            if not count:
-                count = put(collection, 0, FIRST, seed)
-        stream = Stream(collection, count, scenes, seed, console)
+            stream.put(FIRST)
 
         def begun(address: str) -> None:
             announce(address)
             stream.start()
 
-        settings = Settings(port=port)
         try:
-            serve({NAME: collection}, settings, begun, {NAME: described})
+            serve({NAME: collection}, Settings(port=port), begun, {NAME: describer(collection)})
         finally:
             stream.stop()
             collection.close()
@@ -83,30 +81,42 @@ def _folder(path: Path | None) -> Iterator[Path]:
 
 
 class Stream(threading.Thread):
-    """Scene after scene into the collection, at a pace that can be watched."""
+    """Scene after scene into the collection, at a pace that can be watched. Those that are there are passed over."""
 
-    def __init__(self, collection: Collection, done: int, scenes: int, seed: int, console: Console) -> None:
+    def __init__(self, collection: Collection, folder: Path, scenes: int, seed: int, console: Console) -> None:
         super().__init__(name="stream", daemon=True)
-        self.collection, self.done, self.scenes, self.seed, self.console = collection, done, scenes, seed, console
+        self.collection, self.folder, self.console = collection, folder, console
+        self.scenes, self.seed, self.done = scenes, seed, 0
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        began, first = time.monotonic(), self.done
-        self.console.print(f"{self.scenes:,} scenes of 1 to 4 digits stream in, {PER_SECOND} a second", highlight=False)
+        self.console.print(
+            f"{self.scenes:,} images of 1 to 4 digits stream in, {PER_SECOND} a second at most", highlight=False
+        )
         while self.done < self.scenes:
-            due = began + (self.done - first) / PER_SECOND
-            if self._stopped.wait(max(0.0, due - time.monotonic())):
+            began = time.monotonic()
+            count = self.put(min(CHUNK, self.scenes - self.done))
+            if self._stopped.wait(max(0.0, began + count / PER_SECOND - time.monotonic())):
                 return
-            self.done += self._put(min(CHUNK, self.scenes - self.done))
         self._tell()
 
-    def _put(self, count: int) -> int:
-        try:
-            return put(self.collection, self.done, count, self.seed)
-        except Conflict:
-            if self._stopped.is_set() or self.collection.get([self.done]) == [None]:
-                raise
-            return count  # they are there already
+    def put(self, count: int) -> int:
+        """The next so many scenes, as files that are then taken into the collection; how many were new."""
+        made = make_scenes(count, self.seed + self.done)
+        labels: dict[str, list[str]] = {}
+        for number, (image, shown) in enumerate(zip(made.images, made.labels, strict=True), self.done):
+            name = f"{number // 1000:03d}/{number:06d}.png"
+            labels[name] = [str(digit) for digit in np.flatnonzero(shown)]
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            picture = Image.fromarray(255 - image)  # ink on paper
+            picture.resize((picture.width * SCALE, picture.height * SCALE), Image.Resampling.BICUBIC).save(
+                self.folder / name
+            )
+        found = index_folder(self.folder, self.collection, ENCODER, labels.__getitem__, files=list(labels), workers=1)
+        for name in labels:
+            (self.folder / name).unlink()
+        self.done += count
+        return found.added
 
     def _tell(self) -> None:
         quality = self.collection.stats()["quality"]
@@ -122,36 +132,3 @@ class Stream(threading.Thread):
         self._stopped.set()
         if self.is_alive():
             self.join()
-
-
-def put(collection: Collection, start: int, count: int, seed: int) -> int:
-    """Adds scenes as items numbered from `start`, with their pictures."""
-    made = make_scenes(count, seed + start)
-    metadata: list[dict[str, Any]] = [{"image": picture(image), "digits": int(n)} for image, n in _counted(made)]
-    labels = [[int(name) for name in np.flatnonzero(row)] for row in made.labels]
-    return collection.add(range(start, start + count), made.features, labels, metadata)
-
-
-def _counted(made: Scenes) -> Iterator[tuple[Images, Any]]:
-    return zip(made.images, made.labels.sum(axis=1), strict=True)
-
-
-def picture(image: Images) -> str:
-    """A PNG as a data URI; ink on paper, as digits are written."""
-    file = io.BytesIO()
-    Image.fromarray(255 - image).save(file, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def described(data: bytes) -> Floats:
-    """The features (128,) of an uploaded image, shrunk to the size of a scene; dark on light, or light on dark."""
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > PIXELS:
-                raise InvalidInput(f"image has {image.width} x {image.height} pixels; at most {PIXELS:,} are taken")
-            grey = np.asarray(image.convert("L").resize((SIZE, SIZE), Image.Resampling.BOX))
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise InvalidInput(f"image cannot be read: {error}") from None
-    ink = 255 - grey if np.median(grey) > 127 else grey
-    features: Floats = describe(ink[None])[0]
-    return features

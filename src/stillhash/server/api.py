@@ -220,6 +220,16 @@ async def delete(request: Request, at: At) -> Response:
     return answered({"count": await at.write(lambda c: c.delete(told.ids))})
 
 
+@writing.post(
+    "/collections/{name}/relabel", response_model=wire.Count, tags=["items"], openapi_extra=takes(wire.Relabel)
+)
+async def relabel(request: Request, at: At) -> Response:
+    """Give items other labels, and learn from them."""
+    told = await said(request, wire.Relabel, at)
+    check_rows(told.ids, "ids", room(request).settings)
+    return answered({"count": await at.write(lambda c: c.relabel(told.ids, told.labels, learn=told.learn))})
+
+
 @reading.post("/collections/{name}/get", response_model=wire.Items, tags=["items"], openapi_extra=takes(wire.Names))
 async def get(request: Request, at: At) -> Response:
     """Items by their ids."""
@@ -268,13 +278,21 @@ async def count(at: At) -> Response:
     response_model=wire.Features,
     tags=["search"],
     openapi_extra={
-        "requestBody": {"required": True, "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}
+        "requestBody": {
+            "required": True,
+            "content": {
+                "image/*": {"schema": {"type": "string", "format": "binary"}},
+                "text/plain": {"schema": {"type": "string"}},
+            },
+        }
     },
 )
 async def encode(request: Request, at: At) -> Response:
-    """The features of an image, by the collection's own encoder: what to search for."""
+    """The features of an image, or of words where the encoder knows words: what to search for."""
     data = await wire.bytes_of(request, room(request).settings.most_image_bytes)
-    return answered({"features": [(await at.encoded(data)).tolist()]})
+    words = request.headers.get("content-type", "").startswith("text/plain")
+    asked = wire.words(data) if words else data
+    return answered({"features": [(await at.described(asked)).tolist()]})
 
 
 @reading.post(

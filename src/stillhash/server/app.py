@@ -15,7 +15,7 @@ from starlette.responses import Response
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, NotFound, StillhashError
 from stillhash.server import api, page
-from stillhash.server.desk import Desk, Encode
+from stillhash.server.desk import Describes, Desk
 from stillhash.server.gate import Gate
 from stillhash.server.metrics import Metrics
 from stillhash.server.settings import Settings
@@ -35,17 +35,17 @@ class NotAllowed(StillhashError):
 
 
 def create_app(
-    collections: dict[str, Collection], settings: Settings | None = None, encoders: Mapping[str, Encode] | None = None
+    collections: dict[str, Collection], settings: Settings | None = None, eyes: Mapping[str, Describes] | None = None
 ) -> FastAPI:
-    """An ASGI application that serves open collections by their names, and closes them when it ends.
+    """An ASGI application that serves open collections by their names. Whoever opened them closes them.
 
-    `encoders` make features of images for the collections of these names.
+    `eyes` make features of images and words for the collections of these names.
     """
     settings = settings or Settings()
     if not collections:
         raise InvalidInput("collections is empty; at least one is wanted")
     desks = {
-        name: Desk(name, collection, (encoders or {}).get(name), queue=settings.queue, timeout=settings.timeout)
+        name: Desk(name, collection, (eyes or {}).get(name), queue=settings.queue, timeout=settings.timeout)
         for name, collection in collections.items()
     }
     metrics = Metrics(desks)

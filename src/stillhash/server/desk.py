@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from stillhash.collection import Collection
 from stillhash.errors import Busy, InvalidInput
@@ -19,14 +19,22 @@ from stillhash.search.scan import usable_cores
 PAUSE = 0.02  # seconds between two looks of a patient write
 
 Found = TypeVar("Found")
-Encode = Callable[[bytes], Floats]  # the features (D,) of an image, in the space of the collection
+
+
+class Describes(Protocol):
+    """What makes features (D,) of images and words, in the space of a collection."""
+
+    has_text: bool
+
+    def image(self, data: bytes) -> Floats: ...
+    def text(self, words: str) -> Floats: ...
 
 
 class Desk:
     def __init__(
-        self, name: str, collection: Collection, encode: Encode | None = None, *, queue: int, timeout: float
+        self, name: str, collection: Collection, eyes: Describes | None = None, *, queue: int, timeout: float
     ) -> None:
-        self.name, self.collection, self.encode = name, collection, encode
+        self.name, self.collection, self.eyes = name, collection, eyes
         self.queue, self.timeout = queue, timeout
         self.waiting = 0  # writes that wait, or are being done
         self._readers = ThreadPoolExecutor(2 * usable_cores(), f"search {name}")
@@ -40,15 +48,15 @@ class Desk:
         except TimeoutError:
             raise Busy(f"no answer within {self.timeout:g} seconds; ask for less, or later") from None
 
-    async def encoded(self, data: bytes) -> Floats:
-        """The features (D,) of an image."""
-        encode = self.encode
-        if encode is None:
+    async def described(self, asked: bytes | str) -> Floats:
+        """The features (D,) of an image, or of words."""
+        eyes = self.eyes
+        if eyes is None:
             raise InvalidInput(
-                f"this collection takes vectors of {self.collection.dim} numbers; it has no image encoder, "
-                "so an image cannot be searched for"
+                f"this collection takes vectors of {self.collection.dim} numbers; it has no encoder here, "
+                "so images and words cannot be searched for"
             )
-        return await self.read(lambda _: encode(data))
+        return await self.read(lambda _: eyes.text(asked) if isinstance(asked, str) else eyes.image(asked))
 
     async def write(self, work: Callable[[Collection], Found], *, patient: bool = False) -> Found:
         """Does this after the writes before it. `patient` waits for its turn to wait, as a stream may."""
@@ -87,7 +95,6 @@ class Desk:
         less() if future.done() else future.add_done_callback(done)
 
     def close(self) -> None:
-        """Waits for what is being done, and closes the collection."""
+        """Waits for what is being done. Whoever opened the collection closes it."""
         self._writer.shutdown(cancel_futures=True)
         self._readers.shutdown(cancel_futures=True)
-        self.collection.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, FastAPI, Query, Request
@@ -104,13 +104,18 @@ async def search(
         if like or q:
             query = await _query(request, at, like, q)
             found = await _results(request, at, query, number(against, "against"))
-            return drawn(request, "search.html", name=at.name, dim=at.collection.dim, query=query, results=found)
+            return _view(request, at, query=query, results=found)
     except StillhashError as error:
-        return drawn(
-            request, "search.html", status=error.status, name=at.name, dim=at.collection.dim, wrong=error, typed=like
-        )
+        return _view(request, at, status=error.status, wrong=error, typed=like)
     starts = [(str(item.id), json.dumps(item.id), item.labels) for item in await at.read(lambda c: c.sample(STARTS))]
-    return drawn(request, "search.html", name=at.name, dim=at.collection.dim, starts=starts)
+    return _view(request, at, starts=starts)
+
+
+def _view(request: Request, at: Desk, *, status: int = 200, **shown: Any) -> Response:
+    """The search view, with what may be asked here."""
+    about = {"name": at.name, "dim": at.collection.dim, "sees": at.eyes is not None}
+    words = at.eyes is not None and at.eyes.has_text
+    return drawn(request, "search.html", status=status, **about, words=words, **shown)
 
 
 async def _query(request: Request, at: Desk, like: str, q: str) -> shown.Query:
@@ -141,12 +146,14 @@ async def ask(request: Request, at: At) -> Response:
         finally:
             await form.close()
     except StillhashError as error:
-        return drawn(request, "search.html", status=error.status, name=at.name, dim=at.collection.dim, wrong=error)
+        return _view(request, at, status=error.status, wrong=error)
     return RedirectResponse(f"/c/{quote(at.name)}?q={token}", 303)
 
 
 async def _given(request: Request, at: Desk, form: FormData) -> Given:
-    file, pasted = form.get("file"), text(form, "numbers")
+    file, pasted, words = form.get("file"), text(form, "numbers"), text(form, "words").strip()
+    if words:
+        return Given(await at.described(words), words, None)
     data, about = b"", ""
     if isinstance(file, UploadFile):
         data, about = await file.read(), file.filename or "a file"
@@ -154,7 +161,7 @@ async def _given(request: Request, at: Desk, form: FormData) -> Given:
     if not data.strip():
         raise InvalidInput("nothing was given; choose a file, or paste a list of numbers")
     kind = picture_kind(data)
-    vector = await at.encoded(data) if kind is not None else vector_in(data)
+    vector = await at.described(data) if kind is not None else vector_in(data)
     (checked,) = check_features(vector[None], "the vector", columns=at.collection.dim, whose="this collection")
     return Given(checked, about, None if kind is None else Picture(data, kind))
 
@@ -176,6 +183,21 @@ async def thumb(request: Request, at: At) -> Response:
     memory(request).press(at.name, query.name, item, Pressed(up == "1", version))
     found = await _results(request, at, query, against, before)
     return drawn(request, "results.html", name=at.name, query=query, results=found, learnt=version)
+
+
+@thumbing.post("/c/{name}/labels")
+async def teach(request: Request, at: At) -> Response:
+    """Gives an item the labels that a visitor says it has, and learns from them."""
+    form = await form_of(request)
+    named, told = text(form, "id"), text(form, "labels")
+
+    def learn(collection: Collection) -> tuple[shown.Query, int]:
+        item = shown.item_named(collection, named)
+        collection.relabel([item.id], [shown.labels_told(told, item.labels)])
+        return shown.query_like(collection, named), collection.flush()
+
+    query, version = await at.write(learn)
+    return drawn(request, "labels.html", name=at.name, query=query, taught=version)
 
 
 @looking.get("/c/{name}/explain")

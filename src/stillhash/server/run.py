@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -15,7 +16,7 @@ import uvicorn
 from stillhash.collection import Collection
 from stillhash.errors import StoreFailed
 from stillhash.server.app import create_app
-from stillhash.server.desk import Encode
+from stillhash.server.desk import Describes
 from stillhash.server.settings import Settings
 
 PATIENCE = 5  # seconds that requests get to end when the server is stopped
@@ -27,12 +28,12 @@ def serve(
     collections: dict[str, Collection],
     settings: Settings,
     begun: Callable[[str], None],
-    encoders: Mapping[str, Encode] | None = None,
+    eyes: Mapping[str, Describes] | None = None,
 ) -> None:
-    """Serves until it is interrupted, then closes the collections; `begun` is told the address once it listens."""
+    """Serves until it is interrupted; `begun` is told the address once it listens."""
     settings.check()
     with listening(settings.host, settings.port) as door:
-        app = create_app(collections, settings, encoders)
+        app = create_app(collections, settings, eyes)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -44,7 +45,8 @@ def serve(
         port = door.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         begun(f"http://{host}:{port}")
-        uvicorn.Server(config).run(sockets=[door])
+        with suppress(KeyboardInterrupt):  # which uvicorn raises again once all is ended
+            uvicorn.Server(config).run(sockets=[door])
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -87,6 +87,12 @@ def item_named(collection: Collection, told: str) -> Item:
     return item
 
 
+def labels_told(text: str, before: list[Any]) -> list[Any]:
+    """Labels as a visitor writes them, with commas between; a number that was one stays one."""
+    known = {str(label): label for label in before}
+    return [known.get(word, word) for word in dict.fromkeys(part.strip() for part in text.split(",")) if word]
+
+
 def query_like(collection: Collection, told: str) -> Query:
     item = item_named(collection, told)
     return Query(collection.recall([item.id])[0], json.dumps(item.id), item, str(item.id))

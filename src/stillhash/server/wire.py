@@ -86,6 +86,12 @@ class Names(Body):
     ids: Ids
 
 
+class Relabel(Body):
+    ids: Ids
+    labels: Labels
+    learn: StrictBool = True
+
+
 class Named(Body):
     id: Annotated[Id, Field(examples=["a"])]
 
@@ -342,6 +348,13 @@ async def bytes_of(request: Request, most: int) -> bytes:
     if not data:
         raise InvalidInput("the body is empty")
     return data
+
+
+def words(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the text is not UTF-8: {error}") from None
 
 
 def check_rows(value: Any, name: str, settings: Settings) -> None:

@@ -117,16 +117,15 @@ class Server:
 def served(path: Path) -> Iterator[Server]:
     """A server of its own process, once it says where it listens."""
     command = [sys.executable, "-m", "stillhash", "serve", str(path), "--port", "0", "--log", "off"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        found = ADDRESS.search(process.stdout.readline())
-        if found is None:
-            raise StillhashError("the server did not start")
-        yield Server(process, found[0])
-    finally:
-        process.terminate()
-        process.wait()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = ADDRESS.search(process.stdout.readline())
+            if found is None:
+                raise StillhashError("the server did not start")
+            yield Server(process, found[0])
+        finally:
+            process.terminate()
 
 
 def overhead(path: Path, url: str, repeats: int) -> dict[str, float]:

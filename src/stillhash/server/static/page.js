@@ -64,6 +64,40 @@
     among = false;
   });
 
+  // ---- an image, or a file with a vector, that is dropped or pasted anywhere ----
+
+  function give(file) {
+    const field = one("#file");
+    if (!file || !field) return;
+    const carrier = new DataTransfer();
+    carrier.items.add(file);
+    field.files = carrier.files;
+    field.form.requestSubmit();
+  }
+
+  const carries = (event) => one("#file") && [...(event.dataTransfer?.types ?? [])].includes("Files");
+  document.addEventListener("dragover", (event) => {
+    if (!carries(event)) return;
+    event.preventDefault();
+    document.body.classList.add("dropping");
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) document.body.classList.remove("dropping");
+  });
+  document.addEventListener("drop", (event) => {
+    document.body.classList.remove("dropping");
+    if (!carries(event)) return;
+    event.preventDefault();
+    give(event.dataTransfer.files[0]);
+  });
+  document.addEventListener("paste", (event) => {
+    const file = [...(event.clipboardData?.files ?? [])][0];
+    if (file) {
+      event.preventDefault();
+      give(file);
+    }
+  });
+
   // ---- keys ----
 
   const busy = () => one("#results")?.classList.contains("htmx-request");

@@ -1,0 +1,223 @@
+"""Pictures of coloured shapes on textured grounds: multi-label image files that need no download.
+
+A picture shows one to three objects, each of a shape and a colour, on a ground that is plain or has a texture; its
+labels are the shapes, the colours and the texture. Objects are turned, scaled and may overlap; hues wander, grounds
+have faint tints of any colour, scribbles lie behind and noise over all. So two pictures that share a label need not
+look alike, and there is something to learn.
+
+A picture follows from its seed and its number alone.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import csv
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from stillhash.numeric.checks import check_choice, check_integer
+
+COLOURS = {  # hue in degrees, saturation, brightness
+    "red": (0, 0.9, 0.85),
+    "orange": (28, 0.95, 0.95),
+    "yellow": (54, 0.9, 0.95),
+    "green": (120, 0.8, 0.65),
+    "cyan": (182, 0.8, 0.85),
+    "blue": (225, 0.85, 0.85),
+    "purple": (278, 0.7, 0.7),
+    "pink": (325, 0.5, 0.97),
+}
+FINE = 3  # drawn so many times larger, so that edges come out smooth
+NOISE = 9.0  # standard deviation, of a brightness from 0 to 255
+SCRIBBLES = 5  # at most
+FORMATS = {"JPEG": ".jpg", "PNG": ".png"}
+
+Points = list[tuple[float, float]]
+Colour = tuple[int, int, int]
+
+
+class Shapes(NamedTuple):
+    """What was written."""
+
+    files: list[Path]
+    labels: list[list[str]]
+
+
+def image(seed: int, n: int, size: int = 96) -> tuple[Image.Image, list[str]]:
+    """Picture number `n` of a seed, and its labels in alphabetical order."""
+    rng = np.random.default_rng([check_integer(seed, "seed", 0), check_integer(n, "n", 0)])
+    side = FINE * check_integer(size, "size", 16, 4096)
+    texture = str(rng.choice(list(TEXTURES)))
+    labels = set() if texture == "plain" else {texture}
+    canvas = Image.new("RGB", (side, side), _tint(rng))
+    draw = ImageDraw.Draw(canvas)
+    TEXTURES[texture](draw, rng, side)
+    _scribble(draw, rng, side)
+    for _ in range(int(rng.choice([1, 2, 3], p=[0.45, 0.35, 0.2]))):
+        shape, colour = str(rng.choice(list(OUTLINES))), str(rng.choice(list(COLOURS)))
+        _place(draw, rng, side, shape, colour)
+        labels |= {shape, colour}
+    small = canvas.resize((size, size), Image.Resampling.BOX)
+    noisy = np.asarray(small) + rng.normal(0, NOISE, (size, size, 3))
+    return Image.fromarray(noisy.clip(0, 255).round().astype(np.uint8)), sorted(labels)
+
+
+def write_shapes(folder: str | Path, count: int, seed: int, *, size: int = 96, fmt: str = "JPEG") -> Shapes:
+    """Writes pictures 0 to `count` - 1 of a seed, and `labels.csv`: the name of a file, its labels with | between."""
+    check_integer(count, "count", 1)
+    check_choice(fmt, "fmt", tuple(FORMATS))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files, labels = [], []
+    for n in range(count):
+        picture, named = image(seed, n, size)
+        path = folder / f"{n:06}{FORMATS[fmt]}"
+        picture.save(path, fmt, **({"quality": 85} if fmt == "JPEG" else {}))
+        files.append(path)
+        labels.append(named)
+    with (folder / "labels.csv").open("w", newline="") as table:
+        writer = csv.writer(table)
+        writer.writerow(["file", "labels"])
+        writer.writerows([path.name, "|".join(named)] for path, named in zip(files, labels, strict=True))
+    return Shapes(files, labels)
+
+
+# ---- objects ----
+
+
+def _place(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int, shape: str, colour: str) -> None:
+    """An object, turned and scaled, anywhere it is seen whole."""
+    radius = side * rng.uniform(0.11, 0.24)
+    x, y = rng.uniform(radius, side - radius, 2)
+    angle = rng.uniform(0, 2 * math.pi)
+    stretch = rng.uniform(0.8, 1.0)
+    turned: Points = []
+    for across, down in OUTLINES[shape]():
+        a, b = across * radius, down * radius * stretch
+        turned.append((x + a * math.cos(angle) - b * math.sin(angle), y + a * math.sin(angle) + b * math.cos(angle)))
+    draw.polygon(turned, fill=_shade(rng, colour))
+
+
+def _star(points: int, inner: float, first: float = 0.0) -> Points:
+    """A star; a regular polygon where `inner` lies on its sides."""
+    radii = [1.0, inner] * points
+    return [
+        (radius * math.cos(first + math.pi * at / points), radius * math.sin(first + math.pi * at / points))
+        for at, radius in enumerate(radii)
+    ]
+
+
+def _regular(points: int) -> Points:
+    return _star(points, math.cos(math.pi / points))
+
+
+def _ring() -> Points:
+    """Round and back on the inside: one outline with a hole."""
+    outer = [(math.cos(turn), math.sin(turn)) for turn in np.linspace(0, 2 * math.pi, 61)]
+    return outer + [(0.55 * x, 0.55 * y) for x, y in reversed(outer)]
+
+
+def _cross() -> Points:
+    arm = 0.32
+    quarter = [(1.0, -arm), (1.0, arm), (arm, arm)]
+    points = list(quarter)
+    for _ in range(3):
+        quarter = [(-y, x) for x, y in quarter]
+        points += quarter
+    return points
+
+
+def _crescent() -> Points:
+    outer = [(math.cos(turn), math.sin(turn)) for turn in np.linspace(0.5, 2 * math.pi - 0.5, 50)]
+    inner = [
+        (0.45 + 0.72 * math.cos(turn), 0.72 * math.sin(turn)) for turn in np.linspace(0.72, 2 * math.pi - 0.72, 50)
+    ]
+    return outer + inner[::-1]
+
+
+OUTLINES: dict[str, Callable[[], Points]] = {
+    "circle": lambda: _regular(60),
+    "square": lambda: _regular(4),
+    "triangle": lambda: _regular(3),
+    "star": lambda: _star(5, 0.42),
+    "ring": _ring,
+    "cross": _cross,
+    "crescent": _crescent,
+    "bar": lambda: [(1.0, -0.2), (1.0, 0.2), (-1.0, 0.2), (-1.0, -0.2)],
+}
+
+
+# ---- grounds ----
+
+
+def _shade(rng: np.random.Generator, colour: str) -> Colour:
+    """A colour as it looks today: hue, saturation and light all wander a little."""
+    hue, saturation, value = COLOURS[colour]
+    return _rgb(hue + rng.normal(0, 5), saturation * rng.uniform(0.75, 1.05), value * rng.uniform(0.75, 1.05))
+
+
+def _tint(rng: np.random.Generator, value: float | None = None) -> Colour:
+    """Faint, of any hue: what a ground may look like."""
+    light = rng.uniform(0.25, 0.95) if value is None else value
+    return _rgb(rng.uniform(0, 360), rng.uniform(0, 0.3), light)
+
+
+def _rgb(hue: float, saturation: float, value: float) -> Colour:
+    red, green, blue = colorsys.hsv_to_rgb(hue / 360 % 1, min(1.0, saturation), min(1.0, value))
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _scribble(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
+    """Thin lines of any colour, which no label tells of."""
+    for _ in range(int(rng.integers(0, SCRIBBLES + 1))):
+        points = [(float(x), float(y)) for x, y in rng.uniform(0, side, (3, 2))]
+        draw.line(points, fill=_rgb(*rng.uniform((0, 0, 0), (360, 1, 1))), width=int(side * rng.uniform(0.005, 0.02)))
+
+
+def _plain(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
+    """Nothing."""
+
+
+def _stripes(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
+    step, angle, fill = side * rng.uniform(0.06, 0.16), rng.uniform(0, math.pi), _tint(rng)
+    across, along = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
+    for at in np.arange(-side, side, step):
+        x, y = side / 2 + at * across[0], side / 2 + at * across[1]
+        ends = [(x + way * side * along[0], y + way * side * along[1]) for way in (-1, 1)]
+        draw.line(ends, fill=fill, width=max(1, int(step / 2)))
+
+
+def _dots(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
+    step, fill = side * rng.uniform(0.08, 0.16), _tint(rng)
+    radius = step * rng.uniform(0.2, 0.32)
+    for row, y in enumerate(np.arange(-step * rng.random(), side + step, step)):
+        for x in np.arange(-step * rng.random() if row == 0 else -step * (row % 2) / 2, side + step, step):
+            draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=fill)
+
+
+def _checks(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
+    step, fill = side * rng.uniform(0.06, 0.16), _tint(rng)
+    for row in range(math.ceil(side / step)):
+        for column in range(row % 2, math.ceil(side / step), 2):
+            draw.rectangle((column * step, row * step, (column + 1) * step, (row + 1) * step), fill=fill)
+
+
+def _specks(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
+    """Coarse noise: specks of two tints, anywhere."""
+    fills = _tint(rng), _tint(rng)
+    for x, y, width in rng.uniform((0, 0, 0.01), (1, 1, 0.04), (350, 3)) * side:
+        draw.rectangle((x, y, x + width, y + width), fill=fills[int(x + y) % 2])
+
+
+TEXTURES: dict[str, Callable[[ImageDraw.ImageDraw, np.random.Generator, int], None]] = {
+    "plain": _plain,
+    "stripes": _stripes,
+    "dots": _dots,
+    "checks": _checks,
+    "specks": _specks,
+}

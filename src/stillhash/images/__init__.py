@@ -1,0 +1,9 @@
+"""Folders of images as collections: files in, items with labels and thumbnails out, and queries that are images."""
+
+from __future__ import annotations
+
+from stillhash.images.describing import Describer, describer
+from stillhash.images.indexing import Indexed, index_folder
+from stillhash.images.labelling import labels_from
+
+__all__ = ["Describer", "Indexed", "describer", "index_folder", "labels_from"]

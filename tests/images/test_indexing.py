@@ -1,0 +1,149 @@
+"""Folders of images into collections, and queries that are images."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import stillhash
+from stillhash.encoders import open_encoder
+from stillhash.errors import Conflict, InvalidInput
+from stillhash.experiments.shapes import write_shapes
+from stillhash.images import describer, index_folder, labels_from
+from stillhash.images.bridging import bridge_images
+from stillhash.images.indexing import image_files
+from tests.encoders.models import write_model
+
+COUNT = 330
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("shapes")
+    write_shapes(made, COUNT, 0, size=32)
+    (made / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    (made / ".hidden.jpg").write_bytes(b"x")
+    (made / "notes.md").write_text("x")
+    return made
+
+
+def new(path: Path) -> stillhash.Collection:
+    return stillhash.open(path, encoder=open_encoder("classic"), init_rows=300, learn_rows=100)
+
+
+def index(folder: Path, collection: stillhash.Collection, **more: Any) -> Any:
+    return index_folder(folder, collection, "classic", labels_from(folder), workers=1, **more)
+
+
+def test_a_folder_becomes_items_with_labels_and_thumbnails(folder: Path, tmp_path: Path) -> None:
+    with new(tmp_path / "c") as collection:
+        heard: list[int] = []
+        done = index(folder, collection, progress=lambda told: heard.append(told.added))
+        assert (done.files, done.added, done.changed, done.skipped) == (COUNT + 1, COUNT, 0, 0)
+        assert list(done.broken) == ["broken.png"] and heard == sorted(heard) and heard[-1] == COUNT
+        assert collection.count() == COUNT == done.labelled
+        (item,) = collection.get(["000003.jpg"])
+        assert item is not None and item.labels == labels_from(folder)("000003.jpg")
+        assert item.metadata is not None and item.metadata["width"] == 32
+        picture = collection.picture("000003.jpg")
+        assert picture is not None and Image.open(io.BytesIO(picture)).size == (32, 32)
+
+
+def test_a_second_run_takes_only_what_is_new_or_changed(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "images"
+    copy.mkdir()
+    for name in ("000000.jpg", "000001.jpg", "labels.csv"):
+        (copy / name).write_bytes((folder / name).read_bytes())
+    with new(tmp_path / "c") as collection:
+        assert index(copy, collection).added == 2
+        (copy / "000001.jpg").write_bytes((folder / "000005.jpg").read_bytes())
+        (copy / "sub").mkdir()
+        (copy / "sub" / "000002.jpg").write_bytes((folder / "000002.jpg").read_bytes())
+        done = index(copy, collection)
+        assert (done.added, done.changed, done.skipped) == (1, 1, 1) and collection.count() == 3
+        assert index(copy, collection).skipped == 3
+        (found,) = collection.get(["sub/000002.jpg"])
+        assert found is not None and found.labels  # by its name, which the table has
+
+
+def test_names_that_cannot_be_ids_are_told(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    odd = os.fsdecode(os.fsencode(tmp_path / "images") + b"/bad\xff.jpg")
+    Path(odd).write_bytes((folder / "000000.jpg").read_bytes())
+    with new(tmp_path / "c") as collection:
+        done = index(tmp_path / "images", collection)
+        assert collection.count() == 0 and len(done.broken) == 1 and "can be no id" in next(iter(done.broken.values()))
+
+
+def test_an_image_finds_itself_and_its_like(folder: Path, tmp_path: Path) -> None:
+    with new(tmp_path / "c") as collection:
+        index(folder, collection)
+        collection.flush()
+        eyes = describer(collection)
+        data = (folder / "000007.jpg").read_bytes()
+        answer = collection.search(eyes.image(data), 5, version=0)
+        assert answer.hits[0].id == "000007.jpg" and answer.hits[0].score == collection.bits
+        with pytest.raises(InvalidInput, match="no text tower"):
+            eyes.text("a red circle")
+        with pytest.raises(InvalidInput, match="cannot be decoded"):
+            eyes.image(b"no image")
+
+
+def test_only_the_collections_own_encoder_or_a_bridged_one_may_describe(folder: Path, tmp_path: Path) -> None:
+    other = f"onnx:{write_model(tmp_path / 'm.onnx', size=[16, 16])}"
+    with new(tmp_path / "c") as collection:
+        index(folder, collection)
+        collection.flush()
+        with pytest.raises(Conflict, match="bridge fits one to the other"):
+            describer(collection, other)
+        told = bridge_images(collection, other, folder, 100, workers=1)
+        assert told["pairs"] >= 90
+        found = describer(collection, other).image((folder / "000007.jpg").read_bytes())
+        assert found.shape == (collection.dim,) and np.isfinite(found).all()
+    with stillhash.open(tmp_path / "v", 4) as vectors, pytest.raises(InvalidInput, match="ready vectors"):
+        describer(vectors)
+
+
+def test_only_images_are_looked_for(folder: Path, tmp_path: Path) -> None:
+    assert len(image_files(folder)) == COUNT + 1
+    with pytest.raises(InvalidInput, match="folder that exists"):
+        image_files(tmp_path / "no")
+
+
+def stillhash_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stillhash", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_the_command_line_indexes_searches_and_relabels(folder: Path, tmp_path: Path) -> None:
+    done = stillhash_cli("index", str(folder), "c", "--bits", "32", "--workers", "1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["added"] == COUNT and told["fitted"] and list(told["broken"]) == ["broken.png"]
+    again = stillhash_cli("index", str(folder), "c", cwd=tmp_path)
+    assert f"{COUNT} were there" in again.stdout and "broken.png" in again.stdout
+    image = str(folder / "000009.jpg")
+    found = stillhash_cli("search", "c", "--image", image, "-k", "3", "--version", "0", "--json", cwd=tmp_path)
+    assert json.loads(found.stdout)["answers"][0]["hits"][0]["id"] == "000009.jpg", found.stderr
+    like = stillhash_cli("search", "c", "--like", "000009.jpg", "-k", "1", "--version", "0", "--json", cwd=tmp_path)
+    assert json.loads(like.stdout)["answers"][0]["hits"][0]["id"] == "000009.jpg"
+    named = stillhash_cli("relabel", "c", "000009.jpg", "mine|yours", "--json", cwd=tmp_path)
+    assert json.loads(named.stdout)["labels"] == ["mine", "yours"], named.stderr
+    got = stillhash_cli("get", "c", "000009.jpg", "--json", cwd=tmp_path)
+    assert json.loads(got.stdout)["items"][0]["labels"] == ["mine", "yours"]
+    for wrong in (
+        ["search", "c"],
+        ["search", "c", "--image", image, "--like", "x"],
+        ["index", "nowhere", "c"],
+    ):
+        assert stillhash_cli(*wrong, cwd=tmp_path).returncode == 2
+    assert "no text tower" in stillhash_cli("search", "c", "--text", "red", cwd=tmp_path).stderr
