@@ -44,13 +44,14 @@ def test_benches_print_json(name: str, tmp_path: Path) -> None:
 
 
 def test_the_demo_runs_from_the_command_line(tmp_path: Path) -> None:
-    done = stillhash("demo", "--scenes", "2000", "--bits", "32", "--json", cwd=tmp_path)
+    done = stillhash("demo", "--no-serve", "--scenes", "2000", "--bits", "32", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["codes_unchanged"]
     assert (tmp_path / "stillhash-demo.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_our_errors_are_one_line_with_their_exit_code(tmp_path: Path) -> None:
-    done = stillhash("demo", "--scenes", "2000", "--plot", str(tmp_path / "no" / "such.png"))
+    done = stillhash("demo", "--no-serve", "--scenes", "2000", "--plot", str(tmp_path / "no" / "such.png"))
     assert done.returncode == 2 and "InvalidInput" in done.stderr and "Traceback" not in done.stderr
     assert stillhash("demo", "--scenes", "5").returncode == 2
+    assert stillhash("demo", "--json").returncode == 2  # a page is no result

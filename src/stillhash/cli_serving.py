@@ -47,8 +47,7 @@ def serve(
         typer.Option(
             min=0,
             metavar="N",
-            help=f"Requests a second of a client; 0 is no limit.  [default: {OUTSIDE:g} "
-            "if others than this machine can be one, else 0]",
+            help=f"Requests a second of a client, 0 for no limit: {OUTSIDE:g} where other machines can be one, else 0.",
             show_default=False,
         ),
     ] = None,

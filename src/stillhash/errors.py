@@ -40,7 +40,7 @@ class Conflict(StillhashError, ValueError):
 class BadState(StillhashError, ValueError):
     """Saved state that cannot be read: damaged, of another class or of an unknown format version."""
 
-    status = 422
+    status = 500
     exit_code = 5
 
 

@@ -17,6 +17,9 @@ import pytest
 
 import stillhash
 from stillhash import Collection
+from stillhash.encoders import open_encoder
+from stillhash.experiments.shapes import write_shapes
+from stillhash.images import describer, index_folder, labels_from
 from stillhash.server import Keys, Settings
 from tests.server.serving import Served, served
 from tests.toys import toy
@@ -93,7 +96,7 @@ def collection_of(server: Served) -> Collection:
 
 def order(page: Any, side: str = "now") -> list[str]:
     """The items of a column, best first."""
-    names: list[str] = page.locator(f".{side} .card .id").all_text_contents()
+    names: list[str] = page.locator(f".{side} .card .id bdi").all_text_contents()
     return names
 
 
@@ -142,6 +145,48 @@ def test_a_vector_is_uploaded_or_pasted(server: Served, visit: Callable[..., Any
     assert "2 features" in page.locator(".state.wrong").text_content()
 
 
+DROP = """async (bytes) => {
+  const carrier = new DataTransfer();
+  carrier.items.add(new File([new Uint8Array(bytes)], "dropped.png", {type: "image/png"}));
+  const event = (kind) => new DragEvent(kind, {dataTransfer: carrier, bubbles: true, cancelable: true});
+  document.body.dispatchEvent(event("dragover"));
+  document.body.dispatchEvent(event("drop"));
+}"""
+PASTE = """async (bytes) => {
+  const carrier = new DataTransfer();
+  carrier.items.add(new File([new Uint8Array(bytes)], "pasted.png", {type: "image/png"}));
+  document.body.dispatchEvent(new ClipboardEvent("paste", {clipboardData: carrier, bubbles: true, cancelable: true}));
+}"""
+
+
+def test_an_image_is_dropped_or_pasted(visit: Callable[..., Any], tmp_path: Path) -> None:
+    write_shapes(tmp_path / "images", 320, 0, size=32, fmt="PNG")
+    encoder = open_encoder("classic")
+    collection = stillhash.open(tmp_path / "c", encoder=encoder, init_rows=300)
+    index_folder(tmp_path / "images", collection, "classic", labels_from(tmp_path / "images"), workers=1)
+    data = list((tmp_path / "images" / "000007.png").read_bytes())
+    with served({"c": collection}, eyes={"c": describer(collection)}) as server:
+        for what, name in ((DROP, "dropped.png"), (PASTE, "pasted.png")):
+            page = visit(f"{server.url}/c/c")
+            page.evaluate(what, data)
+            page.wait_for_url("**q=**")
+            assert page.locator(".query h2").text_content() == name
+            assert order(page, "then")[0] == "000007.png"
+        page.evaluate(DROP, [1, 2, 3])
+        page.locator(".state.wrong").wait_for()
+
+
+def test_labels_are_edited_and_learnt(server: Served, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    page.get_by_text("edit", exact=True).click()
+    page.locator("#as").fill("label 3, mine, <b>")
+    page.get_by_role("button", name="Save labels").click()
+    page.locator(".labels [role=status]", has_text="Learnt as version").wait_for()
+    assert page.locator(".labels .chips li").all_text_contents() == ["<b>", "label 3", "mine"]
+    (item,) = collection_of(server).get([77])
+    assert item is not None and item.labels == ["<b>", "label 3", "mine"]
+
+
 def test_a_thumb_changes_the_ranking_soon(server: Served, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     before = order(page)
@@ -174,7 +219,7 @@ def test_an_explanation_opens_and_closes(server: Served, visit: Callable[..., An
 
 def test_keys_do_all_of_it(server: Served, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
-    focus = "document.activeElement.closest('.card')?.querySelector('.id').textContent"
+    focus = "document.activeElement.closest('.card')?.querySelector('.id bdi').textContent"
     page.keyboard.press("ArrowRight")
     assert page.evaluate(focus) == order(page)[0]
     page.keyboard.press("ArrowRight")

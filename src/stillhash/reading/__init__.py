@@ -97,7 +97,7 @@ def queries(text: str, dim: int) -> Features:
     path = Path(text)
     if not text.lstrip().startswith("["):
         if text != "-" and path.suffix.lower() != ".json":
-            return all_features(path, dim)
+            return one[None] if (one := _single(path, dim)) is not None else all_features(path, dim)
         with readable(path):
             text = "".join(line for _, line, _ in lines_of(path))
     found: list[Any] = []
@@ -108,6 +108,15 @@ def queries(text: str, dim: int) -> Features:
     if not found:
         raise InvalidInput("vector: there is nothing; a JSON array of numbers, or an array of such arrays, is wanted")
     return np.stack([_vector(one, dim, f"vector {number}") for number, one in enumerate(found)])
+
+
+def _single(path: Path, dim: int) -> NDArray[Any] | None:
+    """The one vector that a .npy file holds, if it does."""
+    if path.suffix.lower() != ".npy":
+        return None
+    with readable(path):
+        array = array_of(path)
+    return _vector(array, dim, path.name) if array.ndim == 1 else None
 
 
 def _first_array(text: str) -> tuple[list[Any], int]:

@@ -55,10 +55,10 @@ def keys_from(file: Path | None, environment: Mapping[str, str] = os.environ) ->
         for role in ("read", "write")
     }
     for number, line in _lines(file):
-        role, _, key = line.partition(" ")
-        if role not in found or not key.strip():
+        role, *given = line.split()
+        if role not in found or len(given) != 1:
             raise InvalidInput(f"{file}, line {number}: 'read KEY' or 'write KEY' is wanted")
-        found[role].append(key.strip())
+        found[role] += given
     for key in found["read"] + found["write"]:
         if len(key) < LEAST or not key.isascii() or not key.isprintable():
             raise InvalidInput(f"a key has {len(key)} characters; at least {LEAST} of plain ASCII are wanted")

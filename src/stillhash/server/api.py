@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, Response
 
 from stillhash.collection import Collection
-from stillhash.errors import InvalidInput, NotFound, StillhashError, TooLarge
+from stillhash.errors import Denied, InvalidInput, NotFound, StillhashError, TooLarge
 from stillhash.server import wire
 from stillhash.server.access import Role
 from stillhash.server.desk import Desk
@@ -75,6 +75,7 @@ def may(role: Role) -> Any:
 
 
 At = Annotated[Desk, Depends(desk)]
+public = APIRouter(prefix="/v1", responses={status: ERRORS[status] for status in (403, 429, 503)})
 reading = APIRouter(prefix="/v1", dependencies=[may("read")], responses=ERRORS)
 writing = APIRouter(prefix="/v1", dependencies=[may("write")], responses=ERRORS)
 
@@ -96,10 +97,16 @@ async def said(request: Request, kind: type[wire.Some], at: Desk) -> wire.Some:
 # ---- the server ----
 
 
-@reading.get("/health", response_model=wire.Health, tags=["server"])
-async def health(request: Request) -> Response:
-    """Whether the server can answer, and how many items each collection has."""
+@public.get("/health", response_model=wire.Health, tags=["server"])
+async def health(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)] = None
+) -> Response:
+    """Whether the server can answer, which anybody may ask; with a key, how many items each collection has."""
     counts = {name: await at.read(Collection.count) for name, at in room(request).desks.items()}
+    try:
+        room(request).settings.keys.check(given.credentials if given else None, "read")
+    except Denied:
+        counts = {}
     return answered({"status": "ok", "stillhash": wire.VERSION, "collections": counts})
 
 

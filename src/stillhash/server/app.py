@@ -72,8 +72,8 @@ def create_app(
         },
     )
     app.state.room = api.Room(desks, settings, metrics)
-    app.include_router(api.reading)
-    app.include_router(api.writing)
+    for router in (api.public, api.reading, api.writing):
+        app.include_router(router)
     page.install(app)
     app.add_middleware(Gate, settings=settings, metrics=metrics)
     return app

@@ -87,6 +87,7 @@ class Gate:
         self.metrics.asked(scope["method"], path, status, seconds)
         about: dict[str, Any] = {
             "request_id": scope["state"]["request_id"],
+            "client": scope["client"][0] if scope.get("client") else None,
             "method": scope["method"],
             "path": scope["path"],
             "status": status,

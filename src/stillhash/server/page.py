@@ -182,7 +182,8 @@ async def thumb(request: Request, at: At) -> Response:
     before, item, version = await at.write(learn)
     memory(request).press(at.name, query.name, item, Pressed(up == "1", version))
     found = await _results(request, at, query, against, before)
-    return drawn(request, "results.html", name=at.name, query=query, results=found, learnt=version)
+    gone = "" if any(card.name == item for card in found.now.cards) else json.loads(item)
+    return drawn(request, "results.html", name=at.name, query=query, results=found, learnt=version, gone=gone)
 
 
 @thumbing.post("/c/{name}/labels")

@@ -50,14 +50,14 @@ async def learning(request: Request, at: At) -> Response:
 
 
 @looking.get("/c/{name}/versions")
-async def versions(request: Request, at: At) -> Response:
-    """The table of versions."""
-    return await _versions(request, at)
+async def versions(request: Request, at: At, all: str = "") -> Response:
+    """The table of versions: the latest, or all."""
+    return await _versions(request, at, all=all)
 
 
-async def _versions(request: Request, at: Desk, said: str = "") -> Response:
+async def _versions(request: Request, at: Desk, said: str = "", all: str = "") -> Response:
     kept = await at.read(Collection.versions)
-    return drawn(request, "versions.html", name=at.name, versions=kept[::-1], said=said)
+    return drawn(request, "versions.html", name=at.name, versions=kept[::-1], said=said, all=all)
 
 
 @changing.post("/c/{name}/rollback")

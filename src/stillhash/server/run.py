@@ -14,7 +14,7 @@ from typing import Literal
 import uvicorn
 
 from stillhash.collection import Collection
-from stillhash.errors import StoreFailed
+from stillhash.errors import Conflict
 from stillhash.server.app import create_app
 from stillhash.server.desk import Describes
 from stillhash.server.settings import Settings
@@ -22,6 +22,8 @@ from stillhash.server.settings import Settings
 PATIENCE = 5  # seconds that requests get to end when the server is stopped
 
 Format = Literal["json", "text"]
+
+log = logging.getLogger("stillhash.server")
 
 
 def serve(
@@ -44,9 +46,12 @@ def serve(
         )
         port = door.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        begun(f"http://{host}:{port}")
+        address = f"http://{host}:{port}"
+        log.info("listening", extra={"about": {"address": address, "collections": list(collections)}})
+        begun(address)
         with suppress(KeyboardInterrupt):  # which uvicorn raises again once all is ended
             uvicorn.Server(config).run(sockets=[door])
+        log.info("stopped")
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -57,7 +62,7 @@ def listening(host: str, port: int) -> socket.socket:
         door.bind(address)
         door.listen(2048)
     except OSError as error:
-        raise StoreFailed(f"port is {port}; {host} cannot be listened on there: {error}") from None
+        raise Conflict(f"port is {port}; {host} cannot be listened on there: {error}") from None
     return door
 
 

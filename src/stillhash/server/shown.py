@@ -163,7 +163,7 @@ def worded(score: float, answer: Answer, bits: int) -> str:
     """A score; where it counts bits, as the distance it stands for."""
     if answer.version == 0 and not answer.ranking.startswith("cosine"):
         return f"distance {round((bits - score) / 2)}"
-    return f"score {score:.3g}"
+    return f"score {score:.4g}"
 
 
 class Why(NamedTuple):
