@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native/*)
 
-.PHONY: demo test lint types contracts tests bench clean
+.PHONY: demo test lint types contracts tests chromium bench clean
 
-demo: $(VENV)/.installed
-	$(BIN)/stillhash demo
+# Needs less than the tests do, and is set up sooner.
+demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
+	$(BIN)/stillhash demo $(ARGS)
 
 test: lint types contracts tests
 
@@ -21,8 +22,15 @@ types: $(VENV)/.installed
 contracts: $(VENV)/.installed
 	$(BIN)/lint-imports
 
-tests: $(VENV)/.installed
+tests: $(VENV)/.installed chromium
 	$(BIN)/pytest
+
+# For the tests of the page, which are skipped without it.
+chromium:
+	@command -v chromium >/dev/null || \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
+		echo "chromium is not here: tests of the page in a browser are skipped (Debian: apt-get install chromium)"
 
 bench: $(VENV)/.installed
 	$(BIN)/stillhash bench learn
@@ -33,13 +41,15 @@ bench: $(VENV)/.installed
 	$(BIN)/stillhash bench serve
 
 # Editable, so only changes to the build itself ask for a new install.
-$(VENV)/.installed: $(SOURCES)
+$(VENV)/.demo: EXTRA := demo
+$(VENV)/.installed: EXTRA := dev
+$(VENV)/.demo $(VENV)/.installed: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "stillhash needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { echo "stillhash needs a C++ compiler (Debian: apt-get install g++)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRA)]'
 	touch $@
 
 clean:
