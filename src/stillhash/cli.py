@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 import stillhash
-from stillhash import cli_collection, cli_images, cli_learning, cli_serving
+from stillhash import cli_cluster, cli_collection, cli_images, cli_learning, cli_serving
 from stillhash.cli_serving import PORT
 from stillhash.errors import InvalidInput, MissingExtra, StillhashError
 from stillhash.printing import AsJson, answer, pairs
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 for part in (cli_collection, cli_images, cli_learning, cli_serving):
     app.registered_commands += part.app.registered_commands
+app.add_typer(cli_cluster.app, name="cluster")
 bench = typer.Typer(help="Measure speed, as ratios between contenders in one run.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 experiment = typer.Typer(help="Run the paper's experiments, and make its tables and figures.", no_args_is_help=True)

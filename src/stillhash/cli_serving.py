@@ -42,6 +42,11 @@ def serve(
         Path | None, typer.Option(metavar="FOLDER", help="Where the items' metadata 'image' are paths from.")
     ] = None,
     snapshots: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where snapshots may be made.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Ray cluster that holds the codes: see 'stillhash cluster'.")
+    ] = None,
+    shards: Annotated[int, typer.Option(min=1, help="With --cluster: parts that the codes are cut into.")] = 4,
+    replicas: Annotated[int, typer.Option(min=1, help="With --cluster: how often each part is held.")] = 1,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -81,12 +86,23 @@ def serve(
     server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else _kind())
     open_ones: dict[str, stillhash.Collection] = {}
     try:
+        crews = _crews(named, cluster, shards, replicas) if cluster is not None else {}
         for name, path in named.items():
-            open_ones[name] = stillhash.open(path, read_only=read_only)
-        server.serve(open_ones, settings, announce, _eyes(open_ones, encoder))
+            searcher = {"searcher": crews[name]} if name in crews else {}
+            open_ones[name] = stillhash.open(path, read_only=read_only, **searcher)
+        server.serve(open_ones, settings, announce, _eyes(open_ones, encoder), crews)
     finally:
         for collection in open_ones.values():
             collection.close()
+
+
+def _crews(named: dict[str, Path], address: str, shards: int, replicas: int) -> dict[str, Any]:
+    """What spreads the codes of each collection over a cluster; pieces of it lie beside the collection's folder."""
+    spreading = room("cluster", "cluster").Spreading
+    return {
+        name: spreading(path.resolve().with_name(f"{name}.shards"), shards, replicas, address=address)
+        for name, path in named.items()
+    }
 
 
 def _eyes(collections: dict[str, stillhash.Collection], encoder: str | None) -> dict[str, Any]:

@@ -65,6 +65,8 @@ def answers(result: dict[str, Any], console: Console) -> None:
     for number, told in enumerate(result["answers"]):
         by = told["ranking"] + (f" (version {told['version']})" if told["version"] else "")
         console.print(Text((f"query {number}: " if several else "") + by, style="dim"), soft_wrap=True)
+        if told["missing"]:
+            console.print(Text(f"partial: {told['missing']:.0%} of the items did not answer", style="red"))
         if not told["hits"]:
             console.print("no hits")
             continue

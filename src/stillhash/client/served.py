@@ -282,6 +282,20 @@ class Client:
         """Copies the collection, as it stands at one commit, to the server's folder of snapshots: name and bytes."""
         return self._post("snapshot", safe="unless kept")
 
+    # ---- on a cluster ----
+
+    def cluster(self) -> dict[str, Any]:
+        """Where the codes are: nodes, shards and their actors. NotFound if they are with the server itself."""
+        return self._get("cluster")
+
+    def add_shard(self) -> int:
+        """One more shard, with its share of the rows; its number."""
+        return int(self._post("cluster/add_shard", safe="unless kept")["shard"])
+
+    def drain(self, node: str) -> int:
+        """Moves every actor off a node; how many moved."""
+        return int(self._post("cluster/drain", {"node": str(node)})["moved"])
+
     # ---- inside ----
 
     def _put(self, verb: str, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool) -> int:
@@ -359,7 +373,7 @@ def _item(told: dict[str, Any]) -> Item:
 
 
 def _answer(told: dict[str, Any]) -> Answer:
-    return Answer([_hit(hit) for hit in told["hits"]], told["version"], told["ranking"])
+    return Answer([_hit(hit) for hit in told["hits"]], told["version"], told["ranking"], told["missing"])
 
 
 def _hit(told: dict[str, Any]) -> Hit:

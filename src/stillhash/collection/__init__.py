@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from stillhash.collection.store import Store
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, METHODS
 from stillhash.numeric.checks import check_bits, check_features, check_integer, check_number
+from stillhash.search import Index
 
 LEAST_INIT = 300
 
@@ -32,6 +34,7 @@ def open(
     keep_versions: int = 32,
     source_cap: float = 1000.0,
     read_only: bool = False,
+    searcher: Callable[[int], Any] = Index,
 ) -> Collection:
     """Opens a collection, or makes a new one if `dim` is given and there is none.
 
@@ -46,6 +49,7 @@ def open(
     keep_versions : versions that can be rolled back to.
     source_cap : thumbs that one source of feedback counts for at most, however many it gives.
     read_only : search beside a process that writes.
+    searcher : makes what searches codes of so many bits; `stillhash.cluster.Spreading` does so on a cluster.
     """
     path = check_path(path)
     made_by = None if encoder is None else origin(encoder)
@@ -70,7 +74,7 @@ def open(
             X = check_features(sample[0], "init", columns=dim, whose="this collection", least=2)
             check_labels(sample[1] if len(sample) == 2 else None, len(X))
         try:
-            collection = Collection(Store.create(path, settings))
+            collection = Collection(Store.create(path, settings), searcher)
         except OSError as error:
             raise StoreFailed(f"path is {str(path)!r}; a collection cannot be made there: {error}") from error
         if init is not None:
@@ -88,7 +92,7 @@ def open(
         if wanted is not None and wanted != store.settings[name]:
             store.close()
             raise Conflict(f"{name} is {wanted}, but the collection {path.name} has {store.settings[name]}")
-    return Collection(store)
+    return Collection(store, searcher)
 
 
 def _agreed(dim: int | None, encoder: Origin, path: Path) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,7 @@ from stillhash.collection.store import Store
 from stillhash.collection.teacher import Teacher, kept
 from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError, WrongType
 from stillhash.numeric.checks import Codes, Floats, check_integer, check_number
+from stillhash.search import Index
 
 SEAL = 131_072  # rows of the tail that become a segment
 
@@ -30,9 +32,9 @@ SEAL = 131_072  # rows of the tail that become a segment
 class Collection(Reader):
     """Made by `stillhash.open`. All verbs may be called from any thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
         self._changing = threading.RLock()  # one writes at a time
-        super().__init__(store)
+        super().__init__(store, searcher)
 
     def _use(self, store: Store) -> None:
         super()._use(store)

@@ -60,6 +60,7 @@ class Answer:
     hits: list[Hit]
     version: int
     ranking: str
+    missing: float = 0.0  # the share of the items that did not answer, of a collection on several machines
 
     def explained(self, told: list[Explanation]) -> Answer:
         """The same, with an explanation of each hit."""

@@ -6,7 +6,7 @@ An answer is of one moment: its hits, their metadata and the model's version bel
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +25,7 @@ from stillhash.collection.teacher import earliest
 from stillhash.collection.view import View
 from stillhash.errors import InvalidInput, NotFitted, TooLarge
 from stillhash.numeric.checks import Floats, check_features, check_integer
+from stillhash.search import Index
 
 Scored = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # for each query scores and rows
 
@@ -32,12 +33,13 @@ Scored = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # for each que
 class Reader:
     """The verbs of a collection that change nothing."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
+        self._searcher = searcher
         self._use(store)
         self.dim, self.bits = store.settings["dim"], store.settings["bits"]
 
     def _use(self, store: Store) -> None:
-        self._store, self._view = store, View(store)
+        self._store, self._view = store, View(store, self._searcher)
 
     def __repr__(self) -> str:
         return f"Collection({self._store.path.name!r}, dim={self.dim}, bits={self.bits}, rows={self.count()})"
@@ -54,6 +56,7 @@ class Reader:
     def close(self) -> None:
         """Lets another process write. What was acknowledged is on disk long since."""
         self._store.close()
+        self._view.index.close()
 
     # ---- items ----
 
@@ -119,7 +122,7 @@ class Reader:
                 return self._by_cosine(connection, Q, k, allowed)
             most = min(k, max(1, len(self._view.index)))
             hits = self._view.index.search(self._view.functions.weigh_by(model, Q), most, allowed=allowed)
-            answers = self._answers(connection, zip(*hits, strict=True), named, _ranking(model.learnt))
+            answers = self._answers(connection, zip(*hits, strict=True), named, _ranking(model.learnt), hits.missing)
             if explain is False:
                 return answers
             other = earliest(connection) if explain is True else explain
@@ -145,7 +148,8 @@ class Reader:
             hits = self._view.index.search_range(weights, threshold, allowed=allowed)
             if most is not None and (many := sum(len(some.ids) for some in hits)) > most:
                 raise TooLarge(f"threshold is {threshold}, which {many} items reach; at most {most} are given at once")
-            return self._answers(connection, hits, named, _ranking(model.learnt))
+            missing = max((some.missing for some in hits), default=0.0)
+            return self._answers(connection, hits, named, _ranking(model.learnt), missing)
 
         return self._asked(query, where, found)
 
@@ -252,13 +256,15 @@ class Reader:
         answers = self._view.at_one_moment(work)
         return answers[0] if array.ndim == 1 else answers
 
-    def _answers(self, connection: Connection, found: Scored, version: int, ranking: str) -> list[Answer]:
+    def _answers(
+        self, connection: Connection, found: Scored, version: int, ranking: str, missing: float = 0.0
+    ) -> list[Answer]:
         scored = [
             [(s, r) for s, r in zip(scores.tolist(), rows.tolist(), strict=True) if r >= 0] for scores, rows in found
         ]
         items = self._store.items(connection, {row for some in scored for _, row in some})
         hits = [[Hit(items[r].id, items[r].labels, items[r].metadata, s, version) for s, r in some] for some in scored]
-        return [Answer(some, version, ranking) for some in hits]
+        return [Answer(some, version, ranking, missing) for some in hits]
 
     def _by_cosine(self, connection: Connection, Q: Floats, k: int, allowed: Any) -> list[Answer]:
         """The rows that wait, by the cosine of their features: higher, then earlier."""

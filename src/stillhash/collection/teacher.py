@@ -65,12 +65,16 @@ class Teacher:
         codes = zip(hasher.encode(X), waiting, strict=True)
         coded = ((code.tobytes(), row) for code, (row, _, _) in codes)
         connection.executemany("UPDATE items SET code = ?, features = NULL WHERE row = ?", coded)
+        self.begin(connection, hasher, "fit", len(sample[0]))
+        self.lessons(connection)
+
+    def begin(self, connection: Connection, hasher: Hasher, kind: str, rows: int) -> None:
+        """Makes the hash functions of a fitted hasher those for good, and what it has learnt the first version."""
         functions = hasher.functions().state()
         self.store.set_meta(connection, "functions", functions)
         self.store.set_meta(connection, "fingerprint", _fingerprint(functions))
         self._hasher = hasher
-        self.publish(connection, "fit", len(sample[0]))
-        self.lessons(connection)
+        self.publish(connection, kind, rows)
 
     def add_lessons(self, connection: Connection, rows: Iterable[int], X: Floats, labels: list[list[Any]]) -> None:
         each = zip(rows, X, labels, label_texts(labels), strict=True)

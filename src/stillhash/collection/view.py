@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,11 +26,11 @@ class View:
     version: int  # of the model
     model: Model
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
+        self.store, self._searcher = store, searcher
         self._following = threading.RLock()  # one at a time brings it up to date
         self._seq = self._generation = self._last = -1
-        self.index = Index(store.settings["bits"])
+        self.index = searcher(store.settings["bits"])
         self.functions, self.version, self.model = None, 0, Model("hamming")
 
     def at_one_moment(self, work: Callable[[Connection], Found]) -> Found:
@@ -79,8 +79,10 @@ class View:
         generation = self.store.meta(connection, "generation")
         if generation != self._generation:
             since = -1
+            old = self.index
             self.index, self._last = self._mapped(connection)
             self._generation = generation
+            old.close()
         numbers, codes = self.store.codes_after(connection, self._last)
         if len(numbers):
             self.index.add(codes, numbers)
@@ -95,7 +97,7 @@ class View:
 
     def _mapped(self, connection: Connection) -> tuple[Index, int]:
         """An index over the sealed codes, without a copy, and their last row."""
-        index, last = Index(self.store.settings["bits"]), -1
+        index, last = self._searcher(self.store.settings["bits"]), -1
         for segment in self.store.segments(connection):
             index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
             last = int(segment.row_numbers()[-1])

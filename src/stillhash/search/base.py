@@ -19,6 +19,11 @@ class Hits(NamedTuple):
     scores: NDArray[np.float32]
     ids: NDArray[np.int64]
 
+    @property
+    def missing(self) -> float:
+        """The share of rows that did not answer, where some are on other machines."""
+        return 0.0
+
 
 class Searcher(Protocol):
     """The protocol of all indexes."""

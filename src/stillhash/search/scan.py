@@ -22,7 +22,7 @@ from stillhash.numeric.codes import TILE, empty_tiles, width
 from stillhash.numeric.kernels import Block
 from stillhash.numeric.scores import Grid, snap
 from stillhash.search.base import Hits
-from stillhash.search.blocks import Bitmap, Ids, allowed_in, by_id, ids_of, rows_of, without
+from stillhash.search.blocks import Bitmap, Ids, allowed_in, by_id, ids_of, live_rows, rows_of, without
 
 GROWTH = 16  # a new block has room for 1/16 of what is there, so at most that share of memory is spare
 
@@ -136,6 +136,14 @@ class Scan:
         if known < len(wanted):
             raise InvalidInput(f"ids holds {len(wanted) - known} ids that are not in the index")
         return found
+
+    def ids(self) -> Ids:
+        """The ids that are there, rising."""
+        parts = [ids_of(block, live_rows(block)) for block in self._blocks]
+        return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+
+    def close(self) -> None:
+        """Nothing is held that must be let go of, other than on a cluster."""
 
     # ---- inside ----
 

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, NotFound, StillhashError
-from stillhash.server import api, page
-from stillhash.server.desk import Describes, Desk
+from stillhash.server import api, crew, page
+from stillhash.server.desk import Crew, Describes, Desk
 from stillhash.server.gate import Gate
 from stillhash.server.metrics import Metrics
 from stillhash.server.settings import Settings
@@ -35,17 +35,28 @@ class NotAllowed(StillhashError):
 
 
 def create_app(
-    collections: dict[str, Collection], settings: Settings | None = None, eyes: Mapping[str, Describes] | None = None
+    collections: dict[str, Collection],
+    settings: Settings | None = None,
+    eyes: Mapping[str, Describes] | None = None,
+    crews: Mapping[str, Crew] | None = None,
 ) -> FastAPI:
     """An ASGI application that serves open collections by their names. Whoever opened them closes them.
 
-    `eyes` make features of images and words for the collections of these names.
+    `eyes` make features of images and words for the collections of these names; `crews` hold the codes of those that
+    are on a cluster.
     """
     settings = settings or Settings()
     if not collections:
         raise InvalidInput("collections is empty; at least one is wanted")
     desks = {
-        name: Desk(name, collection, (eyes or {}).get(name), queue=settings.queue, timeout=settings.timeout)
+        name: Desk(
+            name,
+            collection,
+            (eyes or {}).get(name),
+            (crews or {}).get(name),
+            queue=settings.queue,
+            timeout=settings.timeout,
+        )
         for name, collection in collections.items()
     }
     metrics = Metrics(desks)
@@ -72,7 +83,7 @@ def create_app(
         },
     )
     app.state.room = api.Room(desks, settings, metrics)
-    for router in (api.public, api.reading, api.writing):
+    for router in (api.public, api.reading, api.writing, crew.reading, crew.writing):
         app.include_router(router)
     page.install(app)
     app.add_middleware(Gate, settings=settings, metrics=metrics)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from stillhash.collection import Collection
 from stillhash.errors import Busy, InvalidInput
@@ -30,11 +30,26 @@ class Describes(Protocol):
     def text(self, words: str) -> Floats: ...
 
 
+class Crew(Protocol):
+    """What holds the codes of a collection, if they are on a cluster."""
+
+    def status(self) -> dict[str, Any]: ...
+    def add_shard(self) -> int: ...
+    def drain(self, node: str) -> int: ...
+
+
 class Desk:
     def __init__(
-        self, name: str, collection: Collection, eyes: Describes | None = None, *, queue: int, timeout: float
+        self,
+        name: str,
+        collection: Collection,
+        eyes: Describes | None = None,
+        crew: Crew | None = None,
+        *,
+        queue: int,
+        timeout: float,
     ) -> None:
-        self.name, self.collection, self.eyes = name, collection, eyes
+        self.name, self.collection, self.eyes, self.crew = name, collection, eyes, crew
         self.queue, self.timeout = queue, timeout
         self.waiting = 0  # writes that wait, or are being done
         self._readers = ThreadPoolExecutor(2 * usable_cores(), f"search {name}")

@@ -16,7 +16,7 @@ import uvicorn
 from stillhash.collection import Collection
 from stillhash.errors import Conflict
 from stillhash.server.app import create_app
-from stillhash.server.desk import Describes
+from stillhash.server.desk import Crew, Describes
 from stillhash.server.settings import Settings
 
 PATIENCE = 5  # seconds that requests get to end when the server is stopped
@@ -31,11 +31,12 @@ def serve(
     settings: Settings,
     begun: Callable[[str], None],
     eyes: Mapping[str, Describes] | None = None,
+    crews: Mapping[str, Crew] | None = None,
 ) -> None:
     """Serves until it is interrupted; `begun` is told the address once it listens."""
     settings.check()
     with listening(settings.host, settings.port) as door:
-        app = create_app(collections, settings, eyes)
+        app = create_app(collections, settings, eyes, crews)
         config = uvicorn.Config(
             app,
             log_config=None,

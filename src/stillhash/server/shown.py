@@ -124,7 +124,7 @@ def _found(collection: Collection, query: Query, k: int, version: int | None, ex
     answer: Answer = collection.search(query.vector, k + 1, version=version, explain=explain)
     own = query.item.id if query.item is not None else None
     hits = [hit for hit in answer.hits if hit.id != own or type(hit.id) is not type(own)]
-    return Answer(hits[:k], answer.version, answer.ranking)
+    return Answer(hits[:k], answer.version, answer.ranking, answer.missing)
 
 
 def _column(

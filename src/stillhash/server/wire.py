@@ -175,6 +175,7 @@ class Answer(BaseModel):
     hits: list[Hit]
     version: Annotated[int, Field(description="Of the model that ranked; 0 if nothing is learnt.")]
     ranking: str
+    missing: Annotated[float, Field(description="The share of the items that did not answer, on a cluster.")]
 
 
 class Answers(BaseModel):
