@@ -29,9 +29,10 @@ from stillhash.collection.items import (
     check_labels,
     check_metadata,
     check_pictures,
+    check_thumbs,
 )
 from stillhash.errors import Busy, InvalidInput, StillhashError, WrongType
-from stillhash.numeric.checks import Floats, check_features, check_integer, check_number
+from stillhash.numeric.checks import Floats, check_features, check_integer
 
 NDJSON, RAW = "application/x-ndjson", "application/octet-stream"
 LONG = 2**63 - 1
@@ -232,17 +233,8 @@ class Client:
     def feedback(self, query: Any, id: Any, relevant: Any, *, weight: float = 1.0, source: str = "") -> int:
         """Learns from a thumb up (`relevant`) or down on an item, or on a list of items, for a query (D,)."""
         asked = self._features(_array(query)[None], "query")
-        names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
-        if not names:
-            raise InvalidInput("id holds no ids; at least one is wanted")
-        likes = list(relevant) if isinstance(relevant, (list, tuple, np.ndarray)) else [relevant] * len(names)
-        if len(likes) != len(names) or not all(isinstance(liked, (bool, np.bool_)) for liked in likes):
-            raise InvalidInput(f"relevant is {relevant!r}; true or false is wanted for each of {len(names)} ids")
-        if not 0 < check_number(weight, "weight") <= 1:
-            raise InvalidInput(f"weight is {weight}; more than 0 and at most 1 is wanted")
-        if not isinstance(source, str) or not source.isprintable():
-            raise WrongType(f"source is {source!r}; a text that can be printed is wanted")
-        told = {"id": names, "relevant": [bool(liked) for liked in likes], "weight": float(weight), "source": source}
+        likes = check_thumbs(id, relevant, weight, source)
+        told = {"id": [*likes], "relevant": [*likes.values()], "weight": float(weight), "source": source}
         return int(self._post("feedback", told, asked, safe="unless kept")["version"])
 
     def flush(self) -> int:

@@ -12,18 +12,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from stillhash.collection.bridges import Describes, build, origin
 from stillhash.collection.feedback import Thumb
-from stillhash.collection.items import Id, Item, check_ids, check_labels, check_metadata, check_pictures
+from stillhash.collection.items import Id, Item, check_ids, check_labels, check_metadata, check_pictures, check_thumbs
 from stillhash.collection.proof import Connection
 from stillhash.collection.reader import Reader, as_array
 from stillhash.collection.repair import Repaired, repair
 from stillhash.collection.store import Store
 from stillhash.collection.teacher import Teacher, kept
-from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError, WrongType
-from stillhash.numeric.checks import Codes, Floats, check_integer, check_number
+from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError
+from stillhash.numeric.checks import Codes, Floats, check_integer
 from stillhash.search import Index
 
 SEAL = 131_072  # rows of the tail that become a segment
@@ -132,22 +130,14 @@ class Collection(Reader):
         votes add up. weight: how much of a full vote, up to 1. A source never counts for more than `source_cap` thumbs.
         """
         asked = self._features(as_array(query)[None], "query")
-        names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
-        if not names:
-            raise InvalidInput("id holds no ids; at least one is wanted")
-        likes = list(relevant) if isinstance(relevant, (list, tuple, np.ndarray)) else [relevant] * len(names)
-        if len(likes) != len(names) or not all(isinstance(liked, (bool, np.bool_)) for liked in likes):
-            raise InvalidInput(f"relevant is {relevant!r}; true or false is wanted for each of {len(names)} ids")
-        if not 0 < check_number(weight, "weight") <= 1:
-            raise InvalidInput(f"weight is {weight}; more than 0 and at most 1 is wanted")
-        if not isinstance(source, str) or not source.isprintable():
-            raise WrongType(f"source is {source!r}; a text that can be printed is wanted")
+        likes = check_thumbs(id, relevant, weight, source)
         with self._changing:
             self._store.db.check_writer()
-            items, codes = self._view.at_one_moment(lambda connection: self._coded(connection, names))
+            items, codes = self._view.at_one_moment(lambda connection: self._coded(connection, list(likes)))
+            votes = (float(weight) if liked else -float(weight) for liked in likes.values())
             thumbs = [
-                Thumb(asked.tobytes(), json.dumps(item.id), code.tobytes(), item.labels, sign * float(weight), source)
-                for item, code, sign in zip(items, codes, (1 if liked else -1 for liked in likes), strict=True)
+                Thumb(asked.tobytes(), json.dumps(item.id), code.tobytes(), item.labels, vote, source)
+                for item, code, vote in zip(items, codes, votes, strict=True)
             ]
             with self._teacher.writing() as connection:
                 return self._teacher.feedback(connection, thumbs)

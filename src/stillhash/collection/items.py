@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from stillhash.errors import InvalidInput, WrongType
+from stillhash.numeric.checks import check_number
 from stillhash.numeric.labels import TEXT, Labels, parse_labels
 
 Id = str | int
@@ -94,6 +95,21 @@ def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
     if distinct and len(set(names)) != len(names):
         raise InvalidInput("ids holds an id more than once")
     return names
+
+
+def check_thumbs(id: Any, relevant: Any, weight: float, source: Any) -> dict[Id, bool]:
+    """Items, one or several, and whether each is what was looked for."""
+    names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
+    if not names:
+        raise InvalidInput("id holds no ids; at least one is wanted")
+    likes = list(relevant) if isinstance(relevant, (list, tuple, np.ndarray)) else [relevant] * len(names)
+    if len(likes) != len(names) or not all(isinstance(liked, (bool, np.bool_)) for liked in likes):
+        raise InvalidInput(f"relevant is {relevant!r}; true or false is wanted for each of {len(names)} ids")
+    if not 0 < check_number(weight, "weight") <= 1:
+        raise InvalidInput(f"weight is {weight}; more than 0 and at most 1 is wanted")
+    if not isinstance(source, str) or not source.isprintable():
+        raise WrongType(f"source is {source!r}; a text that can be printed is wanted")
+    return {name: bool(liked) for name, liked in zip(names, likes, strict=True)}
 
 
 def check_labels(labels: Any, rows: int) -> list[list[Any]]:
