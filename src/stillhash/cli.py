@@ -20,7 +20,7 @@ from stillhash.printing import AsJson, answer, pairs
 
 app = typer.Typer(
     help="Vector search over compact binary codes whose similarity keeps learning.",
-    epilog="To begin: stillhash create films --dim 512, then add films FILE, then search films --vector FILE.",
+    epilog="To begin: stillhash demo. Or stillhash index PHOTOS gallery, then serve gallery. Or create films --dim 512, then add.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
