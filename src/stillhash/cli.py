@@ -20,7 +20,7 @@ from stillhash.printing import AsJson, answer, pairs
 
 app = typer.Typer(
     help="Vector search over compact binary codes whose similarity keeps learning.",
-    epilog="To begin: stillhash demo. Or stillhash index PHOTOS gallery, then serve gallery. Or create films --dim 512, then add.",
+    epilog="To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stillhash serve gallery.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -167,6 +167,27 @@ def serve_(
 ) -> None:
     """Searches over HTTP against the library, many clients beside ingest and learning, and a server that is killed."""
     _bench("serve", as_json, repeats=repeats, quick=quick, items=items, seconds=seconds, folder=folder)
+
+
+@bench.command(name="cluster")
+def cluster_(
+    repeats: Annotated[int, typer.Option(min=1, help="Searches of each kind.")] = 200,
+    quick: Quick = False,
+    codes: Annotated[int, typer.Option(min=1000, help="Random codes over all shards.")] = 20_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Shards on several nodes against one index: equal answers, the price of asking many, killed actors and nodes."""
+    _bench("cluster", as_json, repeats=repeats, quick=quick, codes=codes)
+
+
+@bench.command(name="encoding")
+def encoding_(
+    quick: Quick = False,
+    folder: Annotated[Path | None, typer.Option(help="A folder for the data; the current one if not given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A dataset encoded, learnt and published by several nodes, killed on the way: against one process."""
+    _bench("encoding", as_json, quick=quick, folder=folder)
 
 
 Data = Annotated[

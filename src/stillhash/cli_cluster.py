@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 import stillhash
@@ -25,6 +26,7 @@ Url = Annotated[str, typer.Option(metavar="URL", help="Of a server that was star
 Key = Annotated[str | None, typer.Option(envvar="STILLHASH_KEY", help="A key of that server, if it wants one.")]
 Named = Annotated[str | None, typer.Option("--collection", metavar="NAME", help="Which one, if it has several.")]
 HERE = "http://127.0.0.1:8000"
+PARTS = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
 
 
 @app.command()
@@ -45,6 +47,38 @@ def up(nodes: Annotated[int, typer.Option(min=1, help="Nodes besides the head.")
     finally:
         NOTE.unlink(missing_ok=True)
         trial.down()
+
+
+@app.command()
+def ingest(
+    source: Annotated[
+        Path, typer.Argument(help="A folder of .npy or .parquet files, or of images.", show_default=False)
+    ],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The collection to make.", show_default=False)],
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; this machine alone if not given.")] = None,
+    bits: Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")] = 64,
+    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="What describes images: classic, ...")] = None,
+    sample: Annotated[int, typer.Option(min=300, help="Rows that fix the hash functions.")] = 3000,
+    learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Whether labels are learnt from.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Encode and learn a whole dataset on all machines, and publish it in one commit. A run that stopped goes on."""
+    cluster = room("cluster", "cluster")
+    console = Console(stderr=True)
+    with Progress(*PARTS, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("connecting", total=None)
+
+        def heard(done: int, parts: int, rows: int, pace: float) -> None:
+            progress.update(task, description=f"{rows:,} rows, {pace:,.0f} a second", completed=done, total=parts)
+
+        with (
+            cluster.connected(address),
+            cluster.ingest(
+                source, path, bits=bits, encoder=encoder, sample=sample, learn=learn, progress=heard
+            ) as made,
+        ):
+            items = made.count()
+    answer({"items": items, "path": str(path)}, as_json, sentence(f"{items:,} items in {path}"))
 
 
 @app.command()

@@ -100,7 +100,7 @@ def _crews(named: dict[str, Path], address: str, shards: int, replicas: int) -> 
     """What spreads the codes of each collection over a cluster; pieces of it lie beside the collection's folder."""
     spreading = room("cluster", "cluster").Spreading
     return {
-        name: spreading(path.resolve().with_name(f"{name}.shards"), shards, replicas, address=address)
+        name: spreading(path.resolve().with_name(f"{name}.shards"), shards, replicas, address)
         for name, path in named.items()
     }
 

@@ -49,9 +49,11 @@ class Served:
 
 
 @contextmanager
-def served(collections: dict[str, Collection], settings: Settings | None = None, eyes: Any = None) -> Iterator[Served]:
+def served(
+    collections: dict[str, Collection], settings: Settings | None = None, eyes: Any = None, crews: Any = None
+) -> Iterator[Served]:
     """Serves these collections, and closes them."""
-    app = create_app(collections, settings, eyes)
+    app = create_app(collections, settings, eyes, crews)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, ws="none"))

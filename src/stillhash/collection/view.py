@@ -30,7 +30,7 @@ class View:
         self.store, self._searcher = store, searcher
         self._following = threading.RLock()  # one at a time brings it up to date
         self._seq = self._generation = self._last = -1
-        self.index = searcher(store.settings["bits"])
+        self.index = Index(store.settings["bits"])  # until the store is looked at
         self.functions, self.version, self.model = None, 0, Model("hamming")
 
     def at_one_moment(self, work: Callable[[Connection], Found]) -> Found:

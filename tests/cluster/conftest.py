@@ -1,0 +1,41 @@
+"""One real cluster for all tests of the room: a head and three small nodes, on loopback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'stillhash[cluster]'")
+
+from stillhash.cluster.local import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """The nodes; a test that removes one puts another in its place."""
+    before = children()
+    with LocalCluster(3, cpus=4, soon=True) as started:
+        yield started
+    left = children() - before
+    assert not left, f"processes of the cluster are left: {left}"
+
+
+def children() -> set[int]:
+    """The processes that this one started, and theirs."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                parents[int(folder.name)] = int(fields[1])
+    found, more = set[int](), {os.getpid()}
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more} - found
+        found |= more
+    return found
