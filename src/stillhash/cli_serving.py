@@ -47,6 +47,9 @@ def serve(
     ] = None,
     shards: Annotated[int, typer.Option(min=1, help="With --cluster: parts that the codes are cut into.")] = 4,
     replicas: Annotated[int, typer.Option(min=1, help="With --cluster: how often each part is held.")] = 1,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="With --cluster: answer without parts that are away, and say their share.")
+    ] = False,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -86,7 +89,7 @@ def serve(
     server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else _kind())
     open_ones: dict[str, stillhash.Collection] = {}
     try:
-        crews = _crews(named, cluster, shards, replicas) if cluster is not None else {}
+        crews = _crews(named, cluster, shards, replicas, partial) if cluster is not None else {}
         for name, path in named.items():
             searcher = {"searcher": crews[name]} if name in crews else {}
             open_ones[name] = stillhash.open(path, read_only=read_only, **searcher)
@@ -96,11 +99,11 @@ def serve(
             collection.close()
 
 
-def _crews(named: dict[str, Path], address: str, shards: int, replicas: int) -> dict[str, Any]:
+def _crews(named: dict[str, Path], address: str, shards: int, replicas: int, partial: bool) -> dict[str, Any]:
     """What spreads the codes of each collection over a cluster; pieces of it lie beside the collection's folder."""
     spreading = room("cluster", "cluster").Spreading
     return {
-        name: spreading(path.resolve().with_name(f"{name}.shards"), shards, replicas, address)
+        name: spreading(path.resolve().with_name(f"{name}.shards"), shards, replicas, address, partial=partial)
         for name, path in named.items()
     }
 

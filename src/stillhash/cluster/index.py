@@ -8,7 +8,6 @@ it is told what to hold, and questions that it left open are asked again. No ans
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections import deque
@@ -22,9 +21,9 @@ import ray
 
 from stillhash.cluster.batching import Batches
 from stillhash.cluster.crew import Crew, Order, Part, Want
+from stillhash.cluster.joining import connect
 from stillhash.cluster.keeper import Keeper
 from stillhash.cluster.ledger import Entry, Ledger
-from stillhash.cluster.local import quietly
 from stillhash.cluster.reading import PartialHits, Reading, Trip
 from stillhash.cluster.storage import CACHE, Cache, Piece, Storage, found
 from stillhash.numeric.checks import check_bits, check_codes, check_ids, check_integer, check_number
@@ -70,7 +69,7 @@ class ClusterIndex(Reading):
         check_number(cpus, "cpus", above=0)
         self.storage = Storage(storage)
         self._cache = Cache(cache, check_integer(cache_bytes, "cache_bytes", 0))
-        self._connected = _connect(address)
+        self._connected = connect(address)
         self._ledger = Ledger(self.bits)
         self._versions: dict[int, int] = {}
         self._truth = threading.Lock()  # ledger and versions belong together
@@ -259,15 +258,3 @@ class ClusterIndex(Reading):
         for entry in entries:
             if entry.ours:
                 self.storage.drop(entry.piece)
-
-
-def _connect(address: str | None) -> bool:
-    """Connects this process, unless it is; whether it was not."""
-    if ray.is_initialized():
-        return False
-    with quietly():
-        about: dict[str, Any] = {"address": address or "local", "namespace": "stillhash"}
-        if address is None:
-            about["include_dashboard"] = False
-        ray.init(**about, log_to_driver=False, logging_level=logging.ERROR)
-    return True

@@ -1,7 +1,8 @@
 """A collection's index with its sealed codes on a cluster, and the latest ones here.
 
 It stands in the place of `Index` in a collection: `stillhash.open(path, searcher=Spreading(...))`. Commits reach the
-shards in large pieces only; what came since the last one is searched in this process, and the hits are merged.
+shards in large pieces only; what came since the last one is searched in this process, and the hits are merged. While
+rows move over they are in both; the view of the collection, which follows commit by commit, lets no answer out then.
 """
 
 from __future__ import annotations
