@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +13,9 @@ from rich.text import Text
 
 import stillhash
 from stillhash import cli_cluster, cli_collection, cli_images, cli_learning, cli_serving
+from stillhash.cli_collection import room
 from stillhash.cli_serving import PORT
-from stillhash.errors import InvalidInput, MissingExtra, StillhashError
+from stillhash.errors import InvalidInput, StillhashError
 from stillhash.printing import AsJson, answer, pairs
 
 app = typer.Typer(
@@ -45,11 +45,7 @@ def run() -> None:
 
 
 def _experiments(name: str, extra: str = "experiments") -> Any:
-    """A module of the experiments, which need their extra; only commands that use it load it."""
-    try:
-        return import_module(f"stillhash.experiments.{name}")
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
+    return room(f"experiments.{name}", extra)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stillhash.numeric.bridging import STRENGTHS, _unit, build_bridge
+from stillhash.numeric.bridging import STRENGTHS, build_bridge, unit_rows
 
 
 def described(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -17,7 +17,7 @@ def described(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cosines(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    return np.einsum("ij,ij->i", _unit(X), _unit(Y))
+    return np.einsum("ij,ij->i", unit_rows(X), unit_rows(Y))
 
 
 @pytest.mark.parametrize("rows", [25, 40, 200])
@@ -34,7 +34,7 @@ def test_what_crosses_points_where_it_should(rows: int) -> None:
 
 def test_the_error_of_leaving_one_out_is_what_fitting_without_it_gives() -> None:
     theirs, ours = described(24)
-    Z, T = _unit(theirs - theirs.mean(axis=0)), _unit(ours - ours.mean(axis=0)).astype(np.float64)
+    Z, T = unit_rows(theirs - theirs.mean(axis=0)), unit_rows(ours - ours.mean(axis=0)).astype(np.float64)
     level, K = T.mean(axis=0), (Z @ Z.T).astype(np.float64)
     errors = []
     for ridge in STRENGTHS * np.linalg.eigvalsh(K).clip(0).mean():

@@ -31,6 +31,7 @@ from stillhash.collection.items import (
     check_pictures,
     check_thumbs,
 )
+from stillhash.collection.reader import as_array
 from stillhash.errors import Busy, InvalidInput, StillhashError, WrongType
 from stillhash.numeric.checks import Floats, check_features, check_integer
 
@@ -232,7 +233,7 @@ class Client:
 
     def feedback(self, query: Any, id: Any, relevant: Any, *, weight: float = 1.0, source: str = "") -> int:
         """Learns from a thumb up (`relevant`) or down on an item, or on a list of items, for a query (D,)."""
-        asked = self._features(_array(query)[None], "query")
+        asked = self._features(as_array(query)[None], "query")
         likes = check_thumbs(id, relevant, weight, source)
         told = {"id": [*likes], "relevant": [*likes.values()], "weight": float(weight), "source": source}
         return int(self._post("feedback", told, asked, safe="unless kept")["version"])
@@ -307,7 +308,7 @@ class Client:
         return check_features(value, name, columns=self.dim, whose="this collection", least=least)
 
     def _asked(self, verb: str, query: Any, where: Any, version: Any, told: dict[str, Any]) -> Any:
-        array = _array(query)
+        array = as_array(query)
         Q = self._features(array[None] if array.ndim == 1 else array, "query")
         if where is not None:
             compiled(where)
@@ -333,13 +334,6 @@ class Client:
     def _stream(self, lines: list[bytes], replace: bool, learn: bool) -> int:
         path = self._path(f"ingest?replace={bool(replace)}&learn={bool(learn)}".lower())
         return int(self._calls.call("POST", path, b"\n".join(lines), NDJSON, "unless reached")["count"])
-
-
-def _array(query: Any) -> Any:
-    try:
-        return np.asarray(query)
-    except ValueError as error:
-        raise InvalidInput(f"query is not a vector, or rows of equal length: {error}") from None
 
 
 def _line(row: Any, number: int) -> bytes:

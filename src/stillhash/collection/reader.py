@@ -24,6 +24,7 @@ from stillhash.collection.store import Store
 from stillhash.collection.teacher import earliest
 from stillhash.collection.view import View
 from stillhash.errors import InvalidInput, NotFitted, TooLarge
+from stillhash.numeric.bridging import unit_rows
 from stillhash.numeric.checks import Floats, check_features, check_integer
 from stillhash.search import Index
 
@@ -272,7 +273,7 @@ class Reader:
         if allowed is not None:
             may = np.unpackbits(allowed, bitorder="little")[rows].astype(bool)
             rows, X = rows[may], X[may]
-        scores: NDArray[np.float32] = _unit(Q) @ _unit(X).T
+        scores: NDArray[np.float32] = unit_rows(Q) @ unit_rows(X).T
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         ranking = f"cosine of raw features: hash functions are fitted at {self._store.settings['init_rows']} rows"
         best = [(some[places], rows[places]) for some, places in zip(scores, order, strict=True)]
@@ -288,8 +289,3 @@ def as_array(query: Any) -> NDArray[Any]:
 
 def _ranking(learnt: bool) -> str:
     return "learnt similarity" if learnt else "Hamming distance: before anything is learnt"
-
-
-def _unit(X: Floats) -> Floats:
-    norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
-    return np.divide(X, np.where(norms > 0, norms, np.float32(1)))

@@ -18,6 +18,7 @@ from stillhash.encoders.pixels import THUMBNAIL, content_hash, decode_sized, rea
 from stillhash.encoders.workers import in_order
 from stillhash.errors import StillhashError, WrongType
 from stillhash.numeric.checks import Floats, check_integer
+from stillhash.search.scan import usable_cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,7 +58,7 @@ def _entries(
 ) -> Iterator[Encoded]:
     first = list(islice(batches, 2))
     if workers is None:
-        workers = _cores() if len(first) > 1 else 1  # starting processes takes longer than a batch
+        workers = usable_cores() if len(first) > 1 else 1  # starting processes takes longer than a batch
     batches = chain(first, batches)
     if workers > 1:
         yield from in_order(_begin, (encoder.name, thumbnails), batches, workers, _lost)
@@ -126,7 +127,3 @@ def _batched(paths: Iterable[AnyPath], size: int) -> Iterator[list[str]]:
     rest = iter(paths)
     while some := [os.fsdecode(path) for path in islice(rest, size)]:
         yield some
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.numeric import kernels
+from stillhash.numeric.bridging import unit_rows
 from stillhash.numeric.checks import Codes, Floats, check_bits, check_features, check_integer
 from stillhash.numeric.codes import pack, signs, width
 from stillhash.numeric.hashing import HashFunctions
@@ -343,8 +344,7 @@ class LinearHasher(Hasher):
         return found
 
     def _scaled(self, x: Floats) -> Floats:
-        norm = np.sqrt(np.einsum("ij,ij->i", x, x))[:, None]
-        return np.divide(x, np.where(norm > 0, norm, np.float32(1))) if self.unit_norm else x
+        return unit_rows(x) if self.unit_norm else x
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._arrays(), "W": self.W_, "t": self.t_}

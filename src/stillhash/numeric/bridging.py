@@ -24,16 +24,16 @@ class Bridge(NamedTuple):
     offset: Floats  # (D of ours,)
 
     def cross(self, X: Floats) -> Floats:
-        crossed: Floats = _unit(X - self.mean) @ self.A + self.offset
+        crossed: Floats = unit_rows(X - self.mean) @ self.A + self.offset
         return crossed
 
 
 def build_bridge(theirs: Floats, ours: Floats) -> tuple[Bridge, float]:
     """The bridge by rows described in both spaces, and the share of our variance that it explains of new rows."""
     their_mean, our_mean = (X.mean(axis=0, dtype=np.float64).astype(np.float32) for X in (theirs, ours))
-    Z, centred = _unit(theirs - their_mean), ours - our_mean
+    Z, centred = unit_rows(theirs - their_mean), ours - our_mean
     length = np.float32(np.sqrt(np.einsum("ij,ij->i", centred, centred)).mean())
-    T = _unit(centred).astype(np.float64)
+    T = unit_rows(centred).astype(np.float64)
     level = T.mean(axis=0)
     values, vectors = np.linalg.eigh((Z @ Z.T).astype(np.float64))
     values = np.maximum(values, 0)
@@ -54,6 +54,7 @@ def build_bridge(theirs: Floats, ours: Floats) -> tuple[Bridge, float]:
     return bridge, 1 - errors[best] / variance if variance > 0 else 0.0
 
 
-def _unit(X: Floats) -> Floats:
+def unit_rows(X: Floats) -> Floats:
+    """Rows at unit length; a zero row stays zero."""
     norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
     return np.divide(X, np.where(norms > 0, norms, np.float32(1)))

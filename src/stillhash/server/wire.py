@@ -16,7 +16,6 @@ from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
@@ -30,10 +29,8 @@ LONG = 2**63 - 1
 LARGE = 1 << 18  # bytes of JSON that are not read beside everybody else's requests
 VERSION = version("stillhash")
 
-Vectors = NDArray[np.float32]
 Id = StrictInt | str
 Ids = Annotated[list[Id], Field(examples=[["a", 7]])]
-Row = list[float]
 Rows = Annotated[
     Any,
     Field(
