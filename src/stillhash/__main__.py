@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     try:
-        from stillhash.cli import run
+        from stillhash.cli.main import run
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

@@ -10,7 +10,7 @@ import ray
 from stillhash.cluster.encoding import encode_dataset
 from stillhash.cluster.local import LOOPBACK
 from stillhash.hashers import load
-from tests.cluster.made import PART
+from tests.cluster.fixtures import PART
 
 
 def main(address: str, source: str, out: str, state: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import stillhash.cluster.index as room
-from stillhash.cluster.crew import Crew, Member
+from stillhash.cluster.replicas import Crew, Member
 
 
 class Pooled(Crew):

@@ -14,15 +14,15 @@ import pytest
 
 from stillhash.cluster import LocalCluster, encoding
 from stillhash.cluster.encoding import encode_dataset, encode_part
-from stillhash.cluster.parts import read_part
-from stillhash.cluster.plan import read_plan
+from stillhash.cluster.manifest import read_plan
+from stillhash.cluster.part_files import read_part
 from stillhash.cluster.sources import find
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted
 from stillhash.hashers import HMOH
 from stillhash.numeric.codes import from_tiles
-from tests.chance import drawn_seed
-from tests.cluster.made import PART, ROWS, all_codes, contents, fitted, named, shards
-from tests.toys import toy
+from tests.cluster.fixtures import PART, ROWS, all_codes, contents, fitted, named, shards
+from tests.support.seeds import drawn_seed
+from tests.support.toys import toy
 
 pytestmark = pytest.mark.usefixtures("cluster")
 FEW = 4  # tasks at once: as many processes start

@@ -174,7 +174,7 @@ def test_what_does_not_answer_is_told(cluster: LocalCluster, tmp_path: Path) -> 
             hits = index.search(weights, 5)
             assert isinstance(hits, PartialHits) and hits.missing == 0.5
             assert hits.ids.tobytes() == left.search(weights, 5).ids.tobytes()
-            assert all(isinstance(h, PartialHits) and h.missing == 0.5 for h in index.search_range(weights[:2], 3.0))
+            assert all(isinstance(h, PartialHits) and h.missing == 0.5 for h in index.range_search(weights[:2], 3.0))
             assert index.remove([0, 1, 2]) == 3  # it will hear of it
             with pytest.raises(Unreachable):
                 index.add(codes[:5])  # to the smaller shard, which is the one

@@ -51,8 +51,8 @@ def test_queries_of_many_threads_go_together_and_each_gets_its_own(make: Make) -
             q = (number + 7 * turn) % 48
             try:
                 if turn % 3 == 2:
-                    got = index.search_range(weights[q], float(number))
-                    wanted = one.search_range(weights[q], float(number))
+                    got = index.range_search(weights[q], float(number))
+                    wanted = one.range_search(weights[q], float(number))
                     assert got[0].ids.tobytes() == wanted[0].ids.tobytes()
                 same(index, one, weights[q : q + 1 + number % 3], (1, 10, 17, 7000)[q % 4], allowed[number % 3])
             except BaseException:

@@ -9,8 +9,8 @@ import pytest
 from stillhash.cluster.learning import MERGING, learn_dataset
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.hashers import OHSL, Tally, TallyListwise
-from tests.cluster.made import PART, ROWS, contents, fitted, named, shards
-from tests.toys import Toy, toy
+from tests.cluster.fixtures import PART, ROWS, contents, fitted, named, shards
+from tests.support.toys import Toy, toy
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

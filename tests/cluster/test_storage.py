@@ -9,9 +9,9 @@ import pytest
 
 from stillhash import Index
 from stillhash.cluster import ClusterIndex, LocalCluster
-from stillhash.cluster.shards import Asked, Held, Shard
+from stillhash.cluster.shard import Asked, Held, Shard
 from stillhash.cluster.storage import Cache, Piece, Storage, found
-from stillhash.collection.segments import write_segment
+from stillhash.collection.storage.segments import write_segment
 from stillhash.errors import BadState, Conflict, StoreFailed
 from tests.contracts.searchers import random_codes
 

@@ -22,9 +22,9 @@ from typing import Any
 from stillhash import Collection
 from stillhash.errors import BadState, StoreFailed
 from tests.collection import disk
-from tests.collection.begun import BITS, INIT, LEARN, some_rows
-from tests.collection.killed import KEEP, imagine, opened, take
-from tests.collection.plain import Twin
+from tests.collection.crash_writer import KEEP, imagine, opened, take
+from tests.collection.fixtures import BITS, INIT, LEARN, some_rows
+from tests.collection.reference import Twin
 from tests.collection.test_crash import differs
 
 PATIENCE = 60  # seconds that a child may take; one takes a fraction of a second

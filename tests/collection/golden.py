@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 import stillhash
-from stillhash.collection.bridges import Origin
-from stillhash.collection.store import FORMAT
-from tests.collection.begun import DIM, begin, some_rows
-from tests.toys import toy
+from stillhash.collection.encoder_alignment import Origin
+from stillhash.collection.storage.store import FORMAT
+from tests.collection.fixtures import DIM, begin, some_rows
+from tests.support.toys import toy
 
 FOLDER = Path(__file__).parent / "golden"
 QUERIES = toy(3, DIM, 4, seed=77).X
@@ -39,7 +39,7 @@ def grown(path: Path) -> None:
     pictures = [PICTURE if r % 2 else None for r in range(15)]
     collection.upsert([f"b{r}" for r in range(15)], *some_rows(15, seed=2), pictures=pictures)
     theirs = np.random.default_rng(3).standard_normal((30, 5), dtype=np.float32)
-    collection.bridge(Origin("another", "ab" * 32, 5), theirs, some_rows(30, seed=4).X)
+    collection.align(Origin("another", "ab" * 32, 5), theirs, some_rows(30, seed=4).X)
     shutil.copytree(path, path.with_name("golden"))
     collection.close()
 
@@ -60,7 +60,7 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
         "items": [item and asdict(item) for item in collection.get(ids)],
         "versions": collection.versions(),
         "quality": collection.quality(),
-        "bridges": collection.bridges(),
+        "bridges": collection.alignments(),
         "pictures": [None if (data := collection.picture(f"b{r}")) is None else data.hex() for r in range(4)],
         **{name: [asdict(answer) for answer in some] for name, some in searched.items()},
     }

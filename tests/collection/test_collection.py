@@ -12,9 +12,9 @@ import stillhash
 from stillhash import Item
 from stillhash.errors import Conflict, InvalidInput, NotFitted
 from stillhash.hashers import METHODS
-from tests.collection.begun import BITS, DIM, INIT, LEARN, begin, some_rows
-from tests.collection.plain import Twin, agree
-from tests.toys import toy
+from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, some_rows
+from tests.collection.reference import Twin, agree
+from tests.support.toys import toy
 
 QUERIES = toy(4, DIM, 4, seed=77).X
 WHERES: list[Any] = [None, {"odd": True}, {"tone": {"$gte": 0.5}, "labels": "a"}, {"n": 7}, {"n": -1}]
@@ -102,8 +102,8 @@ def test_the_first_rows_are_ranked_by_cosine(tmp_path: Path) -> None:
     answer = collection.search(X[0], 3)
     assert answer.version == 0
     assert answer.ranking == f"cosine of raw features: hash functions are fitted at {INIT} rows"
-    with pytest.raises(NotFitted, match="search_range wants hash functions"):
-        collection.search_range(X[0], 0.5)
+    with pytest.raises(NotFitted, match="range_search wants hash functions"):
+        collection.range_search(X[0], 0.5)
 
 
 def test_any_features_are_ranked_by_cosine(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_hash_functions_come_with_the_row_that_completes_the_sample(tmp_path: Pa
     collection.add(["last"], *row)
     twin.put(["last"], *row)
     stats = collection.stats()
-    assert stats["fitted"] and (stats["waiting"], stats["lessons"], stats["version"]) == (0, 0, 2)
+    assert stats["fitted"] and (stats["awaiting_codes"], stats["pending"], stats["version"]) == (0, 0, 2)
     assert [(v["version"], v["kind"], v["current"]) for v in collection.versions()] == [
         (1, "fit", False),
         (2, "learn", True),
@@ -173,7 +173,7 @@ def test_lessons_wait_until_there_are_enough(tmp_path: Path) -> None:
         rows = some_rows(25, seed=10 + s)
         collection.add([f"{s}/{r}" for r in range(25)], *rows)
         twin.put([f"{s}/{r}" for r in range(25)], *rows)
-        assert collection.stats()["lessons"] == len(twin.lessons) < LEARN
+        assert collection.stats()["pending"] == len(twin.lessons) < LEARN
         assert collection.stats()["version"] == twin.version
         agree_on_all(collection, twin)
     gone = next(iter(twin.lessons))
@@ -188,7 +188,7 @@ def test_items_need_not_teach(tmp_path: Path) -> None:
     before = collection.stats()
     collection.add([f"t{r}" for r in range(90)], *some_rows(90, seed=3), learn=False)
     after = collection.stats()
-    assert (after["version"], after["lessons"]) == (before["version"], before["lessons"])
+    assert (after["version"], after["pending"]) == (before["version"], before["pending"])
 
 
 def test_learning_from_rows_that_are_no_items(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_tag_keeps_a_version_and_what_it_had_learnt(tmp_path: Path) -> None:
 def test_sealing_and_compacting_change_no_answer(tmp_path: Path) -> None:
     collection, twin = begin(tmp_path / "c")
     assert collection.seal() and not collection.seal()
-    assert (collection.stats()["segments"], collection.stats()["tail"]) == (1, 0)
+    assert (collection.stats()["segments"], collection.stats()["unsealed"]) == (1, 0)
     agree_on_all(collection, twin)
     for s in range(3):
         rows = some_rows(30, seed=s)
@@ -293,11 +293,11 @@ def test_sealing_and_compacting_change_no_answer(tmp_path: Path) -> None:
         assert collection.seal()
         agree_on_all(collection, twin)
     stats = collection.stats()
-    assert (stats["segments"], stats["dead"]) == (4, 93)
+    assert (stats["segments"], stats["deleted"]) == (4, 93)
     collection.compact()
     agree_on_all(collection, twin)
     after = collection.stats()
-    assert (after["segments"], after["dead"], after["items"]) == (1, 0, len(twin.items))
+    assert (after["segments"], after["deleted"], after["items"]) == (1, 0, len(twin.items))
     assert len(list((tmp_path / "c" / "segments").iterdir())) == 1
     collection.compact()
     assert collection.verify() == []
@@ -342,7 +342,7 @@ def test_a_long_tail_is_sealed_by_itself(tmp_path: Path, monkeypatch: pytest.Mon
     rows = some_rows(60, seed=1)
     collection.add([f"t{r}" for r in range(60)], *rows)
     twin.put([f"t{r}" for r in range(60)], *rows)
-    assert (collection.stats()["segments"], collection.stats()["tail"]) == (1, 0)
+    assert (collection.stats()["segments"], collection.stats()["unsealed"]) == (1, 0)
     agree_on_all(collection, twin)
 
 
@@ -351,7 +351,8 @@ def test_what_is_told_of_it(tmp_path: Path) -> None:
     collection.delete([1])
     stats = collection.stats()
     told = {"dim": DIM, "bits": BITS, "method": "tally", "init_rows": INIT, "learn_rows": LEARN, "fitted": True}
-    assert stats.items() >= {**told, "items": 319, "tail": 319, "waiting": 0, "dead": 1, "segments": 0}.items()
+    counts = {"items": 319, "unsealed": 319, "awaiting_codes": 0, "deleted": 1, "segments": 0}
+    assert stats.items() >= {**told, **counts}.items()
     assert stats["disk_bytes"] > 0 < stats["index_bytes"]
     assert repr(collection) == f"Collection('c', dim={DIM}, bits={BITS}, rows=319)"
     assert [v["kind"] for v in collection.versions()] == ["fit", "learn"]
@@ -360,7 +361,7 @@ def test_what_is_told_of_it(tmp_path: Path) -> None:
 # ---- methods ----
 
 
-@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.still])
+@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.fixed_codes])
 def test_every_method_whose_codes_stand_still_serves(tmp_path: Path, method: str) -> None:
     collection, twin = begin(tmp_path / "c", method=method)
     for s in range(2):
@@ -379,7 +380,9 @@ def test_every_method_whose_codes_stand_still_serves(tmp_path: Path, method: str
         agree_on_all(again, twin)
 
 
-@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if not known.still] + ["nonsense", ""])
+@pytest.mark.parametrize(
+    "method", [name for name, known in METHODS.items() if not known.fixed_codes] + ["nonsense", ""]
+)
 def test_other_methods_are_refused(tmp_path: Path, method: str) -> None:
     with pytest.raises(InvalidInput, match="codes must never go stale"):
         begin(tmp_path / "c", method=method)

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 import stillhash
-from tests.chance import drawn_seed
-from tests.collection.begun import BITS, DIM, INIT, LEARN
-from tests.collection.killed import KEEP, imagine, opened, step_at
-from tests.collection.plain import Twin, agree
-from tests.toys import toy
+from tests.collection.crash_writer import KEEP, imagine, opened, step_at
+from tests.collection.fixtures import BITS, DIM, INIT, LEARN
+from tests.collection.reference import Twin, agree
+from tests.support.seeds import drawn_seed
+from tests.support.toys import toy
 
 KILLS = int(os.environ.get("STILLHASH_KILLS", "15"))
 PATIENCE = 0.25  # the longest that a process lives once it is ready, in seconds
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 def acknowledged(path: Path, seed: int, number: int, delay: float) -> int:
     """Lets a process take steps from this number on and kills it after a while; the number of the step that is next."""
-    command = [sys.executable, "-m", "tests.collection.killed", str(path), str(seed), str(number)]
+    command = [sys.executable, "-m", "tests.collection.crash_writer", str(path), str(seed), str(number)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         time.sleep(delay)
@@ -44,7 +44,7 @@ def differs(collection: stillhash.Collection, twin: Twin) -> bool:
     """Whether the collection holds something else than the twin."""
     stats = collection.stats()
     told = [(v["version"], v["tag"]) for v in collection.versions()]
-    if (stats["items"], stats["lessons"], stats["version"]) != (len(twin.items), len(twin.lessons), twin.version):
+    if (stats["items"], stats["pending"], stats["version"]) != (len(twin.items), len(twin.lessons), twin.version):
         return True
     if told != [(number, version.tag) for number, version in sorted(twin.versions.items())]:
         return True

@@ -11,9 +11,9 @@ import pytest
 
 from stillhash import Collection
 from stillhash.errors import InvalidInput
-from tests.collection.begun import BITS, DIM, begin, some_rows
-from tests.collection.plain import Twin
-from tests.toys import toy
+from tests.collection.fixtures import BITS, DIM, begin, some_rows
+from tests.collection.reference import Twin
+from tests.support.toys import toy
 
 QUERIES = toy(4, DIM, 4, seed=77).X
 

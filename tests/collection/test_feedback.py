@@ -11,12 +11,12 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.feedback import ENOUGH, FLOOR, FORCE, Thumb, agreeing, corrected, stepped
+from stillhash.collection.feedback import ENOUGH, FLOOR, FORCE, Vote, agreeing, corrected, stepped
 from stillhash.errors import Conflict, InvalidInput, NotFitted, WrongType
 from stillhash.hashers import LSH, OHSL, Hasher, Tally
 from stillhash.hashers.base import Model
-from tests.collection.begun import DIM, begin, some_rows
-from tests.toys import toy
+from tests.collection.fixtures import DIM, begin, some_rows
+from tests.support.toys import toy
 
 X, Y = toy(900, 24, 6, seed=5)
 NAMES = [np.flatnonzero(y).tolist() for y in Y]
@@ -27,8 +27,8 @@ def learnt(method: type[Hasher] = Tally) -> Hasher:
     return method(bits=48).fit(X[:300]).partial_fit(X[:800], Y[:800])
 
 
-def thumb(hasher: Hasher, item: int, vote: float, source: str = "", query: np.ndarray = QUERY, **new: Any) -> Thumb:
-    told = Thumb(
+def thumb(hasher: Hasher, item: int, vote: float, source: str = "", query: np.ndarray = QUERY, **new: Any) -> Vote:
+    told = Vote(
         query.astype(np.float32).tobytes(),
         str(item),
         hasher.encode(X[item : item + 1]).tobytes(),
@@ -153,7 +153,7 @@ def test_thumbs_help_real_queries() -> None:
 
 def thumbs_on_scenes() -> dict[str, float]:
     from stillhash.experiments.drift import open_stream
-    from stillhash.experiments.thumbs import run
+    from stillhash.experiments.feedback_study import run
 
     result = run(open_stream("scenes"), bits=32, seeds=2, queries=10, others=100)
     rows = [row for row in result["rows"] if row["way"] == "five and five"]

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stillhash.collection.filters import DEEPEST, MOST, compiled
-from stillhash.collection.items import check_labels, check_metadata
+from stillhash.collection.types import check_labels, check_metadata
 from stillhash.errors import InvalidInput
-from tests.collection.plain import COMPARE, Row, chosen, kind
+from tests.collection.reference import COMPARE, Row, chosen, kind
 
 
 def found_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:

@@ -15,9 +15,9 @@ import pytest
 
 import stillhash
 from stillhash.errors import BadState, StillhashError
-from tests.chance import drawn_seed
-from tests.collection.begun import DIM, begin, some_rows
-from tests.toys import toy
+from tests.collection.fixtures import DIM, begin, some_rows
+from tests.support.seeds import drawn_seed
+from tests.support.toys import toy
 
 FLIPS = int(os.environ.get("STILLHASH_FLIPS", "40"))
 QUERIES = toy(3, DIM, 4, seed=77).X

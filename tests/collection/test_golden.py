@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import stillhash
-from tests.collection.begun import some_rows
+from tests.collection.fixtures import some_rows
 from tests.collection.golden import FOLDER, QUERIES, answers, close
 
 FILES = sorted(FOLDER.glob("format-*.zip"))

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from stillhash import Collection
-from tests.chance import drawn_seed
-from tests.collection.begun import Rows, begin, some_rows
-from tests.collection.looking import MARKED, answered, wanted
-from tests.collection.plain import Twin
+from tests.collection.fixtures import Rows, begin, some_rows
+from tests.collection.reader_process import MARKED, answered, wanted
+from tests.collection.reference import Twin
+from tests.support.seeds import drawn_seed
 
 SECONDS = float(os.environ.get("STILLHASH_READ_SECONDS", "1"))
 READERS = 8
@@ -115,7 +115,7 @@ def deleting(ids: list[Any]) -> Change:
 @contextmanager
 def looking(path: Path) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that ask this collection, all of them ready."""
-    command = [sys.executable, "-m", "tests.collection.looking", str(path)]
+    command = [sys.executable, "-m", "tests.collection.reader_process", str(path)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     readers = [subprocess.Popen(command, **pipes) for _ in range(READERS)]
     try:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.items import MOST_PICTURE
+from stillhash.collection.types import MOST_PICTURE
 from stillhash.errors import InvalidInput, WrongType
-from tests.toys import toy
+from tests.support.toys import toy
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n...", b"\xff\xd8\xff..."
 WEBP, GIF = b"RIFF....WEBP...", b"GIF89a..."
@@ -58,23 +58,23 @@ def test_what_is_no_picture_is_refused(
 
 
 def test_features_that_stand_for_items_have_their_codes(collection: stillhash.Collection) -> None:
-    back = collection.recall(range(300))
+    back = collection.reconstruct(range(300))
     assert back.shape == (300, 48) and back.dtype == np.float32
     functions = collection._view.functions
     assert functions is not None
     same = (functions.encode(back) == functions.encode(X[:300])).all(axis=1)
     assert same.mean() > 0.95
-    assert collection.recall([7, 3]).tobytes() == back[[7, 3]].tobytes()  # in any company
-    assert collection.recall([]).shape == (0, 48)
+    assert collection.reconstruct([7, 3]).tobytes() == back[[7, 3]].tobytes()  # in any company
+    assert collection.reconstruct([]).shape == (0, 48)
     with pytest.raises(InvalidInput, match="id is 'nobody'; there is no such item"):
-        collection.recall([1, "nobody"])
+        collection.reconstruct([1, "nobody"])
 
 
 def test_items_that_wait_are_recalled_as_they_came(tmp_path: Path) -> None:
     with stillhash.open(tmp_path / "w", 48, 32) as waiting:
         waiting.add(["a", "b", "c"], X[:3])
         waiting.delete(["a"])
-        assert waiting.recall(["c", "b"]).tobytes() == X[[2, 1]].tobytes()
+        assert waiting.reconstruct(["c", "b"]).tobytes() == X[[2, 1]].tobytes()
 
 
 def test_recalled_features_find_what_the_items_own_would(collection: stillhash.Collection) -> None:
@@ -85,7 +85,7 @@ def test_recalled_features_find_what_the_items_own_would(collection: stillhash.C
         each = zip(collection.search(queries, 20), Y, strict=False)
         return float(np.mean([bool(set(np.flatnonzero(y)) & set(hit.labels)) for a, y in each for hit in a.hits]))
 
-    assert precision(collection.recall(range(100))) > 0.95 * precision(X[:100])
+    assert precision(collection.reconstruct(range(100))) > 0.95 * precision(X[:100])
 
 
 def test_a_sample_is_of_items_that_are_there(collection: stillhash.Collection, tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_other_labels_are_stored_and_learnt(collection: stillhash.Collection, tm
     version = collection.flush()
     assert collection.relabel([3, 5], [["a", 7], []]) == 2
     assert [item.labels for item in collection.get([3, 5]) if item] == [[7, "a"], []]
-    assert collection.stats()["lessons"] == 1  # a row without labels teaches nothing
+    assert collection.stats()["pending"] == 1  # a row without labels teaches nothing
     assert collection.flush() == version + 1
     collection.relabel([3], ["b"], learn=False)
-    assert collection.stats()["lessons"] == 0
+    assert collection.stats()["pending"] == 0
     with pytest.raises(InvalidInput, match="id is 'nobody'"):
         collection.relabel([3, "nobody"], [["x"], ["y"]])
     with pytest.raises(InvalidInput, match="labels has 2 rows"):

@@ -13,13 +13,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.chance import drawn_seed
 from tests.collection import disk
-from tests.collection.begun import BITS, INIT, LEARN
-from tests.collection.killed import KEEP, imagine, opened, take
-from tests.collection.plain import Twin
-from tests.collection.recorded import step_of
+from tests.collection.crash_writer import KEEP, imagine, opened, take
+from tests.collection.fixtures import BITS, INIT, LEARN
+from tests.collection.recorder import step_of
+from tests.collection.reference import Twin
 from tests.collection.test_crash import ROOT, differs
+from tests.support.seeds import drawn_seed
 
 CUTS = int(os.environ.get("STILLHASH_CUTS", "60"))
 MOST = 150  # cuts of one log
@@ -28,7 +28,7 @@ MOST = 150  # cuts of one log
 def recorded(library: Path, folder: Path, seed: int) -> list[disk.Change]:
     """All that a process did to the disk, in order."""
     (folder / "disk").mkdir(parents=True)
-    command = [sys.executable, "-m", "tests.collection.recorded", str(folder / "disk"), str(folder / "log"), str(seed)]
+    command = [sys.executable, "-m", "tests.collection.recorder", str(folder / "disk"), str(folder / "log"), str(seed)]
     subprocess.run(command, check=True, cwd=ROOT, env=disk.preloaded(library), timeout=120)
     return list(disk.changes(folder / "log"))
 

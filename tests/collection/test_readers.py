@@ -17,9 +17,9 @@ import pytest
 import stillhash
 from stillhash import Collection
 from stillhash.errors import Conflict
-from tests.collection.begun import DIM, begin, copied, some_rows
-from tests.collection.plain import agree
-from tests.toys import toy
+from tests.collection.fixtures import DIM, begin, copied, some_rows
+from tests.collection.reference import agree
+from tests.support.toys import toy
 
 QUERIES = toy(2, DIM, 4, seed=77).X
 ROUNDS = 40

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.checksums import BLOCK, mended, mended_table, packed, pair, sums_of
-from stillhash.collection.segments import START
+from stillhash.collection.storage.checksums import BLOCK, mended, mended_table, packed, pair, sums_of
+from stillhash.collection.storage.segments import START
 from stillhash.errors import BadState, Conflict, InvalidInput
-from tests.collection.begun import DIM, begin, some_rows
-from tests.toys import toy
+from tests.collection.fixtures import DIM, begin, some_rows
+from tests.support.toys import toy
 
 QUERY = toy(1, DIM, 4, seed=77).X[0]
 

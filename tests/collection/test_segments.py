@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.collection.files import write_durably
-from stillhash.collection.segments import HEADER, START, Segment, read_segment, write_segment
+from stillhash.collection.storage.sealed_files import write_durably
+from stillhash.collection.storage.segments import HEADER, START, Segment, read_segment, write_segment
 from stillhash.errors import BadState, StoreFailed
 from stillhash.numeric.codes import from_tiles
 from tests.contracts.searchers import random_codes

@@ -10,9 +10,9 @@ import pytest
 
 import stillhash
 from stillhash.errors import Conflict
-from tests.collection.begun import DIM, begin, some_rows
-from tests.collection.plain import agree
-from tests.toys import toy
+from tests.collection.fixtures import DIM, begin, some_rows
+from tests.collection.reference import agree
+from tests.support.toys import toy
 
 QUERIES = toy(3, DIM, 4, seed=77).X
 

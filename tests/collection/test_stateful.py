@@ -21,9 +21,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import stillhash
 from stillhash import Collection, Item
 from stillhash.errors import Conflict, InvalidInput, NotFitted
-from tests.collection.begun import BITS, DIM, INIT, LEARN, begin, copied, some_rows
-from tests.collection.plain import Id, Twin, agree
-from tests.toys import toy
+from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, copied, some_rows
+from tests.collection.reference import Id, Twin, agree
+from tests.support.toys import toy
 
 STEPS = int(os.environ.get("STILLHASH_STEPS", "450"))
 LENGTH = 30  # steps of one history
@@ -185,14 +185,14 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def seal(self) -> None:
-        tail = self.collection.stats()["tail"]
+        tail = self.collection.stats()["unsealed"]
         assert self.collection.seal() == (tail > 0)
 
     @rule()
     def compact(self) -> None:
         self.collection.compact()
         stats = self.collection.stats()
-        assert (stats["dead"], stats["tail"]) == (0, 0) and stats["segments"] <= 1
+        assert (stats["deleted"], stats["unsealed"]) == (0, 0) and stats["segments"] <= 1
 
     @rule()
     def reopen(self) -> None:
@@ -208,10 +208,10 @@ class History(RuleBasedStateMachine):
     def stand(self) -> None:
         assert self.collection.verify() == []
         stats = self.reader.stats()
-        told = {name: stats[name] for name in ("items", "lessons", "version", "fitted")}
+        told = {name: stats[name] for name in ("items", "pending", "version", "fitted")}
         assert told == {
             "items": len(self.twin.items),
-            "lessons": len(self.twin.lessons),
+            "pending": len(self.twin.lessons),
             "version": self.twin.version,
             "fitted": self.twin.hasher is not None,
         }

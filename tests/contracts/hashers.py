@@ -13,7 +13,7 @@ from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import Hasher
 from stillhash.hashers.base import LinearHasher
 from stillhash.numeric.codes import signs
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 @pytest.fixture(params=METHODS)
@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_state(method: type[Hasher]) -> None:
 
 
 def test_chunking_changes_results_only_by_rounding(method: type[Hasher]) -> None:
-    if not method.by_sample:
+    if not method.chunk_invariant:
         pytest.skip(f"{method.__name__} learns chunk by chunk")
     X = toy().X
     whole, parts = learnt(method, chunk=600), learnt(method, chunk=7)
@@ -139,14 +139,14 @@ def test_codes_stand_still_where_the_method_says_so(method: type[Hasher]) -> Non
     hasher = method(bits=32).fit(X[:300], Y[:300])
     before = hasher.encode(X)
     stale = [hasher.partial_fit(X[s : s + 200], Y[s : s + 200]).stale_ for s in range(0, 1200, 200)]
-    if method.still:
+    if method.fixed_codes:
         assert not any(stale) and hasher.encode(X).tobytes() == before.tobytes()
     elif not any(stale):
         assert hasher.encode(X).tobytes() == before.tobytes()  # nothing changed without a word
 
 
 def test_an_earlier_model_answers_as_it_did(method: type[Hasher]) -> None:
-    if not method.still:
+    if not method.fixed_codes:
         pytest.skip(f"{method.__name__} changes its codes")
     X, Y = toy()
     hasher = learnt(method)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stillhash.errors import Conflict, InvalidInput, WrongType
 from stillhash.numeric.codes import signs, width
-from stillhash.numeric.scores import snap
+from stillhash.numeric.exact_scores import snap
 from stillhash.search import Searcher
 
 Make = Callable[[int], Searcher]
@@ -51,7 +51,7 @@ def agree(index: Searcher, model: Model, weights: np.ndarray, k: int, allowed: n
         best = wanted[:k] + [(-np.inf, -1)] * (k - len(wanted))
         assert list(zip(scores[q].tolist(), ids[q].tolist(), strict=True)) == best
         cut = wanted[len(wanted) // 2][0] if wanted else 0.0
-        (found,) = index.search_range(w, cut, allowed=allowed)
+        (found,) = index.range_search(w, cut, allowed=allowed)
         assert list(zip(found.scores.tolist(), found.ids.tolist(), strict=True)) == [h for h in wanted if h[0] >= cut]
     names = [i for i in model.rows if i % 3][::-1]
     assert index.codes(np.array(names, np.int64)).tobytes() == b"".join(model.rows[i].tobytes() for i in names)
@@ -110,7 +110,7 @@ def filled(make: Make, n: int = 200, bits: int = 32) -> tuple[Searcher, np.ndarr
 def test_an_empty_index_answers(make: Make) -> None:
     scores, ids = make(32).search(np.ones((2, 32)), 3)
     assert (scores == -np.inf).all() and (ids == -1).all() and ids.shape == (2, 3)
-    assert [len(hits.ids) for hits in make(32).search_range(np.ones((2, 32)), 0)] == [0, 0]
+    assert [len(hits.ids) for hits in make(32).range_search(np.ones((2, 32)), 0)] == [0, 0]
 
 
 def test_one_query_may_be_flat_and_no_query_is_fine(make: Make) -> None:
@@ -204,9 +204,9 @@ def test_search_sees_one_state_while_others_write(make: Make) -> None:
         (lambda i: i.search(np.ones((1, 32)), 2.5), WrongType, "k is 2.5"),
         (lambda i: i.search(np.ones((1, 32)), 3, allowed=[0, 1, 2]), WrongType, "allowed"),
         (lambda i: i.search(np.ones((1, 32)), 3, allowed=np.ones((2, 2), bool)), WrongType, "allowed"),
-        (lambda i: i.search_range(np.ones((1, 32)), float("nan")), InvalidInput, "threshold"),
-        (lambda i: i.search_range(np.ones((1, 32)), [1, 2]), InvalidInput, "threshold"),
-        (lambda i: i.search_range(np.ones((1, 32)), "high"), InvalidInput, "threshold"),
+        (lambda i: i.range_search(np.ones((1, 32)), float("nan")), InvalidInput, "threshold"),
+        (lambda i: i.range_search(np.ones((1, 32)), [1, 2]), InvalidInput, "threshold"),
+        (lambda i: i.range_search(np.ones((1, 32)), "high"), InvalidInput, "threshold"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_changes(make: Make, call: Any, error: type[Exception], match: str) -> None:

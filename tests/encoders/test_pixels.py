@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
-from stillhash.encoders.headers import MOST_RUNS, MOST_SEGMENTS, look
+from stillhash.encoders.image_headers import MOST_RUNS, MOST_SEGMENTS, look
 from stillhash.encoders.pixels import MOST_PIXELS, content_hash, decode, decode_sized, read_image, thumbnail
 from stillhash.errors import InvalidInput, NotFound, TooLarge
 from tests.encoders.pictures import (

@@ -17,11 +17,11 @@ from stillhash.experiments.drift import MOSTLY, SCENARIOS, Watch, drifting, open
 from stillhash.experiments.drift_report import Score, score
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.presets import PRESETS
-from stillhash.experiments.published import read
 from stillhash.experiments.report import report
+from stillhash.experiments.results import read
 from stillhash.experiments.run import Job, records, run
 from tests.experiments.test_report import line, tables, write, written
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import pytest
 
 from stillhash.errors import InvalidInput
 from stillhash.experiments import figures
-from stillhash.experiments.published import PAPER, Variant, read
 from stillhash.experiments.report import fit, plain, report
+from stillhash.experiments.results import PAPER, Variant, read
 
 
 def line(**said: Any) -> dict[str, Any]:

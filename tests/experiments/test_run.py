@@ -12,7 +12,7 @@ from stillhash.experiments.data import Dataset
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.presets import PRESETS
 from stillhash.experiments.run import Clock, Job, records, run
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 def small(folder: Path) -> str:

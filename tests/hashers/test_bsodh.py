@@ -15,7 +15,7 @@ from stillhash.hashers.bsodh import BSODH, best_bit, ridge
 from stillhash.numeric.codes import signs
 from stillhash.numeric.kept import in_use, joined, sharing
 from stillhash.numeric.labels import parse_labels
-from tests.toys import toy
+from tests.support.toys import toy
 
 Doubles = NDArray[np.float64]
 

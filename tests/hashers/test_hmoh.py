@@ -15,7 +15,7 @@ from stillhash.experiments.metrics import evaluate
 from stillhash.hashers.hmoh import HMOH, perceptron, rbf
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.labels import parse_labels
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 def literal(X: NDArray[Any], G: NDArray[Any], rate: float = 1.0) -> list[NDArray[np.float64]]:

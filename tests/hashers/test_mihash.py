@@ -13,7 +13,7 @@ from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import mihash
 from stillhash.hashers.mihash import MIHash, ascent, soft_information, table_information
 from stillhash.numeric.kept import sharing
-from tests.toys import toy
+from tests.support.toys import toy
 
 Doubles = NDArray[np.float64]
 

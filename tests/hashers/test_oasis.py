@@ -13,10 +13,10 @@ from stillhash import LSH, PCAITQ
 from stillhash.errors import BadState, InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers.oasis import OASIS, triplet_step
-from stillhash.hashers.partners import Reservoir, fingerprints
+from stillhash.hashers.pair_sampling import Reservoir, fingerprints
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import parse_labels
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 @given(st.integers(0, 2**32), st.integers(8, 64))

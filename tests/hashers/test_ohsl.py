@@ -12,7 +12,7 @@ from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import parse_labels
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 def test_codes_never_change_while_it_learns() -> None:

@@ -17,7 +17,7 @@ from stillhash.hashers.ohweu import OHWEU, STEPS, Rule, learn
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.targets import TargetCodes
-from tests.toys import toy
+from tests.support.toys import toy
 
 RULES = list(STEPS)
 

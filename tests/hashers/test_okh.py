@@ -15,7 +15,7 @@ from stillhash.errors import BadState, InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers.okh import KERNELS, OKH, zero_loss_codes
 from stillhash.numeric.codes import sgn
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 def similarity_loss(H: NDArray[Any], similar: bool, Ts: int, Td: int) -> int:

@@ -14,7 +14,7 @@ from stillhash import LSH
 from stillhash.errors import BadState, InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers.osh import OSH, FrequentDirections
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 def excess(A: NDArray[Any], Sk: NDArray[Any]) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers.osuph import BLOCK, OSupH
 from stillhash.numeric.labels import parse_labels
-from tests.toys import toy
+from tests.support.toys import toy
 
 
 def codewords(hasher: OSupH, names: list[Any]) -> NDArray[np.int8]:

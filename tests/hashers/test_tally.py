@@ -8,7 +8,7 @@ from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import OHSL, PCAITQ, Tally, TallyListwise
 from stillhash.hashers.base import raised
-from tests.toys import toy
+from tests.support.toys import toy
 
 X, Y = toy()
 QUERIES, ANSWERS = toy(200, seed=5)

@@ -7,7 +7,7 @@ from stillhash import load
 from stillhash.errors import InvalidInput
 from stillhash.hashers import Hasher, Tally, Tuned
 from stillhash.hashers.tuned import TUNABLE
-from tests.toys import toy
+from tests.support.toys import toy
 
 X, Y = toy(3000)
 
@@ -69,4 +69,4 @@ def test_bad_parameters_are_refused() -> None:
 
 def test_methods_that_can_be_tuned_name_parameters_they_have() -> None:
     for method in TUNABLE.values():
-        assert issubclass(method, Hasher) and method.tunable.keys() <= set(method._parameters())
+        assert issubclass(method, Hasher) and method.tunable.keys() <= set(method.parameters())

@@ -19,7 +19,7 @@ from stillhash.encoders import open_encoder
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.shapes import write_shapes
 from stillhash.images import describer, index_folder, labels_from
-from stillhash.images.bridging import bridge_images
+from stillhash.images.alignment import bridge_images
 from stillhash.images.indexing import image_files
 from tests.encoders.models import write_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stillhash.numeric.listwise import Correction, gradient, loss
-from stillhash.numeric.sums import Similarity
+from stillhash.numeric.sufficient_stats import Similarity
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((20, 6)).astype(np.float32)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs, to_tiles, width
+from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.kernels import Block
-from stillhash.numeric.scores import snap
 
 
 def brute_force(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stillhash.numeric import kernels, reference
 from stillhash.numeric.codes import signs, width
+from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.kernels import Slots, Table
-from stillhash.numeric.scores import snap
 
 
 def random_codes(rng: np.random.Generator, n: int, bits: int) -> np.ndarray:

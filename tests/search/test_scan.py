@@ -88,8 +88,8 @@ def test_a_threshold_between_two_floats_is_not_rounded_down() -> None:
     weights = np.zeros((1, 8))
     weights[0, 0] = 1
     above = 1 + 1e-12  # rounds to the score itself in float32
-    assert len(index.search_range(weights, 1.0)[0].ids) == 1
-    assert len(index.search_range(weights, above)[0].ids) == 0
+    assert len(index.range_search(weights, 1.0)[0].ids) == 1
+    assert len(index.range_search(weights, above)[0].ids) == 0
 
 
 @pytest.mark.parametrize("bits", [0, 7, 513, 8.0, "8", None])

@@ -11,8 +11,8 @@ import pytest
 
 import stillhash
 from stillhash.server import Settings
-from tests.collection.begun import begin, copied
-from tests.server.serving import Served, served
+from tests.collection.fixtures import begin, copied
+from tests.server.process import Served, served
 
 
 @pytest.fixture(scope="session")

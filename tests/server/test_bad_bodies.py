@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from tests.collection.begun import DIM
-from tests.server.serving import Served
-from tests.toys import toy
+from tests.collection.fixtures import DIM
+from tests.server.process import Served
+from tests.support.toys import toy
 
 JSON, RAW = "application/json", "application/octet-stream"
 AT = "/v1/collections/c"
@@ -67,9 +67,9 @@ VERBS = (
     "upsert",
     "delete",
     "get",
-    "recall",
+    "reconstruct",
     "search",
-    "search_range",
+    "range_search",
     "learn",
     "fit",
     "feedback",
@@ -155,17 +155,17 @@ CASES: list[tuple[str, bytes]] = [
     *((verb, text(**GOOD, learn=wrong)) for verb in WRITES for wrong in (1, "true", None, [])),
     *((verb, text(**GOOD, more=1)) for verb in WRITES),
     ("add", text(ids=["n", 5], features=ROWS)),
-    *((verb, text(ids=wrong)) for verb in ("delete", "get", "recall") for wrong in (*IDS[:4], *IDS[6:])),
+    *((verb, text(ids=wrong)) for verb in ("delete", "get", "reconstruct") for wrong in (*IDS[:4], *IDS[6:])),
     ("delete", text(ids=[5, 5])),
-    ("recall", text(ids=["nobody"])),
+    ("reconstruct", text(ids=["nobody"])),
     *(("learn", text(features=wrong, labels=[["a"], ["b"]])) for wrong in FEATURES),
     *(("learn", text(features=ROWS, labels=wrong)) for wrong in LABELS),
     *(("fit", text(features=wrong, labels=[["a"], ["b"]])) for wrong in FEATURES),
     ("fit", text(labels=[["a"]])),
     ("fit", text()),
     *(("search", text(query=wrong)) for wrong in QUERIES),
-    *(("search_range", text(query=wrong, threshold=0)) for wrong in QUERIES),
-    *(("search_range", text(**ASKED, threshold=wrong)) for wrong in (None, "0", [0], True, float("nan"), {})),
+    *(("range_search", text(query=wrong, threshold=0)) for wrong in QUERIES),
+    *(("range_search", text(**ASKED, threshold=wrong)) for wrong in (None, "0", [0], True, float("nan"), {})),
     *(("search", text(**ASKED, k=wrong)) for wrong in (0, -1, 1.5, "5", None, True, 2**63, 10**400, [1])),
     *(("search", text(**ASKED, version=wrong)) for wrong in (-1, 99, 1.5, "1", True, 2**63, 10**400)),
     *(("search", text(**ASKED, explain=wrong)) for wrong in (-1, 99, 1.5, "yes", None, 2**63, 10**400)),
@@ -214,7 +214,7 @@ RAWS: list[tuple[str, bytes]] = [
     ("search", raw(FEW[0], query=ONE)),
     ("search", raw(FEW[0], surprise=1)),
     ("search", b"null\n" + FEW.tobytes()),
-    ("search_range", raw(FEW)),
+    ("range_search", raw(FEW)),
     ("learn", raw(FEW)),
     ("learn", raw(FEW, labels=[["a"]])),
     ("learn", raw(NAN, labels=[["a"], ["b"]])),

@@ -21,8 +21,8 @@ from stillhash.encoders import open_encoder
 from stillhash.experiments.shapes import write_shapes
 from stillhash.images import describer, index_folder, labels_from
 from stillhash.server import Keys, Settings
-from tests.server.serving import Served, served
-from tests.toys import toy
+from tests.server.process import Served, served
+from tests.support.toys import toy
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -23,8 +23,8 @@ import pytest
 import stillhash
 from stillhash import Client
 from stillhash.errors import Busy, Conflict, Unreachable
-from tests.chance import drawn_seed
-from tests.collection.begun import some_rows
+from tests.collection.fixtures import some_rows
+from tests.support.seeds import drawn_seed
 
 KILLS = int(os.environ.get("STILLHASH_SERVER_KILLS", "4"))
 CLIENTS = 4
@@ -38,7 +38,7 @@ Rows = dict[str, tuple[list[Any], Any]]  # labels and metadata by id
 @contextmanager
 def running(path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A server in a process of its own, and its address."""
-    command = [sys.executable, "-m", "tests.server.served", str(path)]
+    command = [sys.executable, "-m", "tests.server.fixtures", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
         assert process.stdout is not None
         try:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.collection.begun import DIM
-from tests.server.serving import Served
+from tests.collection.fixtures import DIM
+from tests.server.process import Served
 
 AT = "/v1/collections/c"
 ROUTE = "/v1/collections/{name}"
@@ -31,7 +31,7 @@ def test_a_collection_is_told_as_it_stands(serving: Callable[..., Served]) -> No
     for name in ("map", "precision"):
         assert found.pop(f"quality_{name}") == stats["quality"][name]
     assert found.pop("quality_hamming_map") == stats["quality"]["hamming"]
-    assert found == {name: stats[name] for name in ("version", "lessons", "index_bytes", "disk_bytes")}
+    assert found == {name: stats[name] for name in ("version", "pending", "index_bytes", "disk_bytes")}
     server.ask("POST", f"{AT}/delete", {"ids": [1, 2, 3]})
     server.ask("POST", f"{AT}/rollback", {"version": 1})
     now = told(server)

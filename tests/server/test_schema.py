@@ -15,9 +15,9 @@ from schemathesis.engine import events, from_schema
 
 import stillhash
 from stillhash.server import Keys, Settings
-from tests.chance import drawn_seed
-from tests.collection.begun import copied
-from tests.server.serving import served
+from tests.collection.fixtures import copied
+from tests.server.process import served
+from tests.support.seeds import drawn_seed
 
 EXAMPLES = int(os.environ.get("STILLHASH_EXAMPLES", "8"))
 KEY = "a-key-that-may-write"

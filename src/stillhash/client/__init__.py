@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stillhash.client.served import Client
+from stillhash.client.client import Client
 
 __all__ = ["Client"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from stillhash.cluster.bulk import publish
+from stillhash.cluster.connection import connected
 from stillhash.cluster.encoding import encode_dataset
-from stillhash.cluster.evaluating import evaluate_dataset
+from stillhash.cluster.evaluation import evaluate_dataset
+from stillhash.cluster.hybrid_index import Spreading
 from stillhash.cluster.index import ClusterIndex, PartialHits
-from stillhash.cluster.ingesting import ingest
-from stillhash.cluster.joining import connected
+from stillhash.cluster.ingest import ingest
 from stillhash.cluster.learning import learn_dataset
 from stillhash.cluster.local import LocalCluster
-from stillhash.cluster.publishing import publish
-from stillhash.cluster.spread import Spreading
 
 __all__ = [
     "ClusterIndex",

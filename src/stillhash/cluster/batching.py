@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.cluster.shards import Asked
-from stillhash.numeric.checks import Floats
+from stillhash.cluster.shard import Asked
+from stillhash.numeric.validation import Floats
 from stillhash.search.base import Hits
 from stillhash.search.blocks import Bitmap
 

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillhash.cluster.parts import CODES, ITEMS, Items, read_part, write_part
-from stillhash.cluster.plan import fix, planned, read_plan, tidy
+from stillhash.cluster.manifest import fix, planned, read_plan, tidy
+from stillhash.cluster.part_files import CODES, ITEMS, Items, read_part, write_part
 from stillhash.cluster.sources import Part, find, read
 from stillhash.cluster.tasks import each
-from stillhash.collection.bridges import origin
-from stillhash.collection.files import read_sealed, write_sealed
-from stillhash.collection.items import Id, check_ids, check_path
+from stillhash.collection.encoder_alignment import origin
+from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
+from stillhash.collection.types import Id, check_ids, check_path
 from stillhash.encoders import open_encoder
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, Hasher
 from stillhash.hashers.base import LinearHasher
-from stillhash.numeric.checks import check_integer
 from stillhash.numeric.codes import width
+from stillhash.numeric.validation import check_integer
 
 FUNCTIONS = "functions.safetensors"
 
@@ -122,8 +122,8 @@ def encode_part(
 
 def still_functions(hasher: Hasher) -> LinearHasher:
     """The hash functions of a hasher whose codes never change."""
-    if not (hasher.still or hasher.name == LinearHasher.name):
-        still = ", ".join(name for name, known in METHODS.items() if known.still)
+    if not (hasher.fixed_codes or hasher.name == LinearHasher.name):
+        still = ", ".join(name for name, known in METHODS.items() if known.fixed_codes)
         raise InvalidInput(f"hasher is {hasher!r}, whose codes go stale; they never do with {still}")
     hasher.encode(np.empty((0, getattr(hasher, "n_features_in_", 1)), np.float32))  # refuses one that is not fitted
     return hasher.functions()

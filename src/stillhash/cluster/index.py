@@ -20,13 +20,13 @@ import numpy as np
 import ray
 
 from stillhash.cluster.batching import Batches
-from stillhash.cluster.crew import Crew, Order, Part, Want
-from stillhash.cluster.joining import connect
-from stillhash.cluster.keeper import Keeper
-from stillhash.cluster.ledger import Entry, Ledger
-from stillhash.cluster.reading import PartialHits, Reading, Trip
+from stillhash.cluster.connection import connect
+from stillhash.cluster.fanout import PartialHits, Reading, Trip
+from stillhash.cluster.id_map import Entry, Ledger
+from stillhash.cluster.reconciler import Keeper
+from stillhash.cluster.replicas import Crew, Order, Part, Want
 from stillhash.cluster.storage import CACHE, Cache, Piece, Storage, found
-from stillhash.numeric.checks import check_bits, check_codes, check_ids, check_integer, check_number
+from stillhash.numeric.validation import check_bits, check_codes, check_ids, check_integer, check_number
 from stillhash.search.blocks import Ids
 
 __all__ = ["ClusterIndex", "PartialHits"]

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 import ray
 
 from stillhash.cluster.encoding import Progress, silent
-from stillhash.cluster.plan import fix, name, planned, tidy
+from stillhash.cluster.manifest import fix, name, planned, tidy
 from stillhash.cluster.sources import Part, find, read
 from stillhash.cluster.tasks import cancel, got, task
-from stillhash.collection.files import read_sealed, write_sealed
-from stillhash.collection.items import check_path
+from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
+from stillhash.collection.types import check_path
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, Hasher, Tally, load
-from stillhash.numeric.sums import Sums
+from stillhash.numeric.sufficient_stats import Sums
 
 SUMS = "sums"
 CHUNK = 256  # rows that are learnt at a time: products within a chunk are float32, and few of them round little
-MERGING = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.by_sample]
+MERGING = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
 
 
 class Learnt(NamedTuple):

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stillhash.errors import InvalidInput, MissingExtra
-from stillhash.numeric.checks import check_integer
+from stillhash.numeric.validation import check_integer
 
 try:
     import ray

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.items import Id, check_labels, check_metadata
+from stillhash.collection.types import Id, check_labels, check_metadata
 from stillhash.encoders.files import Encoded, encode_files
 from stillhash.errors import InvalidInput, MissingExtra
-from stillhash.numeric.checks import Floats
+from stillhash.numeric.validation import Floats
 
 BLOCK = 2048  # rows that are read at a time
 IMAGES = 256  # the same of images

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stillhash.cluster.rows import READERS, Rows, beside, read_images
-from stillhash.collection.items import check_path
+from stillhash.collection.types import check_path
 from stillhash.errors import Conflict, InvalidInput, WrongType
-from stillhash.numeric.checks import check_features, check_integer
+from stillhash.numeric.validation import check_features, check_integer
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # of images
 ASIDE = (".ids.npy", ".labels.npy")

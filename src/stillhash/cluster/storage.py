@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.files import readable, write_durably
-from stillhash.collection.segments import Segment, read_segment, write_segment
+from stillhash.collection.storage.sealed_files import readable, write_durably
+from stillhash.collection.storage.segments import Segment, read_segment, write_segment
 from stillhash.errors import BadState, MissingExtra, StoreFailed
-from stillhash.numeric.checks import Codes
+from stillhash.numeric.validation import Codes
 
 MARK = 8  # bytes
 CHUNK = 2**22  # bytes read at a time

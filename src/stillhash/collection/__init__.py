@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stillhash.collection.bridges import Describes, Origin, check_origin, origin
 from stillhash.collection.collection import Collection
-from stillhash.collection.items import Answer, Hit, Item, check_labels, check_path
-from stillhash.collection.repair import Repaired, repair
-from stillhash.collection.store import Store
+from stillhash.collection.encoder_alignment import EncoderInfo, Origin, check_origin, origin
+from stillhash.collection.storage.repair import Repaired, repair
+from stillhash.collection.storage.store import Store
+from stillhash.collection.types import Answer, Hit, Item, check_labels, check_path
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, METHODS
-from stillhash.numeric.checks import check_bits, check_features, check_integer, check_number
+from stillhash.numeric.validation import check_bits, check_features, check_integer, check_number
 from stillhash.search import Index
 
 LEAST_INIT = 300
@@ -27,7 +27,7 @@ def open(
     *,
     method: str = DEFAULT_HASHER.name,
     params: dict[str, Any] | None = None,
-    encoder: Describes | None = None,
+    encoder: EncoderInfo | None = None,
     init: Any = None,
     init_rows: int = 3000,
     learn_rows: int = 1000,
@@ -103,24 +103,24 @@ def _agreed(dim: int | None, encoder: Origin, path: Path) -> int | None:
 
 
 def _still(method: str) -> str:
-    if not isinstance(method, str) or method not in METHODS or not METHODS[method].still:
-        fit = ", ".join(name for name, known in METHODS.items() if known.still)
+    if not isinstance(method, str) or method not in METHODS or not METHODS[method].fixed_codes:
+        fit = ", ".join(name for name, known in METHODS.items() if known.fixed_codes)
         raise InvalidInput(f"method is {method!r}; codes must never go stale, as with {fit}")
     return method
 
 
 def _told(params: dict[str, Any], method: str) -> dict[str, Any]:
     """The parameters as the store holds them."""
-    known = METHODS[method]._parameters()
+    known = METHODS[method].parameters()
     if not isinstance(params, dict):
         raise InvalidInput(f"params is {params!r}; a dictionary is wanted")
     for name in params:
         if name not in known or name == "bits":
             raise InvalidInput(f"params holds {name!r}; {method} has {', '.join(known)}")
     hasher = METHODS[method](**params)
-    hasher._check_parameters()
+    hasher.check_parameters()
     try:
-        told = json.loads(json.dumps(hasher._told()))
+        told = json.loads(json.dumps(hasher.params_to_json()))
     except TypeError as error:
         raise InvalidInput(f"params holds what JSON cannot: {error}") from None
     return {name: told[name] for name in params}

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from stillhash.collection.bridges import Describes, build, origin
-from stillhash.collection.feedback import Thumb
-from stillhash.collection.items import Id, Item, check_ids, check_labels, check_metadata, check_pictures, check_thumbs
-from stillhash.collection.proof import Connection
+from stillhash.collection.encoder_alignment import EncoderInfo, build, origin
+from stillhash.collection.feedback import Vote
 from stillhash.collection.reader import Reader, as_array
-from stillhash.collection.repair import Repaired, repair
-from stillhash.collection.store import Store
-from stillhash.collection.teacher import Teacher, kept
+from stillhash.collection.storage.integrity import Connection
+from stillhash.collection.storage.repair import Repaired, repair
+from stillhash.collection.storage.store import Store
+from stillhash.collection.trainer import Trainer, kept
+from stillhash.collection.types import Id, Item, check_ids, check_labels, check_metadata, check_pictures, check_thumbs
 from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError
-from stillhash.numeric.checks import Codes, Floats, check_integer
+from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import Index
 
 SEAL = 131_072  # rows of the tail that become a segment
@@ -36,7 +36,7 @@ class Collection(Reader):
 
     def _use(self, store: Store) -> None:
         super()._use(store)
-        self._teacher = Teacher(store)
+        self._teacher = Trainer(store)
 
     def close(self) -> None:
         """Lets another process write. What was acknowledged is on disk long since."""
@@ -85,13 +85,13 @@ class Collection(Reader):
     def relabel(self, ids: Any, labels: Any, *, learn: bool = True) -> int:
         """Gives items other labels, and learns from them unless `learn` is false; says how many.
 
-        Items whose features are not kept any more are learnt by features that stand for them, as `recall` has them.
+        Items whose features are not kept any more are learnt by features that stand for them, by `reconstruct`.
         What was learnt from their earlier labels stays.
         """
         names = check_ids(ids)
         told = check_labels(labels, len(names))
         with self._changing:
-            X = self.recall(names)
+            X = self.reconstruct(names)
             with self._teacher.writing() as connection:
                 rows = self._rows(connection, names).tolist()
                 self._store.relabel(connection, rows, told)
@@ -136,7 +136,7 @@ class Collection(Reader):
             items, codes = self._view.at_one_moment(lambda connection: self._coded(connection, list(likes)))
             votes = (float(weight) if liked else -float(weight) for liked in likes.values())
             thumbs = [
-                Thumb(asked.tobytes(), json.dumps(item.id), code.tobytes(), item.labels, vote, source)
+                Vote(asked.tobytes(), json.dumps(item.id), code.tobytes(), item.labels, vote, source)
                 for item, code, vote in zip(items, codes, votes, strict=True)
             ]
             with self._teacher.writing() as connection:
@@ -170,7 +170,7 @@ class Collection(Reader):
         with self._changing, self._teacher.writing() as connection:
             return self._teacher.rollback(connection, version)
 
-    def bridge(self, encoder: Describes, theirs: Any, ours: Any) -> dict[str, Any]:
+    def align(self, encoder: EncoderInfo, theirs: Any, ours: Any) -> dict[str, Any]:
         """Lets features of another encoder in: fits a bridge, by the same things described by it and by our own.
 
         A few hundred pairs do. Codes stay, and learning goes on. Says what share of the variance of our features it

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.items import Explanation
-from stillhash.collection.view import View
+from stillhash.collection.read_view import View
+from stillhash.collection.types import Explanation
 from stillhash.hashers.base import Model
-from stillhash.numeric.checks import Floats
 from stillhash.numeric.codes import signs
-from stillhash.numeric.scores import snap
+from stillhash.numeric.exact_scores import snap
+from stillhash.numeric.validation import Floats
 
 GROUP = 8  # bits
 
@@ -42,7 +42,7 @@ def _ranks(view: View, weights: Floats, scores: Floats, rows: NDArray[np.int64],
     """Where these rows are among all, by other weights."""
     if not len(rows):
         return []
-    (found,) = view.index.search_range(weights[None], scores.min(), allowed=allowed)
+    (found,) = view.index.range_search(weights[None], scores.min(), allowed=allowed)
     order = np.argsort(found.ids)
     places: list[int] = (order[np.searchsorted(found.ids, rows, sorter=order)] + 1).tolist()
     return places

@@ -36,7 +36,7 @@ MOST = 1000  # queries, the latest, that are corrected
 Doubles = NDArray[np.float64]
 
 
-class Thumb(NamedTuple):
+class Vote(NamedTuple):
     """What is stored of a thumb; it outlives its item."""
 
     asked: bytes  # the query, float32
@@ -48,7 +48,7 @@ class Thumb(NamedTuple):
 
 
 @one_thread
-def corrected(hasher: Hasher, model: Model, thumbs: list[Thumb]) -> Model:
+def corrected(hasher: Hasher, model: Model, thumbs: list[Vote]) -> Model:
     """The model, with what these thumbs teach."""
     by_query = _by_query(thumbs)
     if not by_query:
@@ -64,15 +64,15 @@ def corrected(hasher: Hasher, model: Model, thumbs: list[Thumb]) -> Model:
     return model._replace(N=N.astype(np.float32))
 
 
-def _by_query(thumbs: list[Thumb]) -> dict[bytes, list[tuple[Thumb, float]]]:
+def _by_query(thumbs: list[Vote]) -> dict[bytes, list[tuple[Vote, float]]]:
     """For each query its items and their votes, all sources taken together, from -1 to 1."""
     votes: dict[tuple[bytes, str], float] = {}
-    last: dict[tuple[bytes, str], Thumb] = {}
+    last: dict[tuple[bytes, str], Vote] = {}
     for thumb in thumbs:
         pair = thumb.asked, thumb.item
         votes[pair] = votes.get(pair, 0.0) + thumb.vote
         last[pair] = thumb
-    found: dict[bytes, list[tuple[Thumb, float]]] = {}
+    found: dict[bytes, list[tuple[Vote, float]]] = {}
     for pair, vote in votes.items():
         if vote:
             found.setdefault(pair[0], []).append((last[pair], min(1.0, max(-1.0, vote))))

@@ -16,7 +16,7 @@ import json
 import sys
 from typing import Any
 
-from stillhash.collection.items import json_text
+from stillhash.collection.types import json_text
 from stillhash.errors import InvalidInput
 
 COMPARED = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}

@@ -13,19 +13,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.bridges import Describes, Origin, bridges, crossed, origin, remembered
+from stillhash.collection.encoder_alignment import EncoderInfo, Origin, bridges, crossed, origin, remembered
 from stillhash.collection.explain import explained
 from stillhash.collection.filters import compiled
-from stillhash.collection.items import Answer, Hit, Id, Item, check_ids, check_path
-from stillhash.collection.proof import Connection
-from stillhash.collection.quality import told_so_far
-from stillhash.collection.snapshot import snapshot
-from stillhash.collection.store import Store
-from stillhash.collection.teacher import earliest
-from stillhash.collection.view import View
+from stillhash.collection.prequential import told_so_far
+from stillhash.collection.read_view import View
+from stillhash.collection.storage.integrity import Connection
+from stillhash.collection.storage.snapshot import snapshot
+from stillhash.collection.storage.store import Store
+from stillhash.collection.trainer import earliest
+from stillhash.collection.types import Answer, Hit, Id, Item, check_ids, check_path
 from stillhash.errors import InvalidInput, NotFitted, TooLarge
-from stillhash.numeric.bridging import unit_rows
-from stillhash.numeric.checks import Floats, check_features, check_integer
+from stillhash.numeric.alignment import unit_rows
+from stillhash.numeric.validation import Floats, check_features, check_integer
 from stillhash.search import Index
 
 Scored = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # for each query scores and rows
@@ -76,7 +76,7 @@ class Reader:
             row = self._store.rows_of(connection, [name]).get(name)
             return None if row is None else self._store.picture(connection, row)
 
-    def recall(self, ids: Any) -> Floats:
+    def reconstruct(self, ids: Any) -> Floats:
         """Features (n, D) that stand for these items, to ask for more like them.
 
         The features that an item came with are not kept, only its code; these have that code, or nearly so. While rows
@@ -134,7 +134,7 @@ class Reader:
 
         return self._asked(query, where, found)
 
-    def search_range(
+    def range_search(
         self, query: Any, threshold: float, *, where: Any = None, version: int | None = None, most: int | None = None
     ) -> Any:
         """All items of at least this score, best first; otherwise as `search`. More than `most` of them are refused."""
@@ -143,10 +143,10 @@ class Reader:
 
         def found(connection: Connection, Q: Floats, allowed: Any) -> list[Answer]:
             if self._view.functions is None:
-                raise NotFitted("search_range wants hash functions: add more rows, or call fit")
+                raise NotFitted("range_search wants hash functions: add more rows, or call fit")
             named, model = self._view.model_of(connection, version)
             weights = self._view.functions.weigh_by(model, Q)
-            hits = self._view.index.search_range(weights, threshold, allowed=allowed)
+            hits = self._view.index.range_search(weights, threshold, allowed=allowed)
             if most is not None and (many := sum(len(some.ids) for some in hits)) > most:
                 raise TooLarge(f"threshold is {threshold}, which {many} items reach; at most {most} are given at once")
             missing = max((some.missing for some in hits), default=0.0)
@@ -161,12 +161,12 @@ class Reader:
         """What made the features: its name, fingerprint and dim; None if they came as ready vectors."""
         return remembered(self._store)
 
-    def translate(self, features: Any, encoder: Describes) -> Floats:
+    def translate(self, features: Any, encoder: EncoderInfo) -> Floats:
         """Features that an encoder made, in this collection's space: as they are, or over a bridge."""
         with self._store.reading() as connection:
             return crossed(self._store, connection, origin(encoder), features)
 
-    def bridges(self) -> list[dict[str, Any]]:
+    def alignments(self) -> list[dict[str, Any]]:
         """The encoders, beside its own, whose features it takes."""
         with self._store.reading() as connection:
             return bridges(connection)

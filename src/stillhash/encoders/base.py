@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stillhash.errors import InvalidInput, MissingExtra, WrongType
-from stillhash.numeric.checks import Floats, check_integer
+from stillhash.numeric.validation import Floats, check_integer
 
 if TYPE_CHECKING:
     from PIL.Image import Image

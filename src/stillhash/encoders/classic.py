@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from stillhash.encoders.base import WithoutText, check_images, fingerprint
-from stillhash.numeric.checks import Floats
+from stillhash.numeric.validation import Floats
 
 VERSION = 1  # another one whenever features change
 SIDE = 120  # pixels; 5, 4 and 2 divide it

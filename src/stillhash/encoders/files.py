@@ -17,7 +17,7 @@ from stillhash.encoders.base import Encoder, open_encoder
 from stillhash.encoders.pixels import THUMBNAIL, content_hash, decode_sized, read_bytes, thumbnail
 from stillhash.encoders.workers import in_order
 from stillhash.errors import StillhashError, WrongType
-from stillhash.numeric.checks import Floats, check_integer
+from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search.scan import usable_cores
 
 if TYPE_CHECKING:

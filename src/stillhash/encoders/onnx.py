@@ -21,7 +21,7 @@ from PIL import Image
 from stillhash.encoders.base import WithoutText, check_images, fingerprint, finite, library
 from stillhash.encoders.preprocess import Preprocess, read_preprocess
 from stillhash.errors import InvalidInput
-from stillhash.numeric.checks import Floats
+from stillhash.numeric.validation import Floats
 
 VERSION = 1  # another one whenever the same model gives other features
 

@@ -19,7 +19,7 @@ from struct import error as struct_error
 
 import numpy as np
 
-from stillhash.encoders.headers import Told, look
+from stillhash.encoders.image_headers import Told, look
 from stillhash.errors import InvalidInput, MissingExtra, NotFound, TooLarge
 
 try:

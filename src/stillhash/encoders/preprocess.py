@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from stillhash.errors import InvalidInput
-from stillhash.numeric.checks import Floats
+from stillhash.numeric.validation import Floats
 
 LARGEST = 4096
 BLENDS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}

@@ -20,7 +20,7 @@ from PIL import Image
 
 from stillhash.encoders.base import WithoutText, check_images, check_texts, fingerprint, finite, library
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.numeric.checks import Floats
+from stillhash.numeric.validation import Floats
 
 VERSION = 1  # another one whenever the same weights give other features
 BATCH = 32  # on a GPU

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.experiments.scenes import make_scenes
-from stillhash.numeric.checks import Floats, check_integer
+from stillhash.numeric.validation import Floats, check_integer
 
 FEATURE_NAMES = ("features", "feature", "x", "fc7", "vgg", "data", "feat", "feats")
 LABEL_NAMES = ("labels", "label", "y", "gnd", "tags", "l", "lall")

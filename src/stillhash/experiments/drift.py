@@ -25,8 +25,8 @@ from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset, Group, Mask, Place, Rows, open_dataset
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import OnlineHasher
-from stillhash.numeric.checks import Codes, Floats
-from stillhash.numeric.monitor import PageHinkley
+from stillhash.numeric.drift import PageHinkley
+from stillhash.numeric.validation import Codes, Floats
 
 WORD = "drift"
 MOSTLY = 0.9  # of the rows that lean to one half of the labels: how many stand in its part of the stream

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stillhash.experiments import figures
 from stillhash.experiments.markdown import ABSENT, Draw, Section, plain, table
-from stillhash.experiments.published import Checkpoint, Run, Variant, grouped
+from stillhash.experiments.results import Checkpoint, Run, Variant, grouped
 
 HEARD = 10_000  # rows after a change within which an alarm is due to it
 POINTS = 24  # of a line, about: single chunks are noisy

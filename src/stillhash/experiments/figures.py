@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from stillhash.experiments.published import Checkpoint, Run, Variant, grouped
+from stillhash.experiments.results import Checkpoint, Run, Variant, grouped
 
 # Small in inches, so that text stays readable where a page is as narrow as a phone.
 SIZE, DPI = (5.8, 4.1), 190

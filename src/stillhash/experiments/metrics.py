@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Codes, Floats
 from stillhash.numeric.codes import signs
+from stillhash.numeric.validation import Codes, Floats
 from stillhash.search.scan import usable_cores
 
 

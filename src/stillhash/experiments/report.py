@@ -21,7 +21,7 @@ from stillhash.errors import InvalidInput
 from stillhash.experiments import figures, markdown
 from stillhash.experiments.drift_report import drift
 from stillhash.experiments.markdown import ABSENT, Draw, Section, page, plain
-from stillhash.experiments.published import NAMES, PAPER, PARTS, Checkpoint, Results, Run, Variant, grouped, read
+from stillhash.experiments.results import NAMES, PAPER, PARTS, Checkpoint, Results, Run, Variant, grouped, read
 
 TITLE = "Online hashing: the experiments"
 TIES_MATTER = 0.001  # a difference in mAP by the order of ties that is worth a table

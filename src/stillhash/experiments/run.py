@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 import stillhash
-from stillhash.experiments.bench.timing import machine
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.drift import Watch, by_group, open_stream, parse
+from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import Quality, evaluate
 from stillhash.hashers import METHODS
-from stillhash.numeric.checks import Floats
+from stillhash.numeric.validation import Floats
 from stillhash.search.scan import usable_cores
 
 CHUNK = 1000

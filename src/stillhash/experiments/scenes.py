@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Floats, check_choice, check_integer
+from stillhash.numeric.validation import Floats, check_choice, check_integer
 from stillhash.search.scan import usable_cores
 
 Images = NDArray[np.uint8]  # (n, SIZE, SIZE)

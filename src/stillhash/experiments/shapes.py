@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from stillhash.numeric.checks import check_choice, check_integer
+from stillhash.numeric.validation import check_choice, check_integer
 
 COLOURS = {  # hue in degrees, saturation, brightness
     "red": (0, 0.9, 0.85),

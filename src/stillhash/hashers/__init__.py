@@ -5,7 +5,6 @@ from __future__ import annotations
 from stillhash.errors import BadState
 from stillhash.hashers.base import Hasher, OnlineHasher, read_state
 from stillhash.hashers.bsodh import BSODH
-from stillhash.hashers.fixed import LSH, PCAITQ
 from stillhash.hashers.hmoh import HMOH
 from stillhash.hashers.lego import LEGO
 from stillhash.hashers.listwise import TallyListwise
@@ -18,6 +17,7 @@ from stillhash.hashers.osh import OSH
 from stillhash.hashers.osuph import OSupH
 from stillhash.hashers.tally import Tally
 from stillhash.hashers.tuned import Tuned
+from stillhash.hashers.unsupervised import LSH, PCAITQ
 
 METHODS: dict[str, type[Hasher]] = {
     method.name: method

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.numeric import kernels
-from stillhash.numeric.bridging import unit_rows
-from stillhash.numeric.checks import Codes, Floats, check_bits, check_features, check_integer
+from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import pack, signs, width
 from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels, parse_labels
+from stillhash.numeric.validation import Codes, Floats, check_bits, check_features, check_integer
 
 FORMAT = 1  # of state()
 STEPS, EDGE = 200, np.float32(0.02)  # of decode: the most it takes, and how far from an edge it wants to be
@@ -80,8 +80,8 @@ class Hasher:
 
     name: ClassVar[str]  # its key in METHODS, and in saved state
     supervised: ClassVar[bool] = True  # False: it learns from every row, labelled or not
-    by_sample: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
-    still: ClassVar[bool] = False  # True: codes never go stale
+    chunk_invariant: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
+    fixed_codes: ClassVar[bool] = False  # True: codes never go stale
     tunable: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values that Tuned tries, by parameter
     stale_: bool = False  # whether the last partial_fit changed encode()
 
@@ -124,12 +124,12 @@ class Hasher:
         return self
 
     def _start(self, X: Floats, labels: Labels) -> None:
-        self._check_parameters()
+        self.check_parameters()
         self.n_features_in_ = X.shape[1]
         self.mean_ = X.mean(axis=0, dtype=np.float64).astype(np.float32) if self.center else np.zeros_like(X[0])
         self._begin(self._prepared(X), labels, np.random.default_rng(self.random_state))
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         check_bits(self.bits)
         check_integer(self.random_state, "random_state", 0)
 
@@ -230,7 +230,7 @@ class Hasher:
     def state(self) -> bytes:
         """Everything it is and has learnt, in the safetensors format. `load` brings it back to the byte."""
         self._checked(np.empty((0, getattr(self, "n_features_in_", 1))))
-        about = {"format": FORMAT, "method": self.name, "params": self._told(), "extra": self._extra()}
+        about = {"format": FORMAT, "method": self.name, "params": self.params_to_json(), "extra": self._extra()}
         try:
             text = json.dumps(about, sort_keys=True)
         except TypeError as error:
@@ -245,8 +245,8 @@ class Hasher:
         if about["method"] != cls.name:
             raise BadState(f"state is of the method {about['method']!r}; {cls.__name__} wants {cls.name!r}")
         try:
-            hasher = cls(**cls._from_told(about["params"]))
-            hasher._check_parameters()
+            hasher = cls(**cls.params_from_json(about["params"]))
+            hasher.check_parameters()
             hasher._restore(arrays, about["extra"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadState(f"state does not describe a {cls.__name__}: {error}") from error
@@ -264,29 +264,29 @@ class Hasher:
         self.mean_ = arrays["mean"]
         self.n_features_in_ = len(self.mean_)
 
-    def _told(self) -> dict[str, Any]:
+    def params_to_json(self) -> dict[str, Any]:
         """The parameters as JSON can hold them."""
         return self.get_params()
 
     @classmethod
-    def _from_told(cls, params: dict[str, Any]) -> dict[str, Any]:
+    def params_from_json(cls, params: dict[str, Any]) -> dict[str, Any]:
         return params
 
     # ---- scikit-learn's conventions, without needing scikit-learn ----
 
     @classmethod
-    def _parameters(cls) -> list[str]:
+    def parameters(cls) -> list[str]:
         """Names of all parameters, those of the base classes included."""
         return sorted(name for name in inspect.signature(cls.__init__).parameters if name != "self")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._parameters()}
+        return {name: getattr(self, name) for name in self.parameters()}
 
     def set_params(self, **params: Any) -> Self:
         for name, value in params.items():
-            if name not in self._parameters():
+            if name not in self.parameters():
                 raise InvalidInput(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._parameters())}"
+                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self.parameters())}"
                 )
             setattr(self, name, value)
         return self

@@ -12,11 +12,11 @@ from stillhash.errors import InvalidInput
 from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Codes, Floats, check_choice, check_codes, check_integer, check_number
 from stillhash.numeric.codes import pack, signs, width
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.kept import Mask, in_use, joined, restored, sharing
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_integer, check_number
 
 BLOCK = 4096  # stored items whose similarity to a chunk is held at a time
 
@@ -52,7 +52,7 @@ class BSODH(LinearHasher):
     """
 
     name = "bsodh"
-    by_sample = False
+    chunk_invariant = False
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class BSODH(LinearHasher):
         self.scale = scale
         self.memory = memory
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         for name in ("lam", "sigma", "eta_s"):
             check_number(getattr(self, name), name, above=0)
         if check_number(self.eta_d, "eta_d") < 0:  # 0 is the paper's choice for Places

@@ -11,10 +11,10 @@ from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers.base import Hasher, check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Codes, Floats, check_choice, check_integer
 from stillhash.numeric.codes import pack
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer
 
 Doubles = NDArray[np.float64]
 
@@ -70,8 +70,8 @@ class HMOH(Hasher):
         self.kernel = kernel
         self.anchors = anchors
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_choice(self.merge, "merge", MERGES)
         check_integer(self.capacity, "capacity", 1, MAX_CAPACITY)
         check_choice(self.kernel, "kernel", (None, "rbf"))

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.hashers.partners import RESERVOIR, Doubles, SquareHasher
+from stillhash.hashers.pair_sampling import RESERVOIR, Doubles, SquareHasher
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Floats, check_number
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.validation import Floats, check_number
 
 PERCENTILES = 5, 95  # of the distances in the initial sample: what similar and dissimilar rows should have
 
@@ -52,8 +52,8 @@ class LEGO(SquareHasher):
         super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
         self.eta = eta
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_number(self.eta, "eta", above=0)
 
     u_: float  # the most distance of a similar pair

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from stillhash.hashers.base import check_shape
 from stillhash.hashers.tally import Init, Tally
-from stillhash.numeric.checks import Codes, Floats, check_codes, check_integer, check_number
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.kept import in_use, joined, restored, sharing
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.listwise import Correction, gradient
-from stillhash.numeric.sums import Similarity
+from stillhash.numeric.sufficient_stats import Similarity
+from stillhash.numeric.validation import Codes, Floats, check_codes, check_integer, check_number
 
 
 class TallyListwise(Tally):
@@ -31,7 +31,7 @@ class TallyListwise(Tally):
     """
 
     name = "tally-listwise"
-    by_sample = False
+    chunk_invariant = False
     tunable: ClassVar = {"rate": (1e-4, 3e-4, 1e-3), "steps": (1, 2)}
 
     def __init__(
@@ -68,8 +68,8 @@ class TallyListwise(Tally):
         self.rate = rate
         self.window = window
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_integer(self.steps, "steps", 1)
         check_number(self.rate, "rate", above=0)
         check_integer(self.window, "window", 1)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Floats, check_integer, check_number
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.kept import Mask, in_use, joined, restored, sharing
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.validation import Floats, check_integer, check_number
 
 BLOCK = 100  # samples whose projections are prepared together
 DRAWS = 1024  # reservoir keys drawn from one seed
@@ -75,8 +75,8 @@ class MIHash(LinearHasher):
         self.interval = interval
         self.theta = theta
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         for name in ("reservoir", "bins", "interval"):
             check_integer(getattr(self, name), name, 1)
         for name in ("A", "lr"):

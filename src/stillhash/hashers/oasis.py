@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stillhash.hashers.partners import Doubles, SquareHasher
-from stillhash.numeric.checks import check_number
+from stillhash.hashers.pair_sampling import Doubles, SquareHasher
+from stillhash.numeric.validation import check_number
 
 
 class OASIS(SquareHasher):
@@ -41,8 +41,8 @@ class OASIS(SquareHasher):
         super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
         self.C = C
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_number(self.C, "C", above=0)
 
     def _meet(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.base import LinearHasher, Model, check_shape
-from stillhash.hashers.fixed import HASH_FUNCTIONS, Init
+from stillhash.hashers.unsupervised import HASH_FUNCTIONS, Init
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Floats, check_choice, check_integer, check_number
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.learning import empty_projection, passive_aggressive
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
+from stillhash.numeric.validation import Floats, check_choice, check_integer, check_number
 
 
 class OHSL(LinearHasher):
@@ -41,7 +41,7 @@ class OHSL(LinearHasher):
     """
 
     name = "ohsl"
-    still = True
+    fixed_codes = True
     tunable: ClassVar = {"C": (0.001, 0.01, 0.1), "target_factor": (3, 8)}
 
     def __init__(
@@ -64,8 +64,8 @@ class OHSL(LinearHasher):
         self.init = init
         self.merge = merge
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_number(self.C, "C", above=0)
         check_integer(self.target_factor, "target_factor", 1)
         check_choice(self.norm_power, "norm_power", (1, 2))

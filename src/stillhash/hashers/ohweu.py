@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Codes, Floats, check_choice, check_codes, check_number
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import TargetCodes
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_number
 
 Doubles = NDArray[np.float64]
 Rule = Literal["script_clamped", "script", "pa1"]
@@ -70,8 +70,8 @@ class OHWEU(LinearHasher):
         self.C = C
         self.rule = rule
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_number(self.C, "C", above=0)
         check_choice(self.rule, "rule", tuple(STEPS))
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers.base import Hasher, check_shape
-from stillhash.hashers.partners import LabelSet, fingerprints
+from stillhash.hashers.pair_sampling import LabelSet, fingerprints
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Codes, Floats, check_choice, check_integer, check_number
 from stillhash.numeric.codes import pack, sgn
 from stillhash.numeric.hashing import lsh
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer, check_number
 
 Kernel = Literal["rbf_centered", "rbf", "linear"]
 KERNELS: tuple[Kernel, ...] = ("rbf_centered", "rbf", "linear")
@@ -69,8 +69,8 @@ class OKH(Hasher):
         self.Ts = Ts
         self.Td = Td
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_choice(self.kernel, "kernel", KERNELS)
         check_integer(self.anchors, "anchors", 2)
         check_number(self.C, "C", above=0)

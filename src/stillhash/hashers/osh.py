@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Floats, check_integer
 from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.validation import Floats, check_integer
 
 ROTATION, COMPLETION = 1, 2  # streams of random numbers of the seed
 FAINTEST = 1e-10  # of the largest squared singular value: below it a direction is rounding, not data
@@ -88,7 +88,7 @@ class OSH(LinearHasher):
 
     name = "osh"
     supervised = False
-    by_sample = False  # a chunk enters around its own mean, and a shrink of the sketch falls on another row
+    chunk_invariant = False  # a chunk enters around its own mean, and a shrink of the sketch falls on another row
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class OSH(LinearHasher):
         super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
         self.sketch = sketch
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_integer(self.sketch, "sketch", 2)
 
     sketch_: FrequentDirections

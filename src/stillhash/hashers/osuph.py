@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from stillhash.hashers.base import LinearHasher
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Floats, check_choice, check_number
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.targets import TargetCodes
+from stillhash.numeric.validation import Floats, check_choice, check_number
 
 Mode = Literal["hinge", "boosting"]
 MODES: tuple[Mode, ...] = ("hinge", "boosting")
@@ -61,8 +61,8 @@ class OSupH(LinearHasher):
         self.mode = mode
         self.eta = eta
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_choice(self.mode, "mode", MODES)
         check_number(self.eta, "eta", above=0)
 

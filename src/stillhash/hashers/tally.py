@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.hashers.base import LabelSpace, LinearHasher, Model
-from stillhash.numeric.checks import Floats, check_choice, check_integer, check_number
 from stillhash.numeric.codes import signs
 from stillhash.numeric.hashing import label_itq, pca_itq
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
-from stillhash.numeric.sums import Similarity, Sums, unit_labels
+from stillhash.numeric.sufficient_stats import Similarity, Sums, unit_labels
+from stillhash.numeric.validation import Floats, check_choice, check_integer, check_number
 
 MOST_LABELS = 1024  # that a model holds one by one
 GONE = 1e-3  # of a row: labels of which less is left, after unlearning or fading, count no more
@@ -51,7 +51,7 @@ class Tally(LinearHasher):
     """
 
     name = "tally"
-    still = True
+    fixed_codes = True
     tunable: ClassVar = {"ridge": (0.3, 1.0, 10.0), "rarity": (0.2, 0.45), "half_life": (None, 20_000)}
 
     def __init__(
@@ -78,8 +78,8 @@ class Tally(LinearHasher):
         self.init = init
         self.share = share
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_number(self.ridge, "ridge", above=0)
         if self.half_life is not None:
             check_number(self.half_life, "half_life", above=0)
@@ -202,12 +202,12 @@ class Tally(LinearHasher):
     def _extra(self) -> dict[str, Any]:
         return {**super()._extra(), "labels": list(self.sums_.names)}
 
-    def _told(self) -> dict[str, Any]:
+    def params_to_json(self) -> dict[str, Any]:
         weights = self.label_weights
-        return {**super()._told(), "label_weights": None if weights is None else list(weights.items())}
+        return {**super().params_to_json(), "label_weights": None if weights is None else list(weights.items())}
 
     @classmethod
-    def _from_told(cls, params: dict[str, Any]) -> dict[str, Any]:
+    def params_from_json(cls, params: dict[str, Any]) -> dict[str, Any]:
         if not params.get("label_weights"):
             return params
         return {**params, "label_weights": {from_json(label): weight for label, weight in params["label_weights"]}}

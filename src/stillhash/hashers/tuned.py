@@ -16,10 +16,10 @@ from stillhash.hashers.ohsl import OHSL
 from stillhash.hashers.tally import Tally
 from stillhash.numeric import kernels
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Codes, Floats, check_choice, check_codes, check_integer
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.kept import in_use, joined, restored, sharing
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_integer
 
 TUNABLE: dict[str, type[Hasher]] = {method.name: method for method in (Tally, TallyListwise, OHSL)}
 NONE = Labels(np.zeros(1, np.int64), np.empty(0, np.int64), [])
@@ -46,8 +46,8 @@ class Tuned(Hasher):
     """
 
     name = "tuned"
-    by_sample = False
-    still = True
+    chunk_invariant = False
+    fixed_codes = True
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Tuned(Hasher):
         self.method = method
         self.race = race
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_choice(self.method, "method", tuple(TUNABLE))
         check_integer(self.race, "race", 1)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stillhash.images.describing import Describer, describer
 from stillhash.images.indexing import Indexed, index_folder
-from stillhash.images.labelling import labels_from
+from stillhash.images.label_sources import labels_from
+from stillhash.images.query_encoder import Describer, describer
 
 __all__ = ["Describer", "Indexed", "describer", "index_folder", "labels_from"]

@@ -19,7 +19,7 @@ from stillhash.collection import Collection
 from stillhash.encoders.files import Encoded, encode_files
 from stillhash.encoders.pixels import content_hash, read_bytes
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.images.labelling import Labels
+from stillhash.images.label_sources import Labels
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
 BATCH = 250  # images of a commit

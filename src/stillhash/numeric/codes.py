@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
-from stillhash.numeric.checks import Codes, Floats
+from stillhash.numeric.validation import Codes, Floats
 
 TILE = 1024  # codes per tile
 

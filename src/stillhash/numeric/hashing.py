@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Floats
+from stillhash.numeric.validation import Floats
 
 ITQ_ITERATIONS = 50
 LABEL_RIDGE = 1.0  # of the prediction of labels, in units of the mean square of a row

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.numeric.checks import Floats
 from stillhash.numeric.labels import Labels, stable_key
+from stillhash.numeric.validation import Floats
 
 Mask = NDArray[np.bool_]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric.blas import one_thread
-from stillhash.numeric.checks import Floats
-from stillhash.numeric.sums import Similarity
+from stillhash.numeric.sufficient_stats import Similarity
+from stillhash.numeric.validation import Floats
 
 FIRST, SECOND, FLOOR = 0.9, 0.999, 1e-8  # Adam's usual constants
 

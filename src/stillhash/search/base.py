@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.numeric.checks import Codes
+from stillhash.numeric.validation import Codes
 
 
 class Hits(NamedTuple):
     """Answers, best first: higher score, then smaller id. Missing ones are -inf and -1.
 
-    From `search` both arrays are (m, k); from `search_range` there is one Hits per query with flat arrays.
+    From `search` both arrays are (m, k); from `range_search` there is one Hits per query with flat arrays.
     """
 
     scores: NDArray[np.float32]
@@ -34,5 +34,5 @@ class Searcher(Protocol):
     def add(self, codes: Any, ids: Any = None) -> None: ...
     def remove(self, ids: Any) -> int: ...
     def search(self, weights: Any, k: int, *, allowed: Any = None) -> Hits: ...
-    def search_range(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]: ...
+    def range_search(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]: ...
     def codes(self, ids: Any) -> Codes: ...

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
-from stillhash.numeric.checks import check_integer, check_weights
+from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.kernels import Block
-from stillhash.numeric.scores import Grid, snap
+from stillhash.numeric.validation import check_integer, check_weights
 from stillhash.search.blocks import Bitmap
 from stillhash.search.miwq import MIWQ, PRICE, Found, View
 from stillhash.search.scan import searched
-from stillhash.search.tables import Tables
+from stillhash.search.substring_tables import Tables
 
 PAYS = ((32, 1_000_000), (96, 10_000_000))  # codes of at most so many bits, from so many rows: measured, docs/search.md
 FEW = 0.1  # of the rows allowed or live: below, the tables' floor rises too late

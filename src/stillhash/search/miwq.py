@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
+from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.kernels import Block
-from stillhash.numeric.scores import Grid
 from stillhash.search.blocks import Bitmap, Ids, rest
 from stillhash.search.scan import Scan, searched
-from stillhash.search.tables import Tables, build, how_many
+from stillhash.search.substring_tables import Tables, build, how_many
 
 TAIL_SHARE = 0.05  # rows outside the tables, as a share of those inside, that start a merge
 TAIL_LEAST = 4096  # and the fewest that do

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.numeric import kernels
-from stillhash.numeric.checks import Codes, check_bits, check_codes, check_ids, check_integer, check_weights
 from stillhash.numeric.codes import TILE, empty_tiles, width
+from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.kernels import Block
-from stillhash.numeric.scores import Grid, snap
+from stillhash.numeric.validation import Codes, check_bits, check_codes, check_ids, check_integer, check_weights
 from stillhash.search.base import Hits
 from stillhash.search.blocks import Bitmap, Ids, allowed_in, by_id, ids_of, live_rows, rows_of, without
 
@@ -107,7 +107,7 @@ class Scan:
         scores, ids = self._best(grid, min(k, len(self)), bitmap)
         return Hits(_padded(scores, k, -np.inf), _padded(ids, k, -1))
 
-    def search_range(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]:
+    def range_search(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]:
         """For each query, all hits whose score is at least the threshold (one number, or one per query)."""
         grid = snap(check_weights(weights, self.bits))
         floors = np.asarray(threshold)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stillhash.server.access import Keys, is_loopback, keys_from
 from stillhash.server.app import create_app
+from stillhash.server.auth import Keys, is_loopback, keys_from
 from stillhash.server.run import log_to_stderr, serve
 from stillhash.server.settings import Settings
 

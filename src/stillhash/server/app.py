@@ -14,12 +14,13 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, NotFound, StillhashError
-from stillhash.server import api, crew, page
-from stillhash.server.desk import Crew, Describes, Desk
-from stillhash.server.gate import Gate
+from stillhash.server import routes, routes_cluster
 from stillhash.server.metrics import Metrics
+from stillhash.server.middleware import Gate
+from stillhash.server.pages import search as search_page
+from stillhash.server.schemas import VERSION, failed, told
 from stillhash.server.settings import Settings
-from stillhash.server.wire import VERSION, failed, told
+from stillhash.server.write_queue import Crew, Desk, QueryEncoder
 
 log = logging.getLogger("stillhash.server")
 
@@ -37,7 +38,7 @@ class NotAllowed(StillhashError):
 def create_app(
     collections: dict[str, Collection],
     settings: Settings | None = None,
-    eyes: Mapping[str, Describes] | None = None,
+    eyes: Mapping[str, QueryEncoder] | None = None,
     crews: Mapping[str, Crew] | None = None,
 ) -> FastAPI:
     """An ASGI application that serves open collections by their names. Whoever opened them closes them.
@@ -82,10 +83,10 @@ def create_app(
             Exception: _unexpected,
         },
     )
-    app.state.room = api.Room(desks, settings, metrics)
-    for router in (api.public, api.reading, api.writing, crew.reading, crew.writing):
+    app.state.room = routes.Room(desks, settings, metrics)
+    for router in (routes.public, routes.reading, routes.writing, routes_cluster.reading, routes_cluster.writing):
         app.include_router(router)
-    page.install(app)
+    search_page.install(app)
     app.add_middleware(Gate, settings=settings, metrics=metrics)
     return app
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from stillhash.server.desk import Desk
+from stillhash.server.write_queue import Desk
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
@@ -46,7 +46,7 @@ class _Standing(Collector):
                 ("rows", "Items that are stored."),
                 ("version", "Version of the model that answers."),
                 ("queue_depth", "Writes that wait or are being done."),
-                ("lessons", "Labelled rows that wait to be learnt."),
+                ("pending", "Labelled rows that wait to be learnt."),
                 ("index_bytes", "Memory of the index."),
                 ("disk_bytes", "Bytes on disk."),
                 ("drift_alarms", "Falls of quality that were noticed."),
@@ -61,7 +61,7 @@ class _Standing(Collector):
                 "rows": stats["items"],
                 "queue_depth": desk.waiting,
                 "drift_alarms": len(stats["drift_alarms"]),
-                **{key: stats[key] for key in ("version", "lessons", "index_bytes", "disk_bytes")},
+                **{key: stats[key] for key in ("version", "pending", "index_bytes", "disk_bytes")},
             }
             if quality := stats["quality"]:
                 told |= {"quality_map": quality["map"], "quality_precision": quality["precision"]}

@@ -16,8 +16,8 @@ import uvicorn
 from stillhash.collection import Collection
 from stillhash.errors import Conflict
 from stillhash.server.app import create_app
-from stillhash.server.desk import Crew, Describes
 from stillhash.server.settings import Settings
+from stillhash.server.write_queue import Crew, QueryEncoder
 
 PATIENCE = 5  # seconds that requests get to end when the server is stopped
 
@@ -30,7 +30,7 @@ def serve(
     collections: dict[str, Collection],
     settings: Settings,
     begun: Callable[[str], None],
-    eyes: Mapping[str, Describes] | None = None,
+    eyes: Mapping[str, QueryEncoder] | None = None,
     crews: Mapping[str, Crew] | None = None,
 ) -> None:
     """Serves until it is interrupted; `begun` is told the address once it listens."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhash.errors import InvalidInput
-from stillhash.server.access import Keys, is_loopback
+from stillhash.server.auth import Keys, is_loopback
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@
     if (added.length || news.fresh) draw();
     show("items", news.items.toLocaleString("en"));
     show("rate", rate(news.items));
-    show("lessons", news.lessons.toLocaleString("en"));
+    show("pending", news.pending.toLocaleString("en"));
     show("version", String(news.version));
     show("alarms", String(news.alarms));
     document.querySelector(".figures .alarm").classList.toggle("none", !news.alarms);

@@ -1,0 +1,1 @@
+"""The files of a collection on disk: SQLite, sealed segments, checksums, snapshots and repair."""

@@ -1,0 +1,1 @@
+"""The demonstration, in a terminal and as a page."""

@@ -1,0 +1,255 @@
+"""The idea in half a minute, offline: scenes of digits stream in, their codes stay, and ranking them gets better.
+
+`run` streams and measures, and its result is plain JSON; `show` prints such a result. The learnt similarity and Hamming
+ranking search the very same codes, fixed on the first scenes, so whatever lies between their curves was learnt by
+the similarity alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from stillhash.errors import InvalidInput
+from stillhash.experiments.metrics import evaluate
+from stillhash.experiments.scenes import Scenes, make_scenes
+from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher
+from stillhash.numeric.codes import signs
+from stillhash.numeric.validation import Floats, check_choice, check_integer
+from stillhash.search import Scan
+
+QUERIES = 300
+FIRST = 300  # scenes that fix the hash functions
+CHUNK = 1000
+CHECKPOINTS = 12  # about as many points has the curve
+EXAMPLES, HITS = 5, 5
+FIXED = (DEFAULT_HASHER.name, "ohsl")  # methods whose codes stand still
+
+
+def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = FIXED[0]) -> dict[str, Any]:
+    """Streams `scenes` scenes, some of them kept back as queries, and draws the learning curve to `plot`."""
+    check_integer(scenes, "scenes", 2000)
+    check_choice(method, "method", FIXED)
+    if plot.is_dir() or not plot.parent.is_dir():
+        raise InvalidInput(f"plot is {str(plot)!r}; a file in a folder that exists is wanted")
+    began = time.perf_counter()
+    asked = min(QUERIES, scenes // 10)
+    with console.status(f"Making {scenes:,} scenes of digits"):
+        queries = make_scenes(asked, seed, part="queries")
+        database = make_scenes(scenes - asked, seed)
+    console.print(f"{scenes - asked:,} scenes of 1 to 4 digits, {asked} queries, {bits}-bit codes", highlight=False)
+    first = database.features[:FIRST], database.labels[:FIRST]
+    stream = _Stream(METHODS[method](bits, random_state=seed).fit(*first), queries, database)
+    curve = _watched(stream, console)
+    codes_unchanged = stream.kept().tobytes() == stream.hasher.encode(database.features).tobytes()
+    with console.status("Drawing the learning curve"):
+        _figure(curve, bits, queries).savefig(plot, format="png")
+    return {
+        "scenes": len(database.labels),
+        "queries": asked,
+        "method": method,
+        "bits": bits,
+        "seed": seed,
+        "curve": curve,
+        "codes_unchanged": codes_unchanged,
+        **stream.best_hits(),
+        "plot": str(plot),
+        "rows_per_second": round(len(database.labels) / stream.learning),
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+
+
+class _Stream:
+    """The database arriving chunk by chunk: encoded once, indexed, then learnt from."""
+
+    def __init__(self, hasher: Hasher, queries: Scenes, database: Scenes) -> None:
+        self.hasher, self.queries, self.database = hasher, queries, database
+        self.index = Scan(hasher.bits)
+        self.codes: list[NDArray[np.uint8]] = []
+        self.learning = 0.0  # seconds
+        self.hamming: Floats = signs(hasher.encode(queries.features), hasher.bits)
+
+    def points(self) -> Iterator[tuple[int, list[float] | None]]:
+        """Rows learnt after each chunk, with a point of the curve where one is due: before learning, and at the end."""
+        total = len(self.database.labels)
+        starts = range(0, total, CHUNK)
+        every = max(1, round(len(starts) / CHECKPOINTS))
+        for i, start in enumerate(starts):
+            features, labels = (a[start : start + CHUNK] for a in (self.database.features, self.database.labels))
+            self.codes.append(self.hasher.encode(features))
+            self.index.add(self.codes[-1])
+            if not start:
+                yield 0, self._point(0)
+            clock = time.perf_counter()
+            self.hasher.partial_fit(features, labels)
+            self.learning += time.perf_counter() - clock
+            learnt = start + len(labels)
+            due = i < 2 or (i + 1) % every == 0 or learnt == total  # the start is where the curve is steep
+            yield learnt, self._point(learnt) if due else None
+
+    def kept(self) -> NDArray[np.uint8]:
+        return np.concatenate(self.codes)
+
+    def _point(self, learnt: int) -> list[float]:
+        """Rows learnt, and mAP over the codes so far: of Hamming ranking, of what was learnt, of a random order."""
+        codes = self.kept()
+        labels = self.database.labels[: len(codes)]
+        hamming, learning = (
+            evaluate(weights, codes, self.queries.labels, labels).map
+            for weights in (self.hamming, self.hasher.weigh(self.queries.features))
+        )
+        shared = self.queries.labels.astype(np.float32) @ labels.T.astype(np.float32)
+        return [learnt, hamming, learning, float((shared > 0).mean())]
+
+    def best_hits(self) -> dict[str, Any]:
+        """How many of the best hits match before and after, over all queries; and the queries where before is worst."""
+        weights = self.hamming, self.hasher.weigh(self.queries.features)
+        before, after = (self.index.search(some, HITS).ids for some in weights)  # (queries, HITS)
+        old, new = (self._matching(ids).any(axis=2).mean(axis=1) for ids in (before, after))
+        worst = np.argsort(old, kind="stable")[:EXAMPLES]
+        return {
+            "best_matching": {"before": float(old.mean()), "after": float(new.mean())},
+            "worst": [
+                {
+                    "query": _names(self.queries.labels[q]),
+                    "before": self._hits(q, before[q]),
+                    "after": self._hits(q, after[q]),
+                }
+                for q in worst
+            ],
+        }
+
+    def _matching(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The labels (queries, hits, 10) that each query shares with its hits."""
+        return self.database.labels[ids] & self.queries.labels[:, None]
+
+    def _hits(self, query: int, ids: NDArray[np.int64]) -> list[dict[str, list[int]]]:
+        asked = self.queries.labels[query]
+        found = self.database.labels[ids]
+        return [{"labels": _names(there), "matching": _names(there & asked)} for there in found]
+
+
+def _names(labels: NDArray[np.bool_]) -> list[int]:
+    return [int(name) for name in np.flatnonzero(labels)]
+
+
+def _watched(stream: _Stream, console: Console) -> list[list[float]]:
+    """Runs the stream to its end, saying how it goes: a line for each point and, on a terminal, a bar below them."""
+    curve: list[list[float]] = []
+    progress = Progress(
+        TextColumn("learning"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with progress:
+        task = progress.add_task("learning", total=len(stream.database.labels))
+        console.print(
+            f"{'learnt':>9}  {'Hamming mAP':>11}  {'learnt mAP':>10}  {'gain':>6}", style="bold", highlight=False
+        )
+        for learnt, point in stream.points():
+            progress.update(task, completed=learnt)
+            if point:
+                curve.append(point)
+                _, hamming, learning, _ = point
+                gain = learning - hamming
+                console.print(f"{learnt:9,}  {hamming:11.3f}  {learning:10.3f}  {gain:+6.3f}", highlight=False)
+    return curve
+
+
+def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
+    """The learning curve, and what the scenes look like."""
+    learnt, hamming, learning, chance = zip(*curve, strict=True)
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(4, 2, width_ratios=(6, 1))
+
+    axes = figure.add_subplot(grid[:, 0])
+    for values, name, colour, line, above in (
+        (chance, "chance", "#b45309", "--", False),
+        (hamming, "Hamming ranking", "#6b7280", "o-", False),
+        (learning, "the similarity learns", "#0f766e", "o-", True),
+    ):
+        axes.plot(learnt, values, line, color=colour, linewidth=2 if "o" in line else 1.2, markersize=4)
+        axes.annotate(
+            f"{name}, {values[-1]:.3f}",
+            (learnt[-1], values[-1]),
+            xytext=(0, 9 if above else -9),
+            textcoords="offset points",
+            ha="right",
+            va="bottom" if above else "top",
+            color=colour,
+        )
+    axes.set_title(f"Same {bits}-bit codes, two rankings: only the similarity learns", loc="left", weight="bold")
+    axes.set_xlabel("scenes learnt")
+    axes.set_ylabel(f"mean average precision, {len(queries.labels)} queries")
+    axes.set_xlim(0, learnt[-1] * 1.02)
+    low, high = min(chance), max(*learning, *hamming)
+    axes.set_ylim(low - 0.2 * (high - low), high + 0.15 * (high - low))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
+
+    for i in range(4):
+        picture = figure.add_subplot(grid[i, 1])
+        picture.imshow(queries.images[i], cmap="gray_r", interpolation="nearest")
+        picture.set_title(", ".join(map(str, _names(queries.labels[i]))), fontsize=8, pad=3)
+        picture.set(xticks=[], yticks=[])
+        picture.spines[:].set_color("#d1d5db")
+    return figure
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Prints what came out: a few lines, and what some queries found before and after."""
+    _, hamming, learning, chance = result["curve"][-1]
+    still = "not one has changed" if result["codes_unchanged"] else "[bold red]some have changed[/]"
+    for line in (
+        f"mAP [bold]{hamming:.3f}[/] by Hamming ranking, [bold green]{learning:.3f}[/] by the learnt similarity, "
+        f"{chance:.3f} by chance.",
+        f"Both rank the same {result['scenes']:,} codes of {result['bits']} bits, and {still}.",
+        f"Learnt {result['rows_per_second']:,} scenes a second; {result['seconds']:.0f} s in all. "
+        f"Learning curve: {escape(result['plot'])}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+    share = result["best_matching"]
+    table = Table(
+        title=f"The {EXAMPLES} queries that Hamming ranking answers worst, and their {HITS} best hits",
+        caption=f"Green: a digit of the query. Over all {result['queries']} queries {share['before']:.1%} of the best "
+        f"hits share one before, {share['after']:.1%} after.",
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("query", justify="center")
+    table.add_column("before: Hamming", no_wrap=True)
+    table.add_column("after: learnt", no_wrap=True)
+    for example in result["worst"]:
+        table.add_row(_digits(example["query"], example["query"]), _found(example["before"]), _found(example["after"]))
+    console.print(table)
+
+
+def _found(hits: list[dict[str, list[int]]]) -> Text:
+    """How many match, and the hits side by side in columns of equal width."""
+    count = Text(f"{sum(bool(hit['matching']) for hit in hits)}/{len(hits)} ")
+    cells = (_digits(hit["labels"], hit["matching"]) + Text(" " * (4 - len(hit["labels"]))) for hit in hits)
+    return Text(" ").join([count, *cells])
+
+
+def _digits(labels: list[int], matching: list[int]) -> Text:
+    return Text.assemble(*((str(name), "bold green" if name in matching else "dim") for name in labels))

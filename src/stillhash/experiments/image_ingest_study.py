@@ -1,0 +1,150 @@
+"""A folder of images, from files to a similarity that has learnt: how fast, how steady, and what learning gains.
+
+The images are made on the spot (shapes.py). `stillhash index` takes them in as a process of its own: once undisturbed,
+with an eye on its memory, and once killed twice on the way and begun again, after which nothing may be missing, double
+or different. Then images that it has not seen are searched for, by Hamming distance and by what was learnt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+import stillhash
+from stillhash.encoders import open_encoder
+from stillhash.experiments.shapes import image, write_shapes
+from stillhash.numeric.validation import check_integer
+
+CUTS = 2  # times that indexing is killed
+LOOK = 0.1  # seconds between two looks at its memory
+
+
+def run(
+    count: int = 5000,
+    queries: int = 500,
+    size: int = 96,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    check_integer(count, "count", 400)
+    with tempfile.TemporaryDirectory(prefix="stillhash-gallery-") as made:
+        room = Path(made)
+        progress(f"making {count:,} images")
+        write_shapes(room / "images", count, seed, size=size)
+        progress("indexing")
+        whole = _index(room / "images", room / "whole", workers)
+        progress("indexing, killed on the way")
+        stops = [count * cut // (CUTS + 1) for cut in range(1, CUTS + 1)]
+        kills = [_index(room / "images", room / "cut", workers, stop) for stop in stops]
+        last = _index(room / "images", room / "cut", workers)
+        progress(f"searching for {queries:,} other images")
+        with stillhash.open(room / "whole", read_only=True) as one, stillhash.open(room / "cut", read_only=True) as two:
+            ids = [f"{n:06}.jpg" for n in range(count)]
+            differing = sum(a != b for a, b in zip(one.get(ids), two.get(ids), strict=True))
+            told = {"missing": sum(item is None for item in two.get(ids)), "double": two.count() - count}
+            hamming, learnt = (_map(one, queries, seed + 1, size, version) for version in (0, None))
+    return {
+        "images": count,
+        "pixels": size,
+        "workers": workers,
+        "per_second": whole["images_per_second"],
+        "memory_mb": whole["memory_mb"],
+        "memory_later_mb": whole["memory_later_mb"],
+        "killed_at": [found["items"] for found in kills],
+        "skipped": last["skipped"],
+        **told,
+        "differing": differing,
+        "queries": queries,
+        "hamming": hamming,
+        "learnt": learnt,
+    }
+
+
+def _index(folder: Path, path: Path, workers: int | None, stop: int | None = None) -> dict[str, Any]:
+    """One run of the command; killed when so many items are there, if it is to be. What it says, and its memory."""
+    more = [] if workers is None else ["--workers", str(workers)]
+    command = [sys.executable, "-m", "stillhash", "index", str(folder), str(path), "--json", *more]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    memory: list[float] = []
+    watch = threading.Thread(target=_watch, args=(process, memory))
+    watch.start()
+    while stop is not None and process.poll() is None:
+        if _items(path) >= stop:
+            os.killpg(process.pid, signal.SIGKILL)
+            break
+        time.sleep(LOOK)
+    said, _ = process.communicate()
+    watch.join()
+    if process.returncode < 0:
+        return {"items": _items(path)}
+    half = memory[len(memory) // 2 :] or [0.0]
+    first = memory[len(memory) // 4 : len(memory) // 2] or [0.0]
+    told: dict[str, Any] = json.loads(said)
+    return {**told, "memory_mb": round(max(first)), "memory_later_mb": round(max(half))}
+
+
+def _items(path: Path) -> int:
+    if not (path / "store.db").is_file():
+        return 0
+    with stillhash.open(path, read_only=True) as collection:
+        return collection.count()
+
+
+def _watch(process: subprocess.Popen[str], memory: list[float]) -> None:
+    """The memory of a process and its children, in MB, as long as it runs; pages that they share count for each."""
+    while process.poll() is None:
+        memory.append(sum(map(_resident, [process.pid, *_children(process.pid)])) / 1e6)
+        time.sleep(LOOK)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _map(collection: stillhash.Collection, queries: int, seed: int, size: int, version: int | None) -> float:
+    """Mean average precision over all items, of images that are not among them."""
+    encoder = open_encoder("classic")
+    precisions = []
+    for start in range(0, queries, 50):
+        some = [image(seed, n, size) for n in range(start, min(start + 50, queries))]
+        answers = collection.search(encoder.encode([one for one, _ in some]), collection.count(), version=version)
+        for (_, labels), answer in zip(some, answers, strict=True):
+            right = np.array([bool(set(labels) & set(hit.labels)) for hit in answer.hits])
+            places = np.flatnonzero(right) + 1
+            precisions.append(float((np.arange(1, len(places) + 1) / places).mean()) if len(places) else 0.0)
+    return float(np.mean(precisions))
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    for line in (
+        f"{result['images']:,} images of {result['pixels']} pixels: {result['per_second']:g} a second; memory of all "
+        f"processes {result['memory_mb']} MB early, {result['memory_later_mb']} MB at most later",
+        f"killed at {' and '.join(f'{n:,}' for n in result['killed_at'])} items and begun again: {result['missing']} "
+        f"missing, {result['double']} double, {result['differing']} different",
+        f"mAP of {result['queries']:,} other images: {result['hamming']:.3f} by Hamming distance, "
+        f"{result['learnt']:.3f} by what one pass taught, {result['learnt'] - result['hamming']:+.3f}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)

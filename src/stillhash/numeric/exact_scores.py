@@ -1,0 +1,28 @@
+"""What the score of a code is, exactly.
+
+score(w, x) = sum_i w_i x_i, rounded once to float32. Floating-point sums depend on their order, and a search that
+is exact "up to rounding" would break ties differently on each path. So the weights of a query are first put on
+a grid: multiples of a power of two, coarse enough that every partial sum fits the 53 bits of a double. Then
+any order of summation, on any path or machine, gives the same number, and hits have one total order: higher
+score first, smaller id among equals.
+
+The grid loses nothing that a double would have kept: a float32 weight moves only if it is below 2^-26 of the sum of
+the magnitudes, and then by less than 2^-51 of that sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.numeric.validation import Floats
+
+Grid = NDArray[np.float64]  # (m, bits)
+
+
+def snap(weights: Floats) -> Grid:
+    """Weights (m, bits) on the grid of exact sums, as float64."""
+    exact = weights.astype(np.float64)
+    _, exponent = np.frexp(np.abs(exact).sum(axis=1, keepdims=True))  # sum < 2^exponent
+    shift = exponent - 51
+    return np.asarray(np.ldexp(np.rint(np.ldexp(exact, -shift)), shift))

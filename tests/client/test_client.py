@@ -1,0 +1,509 @@
+"""The client: a served collection behaves as an embedded one, to the bit, and comes through what networks do."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stillhash
+from stillhash import Client, Collection
+from stillhash.client.client import _line
+from stillhash.errors import (
+    BadState,
+    Busy,
+    Conflict,
+    Denied,
+    InvalidInput,
+    NotFitted,
+    NotFound,
+    StillhashError,
+    TooLarge,
+    Unreachable,
+    WrongType,
+)
+from stillhash.server import Keys, Settings
+from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows
+from tests.server.process import served
+from tests.support.toys import toy
+
+QUERIES = toy(5, DIM, 4, seed=77).X
+X, LABELS, METADATA = some_rows(3, seed=50)
+GIF = b"GIF89a and more"
+BAD = X.copy()
+BAD[1, 2] = np.nan
+SECRET = {"read": "a key that may read", "write": "a key that may write"}
+
+
+def new(path: Path) -> Collection:
+    return stillhash.open(path, DIM, BITS, init_rows=INIT, learn_rows=LEARN)
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> Iterator[tuple[Collection, Client]]:
+    settings = Settings(snapshots=tmp_path / "snapshots")
+    with (
+        new(tmp_path / "embedded") as embedded,
+        served({"twin": new(tmp_path / "served")}, settings) as server,
+        Client(server.url) as client,
+    ):
+        yield embedded, client
+
+
+def outcome(call: Callable[[Any], Any], at: Any) -> Any:
+    """What a call gives back, or the class and the words of its error."""
+    try:
+        return call(at)
+    except StillhashError as error:
+        return type(error), str(error)
+
+
+def same(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, np.ndarray):
+        return found.dtype == wanted.dtype and found.shape == wanted.shape and found.tobytes() == wanted.tobytes()
+    if isinstance(wanted, dict) and "disk_bytes" in wanted:  # files of one and the same content may differ in size
+        return {**found, "disk_bytes": 0} == {**wanted, "disk_bytes": 0}
+    if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict) and "made" in wanted[0]:
+        return [{**one, "made": 0} for one in found] == [{**one, "made": 0} for one in wanted]
+    return bool(found == wanted) and repr(found) == repr(wanted)  # which also tells 1 from 1.0 and -0.0 from 0.0
+
+
+FIRST, MORE = some_rows(250, seed=1), some_rows(200, seed=2)
+ODD = {"ä": ['"\\\n', None, True, 1e-300, 1e22, -0.0, 0.1, 10**30, {"": []}], "n": 2**63}
+Verb = tuple[str, Callable[[Any], Any]]
+LIFE: list[Verb] = [
+    ("empty", lambda c: (c.count(), len(c), c.get([1]), c.versions(), c.quality(), c.stats(), c.verify())),
+    ("no version yet", lambda c: c.search(QUERIES[0], version=1)),
+    ("search nothing", lambda c: c.search(QUERIES)),
+    ("reconstruct nothing", lambda c: c.reconstruct([])),
+    ("add", lambda c: c.add(list(range(250)), *FIRST)),
+    ("by cosine", lambda c: c.search(QUERIES, 20)),
+    ("reconstruct what waits", lambda c: c.reconstruct([5, 3, 200])),
+    ("learn too early", lambda c: c.learn(X, LABELS)),
+    ("range too early", lambda c: c.range_search(X[0], 0.0)),
+    ("feedback too early", lambda c: c.feedback(X[0], 1, True)),
+    ("odd metadata", lambda c: c.add(["ö", -5], X[:2], [["a", 3, 0.5], ["b"]], [ODD, {}])),
+    ("get", lambda c: c.get(["ö", -5, 7, 999, 7])),
+    ("fit labels alone", lambda c: c.fit(labels=LABELS)),
+    ("fit", lambda c: c.fit()),
+    ("fit again", lambda c: c.fit(X, LABELS)),
+    ("stats after fit", lambda c: c.stats()),
+    ("search", lambda c: c.search(QUERIES, 30)),
+    ("add more", lambda c: c.add(np.arange(1000, 1200), MORE.X.astype(np.float64), MORE.labels, MORE.metadata)),
+    ("indicators", lambda c: c.add([2000, 2001, 2002], X, np.eye(3, dtype=np.uint8))),
+    ("flat labels", lambda c: c.upsert([2001, 2002, 2003], X.tolist(), ["a", 2.0, np.int64(7)], learn=False)),
+    ("pictures", lambda c: c.upsert(["p", "q"], X[:2], pictures=[GIF, None])),
+    ("picture", lambda c: [c.picture(name) for name in ("p", "q", "nobody")]),
+    ("relabel", lambda c: c.relabel(["p", 5], [["new", 1], []])),
+    ("relabelled", lambda c: c.get(["p", 5])),
+    ("relabel nobody", lambda c: c.relabel(["nobody"], [["a"]])),
+    ("no picture", lambda c: c.upsert(["p"], X[:1], pictures=[b"<svg>"])),
+    ("reconstruct twice the same", lambda c: c.reconstruct(["p", 5, "p"])),
+    ("too many in range", lambda c: c.range_search(QUERIES[0], -1e300, most=3)),
+    ("no rows", lambda c: c.add([], np.empty((0, DIM)))),
+    ("conflict", lambda c: c.add([5], X[:1])),
+    ("versions", lambda c: c.versions()),
+    ("quality", lambda c: c.quality()),
+    ("one query", lambda c: c.search(QUERIES[0], np.int64(7))),
+    ("a list", lambda c: c.search(QUERIES[0].tolist(), 3)),
+    ("many queries", lambda c: c.search(QUERIES, 500)),
+    ("where", lambda c: c.search(QUERIES, 50, where={"odd": True, "labels": {"$in": ["a", "b"]}})),
+    ("where not", lambda c: c.search(QUERIES[0], where={"$not": {"tone": {"$gt": 0.5}}})),
+    ("version 0", lambda c: c.search(QUERIES, 9, version=0)),
+    ("version 1", lambda c: c.search(QUERIES, 9, version=1)),
+    ("explained", lambda c: c.search(QUERIES[:2], 9, explain=True)),
+    ("explained by 0", lambda c: c.search(QUERIES[0], 9, explain=0)),
+    ("explained by 99", lambda c: c.search(QUERIES[0], 9, explain=99)),
+    ("range", lambda c: c.range_search(QUERIES, 0.25, where={"odd": False})),
+    ("range of all", lambda c: c.range_search(QUERIES[0], -np.inf)),
+    ("range of version", lambda c: c.range_search(QUERIES[0], np.float32(-1.5), version=1)),
+    ("reconstruct", lambda c: c.reconstruct([1000, "ö", 5])),
+    ("reconstruct nobody", lambda c: c.reconstruct([1000, "nobody"])),
+    ("search the recalled", lambda c: c.search(c.reconstruct([1000])[0], 3)),
+    ("thumb", lambda c: c.feedback(QUERIES[0], 1000, True)),
+    ("thumbs", lambda c: c.feedback(QUERIES[1], ["ö", 5], np.array([True, False]), weight=0.5, source="me")),
+    ("thumb on nobody", lambda c: c.feedback(QUERIES[0], "nobody", True)),
+    ("after thumbs", lambda c: c.search(QUERIES, 30)),
+    ("learn", lambda c: c.learn(X, LABELS)),
+    ("flush", lambda c: c.flush()),
+    ("tag", lambda c: c.tag(1, "first")),
+    ("tag again", lambda c: c.tag(2, "first")),
+    ("rollback", lambda c: c.rollback(1)),
+    ("rolled back", lambda c: c.search(QUERIES, 30)),
+    ("delete", lambda c: c.delete([5, 6, "nobody"])),
+    ("sample", lambda c: sorted(str(item) for item in c.sample(10_000))),
+    ("end", lambda c: (c.count(), c.dim, c.bits, c.stats(), c.quality(), c.verify(), c.search(QUERIES, 1000))),
+]
+
+
+def test_a_served_twin_gives_the_same_to_the_bit(twins: tuple[Collection, Client]) -> None:
+    embedded, client = twins
+    for name, call in LIFE:
+        wanted, found = outcome(call, embedded), outcome(call, client)
+        pairs = zip(found, wanted, strict=True) if name in ("empty", "end") else [(found, wanted)]
+        for one, other in pairs:
+            assert same(one, other), f"{name}: {str(one)[:300]} is not {str(other)[:300]}"
+
+
+REFUSED: list[Callable[[Any], Any]] = [
+    lambda c: c.add(5, X),
+    lambda c: c.add([1.5, 2, 3], X),
+    lambda c: c.add(["x\ny", 2, 3], X),
+    lambda c: c.add([7, 7, 8], X),
+    lambda c: c.add([7, 8], X),
+    lambda c: c.add([7, 8, 9], X[:, :5]),
+    lambda c: c.add([7, 8, 9], X[0]),
+    lambda c: c.add([7, 8, 9], BAD),
+    lambda c: c.upsert([7, 8, 9], X * np.inf),
+    lambda c: c.upsert([7, 8, 9], X.astype(complex)),
+    lambda c: c.upsert([7, 8, 9], [["x"] * DIM] * 3),
+    lambda c: c.upsert([7, 8, 9], X, ["a"]),
+    lambda c: c.upsert([7, 8, 9], X, [[b"x"], [], []]),
+    lambda c: c.upsert([7, 8, 9], X, None, {"a": 1}),
+    lambda c: c.upsert([7, 8, 9], X, None, [{"a": np.nan}, {}, {}]),
+    lambda c: c.delete("abc"),
+    lambda c: c.delete([5, 5]),
+    lambda c: c.get(5),
+    lambda c: c.reconstruct([None]),
+    lambda c: c.sample(0),
+    lambda c: c.sample("2"),
+    lambda c: c.search(X[0], 0),
+    lambda c: c.search(X[0], 2.5),
+    lambda c: c.search(X[0], True),
+    lambda c: c.search(X[0, :5]),
+    lambda c: c.search(X[None]),
+    lambda c: c.search(BAD),
+    lambda c: c.search("query"),
+    lambda c: c.search([[1.0, 2.0], [1.0]]),
+    lambda c: c.search(X[0], where={"$nor": []}),
+    lambda c: c.search(X[0], where="odd"),
+    lambda c: c.search(X[0], where={"a": np.nan}),
+    lambda c: c.search(X[0], version=99),
+    lambda c: c.search(X[0], version=-1),
+    lambda c: c.search(X[0], version="2"),
+    lambda c: c.search(X[0], version=2.0),
+    lambda c: c.learn(BAD, LABELS),
+    lambda c: c.learn(X, LABELS[:2]),
+    lambda c: c.fit(X[:1], LABELS[:1]),
+    lambda c: c.feedback(X, 1, True),
+    lambda c: c.feedback(X[0], [], True),
+    lambda c: c.feedback(X[0], [1, 2], [True]),
+    lambda c: c.feedback(X[0], 1, 1),
+    lambda c: c.feedback(X[0], 1, True, weight=0),
+    lambda c: c.feedback(X[0], 1, True, source="\n"),
+    lambda c: c.tag("1", "name"),
+    lambda c: c.tag(1, None),
+    lambda c: c.tag(99, "name"),
+    lambda c: c.rollback(None),
+    lambda c: c.rollback(99),
+]
+
+
+def test_what_is_wrong_is_refused_alike(twins: tuple[Collection, Client]) -> None:
+    embedded, client = twins
+    for at in twins:
+        at.add(list(range(320)), *some_rows(320))
+    before = client.stats(), client.versions()
+    for number, call in enumerate(REFUSED):
+        wanted, found = outcome(call, embedded), outcome(call, client)
+        assert isinstance(wanted, tuple) and found == wanted, f"call {number}"
+    for call in (lambda c: c.range_search(X[0], "high"), lambda c: c.range_search(X[0], np.nan)):
+        with pytest.raises(InvalidInput, match="threshold is"):
+            call(client)
+    assert (client.stats(), client.versions()) == before
+
+
+def test_the_verbs_are_those_of_a_collection() -> None:
+    verbs = {name for name in dir(Client) if not name.startswith("_") and callable(getattr(Client, name))}
+    for name in verbs - {"health", "ingest", "snapshot", "encode", "cluster", "add_shard", "drain"}:
+        ours, theirs = (inspect.signature(getattr(kind, name)).parameters for kind in (Client, Collection))
+        assert list(ours.values()) == list(theirs.values()), name
+
+
+# ---- streams ----
+
+
+def rows_of(n: int, seed: int = 3, first: int = 0) -> Iterator[dict[str, Any]]:
+    made = some_rows(n, seed)
+    for r, (x, labels, metadata) in enumerate(zip(*made, strict=True)):
+        yield {"id": first + r, "features": x, "labels": labels, "metadata": metadata}
+
+
+def test_a_stream_is_stored_a_thousand_rows_at_a_time(twins: tuple[Collection, Client]) -> None:
+    embedded, client = twins
+    made = some_rows(2500, seed=3)
+    for start in range(0, 2500, 1000):
+        embedded.add(list(range(2500))[start : start + 1000], *(part[start : start + 1000] for part in made))
+    assert client.ingest(rows_of(2500)) == 2500 and client.ingest(iter(())) == 0
+    assert same(client.search(QUERIES, 2500), embedded.search(QUERIES, 2500))
+    assert client.ingest(rows_of(7), replace=True, learn=False) == 7 and client.count() == 2500
+
+
+@pytest.mark.parametrize(
+    ("row", "error", "match"),
+    [
+        ({"id": 1}, InvalidInput, "row 1500: a dictionary with id and features"),
+        ({"id": "new", "features": [1.0], "more": 1}, InvalidInput, "row 1500: a dictionary"),
+        ([1, 2], InvalidInput, "row 1500: a dictionary"),
+        ({"id": "new", "features": [np.nan] * DIM}, InvalidInput, "row 1500 cannot be sent"),
+        ({"id": "new", "features": {1, 2}}, InvalidInput, "row 1500 cannot be sent"),
+        ({"id": "new", "features": [1.0] * 5}, InvalidInput, "rows of one length"),
+        ({"id": "new", "features": ["x"] * DIM}, WrongType, "features has dtype"),
+        ({"id": 3, "features": [1.0] * DIM}, Conflict, "3 for one"),
+        ({"id": None, "features": [1.0] * DIM}, WrongType, "ids holds None"),
+    ],
+)
+def test_a_stream_that_goes_wrong_says_what_is_on_disk(
+    twins: tuple[Collection, Client], row: Any, error: type[Exception], match: str
+) -> None:
+    client = twins[1]
+
+    def rows() -> Iterator[Any]:
+        yield from rows_of(1500)
+        yield row
+        yield from rows_of(10, first=5000)
+
+    with pytest.raises(error, match=match) as raised:
+        client.ingest(rows())
+    assert vars(raised.value)["acknowledged"] == 1000 == client.count()
+
+
+def test_a_row_is_sent_as_json() -> None:
+    row = {"id": np.int64(3), "features": np.float32([0.1, 2]), "labels": ("a",), "metadata": None}
+    wanted = b'{"id": 3, "features": [0.10000000149011612, 2.0], "labels": ["a"], "metadata": null}'
+    assert _line(row, 0) == wanted
+
+
+# ---- which server, which collection ----
+
+
+def test_the_only_collection_is_found_and_many_are_named(tmp_path: Path) -> None:
+    with served({"one": new(tmp_path / "one"), "zwei & drei": new(tmp_path / "two")}) as server:
+        with Client(server.url + "/") as client, pytest.raises(InvalidInput, match="the server has one, zwei & drei"):
+            client.count()
+        with Client(server.url, collection="zwei & drei") as client:
+            client.add([1], X[:1])
+            assert client.health()["collections"] == {"one": 0, "zwei & drei": 1}
+            assert repr(client) == f"Client('{server.url}', collection='zwei & drei')"
+        with Client(server.url, collection="none") as client, pytest.raises(NotFound, match="collection is 'none'"):
+            client.count()
+
+
+def test_a_snapshot_is_a_collection_of_its_own(twins: tuple[Collection, Client], tmp_path: Path) -> None:
+    client = twins[1]
+    client.add([1, 2, 3], X)
+    told = client.snapshot()
+    with stillhash.open(tmp_path / "snapshots" / told["name"], read_only=True) as copy:
+        assert copy.count() == 3 and told["bytes"] > 0
+
+
+def test_keys_are_sent(tmp_path: Path) -> None:
+    settings = Settings(keys=Keys((SECRET["read"],), (SECRET["write"],)))
+    with served({"c": new(tmp_path / "c")}, settings) as server:
+        with Client(server.url) as client, pytest.raises(Denied, match="wants a key"):
+            client.count()
+        with Client(server.url, SECRET["read"]) as client:
+            assert client.count() == 0
+            with pytest.raises(Denied, match="may read, not write"):
+                client.add([1], X[:1])
+        with Client(server.url, SECRET["write"]) as client:
+            assert client.add([1], X[:1]) == 1
+
+
+def test_limits_of_the_server_are_errors_of_the_client(tmp_path: Path) -> None:
+    with served({"c": new(tmp_path / "c")}, Settings(most_rows=2, most_hits=5)) as server, Client(server.url) as client:
+        for call in (lambda: client.add([1, 2, 3], X), lambda: client.search(X[0], 6), lambda: client.get([1, 2, 3])):
+            with pytest.raises(TooLarge, match="taken"):
+                call()
+        with pytest.raises(NotFound, match="no folder for snapshots"):
+            client.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"url": "127.0.0.1:8000"}, "url is"),
+        ({"url": "ftp://x"}, "url is"),
+        ({"url": None}, "url is None"),
+        ({"url": "http://"}, "url is"),
+        ({"key": "a\nb"}, "key is"),
+        ({"collection": ""}, "collection is ''"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"retries": -1}, "retries is -1"),
+        ({"retries": 1.5}, "retries is 1.5"),
+    ],
+)
+def test_what_makes_no_client_is_refused(arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        Client(**{"url": "http://localhost:1", **arguments})
+
+
+def test_a_closed_client_is_closed(twins: tuple[Collection, Client]) -> None:
+    client = twins[1]
+    assert client.count() == 0
+    client.close()
+    with pytest.raises(Conflict, match="closed"):
+        client.count()
+
+
+# ---- what networks do ----
+
+
+def test_nobody_there_is_told() -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))  # and never listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with Client(url, collection="c", retries=1) as client, pytest.raises(Unreachable, match=f"{url} does not"):
+            client.count()
+        with Client(url, collection="c", retries=1) as client, pytest.raises(Unreachable) as raised:
+            client.ingest(rows_of(3))
+        assert vars(raised.value)["acknowledged"] == 0
+
+
+def whole(connection: socket.socket) -> bytes:
+    """A request, however many packets it comes in."""
+    head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+    (length,) = map(int, re.findall(rb"content-length: (\d+)", head.lower()) or [0])
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that knows one answer for each connection, and ends it; and what was asked."""
+    asked: list[bytes] = []
+    with closing(socket.create_server(("127.0.0.1", 0))) as door:
+
+        def work() -> None:
+            for answer in answers:
+                with closing(door.accept()[0]) as connection:
+                    asked.append(whole(connection))
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{door.getsockname()[1]}", asked
+        finally:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def said(status: int, body: str, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Said", f"content-length: {len(body)}", "connection: close", *headers]
+    return "\r\n".join([*lines, "", body]).encode()
+
+
+BUSY = said(503, '{"error": "Busy", "message": "wait"}', "retry-after: 0")
+MANY = said(429, '{"error": "TooMany", "message": "wait"}', "retry-after: 0")
+PROXY = said(502, "<html>bad gateway</html>")
+DROPPED = b""
+
+
+@pytest.mark.parametrize("wrong", [BUSY, MANY, PROXY, DROPPED], ids=["busy", "many", "proxy", "dropped"])
+def test_what_does_no_harm_is_tried_again(wrong: bytes) -> None:
+    with answering(wrong, wrong, said(200, '{"count": 5}')) as (url, asked), Client(url, collection="c") as client:
+        assert client.delete([1, 2]) == 5
+    assert len(asked) == 3 and len(set(asked)) == 1
+
+
+@pytest.mark.parametrize("wrong", [BUSY, MANY], ids=["busy", "many"])
+def test_what_was_not_kept_is_tried_again(wrong: bytes) -> None:
+    with answering(wrong, said(200, '{"version": 5}')) as (url, asked), Client(url, collection="c") as client:
+        assert client.flush() == 5
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("wrong", [PROXY, DROPPED], ids=["proxy", "dropped"])
+def test_what_may_have_been_done_is_not_tried_again(wrong: bytes) -> None:
+    for call in (lambda c: c.flush(), lambda c: c.rollback(1), lambda c: c.snapshot(), lambda c: c.ingest(rows_of(3))):
+        with answering(wrong) as (url, asked), Client(url, collection="c") as client, pytest.raises(Unreachable):
+            call(client)
+        assert len(asked) == 1
+
+
+def test_the_server_says_how_long_to_wait() -> None:
+    with (
+        answering(said(503, '{"error": "Busy", "message": "wait"}', "retry-after: 7")) as (url, _),
+        Client(url, collection="c", retries=0) as client,
+        pytest.raises(Busy) as raised,
+    ):
+        client.count()
+    assert raised.value.retry_after == 7
+
+
+def test_tries_end() -> None:
+    with (
+        answering(BUSY, BUSY, BUSY) as (url, asked),
+        Client(url, collection="c", retries=2) as client,
+        pytest.raises(Busy, match="wait"),
+    ):
+        client.count()
+    assert len(asked) == 3
+
+
+def test_a_stream_goes_on_where_the_server_was_busy() -> None:
+    halfway = said(503, '{"error": "Busy", "message": "wait", "acknowledged": 2}', "retry-after: 0")
+    with answering(halfway, said(200, '{"count": 1}')) as (url, asked), Client(url, collection="c") as client:
+        assert client.ingest(rows_of(3)) == 3
+    first, second = (request.partition(b"\r\n\r\n")[2].splitlines() for request in asked)
+    assert len(first) == 3 and second == first[2:]
+
+
+@pytest.mark.parametrize("answer", [said(200, "[1]"), said(200, "hello"), said(404, "{}"), said(302, "")])
+def test_a_server_of_something_else_is_told(answer: bytes) -> None:
+    with (
+        answering(answer) as (url, _),
+        Client(url, collection="c") as client,
+        pytest.raises(Unreachable, match="not as a stillhash server does"),
+    ):
+        client.count()
+
+
+def test_errors_come_back_by_name() -> None:
+    for name, kind in (
+        ("BadState", BadState),
+        ("NotFitted", NotFitted),
+        ("Unheard", StillhashError),
+        ("os", StillhashError),
+    ):
+        told = f'{{"error": "{name}", "message": "words", "status": 400, "request_id": "r"}}'
+        with (
+            answering(said(400, told)) as (url, _),
+            Client(url, collection="c") as client,
+            pytest.raises(StillhashError, match="words") as raised,
+        ):
+            client.count()
+        assert type(raised.value) is kind and vars(raised.value)["request_id"] == "r"
+
+
+# ---- without urllib3 ----
+
+WITHOUT = """
+import sys
+import stillhash
+assert "urllib3" not in sys.modules and "Client" in stillhash.__all__
+sys.modules["urllib3"] = None
+try:
+    stillhash.Client
+except stillhash.errors.MissingExtra as error:
+    print(error)
+"""
+
+
+def test_the_library_does_without_urllib3() -> None:
+    out = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True).stdout
+    assert out == "the client wants urllib3: pip install 'stillhash[client]'\n"
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        stillhash.nonsense  # noqa: B018

@@ -1,0 +1,116 @@
+"""A process that is to be killed: it changes a collection step by step, and says after each step that it is done.
+
+Which step comes at a number is fixed by a seed, so who reads the acknowledgements can take the same steps on a twin.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+import stillhash
+from stillhash import Collection
+from stillhash.errors import Conflict
+from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows
+from tests.collection.reference import Twin
+
+KEEP = 5  # versions
+SHARES = {
+    "upsert": 0.22,
+    "add": 0.15,
+    "feedback": 0.05,
+    "snapshot": 0.03,
+    "delete": 0.15,
+    "learn": 0.12,
+    "flush": 0.04,
+    "rollback": 0.06,
+    "tag": 0.04,
+    "seal": 0.08,
+    "compact": 0.06,
+}
+
+
+def step_at(seed: int, number: int) -> tuple[str, Any]:
+    """What is done, and with what."""
+    rng = np.random.default_rng([seed, number])
+    kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
+    if kind == "add":
+        n = int(rng.integers(1, 6))
+        return kind, ([f"n{number}/{r}" for r in range(n)], *some_rows(n, seed=number))
+    if kind == "upsert":
+        first, n = int(rng.integers(0, 400)), int(rng.choice([1, 10, 60]))
+        return kind, (list(range(first, first + n)), *some_rows(n, seed=number))
+    if kind == "delete":
+        old = [f"n{number - back}/{r}" for back in range(10, 40) for r in range(5)]
+        return kind, [*rng.choice(450, 10, replace=False).tolist(), *old]
+    if kind == "learn":
+        return kind, some_rows(int(rng.integers(1, 20)), seed=number)[:2]
+    if kind == "feedback":
+        ids = rng.choice(450, 3, replace=False).tolist()
+        return kind, (some_rows(1, seed=number % 7).X[0], ids, (rng.random(3) < 0.5).tolist(), f"source {number % 2}")
+    return kind, f"tag {number % 3}"
+
+
+def take(collection: Collection, kind: str, what: Any) -> None:
+    """The step, for real."""
+    versions = collection.versions()
+    if kind in ("add", "upsert"):
+        getattr(collection, kind)(*what)
+    elif kind == "delete":
+        collection.delete(what)
+    elif kind in ("flush", "seal", "compact"):
+        getattr(collection, kind)()
+    elif versions and kind == "learn":
+        collection.learn(*what)
+    elif versions and kind == "feedback":
+        query, ids, likes, source = what
+        there = [item is not None for item in collection.get(ids)]
+        some = [(i, liked) for i, liked, known in zip(ids, likes, there, strict=True) if known]
+        if some:
+            collection.feedback(query, *map(list, zip(*some, strict=True)), source=source)
+    elif kind == "snapshot":
+        with suppress(Conflict):  # it is there since a step like this was cut short
+            collection.snapshot(collection._store.path.with_name(f"{collection._store.path.name}-copy"))
+    elif versions and kind == "rollback":
+        collection.rollback(versions[0]["version"])
+    elif versions and kind == "tag":
+        with suppress(Conflict):
+            collection.tag(versions[-1]["version"], what)
+
+
+def imagine(twin: Twin, kind: str, what: Any) -> None:
+    """The same step on the twin."""
+    if kind in ("add", "upsert"):
+        twin.put(*what)
+    elif kind == "delete":
+        twin.delete(what)
+    elif kind == "flush":
+        twin.flush()
+    elif twin.versions and kind == "learn":
+        twin.learn(*what)
+    elif twin.versions and kind == "feedback":
+        query, ids, likes, source = what
+        some = [(i, liked) for i, liked in zip(ids, likes, strict=True) if i in twin.items]
+        if some:
+            twin.feedback(query, *map(list, zip(*some, strict=True)), source)
+    elif twin.versions and kind == "rollback":
+        twin.rollback(min(twin.versions))
+    elif twin.versions and kind == "tag" and what not in [v.tag for n, v in twin.versions.items() if n != twin.version]:
+        twin.versions[twin.version].tag = what
+
+
+def opened(path: str) -> Collection:
+    return stillhash.open(path, DIM, BITS, init_rows=INIT, learn_rows=LEARN, keep_versions=KEEP)
+
+
+if __name__ == "__main__":
+    path, seed, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    print("ready", flush=True)
+    collection = opened(path)
+    while True:
+        take(collection, *step_at(seed, number))
+        print(number, flush=True)
+        number += 1

@@ -1,0 +1,48 @@
+"""Small collections to begin with: 8 features, 16 bits, hash functions fitted on the first 300 rows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import stillhash
+from stillhash import Collection
+from tests.collection.reference import Twin
+from tests.support.toys import toy
+
+DIM, BITS, INIT, LEARN = 8, 16, 300, 40
+
+
+class Rows(NamedTuple):
+    X: np.ndarray
+    labels: list[list[str]]
+    metadata: list[dict[str, Any] | None]
+
+
+def some_rows(n: int, seed: int = 0) -> Rows:
+    X, Y = toy(n, DIM, 4, seed)
+    rng = np.random.default_rng(seed)
+    labels = [["abcd"[c] for c in np.flatnonzero(y)] if r % 3 else [] for r, y in enumerate(Y)]
+    metadata = [{"n": r, "odd": bool(r % 2), "tone": float(rng.integers(5)) / 4} if r % 5 else None for r in range(n)]
+    return Rows(X, labels, metadata)
+
+
+def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twin]:
+    """A new collection that has these rows, and its twin."""
+    wanted = {"init_rows": INIT, "learn_rows": LEARN, **settings}
+    collection = stillhash.open(path, DIM, BITS, **wanted)
+    twin = Twin(BITS, **{name: value for name, value in wanted.items() if name != "source_cap"})
+    if rows:
+        X, labels, metadata = some_rows(rows)
+        collection.add(list(range(rows)), X, labels, metadata)
+        twin.put(range(rows), X, labels, metadata)
+    return collection, twin
+
+
+def copied(template: Path, to: Path) -> Path:
+    """A collection that nobody has open, once more."""
+    shutil.copytree(template, to)
+    return to

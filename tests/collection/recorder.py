@@ -1,0 +1,39 @@
+"""A process on a disk that writes down all it does: it changes a collection, and marks each step it is done with.
+
+Of three seeds one makes a long series in which the collection stays open, so that the WAL fills, is copied to the
+database and begins anew; the others make short ones in which it is closed and opened again and again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.collection import disk
+from tests.collection.crash_writer import opened, step_at, take
+from tests.collection.fixtures import some_rows
+
+SHORT, LONG = 70, 270  # steps
+FILLED = 6  # the step that brings enough rows for hash functions
+REOPENED = 16  # steps until it is closed and opened
+
+
+def step_of(seed: int, number: int) -> tuple[str, Any]:
+    return ("upsert", (list(range(320)), *some_rows(320))) if number == FILLED else step_at(seed, number)
+
+
+def record(root: Path, log: Path, seed: int) -> None:
+    disk.watch(root, log)
+    collection = opened(str(root / "store"))
+    for number in range(SHORT if seed % 3 else LONG):
+        if seed % 3 and number % REOPENED == REOPENED - 1:
+            collection.close()
+            collection = opened(str(root / "store"))
+        take(collection, *step_of(seed, number))
+        disk.mark(number + 1)
+    collection.close()
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,243 @@
+"""A collection in plain Python, to hold the real one against: items in a dictionary, a hasher that learns along."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stillhash import Answer, Collection, load
+from stillhash.collection.feedback import Vote, corrected
+from stillhash.hashers import METHODS, Hasher
+from stillhash.hashers.base import Model
+from stillhash.numeric.codes import signs
+from stillhash.numeric.exact_scores import snap
+
+Row = tuple[list[Any], dict[str, Any] | None]  # labels and metadata
+Id = str | int
+
+
+@dataclass
+class Entry:
+    features: np.ndarray
+    labels: list[Any]
+    metadata: dict[str, Any] | None
+
+
+@dataclass
+class Version:
+    model: Model
+    learner: bytes | None
+    tag: str | None = None
+
+
+@dataclass
+class Twin:
+    """What a collection with the same settings should hold and answer."""
+
+    bits: int
+    init_rows: int
+    learn_rows: int
+    keep_versions: int = 32
+    method: str = "tally"
+    items: dict[Id, Entry] = field(default_factory=dict)  # in order of arrival
+    lessons: dict[Id, Entry] = field(default_factory=dict)
+    versions: dict[int, Version] = field(default_factory=dict)
+    version: int = 0
+    hasher: Hasher | None = None
+    thumbs: dict[tuple[bytes, Id, str], tuple[int, Vote]] = field(default_factory=dict)  # with their version
+
+    # ---- items ----
+
+    def put(self, ids: Iterable[Id], X: np.ndarray, labels: Any, metadata: Any = None, *, learn: bool = True) -> None:
+        """Adds, or replaces."""
+        ids = list(ids)
+        self.delete(ids)
+        named = in_order(labels or [[]] * len(ids))
+        for id_, x, some, data in zip(ids, X, named, metadata or [None] * len(ids), strict=True):
+            self.items[id_] = Entry(x, some, data)
+            if some and learn:
+                self.lessons[id_] = self.items[id_]
+        if self.hasher is not None:
+            if len(self.lessons) >= self.learn_rows:
+                self.flush()
+        elif len(self.items) >= self.init_rows:
+            self.fit()
+
+    def delete(self, ids: Iterable[Id]) -> int:
+        gone = [id_ for id_ in ids if self.items.pop(id_, None) is not None]
+        for id_ in gone:
+            self.lessons.pop(id_, None)
+        return len(gone)
+
+    # ---- learning ----
+
+    def fit(self) -> None:
+        first = list(self.items.values())[: self.init_rows]
+        self.hasher = METHODS[self.method](bits=self.bits)
+        self.hasher.fit(np.stack([entry.features for entry in first]), [entry.labels for entry in first])
+        self.publish()
+        self.flush()
+
+    def flush(self) -> int:
+        if self.hasher is not None and self.lessons:
+            told = list(self.lessons.values())
+            self.hasher.partial_fit(np.stack([entry.features for entry in told]), [entry.labels for entry in told])
+            self.lessons.clear()
+            self.publish()
+        return self.version
+
+    def learn(self, X: np.ndarray, labels: list[list[Any]]) -> int:
+        self.flush()
+        assert self.hasher is not None
+        self.hasher.partial_fit(X, in_order(labels))
+        return self.publish()
+
+    def rollback(self, version: int) -> int:
+        earlier = self.versions[version]
+        if earlier.learner is not None:
+            self.hasher = load(earlier.learner)
+        self.thumbs = {pair: told for pair, told in self.thumbs.items() if told[0] <= version}
+        return self.publish(earlier.model)
+
+    def feedback(self, query: np.ndarray, ids: list[Id], likes: list[bool], source: str = "") -> int:
+        assert self.hasher is not None
+        asked = np.asarray(query, np.float32).tobytes()
+        for id_, liked in zip(ids, likes, strict=True):
+            entry = self.items[id_]
+            code = self.hasher.encode(entry.features[None]).tobytes()
+            thumb = Vote(asked, json.dumps(id_), code, entry.labels, 1.0 if liked else -1.0, source)
+            self.thumbs.pop((asked, id_, source), None)
+            self.thumbs[asked, id_, source] = self.version + 1, thumb
+        return self.publish()
+
+    def publish(self, model: Model | None = None) -> int:
+        assert self.hasher is not None
+        if model is None:
+            model = corrected(self.hasher, self.hasher.model(), [thumb for _, thumb in self.thumbs.values()])
+        self.version += 1
+        self.versions[self.version] = Version(model, self.hasher.state())
+        for number, version in list(self.versions.items()):
+            if version.tag is None and number < self.version - 1:
+                version.learner = None
+            if version.tag is None and number <= self.version - self.keep_versions:
+                del self.versions[number]
+        return self.version
+
+    # ---- search ----
+
+    def ranking(self, query: np.ndarray, where: Any = None, version: int | None = None) -> list[tuple[float, Id]]:
+        """All items that meet the condition, best first; among equals, who came first."""
+        may = {i: e for i, e in self.items.items() if where is None or chosen(where, (e.labels, e.metadata))}
+        if not may:
+            return []
+        X = np.stack([entry.features for entry in may.values()])
+        if self.hasher is None:
+            scores = unit(X) @ unit(query[None])[0]
+        else:
+            weights = self.hasher.weigh_by(self.versions[version or self.version].model, query[None])
+            scores = signs(self.hasher.encode(X), self.bits).astype(np.float64) @ snap(weights)[0]
+        told = zip(scores.astype(np.float32).tolist(), may, strict=True)
+        return sorted(told, key=lambda hit: -hit[0])
+
+
+def in_order(labels: list[list[Any]]) -> list[list[Any]]:
+    """Labels of a row as they are kept: each once, numbers before texts."""
+    return [sorted(set(some), key=lambda label: (isinstance(label, str), label)) for some in labels]
+
+
+def unit(X: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
+    return X / np.where(norms > 0, norms, 1)
+
+
+def agree(
+    collection: Collection, twin: Twin, query: np.ndarray, k: int = 10, where: Any = None, version: int | None = None
+) -> None:
+    """Ids, scores, what belongs to the items, and what the answer says of itself."""
+    ranking = twin.ranking(query, where, version)
+    answer = collection.search(query, k, where=where, version=version)
+    check_answer(answer, ranking[:k], twin, version)
+    if twin.hasher is not None:
+        cut = ranking[len(ranking) // 2][0] if ranking else 0.0
+        found = collection.range_search(query, cut, where=where, version=version)
+        check_answer(found, [hit for hit in ranking if hit[0] >= cut], twin, version)
+
+
+def check_answer(answer: Answer, wanted: list[tuple[float, Id]], twin: Twin, version: int | None) -> None:
+    assert [(hit.score, hit.id) for hit in answer.hits] == wanted
+    for hit in answer.hits:
+        assert (hit.labels, hit.metadata) == (twin.items[hit.id].labels, twin.items[hit.id].metadata)
+    assert answer.version == (version or twin.version)
+    if twin.hasher is None:
+        assert answer.ranking.startswith("cosine of raw features")
+    else:
+        learnt = twin.versions[answer.version].model.learnt
+        assert answer.ranking == ("learnt similarity" if learnt else "Hamming distance: before anything is learnt")
+
+
+# ---- filters: the same language, evaluated in Python ----
+
+COMPARE = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le}
+
+
+def chosen(where: dict[str, Any], row: Row) -> bool:
+    return all(holds(key, wanted, row) for key, wanted in where.items())
+
+
+def holds(key: str, wanted: Any, row: Row) -> bool:
+    if key in ("$and", "$or"):
+        return (all if key == "$and" else any)(chosen(part, row) for part in wanted)
+    if key == "$not":
+        return not chosen(wanted, row)
+    tests = wanted if isinstance(wanted, dict) else {"$eq": wanted}
+    labels, metadata = row
+    if key == "labels":
+        return all(about_labels(name, value, labels) for name, value in tests.items())
+    there, found = looked_up(metadata, key.split("."))
+    return all(about_field(name, value, there, found) for name, value in tests.items())
+
+
+def looked_up(data: Any, path: list[str]) -> tuple[bool, Any]:
+    for part in path:
+        if not isinstance(data, dict) or part not in data:
+            return False, None
+        data = data[part]
+    return True, data
+
+
+def about_field(name: str, value: Any, there: bool, found: Any) -> bool:
+    if name == "$exists":
+        return there is value
+    if name == "$in":
+        return there and any(same(found, each) for each in value)
+    if name in COMPARE:
+        return there and kind(found) == kind(value) and COMPARE[name](as_stored(found), as_stored(value))
+    return (there and same(found, value)) == (name == "$eq")
+
+
+def about_labels(name: str, value: Any, labels: list[Any]) -> bool:
+    if name == "$exists":
+        return bool(labels) is value
+    if name == "$in":
+        return any(same(label, each) for label in labels for each in value)
+    return any(same(label, value) for label in labels) == (name == "$eq")
+
+
+def same(a: Any, b: Any) -> bool:
+    return kind(a) == kind(b) and kind(a) != "other" and as_stored(a) == as_stored(b)
+
+
+def kind(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "word"
+    return "text" if isinstance(value, str) else "number" if isinstance(value, (int, float)) else "other"
+
+
+def as_stored(value: Any) -> Any:
+    """Integers beyond 64 bits count as doubles. None, False and True are equal to themselves alone."""
+    return float(value) if type(value) is int and not -(2**63) <= value < 2**63 else value

@@ -1,0 +1,451 @@
+"""The doors of a collection: what is not right is refused with a typed error, and nothing changes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import stillhash
+from stillhash import Collection
+from stillhash.collection.storage.checksums import packed, sums_of
+from stillhash.collection.storage.sealed_files import write_sealed
+from stillhash.collection.types import FINITE, check_metadata, encode
+from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted, WrongType
+from tests.collection.fixtures import BITS, DIM, begin, copied, some_rows
+from tests.collection.reference import agree
+from tests.support.toys import toy
+
+X, LABELS, METADATA = some_rows(3, seed=50)
+PAGES = 15
+QUERIES = toy(2, DIM, 4, seed=77).X
+BAD = X.copy()
+BAD[1, 2] = np.nan
+LOOP: dict[str, Any] = {}
+LOOP["again"] = LOOP
+DEEP: dict[str, Any] = {}
+for _ in range(20_000):
+    DEEP = {"d": DEEP}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("doors") / "c"
+    collection, _ = begin(path)
+    collection.seal()
+    collection.delete([3])
+    collection.add(["a", "b"], X[:2], LABELS[:2])
+    collection.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def shared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    """One for all calls that are refused: each finds it as it was."""
+    with stillhash.open(copied(template, tmp_path_factory.mktemp("shared") / "c")) as collection:
+        yield collection
+
+
+def standing(collection: Collection) -> Any:
+    stats = {name: value for name, value in collection.stats().items() if name != "disk_bytes"}
+    return stats, collection.versions(), collection.search(QUERIES, 400), collection.verify()
+
+
+ADDING: list[tuple[Any, type[Exception], str]] = [
+    ((5, X), WrongType, "ids is 5"),
+    (("abc", X), WrongType, "ids is 'abc'"),
+    ((None, X), WrongType, "ids is None"),
+    (([1.5, 2, 3], X), WrongType, "ids holds 1.5"),
+    (([True, 2, 3], X), WrongType, "ids holds True"),
+    (([None, 2, 3], X), WrongType, "ids holds None"),
+    (([b"x", 2, 3], X), WrongType, "ids holds b'x'"),
+    (([[1], 2, 3], X), WrongType, r"ids holds \[1\]"),
+    (([2**63, 2, 3], X), InvalidInput, "ids holds 9223372036854775808"),
+    ((["x\ny", 2, 3], X), InvalidInput, r"ids holds 'x\\ny'"),
+    ((["\ud800", 2, 3], X), InvalidInput, "ids holds"),
+    ((["", 2, 3], X), InvalidInput, "ids holds ''"),
+    (([1000, 1001, 1000], X), InvalidInput, "more than once"),
+    (([1000, 1001], X), InvalidInput, "features has 3 rows for 2 ids"),
+    (([], X), InvalidInput, "features has 3 rows for 0 ids"),
+    (([1000, 1001, 1002], X[:, :5]), InvalidInput, f"features has 5 features, but this collection is expecting {DIM}"),
+    (([1000, 1001, 1002], X[0]), InvalidInput, "features is 1-dimensional"),
+    (([1000, 1001, 1002], X[None]), InvalidInput, "features is 3-dimensional"),
+    (([1000, 1001, 1002], BAD), InvalidInput, "features contains NaN"),
+    (([1000, 1001, 1002], X * np.inf), InvalidInput, "features contains"),
+    (([1000, 1001, 1002], X * np.float64(1e30)), InvalidInput, "features holds"),
+    (([1000, 1001, 1002], X.astype(complex)), InvalidInput, "features has dtype complex"),
+    (([1000, 1001, 1002], [["x"] * DIM] * 3), WrongType, "features has dtype"),
+    (([1000, 1001, 1002], None), InvalidInput, "features"),
+    (([1000, 1001, 1002], X, ["a", "b"]), InvalidInput, "labels has 2 rows of labels for 3"),
+    (([1000, 1001, 1002], X, "abc"), InvalidInput, "labels"),
+    (([1000, 1001, 1002], X, [np.nan, 1, 2]), InvalidInput, "labels contains nan"),
+    (([1000, 1001, 1002], X, [[b"x"], [], []]), WrongType, "labels holds b'x'"),
+    (([1000, 1001, 1002], X, [[("a", "b")], [], []]), WrongType, "labels holds"),
+    (([1000, 1001, 1002], X, [[None], [], []]), WrongType, "labels contains None"),
+    (([1000, 1001, 1002], X, [["x\0"], [], []]), InvalidInput, "labels holds"),
+    (([1000, 1001, 1002], X, np.full((3, 2), 2)), InvalidInput, "labels is 2-D"),
+    (([1000, 1001, 1002], X, None, {"a": 1}), WrongType, "metadata is dict"),
+    (([1000, 1001, 1002], X, None, 5), WrongType, "metadata is int"),
+    (([1000, 1001, 1002], X, None, [{}, {}]), InvalidInput, "metadata has 2 entries for 3 ids"),
+    (([1000, 1001, 1002], X, None, [{}, {}, 5]), WrongType, "metadata holds 5"),
+    (([1000, 1001, 1002], X, None, ["{}", {}, {}]), WrongType, "metadata holds '{}'"),
+    (([1000, 1001, 1002], X, None, [{1: 2}, {}, {}]), WrongType, "metadata holds {1: 2}"),
+    (([1000, 1001, 1002], X, None, [{"a": np.nan}, {}, {}]), InvalidInput, "metadata holds"),
+    (([1000, 1001, 1002], X, None, [{"a": {1, 2}}, {}, {}]), InvalidInput, "metadata holds"),
+    (([1000, 1001, 1002], X, None, [{"a": np.zeros(2)}, {}, {}]), InvalidInput, "metadata holds"),
+    (([1000, 1001, 1002], X, None, [{"a": "x\0"}, {}, {}]), InvalidInput, "character 0"),
+    (([1000, 1001, 1002], X, None, [LOOP, {}, {}]), InvalidInput, "metadata holds"),
+    (([1000, 1001, 1002], X, None, [DEEP, {}, {}]), InvalidInput, "metadata is nested too deep"),
+]
+CALLS: list[tuple[Any, type[Exception], str]] = [
+    (lambda c: c.add([1000, 5, "a"], X, LABELS, METADATA), Conflict, "ids holds 2 that the collection has already"),
+    (lambda c: c.add(["b"], X[:1]), Conflict, "'b' for one"),
+    (lambda c: c.delete("abc"), WrongType, "ids is 'abc'"),
+    (lambda c: c.delete([5, 5]), InvalidInput, "more than once"),
+    (lambda c: c.delete([5, 1.5]), WrongType, "ids holds 1.5"),
+    (lambda c: c.get(5), WrongType, "ids is 5"),
+    (lambda c: c.get([None]), WrongType, "ids holds None"),
+    (lambda c: c.search(X[0], 0), InvalidInput, "k is 0"),
+    (lambda c: c.search(X[0], -1), InvalidInput, "k is -1"),
+    (lambda c: c.search(X[0], 2.5), WrongType, "k is 2.5"),
+    (lambda c: c.search(X[0], True), WrongType, "k is True"),
+    (lambda c: c.search(X[0, :5]), InvalidInput, "query has 5 features"),
+    (lambda c: c.search(X[None]), InvalidInput, "query is 3-dimensional"),
+    (lambda c: c.search(BAD), InvalidInput, "query contains NaN"),
+    (lambda c: c.search("query"), InvalidInput, "query"),
+    (lambda c: c.search(None), InvalidInput, "query"),
+    (lambda c: c.search(X[0], where={"$nor": []}), InvalidInput, r"\$nor is not known"),
+    (lambda c: c.search(X[0], where="odd"), InvalidInput, "where is 'odd'"),
+    (lambda c: c.search(X[0], where=[]), InvalidInput, "where is"),
+    (lambda c: c.search(X[0], version=-1), InvalidInput, "version is -1"),
+    (lambda c: c.search(X[0], version=99), InvalidInput, "version is 99; it is not kept"),
+    (lambda c: c.search(X[0], version=2**70), InvalidInput, "version is"),
+    (lambda c: c.search(X[0], version="2"), WrongType, "version is '2'"),
+    (lambda c: c.search(X[0], version=2.0), WrongType, "version is 2.0"),
+    (lambda c: c.search(X[0], version=True), WrongType, "version is True"),
+    (lambda c: c.range_search(X[0], "high"), InvalidInput, "threshold is 'high'"),
+    (lambda c: c.range_search(X[0], np.nan), InvalidInput, "threshold is nan"),
+    (lambda c: c.range_search(X[0], None), InvalidInput, "threshold is None"),
+    (lambda c: c.range_search(BAD, 0), InvalidInput, "query contains NaN"),
+    (lambda c: c.range_search(X[0], 0, where={"a": []}), InvalidInput, "a is compared with"),
+    (lambda c: c.range_search(X[0], 0, version=99), InvalidInput, "version is 99"),
+    (lambda c: c.learn(BAD, LABELS), InvalidInput, "features contains NaN"),
+    (lambda c: c.learn(X, LABELS[:2]), InvalidInput, "labels has 2 rows"),
+    (lambda c: c.learn(X[:, :5], LABELS), InvalidInput, "features has 5 features"),
+    (lambda c: c.learn(X, [[b"x"], [], []]), WrongType, "labels holds b'x'"),
+    (lambda c: c.fit(), Conflict, "fitted already"),
+    (lambda c: c.fit(X, LABELS), Conflict, "fitted already"),
+    (lambda c: c.fit(BAD, LABELS), InvalidInput, "features contains NaN"),
+    (lambda c: c.tag(99, "name"), InvalidInput, "version is 99"),
+    (lambda c: c.tag("1", "name"), WrongType, "version is '1'"),
+    (lambda c: c.tag(1, None), InvalidInput, "name is None"),
+    (lambda c: c.tag(1, 5), InvalidInput, "name is 5"),
+    (lambda c: c.tag(1, ["a"]), InvalidInput, r"name is \['a'\]"),
+    (lambda c: c.tag(1, " "), InvalidInput, "name is ' '"),
+    (lambda c: c.tag(1, "a\nb"), InvalidInput, "name is"),
+    (lambda c: c.rollback(99), InvalidInput, "version is 99"),
+    (lambda c: c.rollback(0), InvalidInput, "version is 0"),
+    (lambda c: c.rollback(None), WrongType, "version is None"),
+    (lambda c: c.rollback(2**70), InvalidInput, "version is"),
+]
+
+
+@pytest.mark.parametrize(("args", "error", "match"), ADDING)
+def test_what_cannot_be_added_changes_nothing(
+    shared: Collection, args: tuple[Any, ...], error: type[Exception], match: str
+) -> None:
+    before = standing(shared)
+    for verb in (shared.add, shared.upsert):
+        with pytest.raises(error, match=match):
+            verb(*args)
+    assert standing(shared) == before
+
+
+@pytest.mark.parametrize(("call", "error", "match"), CALLS)
+def test_what_cannot_be_done_changes_nothing(shared: Collection, call: Any, error: type[Exception], match: str) -> None:
+    before = standing(shared)
+    with pytest.raises(error, match=match):
+        call(shared)
+    assert standing(shared) == before
+
+
+def test_it_learns_on_after_what_was_refused(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    for call in (
+        lambda: collection.learn(BAD, LABELS),
+        lambda: collection.learn(X, [[b"x"], [], []]),
+        lambda: collection.rollback(99),
+        lambda: collection.add([1, 1000], X[:2], LABELS[:2]),
+    ):
+        with pytest.raises((InvalidInput, Conflict)):
+            call()
+    assert collection.learn(X, LABELS) == twin.learn(X, LABELS)
+    agree(collection, twin, QUERIES[0])
+
+
+def test_nothing_is_added_by_nothing(shared: Collection) -> None:
+    before = standing(shared)
+    assert shared.add([], np.empty((0, DIM))) == 0 == shared.upsert([], np.empty((0, DIM)), [], [])
+    assert standing(shared) == before
+
+
+def test_numpy_numbers_are_numbers(shared: Collection) -> None:
+    before = shared.search(QUERIES[0], 5)
+    assert shared.search(QUERIES[0], np.int64(5), version=np.int64(before.version)) == before
+
+
+# ---- opening ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"dim": 0}, "dim is 0"),
+        ({"dim": 2.5}, "dim is 2.5"),
+        ({"bits": 7}, "bits is 7"),
+        ({"bits": 513}, "bits is 513"),
+        ({"bits": "16"}, "bits is '16'"),
+        ({"init_rows": 299}, "init_rows is 299"),
+        ({"learn_rows": 0}, "learn_rows is 0"),
+        ({"keep_versions": 1}, "keep_versions is 1"),
+        ({"method": "osh"}, "method is 'osh'"),
+        ({"params": {"nonsense": 1}}, "params holds 'nonsense'"),
+        ({"params": {"bits": 8}}, "params holds 'bits'"),
+        ({"params": {"ridge": -1}}, "ridge is -1"),
+        ({"read_only": True}, "there is no collection"),
+        ({"dim": None}, "there is no collection"),
+    ],
+)
+def test_bad_settings_make_no_collection(tmp_path: Path, settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        stillhash.open(tmp_path / "c", **{"dim": DIM, "bits": BITS, **settings})
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_is_there_is_opened_as_it_is(template: Path, tmp_path: Path) -> None:
+    path = copied(template, tmp_path / "c")
+    with stillhash.open(path, DIM, BITS) as collection:
+        assert (collection.dim, collection.bits, len(collection)) == (DIM, BITS, 321)
+    for dim, bits, match in ((DIM + 1, None, "dim is 9"), (None, 32, "bits is 32"), (9, 32, "dim is 9")):
+        with pytest.raises(Conflict, match=f"{match}, but the collection c has"):
+            stillhash.open(path, dim, bits)
+    with stillhash.open(path) as collection:
+        assert (collection.dim, collection.bits) == (DIM, BITS)
+
+
+def edited(template: Path, to: Path, sql: str, values: list[Any] | None = None) -> Path:
+    """A copy of a store in which something is changed behind its back, with checksums that fit."""
+    path = copied(template, to)
+    db = sqlite3.connect(path / "store.db")
+    db.execute(sql, values or [])
+    db.commit()
+    db.close()
+    (path / "store.sums").write_bytes(packed(sums_of((path / "store.db").read_bytes())))
+    return path
+
+
+def test_an_unknown_format_is_refused(template: Path, tmp_path: Path) -> None:
+    path = edited(template, tmp_path / "c", "UPDATE meta SET value = 2 WHERE key = 'format'")
+    for read_only in (False, True, False):  # and no lock stays behind
+        with pytest.raises(BadState, match="c has store format 2; this release reads format 1"):
+            stillhash.open(path, read_only=read_only)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database " * 1000])
+def test_what_is_no_database_is_refused(template: Path, tmp_path: Path, damage: bytes) -> None:
+    path = copied(template, tmp_path / "c")
+    (path / "store.db").write_bytes(damage)
+    for _ in range(2):
+        with pytest.raises(BadState):
+            stillhash.open(path)
+
+
+def test_other_hash_functions_are_refused(template: Path, tmp_path: Path) -> None:
+    path = edited(template, tmp_path / "c", "UPDATE meta SET value = 'f00' WHERE key = 'fingerprint'")
+    with stillhash.open(path) as collection:
+        for call in (lambda: collection.search(X[0]), lambda: collection.add(["c"], X[:1]), collection.stats):
+            with pytest.raises(BadState, match="fingerprint differs"):
+                call()
+        assert collection.count() == 321
+
+
+def test_a_learner_of_another_collection_is_refused(template: Path, tmp_path: Path) -> None:
+    path = copied(template, tmp_path / "c")
+    hasher = stillhash.METHODS["tally"](bits=BITS, random_state=1).fit(*some_rows(300, seed=1)[:2])
+    (learner,) = sorted((path / "learner").iterdir())[-1:]
+    write_sealed(learner, [hasher.state()])
+    with stillhash.open(path) as collection:
+        before = standing(collection)
+        with pytest.raises(BadState, match=r"learner .* fingerprint differs"):
+            collection.learn(X, LABELS)
+        learner.unlink()
+        with pytest.raises(BadState, match=r"learner/.* cannot be read"):
+            collection.learn(X, LABELS)
+        *now, wrong = standing(collection)
+        assert now == list(before[:-1])
+        assert wrong == [f"learner/{learner.name} cannot be read: No such file or directory"]
+
+
+def test_a_damaged_model_is_refused(template: Path, tmp_path: Path) -> None:
+    for blob in (b"junk", safetensors.numpy.save({"N": X})):
+        path = edited(template, tmp_path / str(len(blob)), "UPDATE versions SET model = ? WHERE version = 2", [blob])
+        with stillhash.open(path) as collection, pytest.raises(BadState, match="version 2 cannot be read"):
+            collection.search(X[0])
+
+
+# ---- what verify sees ----
+
+
+@pytest.mark.parametrize("damage", ["flipped", "short", "missing"])
+def test_a_damaged_segment_is_told_and_never_searched(template: Path, tmp_path: Path, damage: str) -> None:
+    path = copied(template, tmp_path / "c")
+    (file,) = (path / "segments").iterdir()
+    whole = bytearray(file.read_bytes())
+    whole[5000] ^= 1
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(whole if damage == "flipped" else whole[:-1])
+    with stillhash.open(path) as collection:
+        wrong = collection.verify()
+        assert len(wrong) == 1 and file.name in wrong[0]
+        for call in (lambda: collection.search(X[0]), collection.compact, collection.stats):
+            with pytest.raises(BadState, match=file.name):
+                call()
+
+
+def test_a_lost_code_is_told(template: Path, tmp_path: Path) -> None:
+    path = edited(template, tmp_path / "c", "UPDATE items SET code = NULL WHERE id = 'a'")
+    with stillhash.open(path) as collection:
+        assert collection.verify() == ["1 items have no code, the one of row 320 for one"]
+
+
+def test_a_damaged_page_is_told_or_harmless(template: Path, tmp_path: Path) -> None:
+    """Random bytes over pages of the database: an error that is ours, or the same answers."""
+    rng = np.random.default_rng(0)
+    noticed = 0
+    with stillhash.open(copied(template, tmp_path / "whole")) as collection:
+        wanted = standing(collection)
+    for n in range(PAGES):
+        path = copied(template, tmp_path / str(n))
+        data = bytearray((path / "store.db").read_bytes())
+        page = int(rng.integers(1, len(data) // 4096)) * 4096
+        data[page : page + 4096] = rng.bytes(4096)
+        (path / "store.db").write_bytes(data)
+        try:
+            with stillhash.open(path) as collection:
+                healthy = collection.verify() == []
+                assert not healthy or standing(collection) == wanted
+                noticed += not healthy
+                collection.search(QUERIES, 400)
+        except BadState:
+            noticed += 1
+    assert noticed > PAGES / 2
+
+
+def test_leftovers_of_writes_that_did_not_end_are_cleared(template: Path, tmp_path: Path) -> None:
+    path = copied(template, tmp_path / "c")
+    (path / "segments" / "00000099.tiles").write_bytes(b"sealed, and never committed")
+    (path / "segments" / ".00000098.tiles.123").write_bytes(b"half")
+    (path / "learner" / ".00000009.safetensors.123").write_bytes(b"half")
+    with stillhash.open(path) as collection:
+        collection.learn(X, LABELS)
+        assert collection.verify() == []
+    assert len(list((path / "segments").iterdir())) == 1 and len(list((path / "learner").iterdir())) == 2
+
+
+def test_before_hash_functions_nothing_can_be_learnt(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 10)
+    before = standing(collection)
+    for call in (lambda: collection.learn(X, LABELS), lambda: collection.range_search(X[0], 0)):
+        with pytest.raises(NotFitted):
+            call()
+    for call in (lambda: collection.rollback(1), lambda: collection.tag(1, "x")):
+        with pytest.raises(InvalidInput, match="version is 1; it is not kept"):
+            call()
+    with pytest.raises(Conflict):
+        collection.add([3], X[:1])
+    assert standing(collection) == before
+
+
+def test_parameters_keep_labels_that_are_no_text(tmp_path: Path) -> None:
+    weights = {3: 5.0, "a": 0.0}
+    with stillhash.open(tmp_path / "c", dim=8, bits=16, params={"label_weights": weights}) as made:
+        made.fit(np.random.default_rng(0).standard_normal((300, 8)), [[3], ["a"], ["b"]] * 100)
+        with made._store.reading() as connection:
+            assert made._teacher.hasher(connection).get_params()["label_weights"] == weights
+    with pytest.raises(InvalidInput, match="params"):
+        stillhash.open(tmp_path / "d", dim=8, params=5)  # type: ignore[arg-type]
+
+
+def test_what_was_passed_over_is_refused(tmp_path: Path) -> None:
+    with stillhash.open(tmp_path / "c", dim=8, bits=16) as collection:
+        collection.add([1, 2], X[:2])
+        with pytest.raises(InvalidInput, match="version is 3; it is not kept"):
+            collection.search(X[0], version=3)
+        with pytest.raises(InvalidInput, match="labels is given without features"):
+            collection.fit(labels=[["a"], ["b"]])
+        with pytest.raises(InvalidInput, match="query is not a vector"):
+            collection.search([[1.0, 2.0], [1.0]])
+        assert collection.count() == 2
+
+
+def test_items_that_were_not_counted_are_told(template: Path, tmp_path: Path) -> None:
+    path = edited(template, tmp_path / "c", "UPDATE meta SET value = value + 1 WHERE key = 'items'")
+    with stillhash.open(path) as collection:
+        assert "were counted" in collection.verify()[0]
+
+
+def test_a_collection_that_lost_its_database_is_not_made_anew(template: Path, tmp_path: Path) -> None:
+    path = copied(template, tmp_path / "c")
+    (path / "store.db").unlink()
+    files = sorted(path.rglob("*"))
+    with pytest.raises(BadState, match="holds a collection without its"):
+        stillhash.open(path, dim=8)
+    assert [file for file in files if file.exists()] == files
+
+
+def test_a_closed_collection_is_closed(template: Path, tmp_path: Path) -> None:
+    collection = stillhash.open(copied(template, tmp_path / "c"))
+    collection.count()
+    collection.close()
+    for call in (collection.count, lambda: collection.search(X[0]), lambda: collection.delete([1])):
+        with pytest.raises(Conflict, match=r"closed|for reading"):
+            call()
+    collection.close()
+
+
+def test_a_relative_path_stays_the_same(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied(template, tmp_path / "c")
+    monkeypatch.chdir(tmp_path)
+    with stillhash.open("c") as collection:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert collection.delete([]) == 0 and collection.verify() == []
+
+
+@pytest.mark.parametrize(("path", "error"), [(None, WrongType), (3, WrongType), ("a\0b", InvalidInput)])
+def test_what_is_no_path_is_refused(path: Any, error: type[Exception]) -> None:
+    for call in (lambda: stillhash.open(path, dim=8), lambda: stillhash.repair(path)):
+        with pytest.raises(error, match="path is"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"a": 1, "b": [None, True, 2.5, 'x"y\\z']}, {"ü": {"deep": [{"": -0.0}]}}, {"n": 10**30, "e": 1e-300}]
+)
+def test_metadata_is_written_as_json_writes_it(data: dict[str, Any]) -> None:
+    assert encode(data) == FINITE.encode(data) == json.dumps(data)
+    circle: dict[str, Any] = {}
+    circle["again"] = circle
+    for bad in (circle, {"x": float("nan")}, {"x": float("inf")}, {"x": object()}):
+        with pytest.raises((TypeError, ValueError, RecursionError)):
+            encode(bad)
+        with pytest.raises(InvalidInput, match="metadata"):
+            check_metadata([bad], 1)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from stillhash.demo import terminal as demo
+from stillhash.errors import InvalidInput
+
+
+def paper(**options: Any) -> Console:
+    return Console(file=io.StringIO(), width=80, **options)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    console = paper()
+    plot = tmp_path_factory.mktemp("demo") / "curve.png"
+    return demo.run(2500, 64, 0, plot, console), written(console)
+
+
+@pytest.fixture
+def result(outcome: tuple[dict[str, Any], str]) -> dict[str, Any]:
+    return outcome[0]
+
+
+def test_the_similarity_learns_and_the_codes_stand_still(result: dict[str, Any]) -> None:
+    first, *_, last = result["curve"]
+    assert first[0] == 0
+    assert first[1] == first[2]  # nothing learnt yet: Hamming ranking
+    assert last[0] == result["scenes"] == 2500 - result["queries"]
+    assert [point[0] for point in result["curve"]] == sorted(point[0] for point in result["curve"])
+    assert last[2] > first[2] + 0.05
+    assert last[2] > last[1] + 0.05
+    assert last[1] > last[3] + 0.05  # Hamming ranking is no straw man: it is well above chance
+    assert result["codes_unchanged"] is True
+
+
+def test_the_result_is_json(result: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_the_plot_is_a_png(result: dict[str, Any]) -> None:
+    data = Path(result["plot"]).read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(data) > 10_000
+
+
+def test_the_examples_say_what_matches(result: dict[str, Any]) -> None:
+    assert len(result["worst"]) == demo.EXAMPLES
+    for example in result["worst"]:
+        for hits in (example["before"], example["after"]):
+            assert len(hits) == demo.HITS
+            for hit in hits:
+                assert hit["matching"] == [name for name in hit["labels"] if name in example["query"]]
+    assert 0 < result["best_matching"]["before"] < result["best_matching"]["after"] <= 1
+
+
+def test_without_a_terminal_progress_is_plain_lines(outcome: tuple[dict[str, Any], str]) -> None:
+    result, said = outcome
+    assert "\x1b" not in said
+    lines = said.splitlines()
+    assert len(lines) == 2 + len(result["curve"])  # what it is, the heading, and a line for each point
+    assert max(map(len, lines)) <= 80
+    assert f"{result['scenes']:,}" in lines[-1]
+
+
+def test_show_fits_80_columns(result: dict[str, Any]) -> None:
+    console = paper()
+    demo.show({**result, "plot": "[x].png"}, console)
+    said = written(console)
+    assert "[x].png" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert "…" not in said
+    assert "not one has changed" in said
+
+
+def test_show_marks_matching_digits_and_admits_changed_codes(result: dict[str, Any]) -> None:
+    console = paper(force_terminal=True, color_system="standard")
+    hits = [{"labels": [1, 7], "matching": [7]}] * demo.HITS
+    example = {"query": [7], "before": hits, "after": hits}
+    demo.show({**result, "worst": [example], "codes_unchanged": False}, console)
+    assert "\x1b[2m1\x1b[0m\x1b[1;32m7\x1b[0m" in written(console)
+    assert "some have changed" in written(console)
+
+
+def test_refuses_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="a folder that exists"):
+        demo.run(2500, 64, 0, tmp_path / "missing" / "curve.png", paper())
+    with pytest.raises(InvalidInput, match="a folder that exists"):
+        demo.run(2500, 64, 0, tmp_path, paper())
+    with pytest.raises(InvalidInput, match="scenes is 100"):
+        demo.run(100, 64, 0, tmp_path / "curve.png", paper())

@@ -1,0 +1,54 @@
+"""Bridges between feature spaces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stillhash.numeric.alignment import STRENGTHS, build_bridge, unit_rows
+
+
+def described(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The same things in two spaces: two linear views of what they are, with noise."""
+    rng = np.random.default_rng(seed)
+    views = np.random.default_rng(9).standard_normal((6, 30 + 20))
+    both = rng.standard_normal((rows, 6)) @ views + 0.3 * rng.standard_normal((rows, 50)) + 2.0
+    return both[:, :30].astype(np.float32), both[:, 30:].astype(np.float32)
+
+
+def cosines(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    return np.einsum("ij,ij->i", unit_rows(X), unit_rows(Y))
+
+
+@pytest.mark.parametrize("rows", [25, 40, 200])
+def test_what_crosses_points_where_it_should(rows: int) -> None:
+    theirs, ours = described(rows)
+    bridge, explained = build_bridge(theirs, ours)
+    X, Y = described(100, seed=1)
+    middle = ours.mean(axis=0)
+    right = cosines(bridge.cross(X) - middle, Y - middle)
+    wrong = cosines(bridge.cross(X[::-1].copy()) - middle, Y - middle)
+    assert np.median(right) > 0.85 and np.median(np.abs(wrong)) < 0.6
+    assert 0.5 < explained <= 1
+
+
+def test_the_error_of_leaving_one_out_is_what_fitting_without_it_gives() -> None:
+    theirs, ours = described(24)
+    Z, T = unit_rows(theirs - theirs.mean(axis=0)), unit_rows(ours - ours.mean(axis=0)).astype(np.float64)
+    level, K = T.mean(axis=0), (Z @ Z.T).astype(np.float64)
+    errors = []
+    for ridge in STRENGTHS * np.linalg.eigvalsh(K).clip(0).mean():
+        gone = []
+        for i in range(len(T)):
+            keep = np.arange(len(T)) != i
+            told = K[i, keep] @ np.linalg.solve(K[np.ix_(keep, keep)] + ridge * np.eye(keep.sum()), (T - level)[keep])
+            gone.append(np.square(T[i] - level - told))
+        errors.append(np.mean(gone))
+    _, explained = build_bridge(theirs, ours)
+    assert explained == pytest.approx(1 - min(errors) / np.square(T - level).mean(), abs=1e-6)
+
+
+def test_what_is_all_alike_explains_nothing_and_crosses_finitely() -> None:
+    same = np.ones((30, 4), np.float32)
+    bridge, explained = build_bridge(same, same)
+    assert explained == 0 and np.isfinite(bridge.cross(same)).all()
