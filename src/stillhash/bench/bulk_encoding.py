@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from stillhash.bench.timing import Progress, goal, print_frame, print_table, silent
+from stillhash.bench.timing import Progress, goal, print_frame, silent
 from stillhash.cluster import LocalCluster
 from stillhash.cluster.bulk import publish
 from stillhash.cluster.encoding import encode_dataset
@@ -28,6 +28,7 @@ from stillhash.cluster.part_files import read_part
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import evaluate
+from stillhash.experiments.tables import print_table
 from stillhash.hashers import Tally
 from stillhash.numeric.codes import from_tiles
 from stillhash.numeric.validation import Floats, check_integer

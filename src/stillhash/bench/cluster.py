@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from stillhash.bench.timing import Progress, goal, print_frame, print_table, silent
+from stillhash.bench.timing import Progress, goal, print_frame, silent
 from stillhash.cluster import ClusterIndex, LocalCluster
 from stillhash.errors import InvalidInput
 from stillhash.experiments.machine import machine
+from stillhash.experiments.tables import print_table
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import Hits, Index
 from stillhash.search.scan import usable_cores

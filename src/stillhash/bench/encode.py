@@ -19,12 +19,12 @@ from stillhash.bench.timing import (
     median_ms,
     one_blas_thread,
     print_frame,
-    print_table,
     ratio,
     silent,
     spread,
 )
 from stillhash.experiments.machine import machine
+from stillhash.experiments.tables import print_table
 from stillhash.hashers import LSH
 from stillhash.hashers.base import LinearHasher
 from stillhash.numeric.validation import Codes, Floats

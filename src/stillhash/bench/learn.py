@@ -20,12 +20,12 @@ from stillhash.bench.timing import (
     median_ms,
     one_blas_thread,
     print_frame,
-    print_table,
     ratio,
     silent,
     spread,
 )
 from stillhash.experiments.machine import machine
+from stillhash.experiments.tables import print_table
 from stillhash.hashers import OHSL, Tally
 from stillhash.numeric import reference
 from stillhash.numeric.codes import sgn

@@ -27,12 +27,12 @@ from stillhash.bench.timing import (
     Spread,
     goal,
     print_frame,
-    print_table,
     silent,
     spread,
 )
 from stillhash.errors import InvalidInput, MissingExtra
 from stillhash.experiments.machine import machine
+from stillhash.experiments.tables import print_table
 from stillhash.numeric.codes import TILE, Tiles, signs, width
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.validation import Codes, Floats, check_integer

@@ -24,12 +24,12 @@ from stillhash.bench.timing import (
     interleaved,
     median_ms,
     print_frame,
-    print_table,
     ratio,
     silent,
     spread,
 )
 from stillhash.experiments.machine import machine
+from stillhash.experiments.tables import print_table
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import Tiles, pack, signs, to_tiles
 from stillhash.numeric.exact_scores import snap

@@ -25,9 +25,10 @@ import numpy as np
 from rich.console import Console
 
 import stillhash
-from stillhash.bench.timing import Progress, goal, interleaved, print_frame, print_table, silent
+from stillhash.bench.timing import Progress, goal, interleaved, print_frame, silent
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.experiments.machine import machine
+from stillhash.experiments.tables import print_table
 from stillhash.numeric.validation import Floats, check_integer
 
 DIM, BITS, K = 1280, 64, 10

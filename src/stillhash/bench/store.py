@@ -26,13 +26,13 @@ from stillhash.bench.timing import (
     goal,
     interleaved,
     print_frame,
-    print_table,
     ratio,
     silent,
     spread,
 )
 from stillhash.errors import InvalidInput
 from stillhash.experiments.machine import machine
+from stillhash.experiments.tables import print_table
 from stillhash.numeric.validation import Floats, check_integer
 
 BITS = 64

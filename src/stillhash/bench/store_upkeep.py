@@ -15,7 +15,8 @@ import numpy as np
 from rich.console import Console
 
 import stillhash
-from stillhash.bench.timing import Progress, print_table
+from stillhash.bench.timing import Progress
+from stillhash.experiments.tables import print_table
 from stillhash.numeric.validation import Floats
 
 DIM, BITS = 32, 64

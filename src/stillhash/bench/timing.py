@@ -10,18 +10,16 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
 import numpy as np
 import threadpoolctl
 from rich.console import Console
-from rich.table import Table
 
+from stillhash.experiments.tables import print_table
 from stillhash.numeric.validation import check_integer
-
-WIDE = 120  # columns that a table may take: a narrow terminal folds its lines, which is better than losing figures
 
 Contender = Callable[[int], Any]  # hears the number of the round
 Times = dict[str, list[float]]  # seconds of each round
@@ -95,19 +93,6 @@ def goal(name: str, bound: str, measured: float) -> dict[str, Any]:
 
 def spread(value: Spread) -> str:
     return f"{value['median']:.2f} [dim]\\[{value['low']:.2f}, {value['high']:.2f}][/]"
-
-
-def print_table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Numbers to the right, except in a first column without a heading, which holds names."""
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
-    before, console.width = console.width, max(console.width, WIDE)
-    console.print(table, "", sep="\n", highlight=False)
-    console.width = before
 
 
 def print_frame(result: dict[str, Any], console: Console) -> None:
