@@ -1,4 +1,4 @@
-"""What all tests share: the lanes that run on this machine, and where real data lies, if it is given."""
+"""Seeds, markers and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -10,28 +10,43 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from stillhash.numeric import kernels
+from tests.support.seeds import SEED_VARIABLE, run_seed
 
-# New examples at every run here; the same ones each time where a red run would stand in somebody else's way.
-settings.register_profile(
-    "stillhash",
-    deadline=None,
-    derandomize=bool(os.environ.get("CI")),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+settings.register_profile("stillhash", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("stillhash")
+
+
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = run_seed()
+
+
+def pytest_report_header() -> str:
+    return f"{SEED_VARIABLE}={run_seed()}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that start Ray, and keep those and the browser's in one worker each (pytest -n 2 --dist loadgroup)."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
+        for group in ("cluster", "browser"):
+            if item.get_closest_marker(group):
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(params=kernels.available())
 def lanes(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each set of kernels in turn, the NumPy reference included."""
+    """Run with each set of kernels in turn, the NumPy reference included."""
     with kernels.using(request.param):
         yield request.param
 
 
 @pytest.fixture
 def data_folder() -> Path:
-    """The folder of real evaluation data, named by STILLHASH_DATA."""
+    """Return the folder of real evaluation data that STILLHASH_DATA names, or skip."""
     folder = os.environ.get("STILLHASH_DATA")
     if not folder:
-        pytest.skip("STILLHASH_DATA does not name a folder of evaluation data")
+        pytest.skip("STILLHASH_DATA: expected a folder of evaluation data, got nothing")
     return Path(folder)

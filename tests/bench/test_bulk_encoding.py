@@ -21,6 +21,8 @@ print(json.dumps(result["goals"]))
 """
 
 
+@pytest.mark.slow
+@pytest.mark.cluster
 def test_nothing_is_lost_and_all_is_exact(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", QUICK, str(tmp_path)], capture_output=True, text=True, check=True)
     goals = json.loads(done.stdout.splitlines()[-1])

@@ -23,6 +23,8 @@ print(json.dumps(cluster.run(quick=True, folder=pathlib.Path(sys.argv[1]))))
 """
 
 
+@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_cluster_under_load_and_killed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", WORK, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

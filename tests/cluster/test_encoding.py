@@ -21,7 +21,7 @@ from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted
 from stillhash.hashers import HMOH
 from stillhash.numeric.codes import from_tiles
 from tests.cluster.fixtures import PART, ROWS, all_codes, contents, fitted, named, shards
-from tests.support.seeds import drawn_seed
+from tests.support.seeds import run_seed
 from tests.support.toys import toy
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -154,7 +154,7 @@ def test_a_node_that_is_lost(tmp_path: Path, cluster: LocalCluster) -> None:
 
 def test_a_driver_that_is_killed_twice(tmp_path: Path, cluster: LocalCluster) -> None:
     """At random moments; then every row is there once, in the bytes of a run that nobody disturbed."""
-    chance = random.Random(seed := drawn_seed())
+    chance = random.Random(seed := run_seed())
     print(f"STILLHASH_SEED={seed}")
     hasher, rows = fitted(), shards(tmp_path / "source")
     (tmp_path / "state").write_bytes(hasher.state())

@@ -9,7 +9,7 @@ import pytest
 
 import stillhash
 from stillhash.cluster import LocalCluster, Spreading
-from stillhash.cluster import spread as room
+from stillhash.cluster import hybrid_index as room
 from stillhash.errors import NotFound
 from tests.server.process import served
 from tests.support.toys import toy

@@ -17,7 +17,7 @@ import stillhash
 from tests.collection.crash_writer import KEEP, imagine, opened, step_at
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN
 from tests.collection.reference import Twin, agree
-from tests.support.seeds import drawn_seed
+from tests.support.seeds import run_seed
 from tests.support.toys import toy
 
 KILLS = int(os.environ.get("STILLHASH_KILLS", "15"))
@@ -83,7 +83,7 @@ def survive(path: Path, seed: int, kills: int, chance: random.Random) -> tuple[i
 
 
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    chance = random.Random(drawn_seed())
+    chance = random.Random(run_seed())
     seed, left, steps, kept = chance.randrange(2**32), KILLS, 0, 0
     while left:  # each store is killed fifteen times, from before it exists
         some = min(left, 15)

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from tests.collection import disk
 from tests.collection.test_crash import ROOT
-from tests.support.seeds import drawn_seed
+from tests.support.seeds import run_seed
 
 FAULTS = int(os.environ.get("STILLHASH_FAULTS", "4"))
 KINDS = os.environ.get("STILLHASH_FAULT_KINDS", " ".join(disk.KINDS)).split()
 
 
 def test_a_failing_disk_is_told_and_loses_nothing_that_was_acknowledged(library: Path, tmp_path: Path) -> None:
-    seed = drawn_seed()
+    seed = run_seed()
     (tmp_path / "disk").mkdir()
     command = [sys.executable, "-m", "tests.collection.faulty", str(tmp_path / "disk"), str(FAULTS), seed, *KINDS]
     process = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=disk.preloaded(library))

@@ -23,7 +23,7 @@ from stillhash import Collection
 from tests.collection.fixtures import Rows, begin, some_rows
 from tests.collection.reader_process import MARKED, answered, wanted
 from tests.collection.reference import Twin
-from tests.support.seeds import drawn_seed
+from tests.support.seeds import run_seed
 
 SECONDS = float(os.environ.get("STILLHASH_READ_SECONDS", "1"))
 READERS = 8
@@ -39,7 +39,7 @@ class Writer:
     def __init__(self, collection: Collection, twin: Twin) -> None:
         self.collection, self.twin = collection, twin
         self.number = 0
-        self.chance = random.Random(drawn_seed())
+        self.chance = random.Random(run_seed())
         self.rows = [some_rows(5, seed) for seed in range(97)]
         self.there = list(twin.items)  # but for those that are marked
         self.done: list[tuple[Change, Any]] = []  # and what came of it

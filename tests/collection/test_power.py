@@ -19,7 +19,7 @@ from tests.collection.fixtures import BITS, INIT, LEARN
 from tests.collection.recorder import step_of
 from tests.collection.reference import Twin
 from tests.collection.test_crash import ROOT, differs
-from tests.support.seeds import drawn_seed
+from tests.support.seeds import run_seed
 
 CUTS = int(os.environ.get("STILLHASH_CUTS", "60"))
 MOST = 150  # cuts of one log
@@ -81,7 +81,7 @@ def cut(library: Path, folder: Path, seed: int, cuts: int) -> tuple[int, int]:
 
 
 def test_a_power_cut_loses_nothing_that_was_acknowledged(library: Path, tmp_path: Path) -> None:
-    chance = random.Random(drawn_seed())
+    chance = random.Random(run_seed())
     left, steps, kept = CUTS, 0, 0
     while left:
         some = min(left, MOST)

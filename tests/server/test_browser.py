@@ -26,7 +26,7 @@ from tests.support.toys import toy
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")]
 
 SOON = 15_000 if os.environ.get("CI") else 2000  # milliseconds until a thumb shows; a busy machine gets more
 HOSTILE = ["<script>document.title='taken'</script>", "x" * 400, "🦊 مرحبا", "a'\"&b", "</template>{{7*7}}"]

@@ -24,7 +24,7 @@ import stillhash
 from stillhash import Client
 from stillhash.errors import Busy, Conflict, Unreachable
 from tests.collection.fixtures import some_rows
-from tests.support.seeds import drawn_seed
+from tests.support.seeds import run_seed
 
 KILLS = int(os.environ.get("STILLHASH_SERVER_KILLS", "4"))
 CLIENTS = 4
@@ -116,7 +116,7 @@ def check(path: Path, writers: list[Writer]) -> None:
 
 
 def test_a_killed_server_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    chance = random.Random(drawn_seed())
+    chance = random.Random(run_seed())
     writers = [Writer(f"client {n}") for n in range(CLIENTS)]
     for _ in range(KILLS):
         with running(tmp_path / "c") as (process, url):

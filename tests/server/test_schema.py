@@ -17,7 +17,7 @@ import stillhash
 from stillhash.server import Keys, Settings
 from tests.collection.fixtures import copied
 from tests.server.process import served
-from tests.support.seeds import drawn_seed
+from tests.support.seeds import run_seed
 
 EXAMPLES = int(os.environ.get("STILLHASH_EXAMPLES", "8"))
 KEY = "a-key-that-may-write"
@@ -70,7 +70,7 @@ def failures(recorder: Any) -> list[str]:
 
 
 def test_the_api_is_what_its_schema_says(template: Path, tmp_path: Path) -> None:
-    seed = int(drawn_seed()) % 2**32
+    seed = int(run_seed()) % 2**32
     wrong: dict[str, list[str]] = {}
     asked: dict[str, int] = {}
     collection = stillhash.open(copied(template, tmp_path / "c"))

@@ -1,6 +1,6 @@
-"""Chance that can be repeated: STILLHASH_SEED repeats a run.
+"""The seed of a test run: hypothesis and every test that uses `random` start from it.
 
-New at every run here; the same each time where a red run would stand in somebody else's way, as for hypothesis.
+pytest prints it first. `STILLHASH_SEED=... pytest ...` repeats a run. It is 1 where CI is set, and random elsewhere.
 """
 
 from __future__ import annotations
@@ -8,6 +8,11 @@ from __future__ import annotations
 import os
 import random
 
+SEED_VARIABLE = "STILLHASH_SEED"
 
-def drawn_seed() -> str:
-    return os.environ.get("STILLHASH_SEED") or ("1" if os.environ.get("CI") else str(random.randrange(2**32)))
+
+def run_seed() -> str:
+    """Return the seed of this run, the same in this process and in all that it starts."""
+    if not os.environ.get(SEED_VARIABLE):
+        os.environ[SEED_VARIABLE] = "1" if os.environ.get("CI") else str(random.randrange(2**32))
+    return os.environ[SEED_VARIABLE]
