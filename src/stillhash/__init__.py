@@ -20,8 +20,8 @@ from stillhash.collection import Answer, Collection, Hit, Item, Repaired, open, 
 from stillhash.errors import StillhashError
 from stillhash.hashers import DEFAULT_HASHER, LSH, METHODS, OHSL, PCAITQ, OHSLSym, OnlineHasher, Tally, load
 from stillhash.numeric import kernels
+from stillhash.numeric.threads import usable_cores
 from stillhash.search import MIWQ, Hits, Index, Scan, Searcher
-from stillhash.search.scan import usable_cores
 
 if TYPE_CHECKING:
     from stillhash.client import Client

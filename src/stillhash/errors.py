@@ -37,6 +37,13 @@ class Conflict(StillhashError, ValueError):
     exit_code = 4
 
 
+class Closed(StillhashError, ValueError):
+    """The collection is closed; open it again to go on."""
+
+    status = 503
+    exit_code = 12
+
+
 class BadState(StillhashError, ValueError):
     """Saved state that cannot be read: damaged, of another class or of an unknown format version."""
 

@@ -26,9 +26,9 @@ from stillhash.cluster import ClusterIndex, LocalCluster
 from stillhash.errors import InvalidInput
 from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import print_table
+from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import Hits, Index
-from stillhash.search.scan import usable_cores
 
 BITS, K = 64, 10
 STEP = 1_000_000  # rows of an `add`, and of a segment

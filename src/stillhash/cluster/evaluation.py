@@ -23,9 +23,9 @@ from stillhash.errors import InvalidInput
 from stillhash.hashers import Hasher
 from stillhash.hashers.base import Model
 from stillhash.numeric import kernels
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import from_tiles, signs
 from stillhash.numeric.labels import Labels, parse_labels
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_features, check_integer
 
 SCORES = 2**25  # that a task holds at a time

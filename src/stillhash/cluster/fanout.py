@@ -16,7 +16,7 @@ from stillhash.cluster.replicas import PAUSE, Crew, Part, Stale, Want
 from stillhash.cluster.shard import Asked
 from stillhash.errors import InvalidInput, Unreachable
 from stillhash.numeric.codes import width
-from stillhash.numeric.validation import Codes, check_ids, check_integer, check_weights
+from stillhash.numeric.validation import Codes, check_ids, check_integer, check_threshold, check_weights
 from stillhash.search.base import Hits
 from stillhash.search.blocks import Bitmap, Ids, by_id
 
@@ -70,12 +70,7 @@ class Reading:
     def range_search(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]:
         """For each query, all hits whose score is at least the threshold (one number, or one per query)."""
         weights = check_weights(weights, self.bits)
-        floors = np.asarray(threshold)
-        if floors.dtype.kind not in "fiu" or floors.shape not in ((), (len(weights),)) or np.isnan(floors).any():
-            raise InvalidInput(
-                f"threshold is {threshold!r}; a number, or one for each of {len(weights)} queries, is wanted"
-            )
-        floors = np.broadcast_to(floors.astype(np.float64), len(weights))
+        floors = check_threshold(threshold, len(weights))
         return self._marked(self._batches.ask(Query(weights, 0, floors, _bitmap(allowed), self.deadline)))
 
     def codes(self, ids: Any) -> Codes:

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.base import Hasher, LabelSpace, Model
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import signs
+from stillhash.numeric.threads import one_thread
 
 ENOUGH = 0.7  # of a unit label vector: what the labels of a liked item should add up to
 FORCE = 3.0  # the largest factor of a thumb

@@ -17,8 +17,8 @@ from stillhash.encoders.base import Encoder, open_encoder
 from stillhash.encoders.pixels import THUMBNAIL, content_hash, decode_sized, read_bytes, thumbnail
 from stillhash.encoders.workers import in_order
 from stillhash.errors import StillhashError, WrongType
+from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats, check_integer
-from stillhash.search.scan import usable_cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image

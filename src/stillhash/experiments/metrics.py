@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import signs
+from stillhash.numeric.threads import one_thread, usable_cores
 from stillhash.numeric.validation import Codes, Floats
-from stillhash.search.scan import usable_cores
 
 
 class Quality(NamedTuple):

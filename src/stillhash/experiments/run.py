@@ -28,8 +28,8 @@ from stillhash.experiments.drift import Watch, by_group, open_stream, parse
 from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import Quality, evaluate
 from stillhash.hashers import METHODS
+from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
-from stillhash.search.scan import usable_cores
 
 CHUNK = 1000
 FIRST = 300  # rows of the paper's initial stage

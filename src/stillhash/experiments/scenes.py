@@ -19,9 +19,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from stillhash.numeric.blas import one_thread
+from stillhash.numeric.threads import one_thread, usable_cores
 from stillhash.numeric.validation import Floats, check_choice, check_integer
-from stillhash.search.scan import usable_cores
 
 Images = NDArray[np.uint8]  # (n, SIZE, SIZE)
 Part = Literal["database", "queries"]

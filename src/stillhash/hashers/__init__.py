@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stillhash.errors import BadState
+from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers.base import Hasher, OnlineHasher, read_state
 from stillhash.hashers.bsodh import BSODH
 from stillhash.hashers.hmoh import HMOH
@@ -41,21 +41,30 @@ METHODS: dict[str, type[Hasher]] = {
     )
 }
 
-
-DEFAULT_HASHER = Tally  # what everything built on the library uses unless told otherwise
+FIXED_CODE_METHODS = tuple(name for name, method in METHODS.items() if method.fixed_codes)
+DEFAULT_HASHER = Tally  # the default of everything built on the library
 
 
 def load(state: bytes) -> Hasher:
-    """The hasher, of whichever method, that `state()` described."""
+    """Return the hasher, of any method, that `state()` saved."""
     method = read_state(state)[0]["method"]
     if method not in METHODS:
-        raise BadState(f"state is of an unknown method {method!r}; known are {', '.join(METHODS)}")
+        raise BadState(f"state: expected one of the methods {', '.join(METHODS)}, got {method!r}")
     return METHODS[method].load(state)
+
+
+def check_fixed_codes(method: object, argument: str = "method") -> str:
+    """Return the name of a method whose codes never change, or refuse it."""
+    if not isinstance(method, str) or method not in FIXED_CODE_METHODS:
+        expected = f"a method with fixed codes ({', '.join(FIXED_CODE_METHODS)})"
+        raise InvalidInput(f"{argument}: expected {expected}, got {method!r}")
+    return method
 
 
 __all__ = [
     "BSODH",
     "DEFAULT_HASHER",
+    "FIXED_CODE_METHODS",
     "HMOH",
     "LEGO",
     "LSH",
@@ -74,5 +83,6 @@ __all__ = [
     "Tally",
     "TallyListwise",
     "Tuned",
+    "check_fixed_codes",
     "load",
 ]

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from stillhash.errors import InvalidInput
 from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric import kernels
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import pack, signs, width
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.kept import Mask, in_use, joined, restored, sharing
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_integer, check_number
 
 BLOCK = 4096  # stored items whose similarity to a chunk is held at a time

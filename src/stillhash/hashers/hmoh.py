@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers.base import Hasher, check_shape
 from stillhash.numeric import kernels
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import pack
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer
 
 Doubles = NDArray[np.float64]

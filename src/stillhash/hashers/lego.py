@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from stillhash.hashers.pair_sampling import RESERVOIR, Doubles, SquareHasher
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats, check_number
 
 PERCENTILES = 5, 95  # of the distances in the initial sample: what similar and dissimilar rows should have

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric import kernels
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.kept import Mask, in_use, joined, restored, sharing
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats, check_integer, check_number
 
 BLOCK = 100  # samples whose projections are prepared together

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from stillhash.hashers.base import LinearHasher, Model, check_shape
 from stillhash.hashers.unsupervised import HASH_FUNCTIONS, Init
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.learning import empty_projection, passive_aggressive
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats, check_choice, check_integer, check_number
 
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric import kernels
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import TargetCodes
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_number
 
 Doubles = NDArray[np.float64]

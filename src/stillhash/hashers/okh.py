@@ -12,10 +12,10 @@ from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers.base import Hasher, check_shape
 from stillhash.hashers.pair_sampling import LabelSet, fingerprints
 from stillhash.numeric import kernels
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import pack, sgn
 from stillhash.numeric.hashing import lsh
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer, check_number
 
 Kernel = Literal["rbf_centered", "rbf", "linear"]

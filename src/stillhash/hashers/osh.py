@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.base import LinearHasher, check_shape
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats, check_integer
 
 ROTATION, COMPLETION = 1, 2  # streams of random numbers of the seed

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.base import LinearHasher
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.targets import TargetCodes
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats, check_choice, check_number
 
 Mode = Literal["hinge", "boosting"]

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from stillhash.errors import BadState
 from stillhash.hashers.base import LinearHasher, Model, check_shape
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import pca_itq
 from stillhash.numeric.labels import Labels, stable_key
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats, check_codes, check_integer
 
 RESERVOIR = 1000  # earlier rows that partners are drawn from

@@ -15,10 +15,10 @@ from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.ohsl import OHSL
 from stillhash.hashers.tally import Tally
 from stillhash.numeric import kernels
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.kept import in_use, joined, restored, sharing
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_integer
 
 TUNABLE: dict[str, type[Hasher]] = {method.name: method for method in (Tally, TallyListwise, OHSL)}

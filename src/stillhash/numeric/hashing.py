@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.numeric.blas import one_thread
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats
 
 ITQ_ITERATIONS = 50

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.sufficient_stats import Similarity
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats
 
 FIRST, SECOND, FLOOR = 0.9, 0.999, 1e-8  # Adam's usual constants

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.numeric.blas import one_thread
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats
 
 Sum = NDArray[np.float64]

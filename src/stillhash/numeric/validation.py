@@ -138,6 +138,14 @@ def check_weights(value: Any, bits: int, name: str = "weights") -> Floats:
     return _finite_float32(array, name, float(np.finfo(np.float32).max) / (2 * MAX_BITS))
 
 
+def check_threshold(value: Any, queries: int, name: str = "threshold") -> NDArray[np.float64]:
+    """Score thresholds (m,): one number for all queries, or one for each."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu" or array.shape not in ((), (queries,)) or np.isnan(array).any():
+        raise InvalidInput(f"{name}: expected a number, or one for each of {queries} queries, got {value!r}")
+    return np.broadcast_to(array.astype(np.float64), queries)
+
+
 def check_ids(value: Any, name: str = "ids", *, count: int | None = None) -> NDArray[np.int64]:
     """Distinct ids (n,) as int64, none of them negative: -1 marks "no hit" in answers."""
     array = np.asarray(value)

@@ -12,6 +12,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.kernels import Block
 from stillhash.search.blocks import Bitmap, Ids, rest
+from stillhash.search.merge import merge_top
 from stillhash.search.scan import Scan, searched
 from stillhash.search.substring_tables import Tables, build, how_many
 
@@ -140,15 +141,8 @@ class MIWQ(Scan):
                 part = scores[queries], ids[queries]
                 floors = np.ascontiguousarray(part[0][:, -1])  # -inf while the last place is free
                 more = kernels.scan_top(searched(blocks, allowed), grid[queries], k, floors, self.threads)
-                scores[queries], ids[queries] = merged(part, more) if blocks is view.tail else more
+                scores[queries], ids[queries] = merge_top((part, more), k) if blocks is view.tail else more
         return scores, ids
 
 
 PRICE = (10.0, 2.0)  # nanoseconds of a probe and of a row read, until an index has measured its machine
-
-
-def merged(a: Found, b: Found) -> Found:
-    """The best k of two answers about different rows: higher score, then smaller id."""
-    scores, ids = np.concatenate([a[0], b[0]], axis=1), np.concatenate([a[1], b[1]], axis=1)
-    order = np.lexsort((ids, -scores), axis=1)[:, : a[0].shape[1]]
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)

@@ -7,7 +7,6 @@ writer may add and remove while others search, and each search sees one state.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -20,15 +19,21 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import TILE, empty_tiles, width
 from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.kernels import Block
-from stillhash.numeric.validation import Codes, check_bits, check_codes, check_ids, check_integer, check_weights
+from stillhash.numeric.threads import usable_cores
+from stillhash.numeric.validation import (
+    Codes,
+    check_bits,
+    check_codes,
+    check_ids,
+    check_integer,
+    check_threshold,
+    check_weights,
+)
 from stillhash.search.base import Hits
 from stillhash.search.blocks import Bitmap, Ids, allowed_in, by_id, ids_of, live_rows, rows_of, without
+from stillhash.search.merge import resize
 
 GROWTH = 16  # a new block has room for 1/16 of what is there, so at most that share of memory is spare
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Scan:
@@ -105,22 +110,18 @@ class Scan:
         k = check_integer(k, "k", 1)
         bitmap = None if allowed is None else by_id(allowed)
         scores, ids = self._best(grid, min(k, len(self)), bitmap)
-        return Hits(_padded(scores, k, -np.inf), _padded(ids, k, -1))
+        return resize((scores, ids), k)
 
     def range_search(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]:
         """For each query, all hits whose score is at least the threshold (one number, or one per query)."""
         grid = snap(check_weights(weights, self.bits))
-        floors = np.asarray(threshold)
-        if floors.dtype.kind not in "fiu" or floors.shape not in ((), (len(grid),)) or np.isnan(floors).any():
-            raise InvalidInput(
-                f"threshold is {threshold!r}; a number, or one for each of {len(grid)} queries, is wanted"
-            )
+        floors = check_threshold(threshold, len(grid))
         # The smallest float32 that is not below the threshold: no score lies between the two.
         with np.errstate(over="ignore"):  # beyond all scores is infinity
             least = floors.astype(np.float32)
         least = np.where(least < floors, np.nextafter(least, np.float32(np.inf)), least)
         blocks = searched(self._blocks, None if allowed is None else by_id(allowed))
-        found = kernels.scan_all(blocks, grid, np.ascontiguousarray(np.broadcast_to(least, len(grid))), self.threads)
+        found = kernels.scan_all(blocks, grid, np.ascontiguousarray(least), self.threads)
         return [Hits(scores, ids) for scores, ids in found]
 
     def codes(self, ids: Any) -> Codes:
@@ -202,12 +203,3 @@ def _takes(block: Block, first: int, names: NDArray[np.int64] | None) -> bool:
     if block.rows == len(block.tiles) * TILE or not block.tiles.flags.writeable:
         return False
     return block.ids is not None or block.rows <= TILE or (names is None and first == block.first + block.rows)
-
-
-def _padded(array: NDArray[Any], k: int, missing: float) -> NDArray[Any]:
-    """With k columns: those of the array, then missing ones."""
-    if array.shape[1] == k:
-        return array
-    wide = np.full((len(array), k), missing, array.dtype)
-    wide[:, : array.shape[1]] = array
-    return wide

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from stillhash.collection import Collection
 from stillhash.errors import Busy, InvalidInput
+from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
-from stillhash.search.scan import usable_cores
 
 PAUSE = 0.02  # seconds between two looks of a patient write
 

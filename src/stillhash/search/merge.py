@@ -1,0 +1,49 @@
+"""Merge hits of several sources: higher score first, then smaller id. The only top-k merge of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.search.base import Hits
+
+Scored = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and ids, as in Hits
+
+
+def merge_top(sources: Sequence[Scored], k: int, queries: int | None = None) -> Hits:
+    """Return the k best hits of each query, given (m, any) hits of each source, about different rows.
+
+    `queries` is m, needed only where there may be no source at all.
+    """
+    m = len(sources[0][0]) if queries is None else queries
+    scores = np.concatenate([np.empty((m, 0), np.float32), *(source[0] for source in sources)], axis=1)
+    ids = np.concatenate([np.empty((m, 0), np.int64), *(source[1] for source in sources)], axis=1)
+    if len(sources) > 1:
+        order = np.lexsort((ids, -scores), axis=1)[:, :k]
+        scores, ids = np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
+    return resize((scores, ids), k)
+
+
+def merge_all(sources: Sequence[Scored]) -> Hits:
+    """Return all hits of one query, given flat hits of each source, about different rows."""
+    scores = np.concatenate([np.empty(0, np.float32), *(source[0] for source in sources)])
+    ids = np.concatenate([np.empty(0, np.int64), *(source[1] for source in sources)])
+    order = np.lexsort((ids, -scores))
+    return Hits(scores[order], ids[order])
+
+
+def resize(hits: Scored, k: int) -> Hits:
+    """Return exactly k columns: the best k, or all of them and then missing ones (-inf, -1)."""
+    return Hits(_columns(hits[0], k, -np.inf), _columns(hits[1], k, -1))
+
+
+def _columns(array: NDArray[Any], k: int, missing: float) -> NDArray[Any]:
+    if array.shape[1] == k:
+        return array
+    resized = np.full((len(array), k), missing, array.dtype)
+    count = min(k, array.shape[1])
+    resized[:, :count] = array[:, :count]
+    return resized
