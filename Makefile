@@ -1,15 +1,23 @@
-# On a machine with Python 3.11+, make and a C++ compiler, each target sets up all it needs and then runs.
+# Each target sets up all it needs. The machine must have Python 3.11+, make and a C++ compiler.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native/*)
 
-.PHONY: demo test lint types contracts tests chromium bench clean
+# Workers of the tests; Ray has one of them to itself, and so has the browser.
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
-# Needs less than the tests do, and is set up sooner.
+.PHONY: demo check test lint types contracts fast-tests tests chromium bench clean
+
+# The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
 	$(BIN)/stillhash demo $(ARGS)
 
+# Before every commit: under 3 minutes on 2 cores.
+check: lint types contracts fast-tests
+
+# Everything: under 10 minutes on 2 cores.
 test: lint types contracts tests
 
 lint: $(VENV)/.installed
@@ -22,15 +30,18 @@ types: $(VENV)/.installed
 contracts: $(VENV)/.installed
 	$(BIN)/lint-imports
 
-tests: $(VENV)/.installed chromium
-	$(BIN)/pytest
+fast-tests: $(VENV)/.installed
+	$(PYTEST) -m "not slow and not browser and not cluster"
 
-# For the tests of the page, which are skipped without it.
+tests: $(VENV)/.installed chromium
+	$(PYTEST)
+
+# The browser tests are skipped without it.
 chromium:
 	@command -v chromium >/dev/null || \
 		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
-		echo "chromium is not here: tests of the page in a browser are skipped (Debian: apt-get install chromium)"
+		echo "chromium is not installed: the browser tests are skipped (Debian: apt-get install chromium)"
 
 bench: $(VENV)/.installed
 	$(BIN)/stillhash bench learn
@@ -40,7 +51,7 @@ bench: $(VENV)/.installed
 	$(BIN)/stillhash bench store --items 10000000
 	$(BIN)/stillhash bench serve
 
-# Editable, so only changes to the build itself ask for a new install.
+# Editable, so only a change of the build needs a new install.
 $(VENV)/.demo: EXTRA := demo
 $(VENV)/.installed: EXTRA := dev
 $(VENV)/.demo $(VENV)/.installed: $(SOURCES)

@@ -22,8 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = run_seed()
 
 
-def pytest_report_header() -> str:
-    return f"{SEED_VARIABLE}={run_seed()}"
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"{SEED_VARIABLE}={run_seed()}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,6 @@
 """The seed of a test run: hypothesis and every test that uses `random` start from it.
 
-pytest prints it first. `STILLHASH_SEED=... pytest ...` repeats a run. It is 1 where CI is set, and random elsewhere.
+pytest prints it at the end; `STILLHASH_SEED=... pytest ...` repeats a run. It is 1 where CI is set, else random.
 """
 
 from __future__ import annotations
