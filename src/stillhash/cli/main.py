@@ -150,6 +150,17 @@ def store(
     _bench("store", as_json, repeats=repeats, quick=quick, items=items, folder=folder)
 
 
+@bench.command()
+def ingest(
+    repeats: Annotated[int, typer.Option(min=1, help="Chunks of 1,000 rows.")] = 40,
+    quick: Quick = False,
+    folder: Annotated[Path | None, typer.Option(help="Folder on the disk to measure; default: current.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add labelled rows to a collection that learns them, against the hasher alone."""
+    _bench("ingest", as_json, repeats=repeats, quick=quick, folder=folder)
+
+
 @bench.command(name="serve")
 def serve_(
     repeats: Annotated[int, typer.Option(min=1, help="Single searches of each contender.")] = 500,
