@@ -1,4 +1,4 @@
-"""What a newcomer meets first: the public names, info(), and life without the extension."""
+"""The public names, info(), errors, and the package without its native extension."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from stillhash.errors import InvalidInput, StillhashError
 from stillhash.numeric import kernels
 
 
-def test_every_public_name_is_there() -> None:
+def test_public_names_exist() -> None:
     for name in stillhash.__all__:
         assert hasattr(stillhash, name)
+    assert {method.__name__ for method in stillhash.METHODS.values()} <= set(stillhash.__all__)
     assert (Path(stillhash.__file__).parent / "py.typed").exists()
 
 
-def test_info_says_what_serves() -> None:
+def test_info_names_the_kernels_in_use() -> None:
     assert stillhash.info()["lanes"] == kernels.lanes() == kernels.available()[0]
     with kernels.using("numpy"):
         assert stillhash.info()["kernels"] == "numpy reference"
@@ -33,8 +34,8 @@ def test_errors_carry_status_and_exit_code() -> None:
     assert all(error.exit_code > 0 for error in tree)
 
 
-def test_unknown_lanes_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="lanes is 'sse9'"), kernels.using("sse9"):
+def test_unknown_lanes_are_rejected() -> None:
+    with pytest.raises(InvalidInput, match=r"^lanes"), kernels.using("sse9"):
         pass
 
 
@@ -43,7 +44,7 @@ import sys, json
 class NoExtension:
     def find_spec(self, name, path=None, target=None):
         if name.endswith("_native"):
-            raise ImportError("the extension is not here")
+            raise ImportError("no extension")
 sys.meta_path.insert(0, NoExtension())
 import numpy as np, stillhash
 rng = np.random.default_rng(0)
@@ -56,15 +57,15 @@ print(json.dumps({"info": stillhash.info(), "ids": hits.ids.tolist()}))
 """
 
 
-def test_without_the_extension_numpy_serves_and_info_says_so() -> None:
+def test_numpy_replaces_a_missing_extension() -> None:
     out = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
     without = json.loads(out)
-    assert without["info"]["lanes"] == "numpy" and "not here" in without["info"]["extension"]
-    with_it = subprocess.run(
+    assert without["info"]["lanes"] == "numpy" and "no extension" in without["info"]["extension"]
+    with_extension = subprocess.run(
         [sys.executable, "-c", SCRIPT.replace("sys.meta_path.insert(0, NoExtension())", "")],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "STILLHASH_LANES": kernels.available()[0]},
     ).stdout
-    assert json.loads(with_it)["ids"] == without["ids"]
+    assert json.loads(with_extension)["ids"] == without["ids"]

@@ -1,4 +1,4 @@
-"""Vector search over compact binary codes whose similarity keeps learning.
+"""Vector search: fixed binary codes, learned similarity.
 
 >>> from stillhash import Scan, Tally
 >>> hasher = Tally(bits=64).fit(first_rows, labels)    # fixes the hash functions
@@ -18,7 +18,29 @@ import numpy as np
 from stillhash import errors
 from stillhash.collection import Answer, Collection, Hit, Item, Repaired, open, repair
 from stillhash.errors import StillhashError
-from stillhash.hashers import DEFAULT_HASHER, LSH, METHODS, OHSL, PCAITQ, OHSLSym, OnlineHasher, Tally, load
+from stillhash.hashers import (
+    BSODH,
+    DEFAULT_HASHER,
+    HMOH,
+    LEGO,
+    LSH,
+    METHODS,
+    OASIS,
+    OHSL,
+    OHWEU,
+    OKH,
+    OSH,
+    PCAITQ,
+    Hasher,
+    MIHash,
+    OHSLSym,
+    OnlineHasher,
+    OSupH,
+    Tally,
+    TallyListwise,
+    Tuned,
+    load,
+)
 from stillhash.numeric import kernels
 from stillhash.numeric.threads import usable_cores
 from stillhash.search import MIWQ, Hits, Index, Scan, Searcher
@@ -30,7 +52,7 @@ __version__ = version("stillhash")
 
 
 def info() -> dict[str, Any]:
-    """What serves here: versions, the kernels in use, and what else could be chosen."""
+    """Return versions, the kernels in use, the kernels available and the cores."""
     return {
         "stillhash": __version__,
         "numpy": np.__version__,
@@ -43,7 +65,7 @@ def info() -> dict[str, Any]:
 
 
 def __getattr__(name: str) -> Any:
-    """The client wants urllib3, which is asked for only where somebody wants the client."""
+    """Import the client on first use: it needs urllib3, which is optional."""
     if name == "Client":
         from stillhash.client import Client
 
@@ -52,26 +74,38 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "BSODH",
     "DEFAULT_HASHER",
+    "HMOH",
+    "LEGO",
     "LSH",
     "METHODS",
     "MIWQ",
+    "OASIS",
     "OHSL",
+    "OHWEU",
+    "OKH",
+    "OSH",
     "PCAITQ",
     "Answer",
     "Client",
     "Collection",
+    "Hasher",
     "Hit",
     "Hits",
     "Index",
     "Item",
+    "MIHash",
     "OHSLSym",
+    "OSupH",
     "OnlineHasher",
     "Repaired",
     "Scan",
     "Searcher",
     "StillhashError",
     "Tally",
+    "TallyListwise",
+    "Tuned",
     "errors",
     "info",
     "load",
