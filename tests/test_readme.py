@@ -1,4 +1,4 @@
-"""The README's Python runs, from top to bottom, as a reader would paste it."""
+"""Run the Python of the README from top to bottom."""
 
 from __future__ import annotations
 
