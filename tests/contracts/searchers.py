@@ -1,4 +1,4 @@
-"""What every index must do: the answers of brute force, at every moment. Imported by tests/search.
+"""The contract of every index: the answers of brute force, at every moment. Imported by tests/search.
 
 The importing module supplies the fixture `make`: bits -> an empty Searcher.
 """
@@ -28,7 +28,7 @@ def random_codes(rng: np.random.Generator, n: int, bits: int, distinct: int | No
     return codes if distinct is None or not n else codes[rng.integers(0, min(n, distinct), n)]
 
 
-class Model:
+class BruteForce:
     """A dict of codes, searched by scoring them all."""
 
     def __init__(self, bits: int) -> None:
@@ -43,19 +43,19 @@ class Model:
         return sorted(zip(scores.tolist(), ids, strict=True), key=lambda hit: (-hit[0], hit[1]))
 
 
-def agree(index: Searcher, model: Model, weights: np.ndarray, k: int, allowed: np.ndarray | None = None) -> None:
+def agree(index: Searcher, model: BruteForce, weights: np.ndarray, k: int, allowed: np.ndarray | None = None) -> None:
     scores, ids = index.search(weights, k, allowed=allowed)
     assert scores.shape == ids.shape == (len(weights), k) and scores.dtype == np.float32 and ids.dtype == np.int64
     for q, w in enumerate(weights):
-        wanted = model.ranking(w, allowed)
-        best = wanted[:k] + [(-np.inf, -1)] * (k - len(wanted))
+        expected = model.ranking(w, allowed)
+        best = expected[:k] + [(-np.inf, -1)] * (k - len(expected))
         assert list(zip(scores[q].tolist(), ids[q].tolist(), strict=True)) == best
-        cut = wanted[len(wanted) // 2][0] if wanted else 0.0
-        (found,) = index.range_search(w, cut, allowed=allowed)
-        assert list(zip(found.scores.tolist(), found.ids.tolist(), strict=True)) == [h for h in wanted if h[0] >= cut]
+        cut = expected[len(expected) // 2][0] if expected else 0.0
+        (hits,) = index.range_search(w, cut, allowed=allowed)
+        assert list(zip(hits.scores.tolist(), hits.ids.tolist(), strict=True)) == [h for h in expected if h[0] >= cut]
     names = [i for i in model.rows if i % 3][::-1]
     assert index.codes(np.array(names, np.int64)).tobytes() == b"".join(model.rows[i].tobytes() for i in names)
-    with pytest.raises(InvalidInput, match="not in the index"):
+    with pytest.raises(InvalidInput, match=r"^ids"):
         index.codes(np.array([*names, max(model.rows, default=0) + 1]))
 
 
@@ -64,20 +64,20 @@ def agree(index: Searcher, model: Model, weights: np.ndarray, k: int, allowed: n
 def test_any_history_of_adds_and_removals_equals_brute_force(make: Make, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     bits = data.draw(st.sampled_from([8, 12, 32, 33, 64]))
-    index, model = make(bits), Model(bits)
+    index, model = make(bits), BruteForce(bits)
     for _ in range(data.draw(st.integers(1, 6))):
         step = data.draw(st.sampled_from(["add", "add", "ids", "odd id", "remove"]))
         n = data.draw(st.sampled_from([0, 1, 3, 50, 1030]))
         codes = random_codes(rng, n, bits, data.draw(st.sampled_from([None, 4])))
         top = max(model.rows, default=-1) + 1
         if step == "remove":
-            gone = rng.choice(top + 5, min(n, top + 5), replace=False)
-            assert index.remove(gone) == sum(model.rows.pop(int(i), None) is not None for i in gone)
+            removed = rng.choice(top + 5, min(n, top + 5), replace=False)
+            assert index.remove(removed) == sum(model.rows.pop(int(i), None) is not None for i in removed)
         elif step == "add":
             before = len(index)
             index.add(codes)
-            found = index.search(np.zeros((1, bits)), len(index) + 1).ids[0]
-            new = sorted(set(found.tolist()) - set(model.rows) - {-1})
+            ids = index.search(np.zeros((1, bits)), len(index) + 1).ids[0]
+            new = sorted(set(ids.tolist()) - set(model.rows) - {-1})
             assert len(new) == n == len(index) - before
             model.rows.update(zip(new, codes, strict=True))
         else:
@@ -161,52 +161,52 @@ def test_search_sees_one_state_while_others_write(make: Make) -> None:
     weights = np.random.default_rng(2).standard_normal((1, 32)).astype(np.float32)
     stop, wrong = threading.Event(), []
 
-    def look() -> None:
+    def search_repeatedly() -> None:
         while not stop.is_set():
             ids = index.search(weights, 10).ids[0]
             if len(set(ids.tolist())) != 10 or (ids < 0).any():
                 wrong.append(ids)
 
-    looker = threading.Thread(target=look)
-    looker.start()
+    reader = threading.Thread(target=search_repeatedly)
+    reader.start()
     for i in range(60):
         index.add(codes[:700])
         index.remove(np.arange(i * 100, i * 100 + 50))
     stop.set()
-    looker.join()
+    reader.join()
     assert not wrong
 
 
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda i: i.add(np.zeros((2, 5), np.uint8)), InvalidInput, "codes has shape"),
-        (lambda i: i.add(np.zeros((2, 4), np.int64)), WrongType, "codes has dtype"),
-        (lambda i: i.add(np.zeros(4, np.uint8)), InvalidInput, "codes has shape"),
-        (lambda i: i.add(np.zeros((2, 4), np.uint8), [1]), InvalidInput, "ids has 1 entries"),
-        (lambda i: i.add(np.zeros((2, 4), np.uint8), [300, 300]), InvalidInput, "more than once"),
-        (lambda i: i.add(np.zeros((2, 4), np.uint8), [300, 5]), Conflict, "5"),
-        (lambda i: i.add(np.zeros((2, 4), np.uint8), [300, -1]), InvalidInput, "-1"),
-        (lambda i: i.add(np.zeros((2, 4), np.uint8), ["a", "b"]), WrongType, "ids"),
-        (lambda i: i.add(np.zeros((1, 4), np.uint8), [2**63 - 1]), InvalidInput, "ids"),
-        (lambda i: i.remove([1.5]), WrongType, "ids"),
-        (lambda i: i.remove([-4]), InvalidInput, "-4"),
-        (lambda i: i.remove("abc"), WrongType, "ids"),
-        (lambda i: i.search(np.ones((1, 31)), 3), InvalidInput, "weights has shape"),
-        (lambda i: i.search(np.ones((1, 2, 32)), 3), InvalidInput, "weights has shape"),
-        (lambda i: i.search(np.full((1, 32), np.nan), 3), InvalidInput, "NaN"),
-        (lambda i: i.search(np.full((1, 32), np.inf), 3), InvalidInput, "infinity"),
-        (lambda i: i.search(np.full((1, 32), 3e38), 3), InvalidInput, "3e\\+38"),
-        (lambda i: i.search(np.ones((1, 32), complex), 3), InvalidInput, "Complex"),
-        (lambda i: i.search([["a"] * 32], 3), WrongType, "weights"),
-        (lambda i: i.search(np.ones((1, 32)), 0), InvalidInput, "k is 0"),
-        (lambda i: i.search(np.ones((1, 32)), -2), InvalidInput, "k is -2"),
-        (lambda i: i.search(np.ones((1, 32)), 2.5), WrongType, "k is 2.5"),
-        (lambda i: i.search(np.ones((1, 32)), 3, allowed=[0, 1, 2]), WrongType, "allowed"),
-        (lambda i: i.search(np.ones((1, 32)), 3, allowed=np.ones((2, 2), bool)), WrongType, "allowed"),
-        (lambda i: i.range_search(np.ones((1, 32)), float("nan")), InvalidInput, "threshold"),
-        (lambda i: i.range_search(np.ones((1, 32)), [1, 2]), InvalidInput, "threshold"),
-        (lambda i: i.range_search(np.ones((1, 32)), "high"), InvalidInput, "threshold"),
+        (lambda i: i.add(np.zeros((2, 5), np.uint8)), InvalidInput, "^codes"),
+        (lambda i: i.add(np.zeros((2, 4), np.int64)), WrongType, "^codes"),
+        (lambda i: i.add(np.zeros(4, np.uint8)), InvalidInput, "^codes"),
+        (lambda i: i.add(np.zeros((2, 4), np.uint8), [1]), InvalidInput, "^ids"),
+        (lambda i: i.add(np.zeros((2, 4), np.uint8), [300, 300]), InvalidInput, "^ids"),
+        (lambda i: i.add(np.zeros((2, 4), np.uint8), [300, 5]), Conflict, "^ids"),
+        (lambda i: i.add(np.zeros((2, 4), np.uint8), [300, -1]), InvalidInput, "^ids"),
+        (lambda i: i.add(np.zeros((2, 4), np.uint8), ["a", "b"]), WrongType, "^ids"),
+        (lambda i: i.add(np.zeros((1, 4), np.uint8), [2**63 - 1]), InvalidInput, "^ids"),
+        (lambda i: i.remove([1.5]), WrongType, "^ids"),
+        (lambda i: i.remove([-4]), InvalidInput, "^ids"),
+        (lambda i: i.remove("abc"), WrongType, "^ids"),
+        (lambda i: i.search(np.ones((1, 31)), 3), InvalidInput, "^weights"),
+        (lambda i: i.search(np.ones((1, 2, 32)), 3), InvalidInput, "^weights"),
+        (lambda i: i.search(np.full((1, 32), np.nan), 3), InvalidInput, "^weights"),
+        (lambda i: i.search(np.full((1, 32), np.inf), 3), InvalidInput, "^weights"),
+        (lambda i: i.search(np.full((1, 32), 3e38), 3), InvalidInput, "^weights"),
+        (lambda i: i.search(np.ones((1, 32), complex), 3), InvalidInput, "weights"),
+        (lambda i: i.search([["a"] * 32], 3), WrongType, "^weights"),
+        (lambda i: i.search(np.ones((1, 32)), 0), InvalidInput, "^k"),
+        (lambda i: i.search(np.ones((1, 32)), -2), InvalidInput, "^k"),
+        (lambda i: i.search(np.ones((1, 32)), 2.5), WrongType, "^k"),
+        (lambda i: i.search(np.ones((1, 32)), 3, allowed=[0, 1, 2]), WrongType, "^allowed"),
+        (lambda i: i.search(np.ones((1, 32)), 3, allowed=np.ones((2, 2), bool)), WrongType, "^allowed"),
+        (lambda i: i.range_search(np.ones((1, 32)), float("nan")), InvalidInput, "^threshold"),
+        (lambda i: i.range_search(np.ones((1, 32)), [1, 2]), InvalidInput, "^threshold"),
+        (lambda i: i.range_search(np.ones((1, 32)), "high"), InvalidInput, "^threshold"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_changes(make: Make, call: Any, error: type[Exception], match: str) -> None:
@@ -221,5 +221,5 @@ def test_bad_input_is_refused_and_nothing_changes(make: Make, call: Any, error: 
 
 
 def test_stray_bits_past_the_code_length_are_refused(make: Make) -> None:
-    with pytest.raises(InvalidInput, match="past bit 11"):
+    with pytest.raises(InvalidInput, match=r"^codes"):
         make(12).add(np.full((1, 2), 255, np.uint8))

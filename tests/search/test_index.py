@@ -7,7 +7,7 @@ import pytest
 
 from stillhash import Index, Scan
 from stillhash.numeric import kernels
-from stillhash.search import index as room
+from stillhash.search import index as index_module
 from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
 
@@ -16,14 +16,14 @@ from tests.contracts.searchers import Make, random_codes
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """With tables from the first row on, or, as they really are here, only scanning."""
     if request.param == "tables":
-        monkeypatch.setattr(room, "PAYS", ((512, 1),))
-        monkeypatch.setattr("stillhash.search.miwq.TAIL_LEAST", 40)
-        monkeypatch.setattr(room, "LARGE_K", 0.2)
+        monkeypatch.setattr(index_module, "TABLES_PAY", ((512, 1),))
+        monkeypatch.setattr("stillhash.search.miwq.MERGE_ROWS", 40)
+        monkeypatch.setattr(index_module, "LARGE_K", 0.2)
     yield lambda bits: Index(bits, threads=2)
 
 
 def built(bits: int, codes: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Index:
-    monkeypatch.setattr(room, "PAYS", ((512, 1),))
+    monkeypatch.setattr(index_module, "TABLES_PAY", ((512, 1),))
     index = Index(bits, threads=1)
     index.add(codes)
     index.merge()
@@ -33,8 +33,8 @@ def built(bits: int, codes: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Inde
 def same(index: Index, codes: np.ndarray, weights: np.ndarray, k: int) -> None:
     plain = Scan(index.bits)
     plain.add(codes)
-    for got, wanted in zip(index.search(weights, k), plain.search(weights, k), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for got, expected in zip(index.search(weights, k), plain.search(weights, k), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def same(index: Index, codes: np.ndarray, weights: np.ndarray, k: int) -> None:
     ],
 )
 def test_tables_are_built_where_they_pay(bits: int, rows: int, tables: bool) -> None:
-    index = Index(bits)
-    assert index._tables_wanted(rows) == tables
+    planner = Index(bits).planner
+    assert planner.builds(bits, rows) == tables
     with kernels.using("numpy"):
-        assert not index._tables_wanted(rows)
+        assert not planner.builds(bits, rows)
 
 
 def test_a_million_short_codes_go_to_tables_by_themselves() -> None:
@@ -61,9 +61,8 @@ def test_a_million_short_codes_go_to_tables_by_themselves() -> None:
     index.add(codes)
     weights = rng.standard_normal((6, 32)).astype(np.float32)
     before = index.search(weights, 10)  # perhaps while the merge is under way
-    with index._merging:
-        pass  # it is over
-    assert index._view.tables is not None and not index._view.tail
+    index.wait_for_merge()
+    assert index.state.tables is not None and not index.state.unmerged
     after = index.search(weights, 10)
     assert after.ids.tobytes() == before.ids.tobytes() and after.scores.tobytes() == before.scores.tobytes()
     index.add(codes[:100])
@@ -79,7 +78,7 @@ def test_a_query_that_is_too_dear_goes_to_the_scan_and_stays_exact(monkeypatch: 
     index = built(64, codes, monkeypatch)
     weights = rng.standard_normal((8, 64)).astype(np.float32)
     for scan in (1e-9, 1e-3, 1e9):  # a scan that costs nothing, something, or more than anything
-        index.costs = room.Costs(0.0, scan, 0.0, 30.0, 5.0)
+        index.planner.costs = index_module.Costs(0.0, scan, 0.0, 30.0, 5.0)
         plans = {plan["path"] for plan in index.explain_plan(weights, 10)}
         assert plans == ({"tables"} if scan == 1e9 else {"scan"})
         same(index, codes, weights, 10)
@@ -98,7 +97,7 @@ def test_plans_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no tables" in Index(32).explain_plan(weights, 1)[0]["why"]
     index = built(32, codes, monkeypatch)
     assert "too large" in index.explain_plan(weights, 4000)[0]["why"]
-    index.costs = room.Costs(0.0, 1e9, 0.0, 1.0, 1.0)
+    index.planner.costs = index_module.Costs(0.0, 1e9, 0.0, 1.0, 1.0)
     (plan,) = index.explain_plan(np.random.default_rng(0).standard_normal((1, 32)), 2)
     assert plan["path"] == "tables" and plan["probes"] > 0 and plan["costs"]["probe"] == 1.0
 
@@ -109,12 +108,12 @@ def test_few_allowed_rows_are_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = np.zeros(5000, bool)
     allowed[::50] = True
     bitmap = np.packbits(allowed, bitorder="little")
-    assert "few rows are allowed" in index._why_scan(index._view, 1, bitmap)
-    assert not index._why_scan(index._view, 1, np.full(700, 255, np.uint8))
+    assert "few rows are allowed" in index.planner.why_scan(index.state, 1, bitmap)
+    assert not index.planner.why_scan(index.state, 1, np.full(700, 255, np.uint8))
 
 
 def test_costs_are_measured_and_positive(monkeypatch: pytest.MonkeyPatch) -> None:
     index = built(32, random_codes(np.random.default_rng(5), 50_000, 32), monkeypatch)
-    assert index.costs is not None
-    assert index.costs.scan(50_000, 1) > 0 and index.costs.probing(100, 1000) > 0
-    assert index.costs.scan(50_000, 32) <= index.costs.scan(50_000, 1)
+    assert index.planner.costs is not None
+    assert index.planner.costs.scan(50_000, 1) > 0 and index.planner.costs.probing(100, 1000) > 0
+    assert index.planner.costs.scan(50_000, 32) <= index.planner.costs.scan(50_000, 1)

@@ -14,8 +14,8 @@ from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
 
 
-class Eager(MIWQ):
-    """Merges after every other write, so that most answers come from tables, a tail and masked rows together."""
+class EagerMIWQ(MIWQ):
+    """Merges after every other write, so that most answers come from tables, unmerged and masked rows together."""
 
     writes = 0
 
@@ -33,7 +33,7 @@ class Eager(MIWQ):
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     lanes, tables = request.param
     with kernels.using(lanes or kernels.lanes()):
-        yield lambda bits: Eager(bits, tables=tables, threads=2)
+        yield lambda bits: EagerMIWQ(bits, tables=tables, threads=2)
 
 
 def test_merges_happen_in_the_background_and_drop_removed_rows() -> None:
@@ -43,18 +43,16 @@ def test_merges_happen_in_the_background_and_drop_removed_rows() -> None:
     for part in np.array_split(codes, 30):
         index.add(part)
         plain.add(part)
-        gone = rng.integers(0, len(plain), 50)
-        gone = np.unique(gone)
-        assert index.remove(gone) == plain.remove(gone)
-        for got, wanted in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
-            np.testing.assert_array_equal(got, wanted)
-    with index._merging:
-        pass
-    assert index._view.tables is not None  # nobody asked for it
+        removed = np.unique(rng.integers(0, len(plain), 50))
+        assert index.remove(removed) == plain.remove(removed)
+        for got, expected in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
+            np.testing.assert_array_equal(got, expected)
+    index.wait_for_merge()
+    assert index.state.tables is not None
     index.merge()
-    assert index._view.tables.rows == len(index) and not index._view.tail and index._view.tables.live is None
-    for got, wanted in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    assert index.state.tables.rows == len(index) and not index.state.unmerged and index.state.tables.live is None
+    for got, expected in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_ids_far_apart_are_kept_as_they_are() -> None:
@@ -66,15 +64,15 @@ def test_ids_far_apart_are_kept_as_they_are() -> None:
         searcher.add(codes, ids)
     index.merge()
     assert index.remove(ids[:100]) == plain.remove(ids[:100]) == 100
-    for got, wanted in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for got, expected in zip(index.search(weights, 20), plain.search(weights, 20), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_memory_is_as_documented() -> None:
     index = MIWQ(64, tables=4)
     index.add(random_codes(np.random.default_rng(2), 100_000, 64))
     index.merge()
-    tables = index._view.tables
+    tables = index.state.tables
     assert tables is not None
     assert tables.nbytes == 4 * 100_000 * (4 + 8) + 4 * 4 * (2**16 + 1)
 

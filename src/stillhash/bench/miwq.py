@@ -36,9 +36,9 @@ from stillhash.experiments.tables import print_table
 from stillhash.numeric.codes import TILE, Tiles, signs, width
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.validation import Codes, Floats, check_integer
-from stillhash.search import MIWQ, Hits, Index, Scan
+from stillhash.search import MIWQ, CodeIndex, Hits, Index, Scan
 from stillhash.search.blocks import Ids
-from stillhash.search.index import measure
+from stillhash.search.index import measure_costs
 
 BITS = (32, 64, 96)
 KS = (1, 10, 100)
@@ -238,18 +238,18 @@ def contest(tiles: Tiles, count: int, weights: Floats) -> tuple[dict[str, Any], 
     bits = weights.shape[1]
     scan, miwq, index = Scan(bits, threads=1), MIWQ(bits, threads=1), Index(bits, threads=1)
     _, build, _ = (filled(each, tiles, count) for each in (scan, miwq, index))
-    view = miwq._view
-    assert view.tables is not None, "MIWQ builds tables from LEAST codes on"
+    state = miwq.state
+    assert state.tables is not None, "MIWQ builds tables from LEAST codes on"
     start = time.process_time()
-    measure(view.blocks, view.tables, bits)
+    measure_costs(state.blocks, state.tables, bits)
     about = {
         "codes": count,
         "bits": bits,
-        "tables": len(view.tables.parts),
+        "tables": len(state.tables.parts),
         "build_seconds": build,
-        "bytes_per_code": view.tables.nbytes / count,
+        "bytes_per_code": state.tables.nbytes / count,
         "calibration_seconds": time.process_time() - start,
-        "index_has_tables": index.costs is not None,
+        "index_has_tables": index.planner.costs is not None,
     }
     contenders = {"scan": scan, "miwq": miwq, "index": index}
     rows = []
@@ -291,7 +291,7 @@ def swept(tiles: Tiles, count: int, weights: Floats) -> list[dict[str, Any]]:
     return points
 
 
-def filled(index: Scan, tiles: Tiles, count: int) -> float:
+def filled(index: CodeIndex, tiles: Tiles, count: int) -> float:
     """Adds the first `count` codes and waits for tables that are built in the background; CPU seconds of both."""
     start = time.process_time()
     index.add_tiles(tiles[: -(-count // TILE)], count)
@@ -301,12 +301,12 @@ def filled(index: Scan, tiles: Tiles, count: int) -> float:
     return time.process_time() - start
 
 
-def answer(index: Scan, weights: Floats, k: int) -> bytes:
+def answer(index: CodeIndex, weights: Floats, k: int) -> bytes:
     scores, ids = index.search(weights, k)
     return scores.tobytes() + ids.tobytes()
 
 
-def in_rounds(indexes: dict[str, Scan], weights: Floats, k: int, rounds: int, seed: int = 0) -> dict[str, Seconds]:
+def in_rounds(indexes: dict[str, CodeIndex], weights: Floats, k: int, rounds: int, seed: int = 0) -> dict[str, Seconds]:
     """CPU seconds (rounds, queries) of contenders that take turns in shuffled order.
 
     A scan empties the cache for whoever comes next. So before each timed query a contender answers the one before it,

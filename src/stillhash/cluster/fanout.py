@@ -18,7 +18,7 @@ from stillhash.errors import InvalidInput, Unreachable
 from stillhash.numeric.codes import width
 from stillhash.numeric.validation import Codes, check_ids, check_integer, check_threshold, check_weights
 from stillhash.search.base import Hits
-from stillhash.search.blocks import Bitmap, Ids, by_id
+from stillhash.search.blocks import Bitmap, Ids, bitmap_by_id
 
 LARGE = 50_000  # bytes of a bitmap that goes to the shards over the object store
 
@@ -163,4 +163,4 @@ def _gaps(wants: dict[int, Want], seconds: float) -> tuple[float, str]:
 
 
 def _bitmap(allowed: Any) -> Bitmap | None:
-    return None if allowed is None else by_id(allowed)
+    return None if allowed is None else bitmap_by_id(allowed)

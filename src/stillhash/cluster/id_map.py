@@ -38,7 +38,7 @@ class Ledger(Scan):
 
     def new_ids(self, ids: Any, count: int) -> Ids:
         """The ids of new rows, in their order; refused if one is there already."""
-        first, names = self._new_ids(ids, count)
+        first, names = self._reserve_ids(ids, count)
         return np.arange(first, first + count) if names is None else names
 
     def hold(self, piece: Piece, numbers: Ids, shard: int, ours: bool) -> None:
@@ -80,4 +80,4 @@ class Ledger(Scan):
 
     def _show(self, entries: list[Entry]) -> None:
         self.entries = tuple(entries)
-        self._publish([entry.block for entry in entries])
+        self._publish(tuple(entry.block for entry in entries))

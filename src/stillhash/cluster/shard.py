@@ -126,8 +126,8 @@ class Shard:
         node = str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
         if index is None:
             return About(node, os.getpid(), self.version, 0, 0, 0, "scan", False)
-        index._merge_if_due()  # rows that came while tables were being built wait for the next that ask
-        said = len(index), len(self._pieces), index.nbytes, index.plan, index._merging.locked()
+        index.merge_if_due()  # rows that came while tables were being built wait for the next that ask
+        said = len(index), len(self._pieces), index.nbytes, index.plan, index.merging
         return About(node, os.getpid(), self.version, *said)
 
     # ---- inside ----

@@ -1,8 +1,9 @@
-"""Weights + codes -> hits. A search never learns which method it serves."""
+"""Weights + codes -> hits. Search does not know which method it serves."""
 
 from stillhash.search.base import Hits, Searcher
+from stillhash.search.code_index import CodeIndex
 from stillhash.search.index import Index
 from stillhash.search.miwq import MIWQ
 from stillhash.search.scan import Scan
 
-__all__ = ["MIWQ", "Hits", "Index", "Scan", "Searcher"]
+__all__ = ["MIWQ", "CodeIndex", "Hits", "Index", "Scan", "Searcher"]

@@ -1,15 +1,20 @@
-"""What is known of a block of rows besides its codes: which ids it holds, which rows are live, which are allowed."""
+"""Functions of blocks of rows: their ids, which rows are live, which are allowed, and appending codes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from stillhash.errors import WrongType
-from stillhash.numeric.codes import TILE
+from stillhash.errors import Conflict, InvalidInput, WrongType
+from stillhash.numeric import kernels
+from stillhash.numeric.codes import TILE, empty_tiles
 from stillhash.numeric.kernels import Block
+from stillhash.numeric.validation import Codes, check_ids
+
+GROWTH = 16  # a new block has capacity for 1/16 of the rows so far, so at most that share of memory is spare
 
 Ids = NDArray[np.int64]
 Bitmap = NDArray[np.uint8]  # one bit a row or an id, little-endian
@@ -20,12 +25,12 @@ def is_set(bitmap: Bitmap, places: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def clear(bitmap: Bitmap, places: NDArray[np.int64]) -> None:
-    """In place."""
+    """Clear these bits, in place."""
     np.bitwise_and.at(bitmap, places // 8, ~(1 << (places % 8)).astype(np.uint8))
 
 
 def all_set(block: Block) -> Bitmap:
-    """A bitmap of the block's tiles, room for later rows included."""
+    """Return a bitmap of all rows that the block's tiles can hold."""
     return np.full(len(block.tiles) * TILE // 8, 255, np.uint8)
 
 
@@ -39,7 +44,7 @@ def ids_of(block: Block, rows: NDArray[np.int64]) -> Ids:
 
 
 def rows_of(block: Block, ids: Ids) -> NDArray[np.int64]:
-    """The live rows of the block that have one of these ids."""
+    """Return the live rows of the block that have one of these ids."""
     if block.ids is None:
         rows = ids - block.first
         rows = rows[(rows >= 0) & (rows < block.rows)]
@@ -49,7 +54,7 @@ def rows_of(block: Block, ids: Ids) -> NDArray[np.int64]:
 
 
 def without(block: Block, ids: Ids) -> tuple[Block, int]:
-    """The block with these ids removed, and how many there were. The old block is left as it is."""
+    """Return the block with these ids removed, and how many there were. The old block stays as it is."""
     rows = rows_of(block, ids)
     if not len(rows):
         return block, 0
@@ -58,9 +63,9 @@ def without(block: Block, ids: Ids) -> tuple[Block, int]:
     return block._replace(live=live), len(rows)
 
 
-def rest(block: Block, done: int) -> Block:
-    """The rows of the block past the first `done`, without copying tiles."""
-    tiles = done // TILE
+def skip_rows(block: Block, skipped: int) -> Block:
+    """Return the block without its first rows, without copying tiles."""
+    tiles = skipped // TILE
     start = tiles * TILE
     live = None if block.live is None else block.live[start // 8 :]
     part = Block(
@@ -70,25 +75,24 @@ def rest(block: Block, done: int) -> Block:
         None if block.ids is None else block.ids[start:],
         live,
     )
-    if done == start:
+    if skipped == start:
         return part
     live = all_set(part) if live is None else live.copy()
-    clear(live, np.arange(done - start))
+    clear(live, np.arange(skipped - start))
     return part._replace(live=live)
 
 
-def by_id(allowed: Any) -> Bitmap:
-    """What a caller allows, as a bitmap by id."""
+def bitmap_by_id(allowed: Any) -> Bitmap:
+    """Return the `allowed` argument of a search as a bitmap by id."""
     array = np.asarray(allowed)
     if array.ndim != 1 or array.dtype not in (np.bool_, np.uint8):
-        raise WrongType(
-            f"allowed has shape {array.shape} and dtype {array.dtype}; a flat boolean array or uint8 bitmap is wanted"
-        )
+        expected = "a flat boolean array or uint8 bitmap"
+        raise WrongType(f"allowed: expected {expected}, got shape {array.shape} and dtype {array.dtype}")
     return np.packbits(array, bitorder="little") if array.dtype == np.bool_ else array
 
 
-def masked(first: int, ids: Ids | None, live: Bitmap | None, size: int, allowed: Bitmap) -> Bitmap:
-    """Which rows are live and allowed, in `size` bytes: row r has the id first + r, or ids[r]."""
+def allowed_rows(first: int, ids: Ids | None, live: Bitmap | None, size: int, allowed: Bitmap) -> Bitmap:
+    """Return which rows are live and allowed, in `size` bytes: row r has the id first + r, or ids[r]."""
     mask = np.zeros(size, np.uint8)
     if ids is None:
         skip, shift = divmod(first, 8)
@@ -103,7 +107,61 @@ def masked(first: int, ids: Ids | None, live: Bitmap | None, size: int, allowed:
     return mask if live is None else mask & live
 
 
-def allowed_in(block: Block, allowed: Bitmap) -> Block:
-    """The block, with only the allowed rows live."""
-    size = len(block.tiles) * TILE // 8
-    return block._replace(live=masked(block.first, block.ids, block.live, size, allowed))
+def restrict_all(blocks: Sequence[Block], allowed: Bitmap | None) -> list[Block]:
+    """Return the blocks with only the allowed rows live."""
+    if allowed is None:
+        return list(blocks)
+    size = TILE // 8  # bytes of a tile's bitmap
+    return [b._replace(live=allowed_rows(b.first, b.ids, b.live, size * len(b.tiles), allowed)) for b in blocks]
+
+
+def assign_ids(blocks: Sequence[Block], next_id: int, ids: ArrayLike | None, count: int) -> tuple[int, Ids | None, int]:
+    """Return the first id of new rows, the ids themselves unless they are consecutive, and the next free id."""
+    first, names = next_id, None
+    if ids is not None and count:
+        names = check_ids(ids, count=count)
+        if names.min() < next_id:
+            existing = np.concatenate([np.empty(0, np.int64), *(ids_of(b, rows_of(b, names)) for b in blocks)])
+            if len(existing):
+                raise Conflict(f"ids: expected new ids, got {len(existing)} that exist, such as {existing[0]}")
+        first = int(names[0])
+        if (np.diff(names) == 1).all():
+            names = None
+    last = first + count - 1 if names is None else int(names.max())
+    if last >= np.iinfo(np.int64).max:
+        raise InvalidInput(f"ids: expected 0 to 2**63 - 2, got {last}")
+    return first, names, max(next_id, last + 1)
+
+
+def append_codes(blocks: Sequence[Block], codes: Codes, bits: int, first: int, names: Ids | None) -> tuple[Block, ...]:
+    """Return the blocks with these codes appended: in the last block, and in a new one if that is full.
+
+    Tiles of the last block are written in place, past the rows that earlier readers see.
+    """
+    result, start = list(blocks), 0
+    while start < len(codes):
+        start += _fill_last(result, codes[start:], bits, first + start, None if names is None else names[start:])
+    return tuple(result)
+
+
+def _fill_last(blocks: list[Block], codes: Codes, bits: int, first: int, names: Ids | None) -> int:
+    """Append to the last block, or to a new one where it cannot take these ids; return how many codes fitted."""
+    if not blocks or not _accepts(blocks[-1], first, names):
+        capacity = max(len(codes), sum(block.rows for block in blocks) // GROWTH, TILE)
+        blocks.append(Block(empty_tiles(capacity, bits), 0, first, None if names is None else names[:0], None))
+    block = blocks[-1]
+    count = min(len(codes), len(block.tiles) * TILE - block.rows)
+    kernels.write_tiles(block.tiles, block.rows, codes[:count])
+    ids = block.ids
+    if ids is not None or names is not None or first != block.first + block.rows:
+        before = ids_of(block, np.arange(block.rows)) if ids is None else ids
+        ids = np.concatenate([before, np.arange(first, first + count) if names is None else names[:count]])
+    blocks[-1] = block._replace(rows=block.rows + count, ids=ids)
+    return count
+
+
+def _accepts(block: Block, first: int, names: Ids | None) -> bool:
+    """Return whether rows with these ids may be appended: it is not full, and if large, need not list its ids."""
+    if block.rows == len(block.tiles) * TILE or not block.tiles.flags.writeable:
+        return False
+    return block.ids is not None or block.rows <= TILE or (names is None and first == block.first + block.rows)

@@ -1,0 +1,152 @@
+"""What all indexes share: codes in blocks of tiles, their ids, and the validation of queries.
+
+Full blocks are never moved or copied, so tiles that are mapped from a file can be blocks too (`add_tiles`). A search
+takes the tuple of blocks as it is at that moment: one writer may add and remove while others search, and each search
+sees one state.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stillhash.errors import InvalidInput
+from stillhash.numeric import kernels
+from stillhash.numeric import validation as check
+from stillhash.numeric.codes import TILE, Tiles, width
+from stillhash.numeric.exact_scores import Grid, snap
+from stillhash.numeric.kernels import Block
+from stillhash.numeric.threads import usable_cores
+from stillhash.numeric.validation import Codes
+from stillhash.search.base import Hits
+from stillhash.search.blocks import (
+    Bitmap,
+    Ids,
+    append_codes,
+    assign_ids,
+    bitmap_by_id,
+    ids_of,
+    live_rows,
+    restrict_all,
+    rows_of,
+    without,
+)
+from stillhash.search.merge import Scored, resize
+
+
+class CodeIndex(ABC):
+    """Base of Scan, MIWQ and Index: everything but how the best hits are found."""
+
+    def __init__(self, bits: int, *, threads: int | None = None) -> None:
+        self.bits = check.check_bits(bits)
+        self.threads = usable_cores() if threads is None else check.check_integer(threads, "threads", 1)
+        self._blocks: tuple[Block, ...] = ()
+        self._removed = 0
+        self._next_id = 0
+        self._writing = threading.Lock()
+
+    def __len__(self) -> int:
+        return sum(block.rows for block in self._blocks) - self._removed
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(bits={self.bits}, rows={len(self)})"
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes in memory (or mapped): tiles, explicit ids, and bitmaps of removed rows."""
+        arrays = [array for b in self._blocks for array in (b.tiles, b.ids, b.live) if array is not None]
+        return sum(array.nbytes for array in arrays)
+
+    # ---- writing ----
+
+    def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
+        """Add codes (n, ceil(bits / 8)) under their ids, or under the next free numbers."""
+        codes = check.check_codes(codes, self.bits)
+        with self._writing:
+            first, names = self._reserve_ids(ids, len(codes))
+            self._publish(append_codes(self._blocks, codes, self.bits, first, names))
+
+    def add_tiles(self, tiles: Tiles, rows: int, ids: ArrayLike | None = None) -> None:
+        """Add `rows` codes that already are tiles (tiles, planes, 1024), without a copy: mapped from a file, say."""
+        shape = (-(-check.check_integer(rows, "rows", 1) // TILE), width(self.bits), TILE)
+        tiles = np.asanyarray(tiles)
+        if tiles.dtype != np.uint8 or tiles.shape != shape or not tiles.flags.c_contiguous:
+            expected = f"shape {shape}, uint8 and C order for {rows} codes of {self.bits} bits"
+            raise InvalidInput(f"tiles: expected {expected}, got shape {tiles.shape} and dtype {tiles.dtype}")
+        with self._writing:
+            first, names = self._reserve_ids(ids, rows)
+            self._publish((*self._blocks, Block(tiles, rows, first, names, None)))
+
+    def remove(self, ids: ArrayLike) -> int:
+        """Remove these ids and return how many there were; unknown ids are ignored."""
+        ids = check.check_ids(ids)
+        with self._writing:
+            parts = [without(block, ids) for block in self._blocks]
+            removed = sum(count for _, count in parts)
+            self._removed += removed
+            self._publish(tuple(block for block, _ in parts), ids)
+        return removed
+
+    # ---- reading ----
+
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
+        """Return the k best hits of each query: exactly what scoring every code would give, ties included.
+
+        weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
+        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
+        """
+        grid = snap(check.check_weights(weights, self.bits))
+        k = check.check_integer(k, "k", 1)
+        bitmap = None if allowed is None else bitmap_by_id(allowed)
+        return resize(self._top(grid, min(k, len(self)), bitmap), k)
+
+    def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
+        """Return, for each query, all hits that score at least the threshold (one number, or one per query)."""
+        grid = snap(check.check_weights(weights, self.bits))
+        thresholds = check.check_threshold(threshold, len(grid))
+        # The smallest float32 that is not below the threshold: no score lies between the two.
+        with np.errstate(over="ignore"):  # beyond all scores is infinity
+            floors = thresholds.astype(np.float32)
+        floors = np.where(floors < thresholds, np.nextafter(floors, np.float32(np.inf)), floors)
+        blocks = restrict_all(self._blocks, None if allowed is None else bitmap_by_id(allowed))
+        return [Hits(*hits) for hits in kernels.scan_all(blocks, grid, np.ascontiguousarray(floors), self.threads)]
+
+    def codes(self, ids: ArrayLike) -> Codes:
+        """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist."""
+        names = check.check_ids(ids)
+        order = np.argsort(names)
+        codes, known = np.zeros((len(names), width(self.bits)), np.uint8), 0
+        for block in self._blocks:
+            rows = rows_of(block, names)
+            places = order[np.searchsorted(names, ids_of(block, rows), sorter=order)]
+            codes[places] = kernels.read_tiles(block.tiles, rows)
+            known += len(rows)
+        if known < len(names):
+            raise InvalidInput(f"ids: expected ids of the index, got {len(names) - known} that are not in the index")
+        return codes
+
+    def ids(self) -> Ids:
+        """Return all ids, rising."""
+        parts = [ids_of(block, live_rows(block)) for block in self._blocks]
+        return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+
+    def close(self) -> None:  # noqa: B027
+        """Do nothing: only an index on a cluster holds something to release."""
+
+    # ---- inside ----
+
+    @abstractmethod
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> Scored:
+        """Return the k best hits of each query, where k is no more than there are rows."""
+
+    def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, Ids | None]:
+        first, names, self._next_id = assign_ids(self._blocks, self._next_id, ids, count)
+        return first, names
+
+    def _publish(self, blocks: tuple[Block, ...], removed: Ids | None = None) -> None:
+        """Let searches see these blocks from here on; `removed` are the ids that have just gone."""
+        self._blocks = blocks
