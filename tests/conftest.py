@@ -26,14 +26,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"{SEED_VARIABLE}={run_seed()}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start Ray, and keep those and the browser's in one worker each (pytest -n 2 --dist loadgroup)."""
+    """Mark tests that start Ray, and keep in one worker what shares Ray, a browser or the result of a benchmark."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("cluster")
-        for group in ("cluster", "browser"):
-            if item.get_closest_marker(group):
-                item.add_marker(pytest.mark.xdist_group(group))
+        groups = [marker for marker in ("cluster", "browser") if item.get_closest_marker(marker)]
+        if item.path.parent.name == "bench":
+            groups = groups or [f"bench-{item.path.stem}"]
+        if groups:
+            item.add_marker(pytest.mark.xdist_group(groups[0]))
 
 
 @pytest.fixture(params=kernels.available())
