@@ -16,7 +16,7 @@ from stillhash.cluster import LocalCluster, encoding
 from stillhash.cluster.encoding import encode_dataset, encode_part
 from stillhash.cluster.manifest import read_plan
 from stillhash.cluster.part_files import read_part
-from stillhash.cluster.sources import find
+from stillhash.cluster.sources import find_source
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted
 from stillhash.hashers import HMOH
 from stillhash.numeric.codes import from_tiles
@@ -86,10 +86,10 @@ def test_other_work_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_work_is_under_way_is_refused(tmp_path: Path) -> None:
     """By the task that reads it: the plan was right when it was made."""
     rows, out = shards(tmp_path / "source"), tmp_path / "out"
-    (part, *_) = find(tmp_path / "source").parts(PART)
+    (part, *_) = find_source(tmp_path / "source").parts(PART)
     (out / "parts").mkdir(parents=True)
     np.save(tmp_path / "source" / "shard-0.npy", rows.X[:700] + 1)
-    with pytest.raises(Conflict, match=r"shard-0.npy has changed since the work was begun"):
+    with pytest.raises(Conflict, match=r"^shard-0.npy has changed"):
         encode_part(fitted().functions().state(), str(tmp_path / "source"), None, part, str(out))
     assert not any((out / "parts").iterdir())
 
@@ -105,10 +105,10 @@ def test_what_is_wrong_with_a_file_is_told_with_its_place(tmp_path: Path) -> Non
     with pytest.raises(InvalidInput, match="features has 5 features"):
         encode_dataset(source, hasher, tmp_path / "other", rows_per_part=PART, at_once=FEW)
     (source / "shard-0.npy").write_bytes(b"nothing")
-    with pytest.raises(InvalidInput, match=r"shard-0.npy: it is no .npy array"):
+    with pytest.raises(InvalidInput, match=r"^shard-0.npy: "):
         encode_dataset(source, hasher, tmp_path / "third")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InvalidInput, match="there are no rows"):
+    with pytest.raises(InvalidInput, match=r"^source"):
         encode_dataset(tmp_path / "empty", hasher, tmp_path / "fourth")
 
 
@@ -118,14 +118,14 @@ def test_a_process_that_dies_in_the_middle_of_a_part(tmp_path: Path, monkeypatch
     mark = tmp_path / "died"
 
     def dying(state: bytes, folder: str, encoder: str | None, part: Any, out: str) -> Any:
-        from stillhash.cluster import parts
+        from stillhash.cluster import part_files
 
         def dies(*_: Any) -> None:
             mark.write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL)
 
         if part.number == 2 and not mark.exists():
-            parts.write_segment = dies
+            part_files.write_segment = dies
         return encode_part(state, folder, encoder, part, out)
 
     monkeypatch.setattr(encoding, "encode_part", dying)
@@ -200,7 +200,7 @@ def test_parquet(tmp_path: Path, fixed: bool) -> None:
     codes, ids = all_codes(out)
     assert np.array_equal(codes, hasher.encode(rows.X)) and ids == columns["id"]
     files[0].write_bytes(files[0].read_bytes()[:-100])
-    with pytest.raises(InvalidInput, match=r"a.parquet: it cannot be read"):
+    with pytest.raises(InvalidInput, match=r"^a.parquet: "):
         encode_dataset(files, hasher, out, rows_per_part=PART)
     _, items = read_part(out, 2, 2 * PART, 32)
     assert items.labels == columns["labels"][2 * PART : 3 * PART]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from stillhash.encoders import files, open_encoder
-from stillhash.encoders.files import Encoded, encode_bytes, encode_files
+from stillhash.encoders.files import EncodedFile, encode_bytes, encode_files
 from stillhash.encoders.pixels import content_hash, decode
 from stillhash.encoders.workers import AHEAD
 from stillhash.errors import InvalidInput, WrongType
@@ -39,26 +39,26 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def here(paths: list[Path]) -> list[Encoded]:
+def here(paths: list[Path]) -> list[EncodedFile]:
     return list(encode_files("classic", paths, workers=1, batch=7))
 
 
-def same(one: Encoded, other: Encoded) -> bool:
+def same(one: EncodedFile, other: EncodedFile) -> bool:
     equal = (one.features is None) == (other.features is None)
     if one.features is not None and other.features is not None:
         equal = bool((one.features == other.features).all())
     return equal and one._replace(features=None) == other._replace(features=None)
 
 
-def test_entries_of_files(paths: list[Path], here: list[Encoded]) -> None:
+def test_entries_of_files(paths: list[Path], here: list[EncodedFile]) -> None:
     encoder = open_encoder("classic")
     assert [entry.path for entry in here] == [str(path) for path in paths]
     for n, (path, entry) in enumerate(zip(paths, here, strict=True)):
         if n in BROKEN:
             assert entry.error is not None and entry.error.startswith(f"{path} cannot be decoded: ")
-            assert entry == Encoded(str(path), None, content_hash(BROKEN[n]), None, None, entry.error)
+            assert entry == EncodedFile(str(path), None, content_hash(BROKEN[n]), None, None, entry.error)
         elif n == 40:
-            assert entry == Encoded(str(path), None, None, None, None, f"{path} does not exist")
+            assert entry == EncodedFile(str(path), None, None, None, None, f"{path} does not exist")
         else:
             assert entry.error is None and entry.features is not None and entry.thumbnail is not None
             assert entry.size == (20 + 9 * n, 300 - 4 * n) and entry.content == content_hash(path.read_bytes())
@@ -68,7 +68,7 @@ def test_entries_of_files(paths: list[Path], here: list[Encoded]) -> None:
 
 @pytest.mark.parametrize(("workers", "batch"), [(2, 7), (3, 64), (None, 5)])
 def test_processes_give_the_same_in_order(
-    paths: list[Path], here: list[Encoded], workers: int | None, batch: int
+    paths: list[Path], here: list[EncodedFile], workers: int | None, batch: int
 ) -> None:
     there = list(encode_files("classic", iter(paths), workers=workers, batch=batch))
     assert all(same(*pair) for pair in zip(here, there, strict=True))
@@ -81,7 +81,7 @@ def test_a_model_in_processes(paths: list[Path], tmp_path: Path) -> None:
     assert all(same(*pair) for pair in zip(one, two, strict=True)) and one[0].features is not None
 
 
-def test_features_do_not_depend_on_thumbnails(paths: list[Path], here: list[Encoded]) -> None:
+def test_features_do_not_depend_on_thumbnails(paths: list[Path], here: list[EncodedFile]) -> None:
     bare = list(encode_files("classic", paths, workers=1, thumbnails=False))
     assert all(entry.thumbnail is None for entry in bare)
     assert all(same(entry, full._replace(thumbnail=None)) for entry, full in zip(bare, here, strict=True))
@@ -116,7 +116,7 @@ def test_ready_features_are_told_for_each_file(paths: list[Path]) -> None:
 
 
 def test_an_image_the_encoder_cannot_take_costs_no_other(
-    paths: list[Path], here: list[Encoded], monkeypatch: pytest.MonkeyPatch
+    paths: list[Path], here: list[EncodedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = open_encoder("classic")
     encode = type(encoder).encode
@@ -132,7 +132,7 @@ def test_an_image_the_encoder_cannot_take_costs_no_other(
     assert all(same(entries[n], here[n]) for n in (0, 1, 2, 4, 5, 6))
 
 
-def test_a_process_that_dies_costs_only_the_file_it_dies_of(paths: list[Path], here: list[Encoded]) -> None:
+def test_a_process_that_dies_costs_only_the_file_it_dies_of(paths: list[Path], here: list[EncodedFile]) -> None:
     """A worker kills itself on certain files, as the system would; it happens in the process, so in a script."""
     script = f"""
 import os, signal, sys
@@ -169,7 +169,7 @@ if __name__ == "__main__":
             assert error == (here[n].error or "-")
 
 
-def test_a_process_killed_from_outside(paths: list[Path], here: list[Encoded]) -> None:
+def test_a_process_killed_from_outside(paths: list[Path], here: list[EncodedFile]) -> None:
     """It was no file's fault: all are encoded."""
     entries = []
     for entry in encode_files("classic", paths, workers=2, batch=4):

@@ -19,7 +19,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.encoders import open_encoder
 from stillhash.experiments.shapes import write_shapes
-from stillhash.images import describer, index_folder, labels_from
+from stillhash.images import index_folder, open_labels, open_query_encoder
 from stillhash.server import Keys, Settings
 from tests.server.process import Served, served
 from tests.support.toys import toy
@@ -163,9 +163,9 @@ def test_an_image_is_dropped_or_pasted(visit: Callable[..., Any], tmp_path: Path
     write_shapes(tmp_path / "images", 320, 0, size=32, fmt="PNG")
     encoder = open_encoder("classic")
     collection = stillhash.open(tmp_path / "c", encoder=encoder, init_rows=300)
-    index_folder(tmp_path / "images", collection, "classic", labels_from(tmp_path / "images"), workers=1)
+    index_folder(tmp_path / "images", collection, "classic", open_labels(tmp_path / "images"), workers=1)
     data = list((tmp_path / "images" / "000007.png").read_bytes())
-    with served({"c": collection}, eyes={"c": describer(collection)}) as server:
+    with served({"c": collection}, eyes={"c": open_query_encoder(collection)}) as server:
         for what, name in ((DROP, "dropped.png"), (PASTE, "pasted.png")):
             page = visit(f"{server.url}/c/c")
             page.evaluate(what, data)

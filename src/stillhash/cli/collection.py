@@ -17,7 +17,7 @@ import stillhash
 from stillhash.cli import output
 from stillhash.cli.output import AsJson, answer, sentence
 from stillhash.errors import Conflict, InvalidInput, MissingExtra, StillhashError
-from stillhash.io import Chunk, chunks, ids_from, json_object, queries
+from stillhash.io import Chunk, parse_ids, parse_json_object, read_chunks, read_queries
 
 app = typer.Typer()
 STILL = [name for name, method in stillhash.METHODS.items() if method.fixed_codes]  # their codes never change
@@ -89,7 +89,7 @@ def each(found: Iterator[Chunk], work: Callable[[Chunk], Any], done: str) -> int
                 except StillhashError as error:
                     raise type(error)(f"{chunk.place}: {error}") from error
                 rows += len(chunk.features)
-                progress.update(task, completed=chunk.done, description=f"{output.rows(rows)} {done}")
+                progress.update(task, completed=chunk.progress, description=f"{output.rows(rows)} {done}")
         except StillhashError as error:
             so_far = f"rows {done} before, and safe on disk: {rows:,}" if rows else f"nothing is {done}"
             raise type(error)(f"{error} ({so_far})") from error
@@ -130,7 +130,7 @@ def create(
         dim=dim,
         bits=bits,
         method=method,
-        params=json_object(params, "params"),
+        params=parse_json_object(params, "params"),
         init_rows=init_rows,
         learn_rows=learn_rows,
         keep_versions=keep_versions,
@@ -168,7 +168,9 @@ def add(
     with opened(path, write=True) as collection:
         put = collection.upsert if upsert else collection.add
         first = None if upsert else collection.count()
-        found = chunks(file, collection.dim, chunk, ids=ids, labels=labels, metadata=metadata, named=True, first=first)
+        found = read_chunks(
+            file, collection.dim, chunk, ids=ids, labels=labels, metadata=metadata, require_ids=True, first_id=first
+        )
         rows = each(found, lambda c: put(c.ids, c.features, c.labels, c.metadata, learn=learn), "added")
         result = {"added": rows, "count": collection.count(), "version": current_version(collection)}
     answer(result, as_json, sentence(f"{output.rows(rows)} added, {result['count']:,} items in all"))
@@ -178,9 +180,9 @@ def add(
 def delete(path: At, ids: Names = None, as_json: AsJson = False) -> None:
     """Delete items by their ids; without ids, or with '-', they come from stdin, one a line."""
     if ids == ["-"] or (not ids and not sys.stdin.isatty()):
-        names = ids_from(iter(sys.stdin))
+        names = parse_ids(sys.stdin)
     elif ids:
-        names = ids_from(iter(ids))
+        names = parse_ids(ids)
     else:
         raise InvalidInput("no ids are given; name some, or pipe them in, one a line")
     names = list(dict.fromkeys(names))
@@ -198,7 +200,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Show items: their labels and metadata. JSON has null where there is no such item."""
-    names = ids_from(iter(ids))
+    names = parse_ids(ids)
     with opened(path) as collection:
         found = collection.get(names)
     absent = [str(name) for name, item in zip(names, found, strict=True) if item is None]
@@ -250,7 +252,7 @@ def search(
     with opened(path) as collection:
         asked = _asked(collection, vector, image, text, like, encoder)
         told = against if against is not None else explain
-        found = collection.search(asked, k, where=json_object(where, "where"), version=version, explain=told)
+        found = collection.search(asked, k, where=parse_json_object(where, "where"), version=version, explain=told)
     answer({"answers": [_plain(one) for one in found]}, as_json, output.answers)
 
 
@@ -266,10 +268,10 @@ def _asked(
     if sum(given is not None for given in (vector, image, text, like)) != 1:
         raise InvalidInput("one of --vector, --image, --text and --like is wanted")
     if vector is not None:
-        return queries(vector, collection.dim)
+        return read_queries(vector, collection.dim)
     if like is not None:
-        return collection.reconstruct(ids_from(iter([like])))
-    eyes = optional_module("images", "images").describer(collection, encoder)
+        return collection.reconstruct(parse_ids([like]))
+    eyes = optional_module("images", "images").open_query_encoder(collection, encoder)
     if text is not None:
         return eyes.text(text)[None]
     assert image is not None
@@ -287,8 +289,8 @@ def range_search(
 ) -> None:
     """Find all items of at least this score."""
     with opened(path) as collection:
-        asked = queries(vector, collection.dim)
-        found = collection.range_search(asked, threshold, where=json_object(where, "where"), version=version)
+        asked = read_queries(vector, collection.dim)
+        found = collection.range_search(asked, threshold, where=parse_json_object(where, "where"), version=version)
     answer({"answers": [_plain(one) for one in found]}, as_json, output.answers)
 
 

@@ -15,7 +15,7 @@ import stillhash
 from stillhash.cli.collection import At, opened, optional_module
 from stillhash.cli.output import AsJson, answer, sentence
 from stillhash.errors import InvalidInput
-from stillhash.io import all_features
+from stillhash.io import IMAGE_SUFFIXES, list_images, read_features
 
 app = typer.Typer()
 IMAGES = "Collections: images"
@@ -47,15 +47,11 @@ def index(
     as_json: AsJson = False,
 ) -> None:
     """Take a folder of images into a collection, with labels and thumbnails. What is there already is skipped."""
-    images, encoders, indexing = (
-        optional_module("images", "images"),
-        optional_module("encoders", "images"),
-        optional_module("images.indexing", "images"),
-    )
-    files = indexing.image_files(folder)
+    images, encoders = optional_module("images", "images"), optional_module("encoders", "images")
+    files = list_images(folder)
     if not files:
-        raise InvalidInput(f"{folder} holds no images; files that end in {', '.join(indexing.SUFFIXES)} are wanted")
-    found = images.labels_from(folder, labels)
+        raise InvalidInput(f"{folder} holds no images; files that end in {', '.join(IMAGE_SUFFIXES)} are wanted")
+    found = images.open_labels(folder, labels)
     new = not (path / "store.db").is_file()
     rows = max(FEWEST, min(MOST, len(files)))
     with stillhash.open(
@@ -67,7 +63,7 @@ def index(
             collection.fit()
         collection.flush()
         result = {**asdict(done), "items": collection.count(), "fitted": collection.stats()["fitted"]}
-    result["images_per_second"] = round((done.added + done.changed + len(done.broken)) / max(done.seconds, 1e-9), 1)
+    result["images_per_second"] = round((done.added + done.updated + len(done.broken)) / max(done.seconds, 1e-9), 1)
     answer(result, as_json, lambda told, console: _show(told, path, console))
 
 
@@ -89,7 +85,7 @@ def _watched(work: Any, folder: Path, collection: Any, name: str, labels: Any, f
         task = progress.add_task("images", total=len(files))
 
         def heard(done: Any) -> None:
-            progress.update(task, completed=done.added + done.changed + done.skipped + len(done.broken))
+            progress.update(task, completed=done.added + done.updated + done.skipped + len(done.broken))
 
         try:
             return work(folder, collection, name, labels, files=files, workers=workers, progress=heard)
@@ -101,7 +97,7 @@ def _watched(work: Any, folder: Path, collection: Any, name: str, labels: Any, f
 
 
 def _show(told: dict[str, Any], path: Path, console: Console) -> None:
-    counts = f"{told['added']:,} images added, {told['changed']:,} changed, {told['skipped']:,} were there"
+    counts = f"{told['added']:,} added, {told['updated']:,} updated, {told['skipped']:,} already indexed"
     lines = [f"{counts}; {told['labelled']:,} with labels; {told['images_per_second']:g} a second"]
     if broken := told["broken"]:
         lines.append(f"{len(broken):,} cannot be read:")
@@ -126,15 +122,15 @@ def bridge(
     as_json: AsJson = False,
 ) -> None:
     """Let another encoder ask: fits its features to the collection's, by things described with both. Codes stay."""
-    bridging = optional_module("images.bridging", "images")
+    bridging = optional_module("images.alignment", "images")
     if (images is None) == (theirs is None) or (theirs is None) != (ours is None):
         raise InvalidInput("either --images FOLDER, or --theirs FILE and --ours FILE, are wanted")
     with opened(path, write=True) as collection, Console(stderr=True).status("describing with both"):
         if images is not None:
-            told = bridging.bridge_images(collection, encoder, images, most, workers)
+            told = bridging.align_images(collection, encoder, images, most, workers)
         elif theirs is not None and ours is not None:
             made_by = optional_module("encoders", "images").open_encoder(encoder)
-            pairs = all_features(theirs, made_by.dim), all_features(ours, collection.dim)
+            pairs = read_features(theirs, made_by.dim), read_features(ours, collection.dim)
             told = collection.align(made_by, *pairs)
     line = f"{told['name']} may ask now: {told['pairs']:,} pairs explain {told['explained']:.0%} of the variance"
     answer(told, as_json, sentence(line))

@@ -13,7 +13,7 @@ from stillhash.cli import output
 from stillhash.cli.collection import At, Labels, Rows, Size, Vector, current_version, each, opened
 from stillhash.cli.output import AsJson, answer, sentence
 from stillhash.errors import BadState, InvalidInput
-from stillhash.io import Chunk, chunks, ids_from, queries
+from stillhash.io import Chunk, parse_ids, read_chunks, read_queries
 
 app = typer.Typer()
 LEARNING, UPKEEP = "Collections: learning", "Collections: upkeep"
@@ -38,7 +38,7 @@ def learn(path: At, file: Rows, labels: Labels = None, chunk: Size = 1000, as_js
         made.append(collection.learn(c.features, c.labels))
 
     with opened(path, write=True) as collection:
-        rows = each(chunks(file, collection.dim, chunk, labels=labels), step, "learnt")
+        rows = each(read_chunks(file, collection.dim, chunk, labels=labels), step, "learnt")
         result = {"rows": rows, "version": current_version(collection), "versions": made}
     answer(result, as_json, sentence(f"{output.rows(rows)} learnt; version {result['version']} is current"))
 
@@ -58,10 +58,10 @@ def feedback(
 ) -> None:
     """Learn from a thumb up or down on items that were found for a query."""
     with opened(path, write=True) as collection:
-        asked = queries(vector, collection.dim)
+        asked = read_queries(vector, collection.dim)
         if len(asked) != 1:
             raise InvalidInput(f"--vector holds {len(asked)} queries; one is wanted")
-        version = collection.feedback(asked[0], ids_from(iter(ids)), relevant, weight=weight, source=source)
+        version = collection.feedback(asked[0], parse_ids(ids), relevant, weight=weight, source=source)
     told = f"thumbs {'up' if relevant else 'down'}: {len(ids)}; version {version} is current"
     answer({"thumbs": len(ids), "version": version}, as_json, sentence(told))
 
@@ -76,7 +76,7 @@ def relabel(
     """Give an item other labels, and learn from them."""
     told = [label.strip() for label in labels.split("|") if label.strip()]
     with opened(path, write=True) as collection:
-        collection.relabel(ids_from(iter([name])), [told])
+        collection.relabel(parse_ids([name]), [told])
         version = collection.flush()
     line = f"{name} is labelled {', '.join(told) or 'nothing'}; version {version} is current"
     answer({"id": name, "labels": told, "version": version}, as_json, sentence(line))
@@ -106,7 +106,7 @@ def fit(
         if file is None:
             collection.fit()
         else:
-            sample = list(chunks(file, collection.dim, 1000, labels=labels))
+            sample = list(read_chunks(file, collection.dim, 1000, labels=labels))
             if not sample:
                 raise InvalidInput(f"{file.name}: there are no rows")
             told = [one for c in sample for one in c.labels]

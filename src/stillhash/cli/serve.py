@@ -114,7 +114,7 @@ def _eyes(collections: dict[str, stillhash.Collection], encoder: str | None) -> 
     for name, collection in collections.items():
         if encoder is not None or collection.encoder is not None:
             try:
-                found[name] = optional_module("images", "images").describer(collection, encoder)
+                found[name] = optional_module("images", "images").open_query_encoder(collection, encoder)
             except StillhashError as error:
                 told = f"{name} is served without image search: {error}"
                 Console(stderr=True).print(Text(told, style="yellow"), soft_wrap=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from stillhash.cluster.manifest import fix, planned, read_plan, tidy
 from stillhash.cluster.part_files import CODES, ITEMS, Items, read_part, write_part
-from stillhash.cluster.sources import Part, find, read
+from stillhash.cluster.sources import SourcePart, find_source, read_part_rows
 from stillhash.cluster.tasks import each
 from stillhash.collection.encoder_alignment import origin
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
@@ -79,7 +79,7 @@ def encode_dataset(
         about["origin"] = origin(opened)._asdict()
         if opened.dim != functions.n_features_in_:
             raise InvalidInput(f"encoder {encoder} makes {opened.dim} features, the hasher wants {about['columns']}")
-    found = find(source, encoder)
+    found = find_source(source, encoder)
     parts = found.parts(rows_per_part)
     plan = planned(found, parts, about)
     fix(plan, out)
@@ -95,7 +95,7 @@ def encode_dataset(
 
 
 def encode_part(
-    state: bytes, folder: str, encoder: str | None, part: Part, out: str
+    state: bytes, folder: str, encoder: str | None, part: SourcePart, out: str
 ) -> tuple[int, bool, dict[str, str]]:
     """A task: rows of a part, whether they are new, and its broken files."""
     functions = LinearHasher.load(state)
@@ -106,7 +106,7 @@ def encode_part(
         pass  # it is not there, or not whole
     codes, ids = [np.empty((0, width(functions.bits)), np.uint8)], list[Id]()
     items, at = Items(ids, [], [], None if encoder is None else [], {}), part.first
-    for rows in read(Path(folder), encoder, part, functions.n_features_in_):
+    for rows in read_part_rows(Path(folder), encoder, part, functions.n_features_in_):
         codes.append(functions.encode_checked(rows.features))
         ids += range(at, at + len(rows.features)) if rows.ids is None else rows.ids
         items.labels.extend(rows.labels)

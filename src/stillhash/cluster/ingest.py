@@ -15,12 +15,10 @@ import numpy as np
 from stillhash.cluster.bulk import publish
 from stillhash.cluster.encoding import Progress, encode_dataset, silent
 from stillhash.cluster.learning import learn_dataset
-from stillhash.cluster.rows import READERS
-from stillhash.cluster.sources import Source, find, read
+from stillhash.cluster.sources import Source, count_columns, find_source, read_part_rows
 from stillhash.collection import Collection
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.types import check_path
-from stillhash.encoders import open_encoder
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, load
 from stillhash.numeric.validation import check_integer
@@ -47,7 +45,7 @@ def ingest(
     """
     path = check_path(path)
     out = path.with_name(f"{path.name}.parts") if parts is None else check_path(parts)
-    hasher = _fitted(find(source, encoder), out, bits, method, check_integer(sample, "sample", 300))
+    hasher = _fitted(find_source(source, encoder), out, bits, method, check_integer(sample, "sample", 300))
     encode_dataset(source, hasher, out, encoder=encoder, progress=progress)
     learnt = 0
     if learn:
@@ -77,13 +75,5 @@ def _fitted(source: Source, out: Path, bits: int, method: str, sample: int) -> H
 def _first(source: Source, count: int) -> Any:
     """Rows from the beginning, with their labels."""
     for part in source.parts(count):
-        for rows in read(source.folder, source.encoder, part, _columns(source)):
+        for rows in read_part_rows(source.folder, source.encoder, part, count_columns(source)):
             yield from zip(rows.features, rows.labels, strict=True)
-
-
-def _columns(source: Source) -> int:
-    if source.encoder is not None:
-        return open_encoder(source.encoder).dim
-    file = next(file for file in source.files if file.rows)
-    (rows,) = READERS[Path(file.name).suffix][1](source.folder / file.name, 0, 1)
-    return int(rows.features.shape[1])

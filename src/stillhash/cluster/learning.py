@@ -15,7 +15,7 @@ import ray
 
 from stillhash.cluster.encoding import Progress, silent
 from stillhash.cluster.manifest import fix, name, planned, tidy
-from stillhash.cluster.sources import Part, find, read
+from stillhash.cluster.sources import SourcePart, find_source, read_part_rows
 from stillhash.cluster.tasks import cancel, got, task
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.types import check_path
@@ -51,7 +51,7 @@ def learn_dataset(
     began = time.perf_counter()
     base = _merging(hasher)
     state = base.state()
-    found = find(source, encoder)
+    found = find_source(source, encoder)
     parts = found.parts(rows_per_part)
     folder = None if out is None else check_path(out)
     if folder is not None:
@@ -85,7 +85,7 @@ def learn_dataset(
     return Learnt(Tally.load(total), rows, time.perf_counter() - began)
 
 
-def learn_part(state: bytes, folder: str, encoder: str | None, part: Part, out: str | None) -> tuple[bytes, int]:
+def learn_part(state: bytes, folder: str, encoder: str | None, part: SourcePart, out: str | None) -> tuple[bytes, int]:
     """A task: what a hasher that knows nothing yet learns from a part, and from how many rows."""
     kept = None if out is None else Path(out) / "parts" / name(part.number, SUMS)
     if kept is not None:
@@ -97,7 +97,7 @@ def learn_part(state: bytes, folder: str, encoder: str | None, part: Part, out: 
     hasher = Tally.load(state)
     hasher.sums_ = Sums(hasher.n_features_in_, hasher.bits)
     taught = 0
-    for rows in read(Path(folder), encoder, part, hasher.n_features_in_):
+    for rows in read_part_rows(Path(folder), encoder, part, hasher.n_features_in_):
         for some in (slice(s, s + CHUNK) for s in range(0, len(rows.labels), CHUNK)):
             hasher.partial_fit(rows.features[some], rows.labels[some])
         taught += sum(map(bool, rows.labels))

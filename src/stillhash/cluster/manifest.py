@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stillhash.cluster.sources import File, Part, Source
+from stillhash.cluster.sources import Source, SourceFile, SourcePart
 from stillhash.collection.storage.sealed_files import keep_only, write_durably
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
 
@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 
 class Plan(NamedTuple):
     about: dict[str, Any]  # what is done, and by what
-    files: list[File]
+    files: list[SourceFile]
     parts: list[tuple[int, int]]  # the first row of each, and the one past its last
 
     @property
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
         return hashlib.sha256(self.text()).hexdigest()
 
 
-def planned(source: Source, parts: list[Part], about: dict[str, Any]) -> Plan:
+def planned(source: Source, parts: list[SourcePart], about: dict[str, Any]) -> Plan:
     encoder = {} if source.encoder is None else {"encoder": source.encoder}
     return Plan({**about, **encoder}, source.files, [(part.first, part.end) for part in parts])
 
@@ -63,7 +63,7 @@ def read_plan(out: Path) -> Plan:
     try:
         told = json.loads((out / MANIFEST).read_bytes())
         found = told.pop("format")
-        files = [File(*file) for file in told.pop("files")]
+        files = [SourceFile(*file) for file in told.pop("files")]
         parts = [(int(first), int(end)) for first, end in told.pop("parts")]
     except FileNotFoundError:
         raise InvalidInput(f"out is {str(out)!r}; there is no {MANIFEST}") from None

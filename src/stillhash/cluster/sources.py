@@ -1,11 +1,11 @@
-"""Rows where they lie: .npy shards, Parquet files, or a folder of images; and how they are cut into parts.
+"""The rows of a bulk job: .npy shards, Parquet files, or a folder of images; and how they are cut into parts.
 
-    shard.npy        features (n, D); shard.ids.npy (n,) and shard.labels.npy (n,) or (n, labels) may lie beside it
-    table.parquet    columns features (a list a row) and perhaps id, labels (a list, or one), metadata (struct or JSON)
+    shard.npy        features (n, D); shard.ids.npy (n,) and shard.labels.npy (n,) or (n, labels) may be beside it
+    table.parquet    columns features (a list per row), and perhaps id, labels (a list, or one), metadata (struct, JSON)
     images           in folders of any depth; ids are their paths, and thumbnails come along
 
-A source is files in order, each of so many rows, so every row has a number, and a part is a range of numbers. All
-machines see the files under the same path. A file that changes after it was looked at is refused.
+A source is files in order, so every row has a number, and a part is a range of numbers. All machines see the files
+under the same path. A file that changes after the job began is refused.
 """
 
 from __future__ import annotations
@@ -13,134 +13,160 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stillhash.cluster.rows import READERS, Rows, beside, read_images
-from stillhash.collection.types import check_path
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.types import Id, check_labels, check_metadata, check_path
+from stillhash.encoders import open_encoder
+from stillhash.encoders.files import encode_files
 from stillhash.errors import Conflict, InvalidInput, WrongType
-from stillhash.numeric.validation import check_features, check_integer
+from stillhash.io import RowBlock, count_rows, list_images, list_row_files, read_blocks, reading, siblings
+from stillhash.numeric.validation import Floats, check_features, check_integer
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")  # of images
-ASIDE = (".ids.npy", ".labels.npy")
+BLOCK_IMAGES = 256  # images encoded at a time
 
 
-class File(NamedTuple):
+class SourceFile(NamedTuple):
     name: str  # in the folder of the source
     rows: int
     size: int  # bytes, with those of ids and labels beside it
     modified: int  # nanoseconds, the latest of these files
 
 
-class Part(NamedTuple):
-    """Rows first to end - 1 of a source, and where they lie: so many of these files' rows."""
+class SourcePart(NamedTuple):
+    """Rows first to end - 1 of a source, as (file, start, stop) for each file that holds some."""
 
     number: int
     first: int
     end: int
-    pieces: list[tuple[File, int, int]]
+    pieces: list[tuple[SourceFile, int, int]]
+
+
+class SourceRows(NamedTuple):
+    """Validated rows of a part."""
+
+    features: Floats  # (n, D)
+    ids: list[Id] | None  # None: the rows' numbers
+    labels: list[list[Any]]
+    metadata: list[str | None]  # JSON
+    pictures: list[bytes | None] | None = None
+    broken: dict[str, str] | None = None  # files that cannot be decoded, and why
 
 
 class Source(NamedTuple):
     folder: Path
     encoder: str | None  # of images
-    files: list[File]
+    files: list[SourceFile]
 
-    def parts(self, size: int) -> list[Part]:
-        """All rows in order, `size` at a time."""
+    def parts(self, size: int) -> list[SourcePart]:
+        """Cut all rows, in order, into parts of `size` rows."""
         ends = list(accumulate(file.rows for file in self.files))
         total = ends[-1]
         cuts = [*range(0, total, check_integer(size, "rows_per_part", 1)), total]
         ranges = enumerate(pairwise(cuts))
-        return [Part(number, first, end, self._pieces(ends, first, end)) for number, (first, end) in ranges]
+        return [SourcePart(number, first, end, self._pieces(ends, first, end)) for number, (first, end) in ranges]
 
-    def _pieces(self, ends: list[int], first: int, end: int) -> list[tuple[File, int, int]]:
-        found, at = [], bisect_right(ends, first)
+    def _pieces(self, ends: list[int], first: int, end: int) -> list[tuple[SourceFile, int, int]]:
+        pieces, at = [], bisect_right(ends, first)
         while first < end:
             start = first - (ends[at] - self.files[at].rows)
             stop = start + min(end, ends[at]) - first
             if stop > start:
-                found.append((self.files[at], start, stop))
+                pieces.append((self.files[at], start, stop))
             first, at = first + stop - start, at + 1
-        return found
+        return pieces
 
 
-def find(source: Any, encoder: str | None = None) -> Source:
-    """What lies at a path, or at several; with an encoder, the images of a folder."""
+def find_source(source: Any, encoder: str | None = None) -> Source:
+    """List the files at a path, or at several; with an encoder, the images of a folder."""
     several = not isinstance(source, (str, os.PathLike))
     if several and not isinstance(source, Iterable):
-        raise WrongType(f"source is {source!r}; a folder, a file or a list of files is wanted")
+        raise WrongType(f"source: expected a folder, a file or a list of files, got {source!r}")
     paths = [check_path(path) for path in source] if several else [check_path(source)]
     if encoder is not None:
         if several or not paths[0].is_dir():
-            raise InvalidInput(f"source is {source!r}; an encoder wants one folder of images")
-        folder, names = paths[0], _images(paths[0])
+            raise InvalidInput(f"source: expected one folder of images for an encoder, got {source!r}")
+        folder, names = paths[0], list_images(paths[0])
     elif several or not paths[0].is_dir():
         folder = Path(os.path.commonpath([path.parent for path in paths])) if paths else Path()
         names = [path.relative_to(folder).as_posix() for path in paths]
     else:
-        folder, names = paths[0], sorted(file.name for file in paths[0].iterdir() if _is_rows(file.name))
-    files = [look(folder, name, encoder) for name in names]
+        folder, names = paths[0], list_row_files(paths[0])
+    files = [_describe_file(folder, name, encoder) for name in names]
     if not sum(file.rows for file in files):
-        raise InvalidInput(f"source is {source!r}; there are no rows in {len(files)} files of it")
+        raise InvalidInput(f"source: expected rows, got none in {len(files)} files of {source!r}")
     return Source(folder, encoder, files)
 
 
-def look(folder: Path, name: str, encoder: str | None) -> File:
-    """A file as it is now."""
-    path = folder / name
-    with told_of(name):
-        if encoder is None and path.suffix not in READERS:
-            raise InvalidInput(f"files of rows end in {', '.join(READERS)}")
-        there = [path, *(aside for what in ("ids", "labels") if (aside := beside(path, what)).is_file())]
-        known = [file.stat() for file in (there if encoder is None else [path])]
-        rows = 1 if encoder is not None else READERS[path.suffix][0](path)
-    return File(name, rows, sum(one.st_size for one in known), max(one.st_mtime_ns for one in known))
-
-
-def read(folder: Path, encoder: str | None, part: Part, columns: int) -> Iterator[Rows]:
-    """The rows of a part, a block at a time, once its files are found as they were; with so many features, finite."""
+def read_part_rows(folder: Path, encoder: str | None, part: SourcePart, columns: int) -> Iterator[SourceRows]:
+    """Yield the rows of a part, a block at a time, with `columns` features; Conflict if one of its files changed."""
     for file, _, _ in part.pieces:
-        if look(folder, file.name, encoder) != file:
-            raise Conflict(f"{file.name} has changed since the work was begun; begin anew, in another folder")
+        if _describe_file(folder, file.name, encoder) != file:
+            raise Conflict(f"{file.name} has changed since the job began. Start again in another folder.")
     if encoder is not None:
-        blocks = read_images(folder, [file.name for file, _, _ in part.pieces], encoder)
-        yield from (rows._replace(features=_checked(rows, columns)) for rows in blocks)
+        yield from _read_images(folder, [file.name for file, _, _ in part.pieces], encoder, columns)
         return
     for file, start, stop in part.pieces:
-        with told_of(f"{file.name}, rows {start} to {stop - 1}"):
-            for rows in READERS[Path(file.name).suffix][1](folder / file.name, start, stop):
-                yield rows._replace(features=_checked(rows, columns))
+        for block in read_blocks(folder / file.name, start, stop):
+            try:
+                rows = _validate(block, columns)
+            except InvalidInput as error:
+                raise type(error)(f"{file.name}, rows {start} to {stop - 1}: {error}") from None
+            yield rows
 
 
-@contextmanager
-def told_of(place: str) -> Iterator[None]:
-    """What is wrong with a file names it."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise type(error)(f"{place}: {error}") from None
-    except (OSError, ValueError) as error:  # of the disk, or of a format that is not kept to
-        raise InvalidInput(f"{place}: it cannot be read: {error}") from error
+def count_columns(source: Source) -> int:
+    """Return how many features a row has: those of the encoder, or of the first file."""
+    if source.encoder is not None:
+        return open_encoder(source.encoder).dim
+    file = next(file for file in source.files if file.rows)
+    (block,) = read_blocks(source.folder / file.name, 0, 1)
+    return int(block.features.shape[1])
 
 
-def _checked(rows: Rows, columns: int) -> Any:
-    features = rows.features if len(rows.features) else rows.features.reshape(0, columns)
-    return check_features(features, "features", columns=columns, whose="this hasher")
+def _describe_file(folder: Path, name: str, encoder: str | None) -> SourceFile:
+    """Return a file as it is now."""
+    path = folder / name
+    rows = count_rows(path) if encoder is None else 1
+    files = [path, *siblings(path).values()] if encoder is None else [path]
+    with reading(path):
+        stats = [file.stat() for file in files]
+    return SourceFile(name, rows, sum(one.st_size for one in stats), max(one.st_mtime_ns for one in stats))
 
 
-def _is_rows(name: str) -> bool:
-    return name.endswith(tuple(READERS)) and not name.endswith(ASIDE) and not name.startswith(".")
+def _validate(block: RowBlock, columns: int) -> SourceRows:
+    rows = len(block.features)
+    labels = _row_labels(block.labels) if isinstance(block.labels, np.ndarray) else check_labels(block.labels, rows)
+    features = check_features(block.features, "features", columns=columns, whose="this hasher")
+    return SourceRows(features, block.ids, labels, check_metadata(block.metadata, rows))
 
 
-def _images(folder: Path) -> list[str]:
-    """By their paths in the folder, in order; hidden ones and links to folders are left out."""
-    found = []
-    for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        here = Path(root).relative_to(folder)
-        images = (name for name in files if name.lower().endswith(SUFFIXES) and not name.startswith("."))
-        found += [(here / name).as_posix() for name in images]
-    return sorted(found)
+def _row_labels(labels: NDArray[Any]) -> list[list[Any]]:
+    """Return the labels of each row; where rows have one each, every distinct label is checked once."""
+    if labels.ndim != 1:
+        return check_labels(labels, len(labels))
+    values, places = np.unique(labels, return_inverse=True)
+    names = check_labels(values, len(values))
+    return [names[place] for place in places.tolist()]
+
+
+def _read_images(folder: Path, names: list[str], encoder: str, columns: int) -> Iterator[SourceRows]:
+    """Yield the images of these names; those that cannot be decoded come last, as `broken`, and are not rows."""
+    usable = [name for name in names if name.isprintable()]
+    broken = {ascii(name): "name: expected printable characters" for name in names if name not in usable}
+    encoded = encode_files(encoder, [folder / name for name in usable], workers=1)
+    while entries := list(islice(encoded, BLOCK_IMAGES)):
+        good = [entry for entry in entries if entry.features is not None]
+        broken |= {e.name_in(folder): e.error or "cannot be read" for e in entries if e.features is None}
+        if good:
+            X = np.stack([entry.features for entry in good if entry.features is not None])
+            metadata = check_metadata([entry.metadata() for entry in good], len(good))
+            ids: list[Id] = [entry.name_in(folder) for entry in good]
+            features = check_features(X, "features", columns=columns, whose="this hasher")
+            yield SourceRows(features, ids, [[] for _ in good], metadata, [entry.thumbnail for entry in good])
+    if broken:
+        yield SourceRows(np.empty((0, columns), np.float32), [], [], [], [], broken)

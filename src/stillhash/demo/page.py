@@ -23,7 +23,7 @@ from stillhash.collection import Collection, open
 from stillhash.demo.terminal import FIXED
 from stillhash.encoders import open_encoder
 from stillhash.experiments.scenes import make_scenes
-from stillhash.images import describer, index_folder
+from stillhash.images import index_folder, open_query_encoder
 from stillhash.numeric.validation import check_choice, check_integer
 from stillhash.server import Settings, serve
 
@@ -62,7 +62,7 @@ def run(
             stream.start()
 
         try:
-            serve({NAME: collection}, Settings(port=port), begun, {NAME: describer(collection)})
+            serve({NAME: collection}, Settings(port=port), begun, {NAME: open_query_encoder(collection)})
         finally:
             stream.stop()
             collection.close()

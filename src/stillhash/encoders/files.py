@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhash.encoders.base import Encoder, open_encoder
 from stillhash.encoders.pixels import THUMBNAIL, content_hash, decode_sized, read_bytes, thumbnail
@@ -23,10 +24,12 @@ from stillhash.numeric.validation import Floats, check_integer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+CONTENT_DIGITS = 32  # half of a SHA-256 tells files apart just as well
+
 AnyPath = str | os.PathLike[str]
 
 
-class Encoded(NamedTuple):
+class EncodedFile(NamedTuple):
     """A file, and what became of it: features or an error."""
 
     path: str
@@ -36,10 +39,25 @@ class Encoded(NamedTuple):
     size: tuple[int, int] | None  # width and height in full, upright
     error: str | None
 
+    def name_in(self, folder: Path) -> str:
+        """Return the path in a folder, with / between, which is the id of an image."""
+        return Path(self.path).relative_to(folder).as_posix()
+
+    def metadata(self) -> dict[str, Any] | None:
+        """Return what a collection stores about an image: its size, and a key of the file's bytes."""
+        if self.size is None or self.content is None:
+            return None
+        return {"width": self.size[0], "height": self.size[1], "content": self.content[:CONTENT_DIGITS]}
+
+
+def content_key(data: bytes) -> str:
+    """Return the key of a file's bytes in an image's metadata."""
+    return content_hash(data)[:CONTENT_DIGITS]
+
 
 def encode_files(
     encoder: str, paths: Iterable[AnyPath], *, workers: int | None = None, batch: int = 32, thumbnails: bool = True
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedFile]:
     """One entry for each path, in order. `workers` is the number of processes, all usable cores if None; 1 stays here.
 
     The encoder is given by its name, for each process opens it for itself.
@@ -55,7 +73,7 @@ def encode_files(
 
 def _entries(
     encoder: Encoder, batches: Iterator[list[str]], workers: int | None, thumbnails: bool
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedFile]:
     first = list(islice(batches, 2))
     if workers is None:
         workers = usable_cores() if len(first) > 1 else 1  # starting processes takes longer than a batch
@@ -74,7 +92,7 @@ def encode_bytes(encoder: Encoder, data: bytes, name: str = "image") -> Floats:
     return row
 
 
-def _encode(encoder: Encoder, paths: list[str], thumbnails: bool) -> list[Encoded]:
+def _encode(encoder: Encoder, paths: list[str], thumbnails: bool) -> list[EncodedFile]:
     """A batch. Pictures are made small as they are decoded, so that a batch of large ones is no larger."""
     entries, images = [], []
     for path in paths:
@@ -85,10 +103,10 @@ def _encode(encoder: Encoder, paths: list[str], thumbnails: bool) -> list[Encode
             image, size = decode_sized(data, path, at_most=_fineness(encoder))
             small = thumbnail(image) if thumbnails else None
         except StillhashError as error:
-            entries.append(Encoded(path, None, content, None, None, str(error)))
+            entries.append(EncodedFile(path, None, content, None, None, str(error)))
             continue
         images.append(image)
-        entries.append(Encoded(path, None, content, small, size, None))
+        entries.append(EncodedFile(path, None, content, small, size, None))
     whole = [at for at, entry in enumerate(entries) if entry.error is None]
     for at, row in zip(whole, _features(encoder, images), strict=True):
         told = {"error": row} if isinstance(row, str) else {"features": row}
@@ -113,14 +131,14 @@ def _fineness(encoder: Encoder) -> tuple[int, int]:
     return max(encoder.needs[0], THUMBNAIL), max(encoder.needs[1], THUMBNAIL)
 
 
-def _begin(encoder: str, thumbnails: bool) -> Callable[[list[str]], list[Encoded]]:
+def _begin(encoder: str, thumbnails: bool) -> Callable[[list[str]], list[EncodedFile]]:
     """In a process of its own: the encoder is opened once."""
     opened = open_encoder(encoder)
     return lambda paths: _encode(opened, paths, thumbnails)
 
 
-def _lost(path: str) -> Encoded:
-    return Encoded(path, None, None, None, None, f"{path} could not be encoded: the process died of it")
+def _lost(path: str) -> EncodedFile:
+    return EncodedFile(path, None, None, None, None, f"{path} could not be encoded: the process died of it")
 
 
 def _batched(paths: Iterable[AnyPath], size: int) -> Iterator[list[str]]:

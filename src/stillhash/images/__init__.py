@@ -1,9 +1,9 @@
-"""Folders of images as collections: files in, items with labels and thumbnails out, and queries that are images."""
+"""Index folders of images as collections with labels and thumbnails, and search them by image or text."""
 
 from __future__ import annotations
 
-from stillhash.images.indexing import Indexed, index_folder
-from stillhash.images.label_sources import labels_from
-from stillhash.images.query_encoder import Describer, describer
+from stillhash.images.indexing import IndexReport, index_folder
+from stillhash.images.label_sources import open_labels
+from stillhash.images.query_encoder import CollectionEncoder, open_query_encoder
 
-__all__ = ["Describer", "Indexed", "describer", "index_folder", "labels_from"]
+__all__ = ["CollectionEncoder", "IndexReport", "index_folder", "open_labels", "open_query_encoder"]

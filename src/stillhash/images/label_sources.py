@@ -1,129 +1,121 @@
-"""Labels of image files, from wherever people have them: folders, tables, annotations, notes beside the file."""
+"""Labels of image files: from subfolders, tables, COCO annotations, or text files beside the images."""
 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stillhash.errors import InvalidInput
+from stillhash.io import parse_json
 
-AUTO, FOLDERS, SIDECAR, NONE = "auto", "folders", "sidecar", "none"
-TABLES = ("labels.csv", "labels.json", "labels.jsonl")  # that are looked for in a folder
+LABEL_TABLES = ("labels.csv", "labels.json", "labels.jsonl")  # looked for in a folder
 
-Labels = Callable[[str], list[str]]  # of a file, by its path in the folder, with / between
+LabelSource = Callable[[str], list[str]]  # from a file, by its path in the folder with / between, to its labels
 
 
-def labels_from(folder: Path, told: str = AUTO) -> Labels:
-    """Where the labels of a folder's images are.
+def open_labels(folder: Path, source: str = "auto") -> LabelSource:
+    """Return a function from an image's path in the folder to its labels.
 
     folders : the names of the subfolders a file is in.
     sidecar : a .txt beside the image, with tags between commas or lines: cat.jpg has cat.txt, or cat.jpg.txt.
-    none : nowhere.
+    none : no labels.
     a file : .csv with columns file and labels ('cat|dog'); .json, {file: [labels]} or a list of {"file", "labels"};
-        .jsonl, such an object a line; or COCO's annotations, as .json.
-    auto : labels.csv, labels.json or labels.jsonl in the folder; else a note beside a file, else its subfolders.
+        .jsonl, one such object per line; or COCO annotations, as .json.
+    auto : labels.csv, labels.json or labels.jsonl in the folder; else a sidecar, else the subfolders.
     """
-    if told == NONE:
+    if source == "none":
         return lambda _: []
-    if told == FOLDERS:
-        return _by_folder
-    if told == SIDECAR:
-        return lambda name: _beside(folder, name) or []
-    if told == AUTO:
-        table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
-        if table is None:
-            return lambda name: found if (found := _beside(folder, name)) is not None else _by_folder(name)
-        return _by_table(table)
-    return _by_table(Path(told))
+    if source == "folders":
+        return _folder_labels
+    if source == "sidecar":
+        return lambda name: _sidecar_labels(folder, name) or []
+    if source != "auto":
+        return _table_labels(Path(source))
+    table = next((folder / name for name in LABEL_TABLES if (folder / name).is_file()), None)
+    if table is not None:
+        return _table_labels(table)
+    return lambda name: _folder_labels(name) if (tags := _sidecar_labels(folder, name)) is None else tags
 
 
-def _by_folder(name: str) -> list[str]:
+def _folder_labels(name: str) -> list[str]:
     return list(dict.fromkeys(PurePosixPath(name).parts[:-1]))
 
 
-def _beside(folder: Path, name: str) -> list[str] | None:
-    for note in ((folder / name).with_suffix(".txt"), folder / f"{name}.txt"):
-        if note.is_file():
-            try:
-                text = note.read_text("utf-8-sig")
-            except (OSError, UnicodeDecodeError) as error:
-                raise InvalidInput(f"{note.name} cannot be read: {error}") from None
-            return _words(text.replace("\n", ","), ",")
+def _sidecar_labels(folder: Path, name: str) -> list[str] | None:
+    for sidecar in ((folder / name).with_suffix(".txt"), folder / f"{name}.txt"):
+        if sidecar.is_file():
+            return _split(_read_text(sidecar, sidecar.name).replace("\n", ","), ",")
     return None
 
 
-def _by_table(path: Path) -> Labels:
-    """A whole table is read at once. Files go by their path in the folder or, where a table has none, by their name."""
-    readers = {".csv": _csv, ".json": _json, ".jsonl": _json_lines}
+def _table_labels(path: Path) -> LabelSource:
+    """Read a whole table. Files go by their path in the folder or, where a table has none, by their name."""
+    readers = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json_lines}
     if path.suffix.lower() not in readers:
-        known = f"{AUTO}, {FOLDERS}, {SIDECAR}, {NONE}"
-        raise InvalidInput(f"labels is {str(path)!r}; {known}, or a .csv, .json or .jsonl file is wanted")
+        raise InvalidInput(
+            f"labels: expected auto, folders, sidecar, none, or a .csv, .json or .jsonl file, got {str(path)!r}"
+        )
+    table = readers[path.suffix.lower()](_read_text(path, f"labels: {path}"), path.name)
+    return lambda name: table.get(name, table.get(PurePosixPath(name).name, []))
+
+
+def _read_text(path: Path, where: str) -> str:
     try:
-        text = path.read_text("utf-8-sig")
+        return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"labels is {str(path)!r}, which cannot be read: {error}") from None
-    found = readers[path.suffix.lower()](text, path.name)
-    return lambda name: found.get(name, found.get(PurePosixPath(name).name, []))
+        raise InvalidInput(f"{where}: cannot be read: {error}") from None
 
 
-def _csv(text: str, where: str) -> dict[str, list[str]]:
+def _read_csv(text: str, where: str) -> dict[str, list[str]]:
     rows = csv.DictReader(text.splitlines())
     if not {"file", "labels"} <= set(rows.fieldnames or ()):
-        raise InvalidInput(f"{where} has the columns {', '.join(rows.fieldnames or ())}; file and labels are wanted")
-    return {_clean(row["file"] or ""): _words(row["labels"] or "", "|") for row in rows}
+        raise InvalidInput(f"{where}: columns: expected file and labels, got {', '.join(rows.fieldnames or ())}")
+    return {_clean(row["file"] or ""): _split(row["labels"] or "", "|") for row in rows}
 
 
-def _json_lines(text: str, where: str) -> dict[str, list[str]]:
-    lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
-    return dict(_entry(_parsed(line, f"{where}, line {number}"), f"{where}, line {number}") for number, line in lines)
+def _read_json_lines(text: str, where: str) -> dict[str, list[str]]:
+    lines = ((f"{where}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
+    return dict(_entry(parse_json(line, place), place) for place, line in lines)
 
 
-def _json(text: str, where: str) -> dict[str, list[str]]:
-    told = _parsed(text, where)
-    if isinstance(told, list):
-        return dict(_entry(one, f"{where}, entry {number}") for number, one in enumerate(told))
-    if isinstance(told, dict) and {"images", "annotations", "categories"} <= told.keys():
-        return _coco(told, where)
-    if isinstance(told, dict):
-        return dict(_entry({"file": file, "labels": labels}, where) for file, labels in told.items())
-    raise InvalidInput(f"{where} holds {type(told).__name__}; an object or a list is wanted")
+def _read_json(text: str, where: str) -> dict[str, list[str]]:
+    table = parse_json(text, where)
+    if isinstance(table, list):
+        return dict(_entry(one, f"{where}, entry {number}") for number, one in enumerate(table))
+    if isinstance(table, dict) and {"images", "annotations", "categories"} <= table.keys():
+        return _coco_labels(table, where)
+    if isinstance(table, dict):
+        return dict(_entry({"file": file, "labels": labels}, where) for file, labels in table.items())
+    raise InvalidInput(f"{where}: expected an object or a list, got {type(table).__name__}")
 
 
-def _coco(told: dict[str, Any], where: str) -> dict[str, list[str]]:
-    """The categories of an image's annotations, each once."""
+def _coco_labels(annotations: dict[str, Any], where: str) -> dict[str, list[str]]:
+    """Return the categories of each image's annotations, each once."""
     try:
-        names = {category["id"]: str(category["name"]) for category in told["categories"]}
-        files = {image["id"]: _clean(str(image["file_name"])) for image in told["images"]}
-        found: dict[str, dict[str, None]] = {file: {} for file in files.values()}
-        for annotation in told["annotations"]:
-            found[files[annotation["image_id"]]][names[annotation["category_id"]]] = None
+        names = {category["id"]: str(category["name"]) for category in annotations["categories"]}
+        files = {image["id"]: _clean(str(image["file_name"])) for image in annotations["images"]}
+        labels: dict[str, dict[str, None]] = {file: {} for file in files.values()}
+        for annotation in annotations["annotations"]:
+            labels[files[annotation["image_id"]]][names[annotation["category_id"]]] = None
     except (KeyError, TypeError) as error:
-        raise InvalidInput(f"{where} begins as COCO's annotations do, and then lacks {error}") from None
-    return {file: list(labels) for file, labels in found.items()}
+        raise InvalidInput(f"{where}: expected COCO annotations; they lack {error}") from None
+    return {file: list(categories) for file, categories in labels.items()}
 
 
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{where} is not JSON: {error}") from None
-
-
-def _entry(told: Any, where: str) -> tuple[str, list[str]]:
-    if isinstance(told, dict) and isinstance(told.get("file"), str):
-        labels = told.get("labels", [])
+def _entry(entry: Any, where: str) -> tuple[str, list[str]]:
+    if isinstance(entry, dict) and isinstance(entry.get("file"), str):
+        labels = entry.get("labels", [])
         if isinstance(labels, str):
-            return _clean(told["file"]), _words(labels, "|")
+            return _clean(entry["file"]), _split(labels, "|")
         if isinstance(labels, list) and all(isinstance(label, (str, int)) for label in labels):
-            return _clean(told["file"]), [str(label) for label in labels]
-    raise InvalidInput(f"{where}: a file and a list of its labels are wanted")
+            return _clean(entry["file"]), [str(label) for label in labels]
+    raise InvalidInput(f"{where}: expected a file and a list of its labels")
 
 
-def _words(text: str, between: str) -> list[str]:
-    return list(dict.fromkeys(word.strip() for word in text.split(between) if word.strip()))
+def _split(text: str, separator: str) -> list[str]:
+    return list(dict.fromkeys(label.strip() for label in text.split(separator) if label.strip()))
 
 
 def _clean(file: str) -> str:

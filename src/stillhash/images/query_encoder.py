@@ -1,4 +1,4 @@
-"""Queries that are images or words: described by an encoder, in the space of a collection."""
+"""Encode images and texts to queries of a collection."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ from stillhash.errors import InvalidInput
 from stillhash.numeric.validation import Floats
 
 
-class Describer:
-    """Features (D,) of images and of texts, as a collection takes them: its own encoder's, or over a bridge."""
+class CollectionEncoder:
+    """Encode to features (D,) of a collection, by its own encoder or by one that is aligned to it."""
 
     def __init__(self, collection: Collection, encoder: Encoder) -> None:
         self.collection, self.encoder = collection, encoder
         self.has_text = encoder.has_text
 
     def image(self, data: bytes, name: str = "image") -> Floats:
-        return self._there(encode_bytes(self.encoder, data, name)[None])
+        return self._translate(encode_bytes(self.encoder, data, name)[None])
 
     def text(self, words: str) -> Floats:
-        return self._there(self.encoder.encode_texts([words]))
+        return self._translate(self.encoder.encode_texts([words]))
 
-    def _there(self, features: Floats) -> Floats:
-        (row,) = self.collection.translate(features, self.encoder)
-        found: Floats = row
-        return found
+    def _translate(self, features: Floats) -> Floats:
+        query: Floats = self.collection.translate(features, self.encoder)[0]
+        return query
 
 
-def describer(collection: Collection, encoder: str | None = None) -> Describer:
-    """By the encoder that a collection remembers, or by another that it has a bridge from."""
+def open_query_encoder(collection: Collection, encoder: str | None = None) -> CollectionEncoder:
+    """Open the encoder that a collection remembers, or another one that is aligned to it."""
     name = encoder or (collection.encoder.name if collection.encoder else None)
     if name is None:
-        raise InvalidInput("this collection was made from ready vectors; no encoder is known that images could go to")
+        raise InvalidInput("encoder: expected a name, since this collection was made from vectors and has no encoder")
     opened = open_encoder(name)
-    found = Describer(collection, opened)
-    collection.translate([[0.0] * opened.dim], opened)  # refuses one that is neither its own nor bridged
-    return found
+    collection.translate([[0.0] * opened.dim], opened)  # refuses one that is neither its own nor aligned
+    return CollectionEncoder(collection, opened)

@@ -1,62 +1,105 @@
-"""Arrays: .npy and .npz. Nothing is unpickled, so arrays hold numbers or texts."""
+"""NumPy arrays: .npy and .npz. Nothing is unpickled, so arrays hold numbers or texts."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.io.rows import Row, labels_of, metadata_of, word
+from stillhash.io.rows import Row, integer_or_text, parse_metadata, parse_row_labels
 
-FIELDS = ("ids", "features", "labels", "metadata")
+ARRAY_NAMES = ("ids", "features", "labels", "metadata")
+SIBLING_NAMES = ("ids", "labels")  # arrays in files of their own, beside the features
+BLOCK_ROWS = 2048  # rows read at a time
 
 
-def array_of(path: Path) -> NDArray[Any]:
-    """An array of a .npy file, mapped."""
+class RowBlock(NamedTuple):
+    """Consecutive rows of a file, as stored: not validated yet."""
+
+    features: NDArray[Any]  # (n, D)
+    ids: list[Any] | None
+    labels: NDArray[Any] | list[Any] | None
+    metadata: list[dict[str, Any] | None] | None
+
+
+def open_npy(path: Path) -> NDArray[Any]:
+    """Map the array of a .npy file, of one or two dimensions."""
     try:
-        found = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise InvalidInput(f"{path.name}: it is no .npy array of numbers or texts: {error}") from None
-    if not 1 <= found.ndim <= 2:
-        raise InvalidInput(f"{path.name}: the array has shape {found.shape}; one entry or one line a row is wanted")
-    return found
+        raise InvalidInput(f"{path.name}: expected a .npy array of numbers or texts: {error}") from None
+    if not 1 <= array.ndim <= 2:
+        raise InvalidInput(f"{path.name}: expected an array of 1 or 2 dimensions, got shape {array.shape}")
+    return array
 
 
-def npy(path: Path) -> Iterator[Row]:
-    """Features only."""
-    yield from _arrays(path, {"features": array_of(path)})
+def siblings(path: Path) -> dict[str, Path]:
+    """Return the files shard.ids.npy and shard.labels.npy that are there beside shard.npy."""
+    files = {name: path.with_name(f"{path.stem}.{name}.npy") for name in SIBLING_NAMES}
+    return {name: file for name, file in files.items() if file.is_file()}
 
 
-def npz(path: Path) -> Iterator[Row]:
-    """Arrays ids, features, labels (an indicator matrix, or one text or number a row), metadata (JSON texts)."""
+def count_npy(path: Path) -> int:
+    """Count the rows, once features and siblings have as many."""
+    features = open_npy(path)
+    if features.ndim != 2:
+        raise InvalidInput(f"{path.name}: expected features (n, D), got shape {features.shape}")
+    for name, file in siblings(path).items():
+        if (entries := len(open_npy(file))) != len(features):
+            raise InvalidInput(f"{path.name}: {name}: expected {len(features)} entries, one per row, got {entries}")
+    return len(features)
+
+
+def npy_blocks(path: Path, start: int, stop: int) -> Iterator[RowBlock]:
+    """Yield rows start to stop - 1, with the ids and labels of the siblings."""
+    features = open_npy(path)
+    others = {name: open_npy(file) for name, file in siblings(path).items()}
+    for first in range(start, stop, BLOCK_ROWS):
+        rows = slice(first, min(stop, first + BLOCK_ROWS))
+        ids = others["ids"][rows].tolist() if "ids" in others else None
+        labels = np.asarray(others["labels"][rows]) if "labels" in others else None
+        yield RowBlock(np.asarray(features[rows]), ids, labels, None)
+
+
+def npy_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a .npy file, which holds features only."""
+    yield from _array_rows(path, {"features": open_npy(path)})
+
+
+def npz_rows(path: Path) -> Iterator[Row]:
+    """Yield rows of the arrays ids, features, labels (indicator matrix, or one entry per row), metadata (JSON)."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"{path.name}: it cannot be read as arrays of numbers and texts: {error}") from None
-    yield from _arrays(path, arrays)
+        raise InvalidInput(f"{path.name}: expected arrays of numbers and texts: {error}") from None
+    yield from _array_rows(path, arrays)
 
 
-def _arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> Iterator[Row]:
+def _array_rows(path: Path, arrays: dict[str, NDArray[Any]]) -> Iterator[Row]:
     for name, array in arrays.items():
-        if name not in FIELDS:
-            raise InvalidInput(f"{path.name}: the array {name!r} is not known; {', '.join(FIELDS)} are")
-        if array.ndim not in {"features": (2,), "labels": (1, 2)}.get(name, (1,)):
-            raise InvalidInput(f"{path.name}: the array {name} is {array.ndim}-dimensional; an entry a row is wanted")
+        if name not in ARRAY_NAMES:
+            raise InvalidInput(f"{path.name}: expected the arrays {', '.join(ARRAY_NAMES)}, got {name!r}")
+        dimensions = {"features": (2,), "labels": (1, 2)}.get(name, (1,))
+        if array.ndim not in dimensions:
+            expected = " or ".join(map(str, dimensions))
+            raise InvalidInput(f"{path.name}: {name}: expected {expected} dimensions, got {array.ndim}")
     if "features" not in arrays:
-        raise InvalidInput(f"{path.name}: there is no array features")
+        raise InvalidInput(f"{path.name}: features: expected an array of this name, got {', '.join(arrays) or 'none'}")
     rows = len(arrays["features"])
     for name, array in arrays.items():
         if len(array) != rows:
-            raise InvalidInput(f"{path.name}: the array {name} has {len(array)} entries for {rows} rows of features")
+            raise InvalidInput(f"{path.name}: {name}: expected {rows} entries, one per row, got {len(array)}")
     for r in range(rows):
-        told = {name: array[r] if array.ndim == 2 else array[r].item() for name, array in arrays.items()}
+        record = {name: array[r] if array.ndim == 2 else array[r].item() for name, array in arrays.items()}
         where = f"{path.name}, row {r}"
-        id_ = word(told["ids"]) if isinstance(told.get("ids"), str) else told.get("ids")
-        labels = labels_of(told["labels"], where) if "labels" in told else None
-        yield Row(f"row {r}", (r + 1) / rows, id_, told["features"], labels, metadata_of(told.get("metadata"), where))
+        id_ = record.get("ids")
+        labels = parse_row_labels(record["labels"], where) if "labels" in record else None
+        metadata = parse_metadata(record.get("metadata"), where)
+        id_ = integer_or_text(id_) if isinstance(id_, str) else id_
+        yield Row(f"row {r}", (r + 1) / rows, id_, record["features"], labels, metadata)
