@@ -1,4 +1,4 @@
-"""One real cluster for all tests of the room: a head and three small nodes, on loopback."""
+"""One real cluster for all tests of the package: a head and three small nodes, on loopback."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from stillhash.cluster.local import LocalCluster
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """The nodes; a test that removes one puts another in its place."""
-    before = children()
-    with LocalCluster(3, cpus=4, soon=True) as started:
-        yield started
-    left = {pid for pid in children() - before if "ray" in command(pid)}  # other tests start processes too
+    """Return the nodes; a test that removes one adds another."""
+    before = descendants()
+    with LocalCluster(3, cpus=4, fast_health_check=True) as nodes:
+        yield nodes
+    left = {pid for pid in descendants() - before if "ray" in command_line(pid)}  # other tests start processes too
     assert not left, f"processes of the cluster are left: {left}"
 
 
-def command(pid: int) -> str:
+def command_line(pid: int) -> str:
     try:
         return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
 
 
-def children() -> set[int]:
-    """The processes that this one started, and theirs."""
+def descendants() -> set[int]:
+    """Return the processes that this one started, and theirs."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -41,8 +41,8 @@ def children() -> set[int]:
                 continue
             if fields[0] != "Z":
                 parents[int(folder.name)] = int(fields[1])
-    found, more = set[int](), {os.getpid()}
-    while more:
-        more = {pid for pid, parent in parents.items() if parent in more} - found
-        found |= more
-    return found
+    pids, children = set[int](), {os.getpid()}
+    while children:
+        children = {pid for pid, parent in parents.items() if parent in children} - pids
+        pids |= children
+    return pids

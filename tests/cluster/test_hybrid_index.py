@@ -1,4 +1,4 @@
-"""A collection whose codes are on a cluster answers as one that has them itself; also over HTTP."""
+"""A collection with its codes on a cluster returns the same answers as local without; over HTTP too."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.cluster import LocalCluster, Spreading
-from stillhash.cluster import hybrid_index as room
+from stillhash.cluster import HybridIndexFactory, LocalCluster, hybrid_index
 from stillhash.errors import NotFound
 from tests.server.process import served
 from tests.support.toys import toy
 
+pytestmark = pytest.mark.cluster
 X, Y = toy(1500)
-ASKED = X[1400:]
+QUERIES = X[1400:]
 
 
-def grown(path: Path) -> None:
-    """Two segments, a tail, and some that are gone."""
+def build_collection(path: Path) -> None:
+    """Make a collection of two segments, unsealed rows, and deleted ones."""
     with stillhash.open(path, 48, 32, init=(X[:300], Y[:300])) as collection:
         collection.add(range(600), X[:600], Y[:600], [{"n": n} for n in range(600)])
         collection.seal()
@@ -30,49 +30,49 @@ def grown(path: Path) -> None:
         collection.flush()
 
 
-def test_a_spread_collection_answers_the_same(
+def test_a_collection_on_a_cluster_returns_the_same_answers(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "PIECE", 150)
-    for name in ("one", "many"):
-        grown(tmp_path / name)
-    spreading = Spreading(tmp_path / "pieces", 2)
+    monkeypatch.setattr(hybrid_index, "SEGMENT_ROWS", 150)
+    for name in ("local", "hybrid"):
+        build_collection(tmp_path / name)
+    factory = HybridIndexFactory(tmp_path / "segments", 2)
     with (
-        stillhash.open(tmp_path / "one") as one,
-        stillhash.open(tmp_path / "many", searcher=spreading) as many,
+        stillhash.open(tmp_path / "local") as local,
+        stillhash.open(tmp_path / "hybrid", searcher=factory) as hybrid,
     ):
 
-        def alike() -> None:
+        def assert_same_answers() -> None:
             for where in (None, {"n": {"$gte": 300}}):
-                assert many.search(ASKED, 25, where=where) == one.search(ASKED, 25, where=where)
-            assert many.search(ASKED[:3], 2000, version=0) == one.search(ASKED[:3], 2000, version=0)
-            assert many.range_search(ASKED[:3], 0.5) == one.range_search(ASKED[:3], 0.5)
-            assert many.search(ASKED[0], 5, explain=0) == one.search(ASKED[0], 5, explain=0)
-            assert np.array_equal(many.reconstruct([1, 1250, 1]), one.reconstruct([1, 1250, 1]))
+                assert hybrid.search(QUERIES, 25, where=where) == local.search(QUERIES, 25, where=where)
+            assert hybrid.search(QUERIES[:3], 2000, version=0) == local.search(QUERIES[:3], 2000, version=0)
+            assert hybrid.range_search(QUERIES[:3], 0.5) == local.range_search(QUERIES[:3], 0.5)
+            assert hybrid.search(QUERIES[0], 5, explain=0) == local.search(QUERIES[0], 5, explain=0)
+            assert np.array_equal(hybrid.reconstruct([1, 1250, 1]), local.reconstruct([1, 1250, 1]))
 
-        alike()
-        assert len(spreading.cluster) > 900 and "on 2 shards" in many.stats()["plan"]
-        for collection in (one, many):
-            collection.upsert(range(1290, 1490), X[1290:1490], Y[1290:1490])  # more than a piece
+        assert_same_answers()
+        assert len(factory.cluster) > 900 and "on 2 shards" in hybrid.stats()["plan"]
+        for collection in (local, hybrid):
+            collection.upsert(range(1290, 1490), X[1290:1490], Y[1290:1490])  # more than a segment
             collection.delete([601, 1291])
-        alike()
-        for collection in (one, many):
+        assert_same_answers()
+        for collection in (local, hybrid):
             collection.compact()
-        alike()
-        assert many.search(ASKED[0], 5).missing == 0.0
+        assert_same_answers()
+        assert hybrid.search(QUERIES[0], 5).missing == 0.0
 
 
-def test_the_server_tells_and_changes_where_codes_are(cluster: LocalCluster, tmp_path: Path) -> None:
-    grown(tmp_path / "c")
-    spreading = Spreading(tmp_path / "pieces", 1)
-    with stillhash.open(tmp_path / "c", read_only=True) as plain:
-        wanted = plain.search(ASKED[:5], 10)
-    collection = stillhash.open(tmp_path / "c", searcher=spreading)
-    with served({"c": collection}, crews={"c": spreading}) as server, stillhash.Client(server.url) as client:
-        assert client.search(ASKED[:5], 10) == wanted
+def test_the_server_reports_and_changes_shards(cluster: LocalCluster, tmp_path: Path) -> None:
+    build_collection(tmp_path / "c")
+    factory = HybridIndexFactory(tmp_path / "segments", 1)
+    with stillhash.open(tmp_path / "c", read_only=True) as local:
+        expected = local.search(QUERIES[:5], 10)
+    collection = stillhash.open(tmp_path / "c", searcher=factory)
+    with served({"c": collection}, crews={"c": factory}) as server, stillhash.Client(server.url) as client:
+        assert client.search(QUERIES[:5], 10) == expected
         assert len(client.cluster()["shards"]) == 1
         assert client.add_shard() == 1 and len(client.cluster()["shards"]) == 2
-        assert client.search(ASKED[:5], 10) == wanted
+        assert client.search(QUERIES[:5], 10) == expected
     with (
         served({"c": stillhash.open(tmp_path / "c")}) as server,
         stillhash.Client(server.url) as client,

@@ -67,7 +67,7 @@ def run(
     truth = answers_of_one(codes, step, asked)
     with (
         tempfile.TemporaryDirectory(prefix=".stillhash-bench-", dir=folder or Path.cwd()) as made,
-        LocalCluster(nodes, soon=quick) as local,
+        LocalCluster(nodes, fast_health_check=quick) as local,
     ):
         rates = []
         for count in sorted({1, 2, shards} - {shards} if shards > 1 else set()):
@@ -195,12 +195,12 @@ def timed(index: ClusterIndex, asked: Floats, clients: int, repeats: int) -> dic
             waits.append(time.perf_counter() - began)
 
     index.search(asked[0], K)
-    index.trips.clear()
+    index.timings.clear()
     began = time.perf_counter()
     in_threads(search, clients)
     seconds = time.perf_counter() - began
-    over = 1e3 * np.array([trip.seconds - trip.slowest for trip in index.trips])
-    count = sum(trip.queries for trip in index.trips)
+    over = 1e3 * np.array([trip.seconds - trip.slowest for trip in index.timings])
+    count = sum(trip.queries for trip in index.timings)
     ms = 1e3 * np.array(waits)
     return {
         "clients": clients,

@@ -101,7 +101,7 @@ def serve(
 
 def _crews(named: dict[str, Path], address: str, shards: int, replicas: int, partial: bool) -> dict[str, Any]:
     """What spreads the codes of each collection over a cluster; pieces of it lie beside the collection's folder."""
-    spreading = optional_module("cluster", "cluster").Spreading
+    spreading = optional_module("cluster", "cluster").HybridIndexFactory
     return {
         name: spreading(path.resolve().with_name(f"{name}.shards"), shards, replicas, address, partial=partial)
         for name, path in named.items()

@@ -1,182 +1,154 @@
-"""Queries that arrive while others are under way wait for each other and go together.
+"""Leader-follower batching: an idle caller sends all queued queries, and the others wait for it.
 
-A call to all shards costs about as much for sixty queries as for one.
-
-There is no thread for this. Whoever finds nobody at work takes all that wait, its own query among them, brings back the
-answers, and leaves the next turn to one of those who came meanwhile.
+A call to all shards costs about as much for sixty queries as for one. No thread of its own is needed: a caller that
+finds nobody sending leads, and passes the lead on to one of those that came meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.cluster.shard import Asked
+from stillhash.cluster.shard import SearchRequest
 from stillhash.numeric.validation import Floats
 from stillhash.search.base import Hits
 from stillhash.search.blocks import Bitmap
+from stillhash.search.merge import merge_all, merge_top, resize
 
-MOST = 1024  # queries that go together
+MAX_BATCH_QUERIES = 1024
 
 
-class Query:
-    """What one caller asks: rows of weights, and the k best of each, or all from the floors up."""
+class PendingQuery:
+    """The queries of one caller: the k best hits of each or, with thresholds, all hits from there up."""
 
     def __init__(
-        self, weights: Floats, k: int, floors: NDArray[np.float64] | None, allowed: Bitmap | None, seconds: float
+        self, weights: Floats, k: int, thresholds: NDArray[np.float64] | None, allowed: Bitmap | None, seconds: float
     ) -> None:
-        self.weights, self.k, self.floors, self.allowed = weights, k, floors, allowed
+        self.weights, self.k, self.thresholds, self.allowed = weights, k, thresholds, allowed
         self.until = time.monotonic() + seconds
-        self.found: list[Hits] = []  # one Hits of all rows; with floors, one of each
-        self.missing = 0.0  # share of the rows that were not asked
-        self.error: BaseException | None = None
-        self.done = self.leads = False
-        self.turn = threading.Semaphore(0)
+        self.hits: list[Hits] = []  # one Hits of all queries; with thresholds, one of each
+        self.missing = 0.0  # share of the rows that were not searched
+        self.error: Exception | None = None
+        self.leads = self.done = False
+        self.wake = threading.Semaphore(0)
 
 
-class Batches:
-    """`answer` is given queries that go together, marks those that are done, and is called by `lanes` at a time."""
+class BatchQueue:
+    """Queries that wait to be sent, and at most so many callers that send batches of them."""
 
-    def __init__(self, answer: Callable[[list[Query]], None], lanes: int) -> None:
-        self._answer = answer
-        self._idle = lanes
-        self._waiting: list[Query] = []
+    def __init__(self, leaders: int) -> None:
+        self._idle_leaders = leaders
+        self._waiting: list[PendingQuery] = []
         self._lock = threading.Lock()
 
-    def ask(self, query: Query) -> Query:
-        """Returns once the query is done."""
+    @contextmanager
+    def entered(self, query: PendingQuery) -> Iterator[None]:
+        """Queue a query until its caller leaves; an interrupted caller passes the lead on too."""
         with self._lock:
             self._waiting.append(query)
-            query.leads = self._idle > 0
-            self._idle -= query.leads
+            query.leads = self._idle_leaders > 0
+            self._idle_leaders -= query.leads
         try:
-            while not query.done:
-                if not query.leads:
-                    query.turn.acquire()
-                if query.leads:
-                    self._lead(query)
-        finally:  # also when interrupted: nobody may wait for a leader who has gone
+            yield
+        finally:
             with self._lock:
                 if query in self._waiting:
                     self._waiting.remove(query)
-                heir = self._pass_on(query) if query.leads else None
-            if heir is not None:
-                heir.turn.release()
-        if query.error is not None:
-            raise query.error
-        return query
+                next_leader = self._pass_lead(query)
+            if next_leader is not None:
+                next_leader.wake.release()
 
-    def _lead(self, query: Query) -> None:
-        with self._lock:
-            batch = self._taken()
+    @contextmanager
+    def turn(self, query: PendingQuery) -> Iterator[list[PendingQuery]]:
+        """Wait until the query is done, or until its caller leads: then yield the batch that it has to send.
+
+        The caller marks queries as done. One that is not done is sent again with a later batch.
+        """
+        batch: list[PendingQuery] = []
+        if not query.leads:
+            query.wake.acquire()
         try:
-            if batch:
-                self._answer(batch)
-        except Exception as error:  # each of them is told
-            for one in batch:
-                one.error, one.done = error, True
+            if query.leads:
+                with self._lock:
+                    batch = self._take_batch()
+            yield batch
+        except Exception as error:  # every caller of the batch gets it
+            for each in batch:
+                each.error, each.done = error, True
         finally:
             with self._lock:
-                self._waiting[:0] = [one for one in batch if not one.done]
-                heir = self._pass_on(query)
-            for one in batch:
-                if one.done and one is not query:
-                    one.turn.release()
-            if heir is not None and heir is not query:
-                heir.turn.release()
+                self._waiting[:0] = [each for each in batch if not each.done]
+                next_leader = self._pass_lead(query)
+            for each in batch:
+                if each.done and each is not query:
+                    each.wake.release()
+            if next_leader is not None and next_leader is not query:
+                next_leader.wake.release()
 
-    def _taken(self) -> list[Query]:
+    def _take_batch(self) -> list[PendingQuery]:
         rows = count = 0
-        for one in self._waiting:
-            rows += len(one.weights)
-            if count and rows > MOST:
+        for query in self._waiting:
+            rows += len(query.weights)
+            if count and rows > MAX_BATCH_QUERIES:
                 break
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    def _pass_on(self, query: Query) -> Query | None:
+    def _pass_lead(self, query: PendingQuery) -> PendingQuery | None:
+        """Let another waiting query lead, if this one does."""
+        if not query.leads:
+            return None
         query.leads = False
-        heir = next((one for one in self._waiting if not one.leads), None)
-        if heir is None:
-            self._idle += 1
+        next_leader = next((each for each in self._waiting if not each.leads), None)
+        if next_leader is None:
+            self._idle_leaders += 1
         else:
-            heir.leads = True
-        return heir
+            next_leader.leads = True
+        return next_leader
 
 
-# ---- many queries as few questions, and back ----
+class QueryGroup(NamedTuple):
+    """Queries that a shard answers as one request: of one kind, with the same allowed ids and similar k."""
+
+    queries: list[PendingQuery]
+    request: SearchRequest
+
+    def deliver(self, replies: Sequence[list[Hits]]) -> None:
+        """Merge the hits of all shards, and give each query its own."""
+        weights, k, thresholds, _ = self.request
+        start = 0
+        if thresholds is not None:
+            merged = [merge_all([reply[q] for reply in replies]) for q in range(len(weights))]
+        else:
+            scores, ids = merge_top([reply[0] for reply in replies], k, len(weights))
+        for query in self.queries:
+            own = slice(start, start + len(query.weights))
+            start = own.stop
+            query.hits = [resize((scores[own], ids[own]), query.k)] if thresholds is None else merged[own]
 
 
-class Group:
-    """Queries that a shard answers in one go: the same kind, the same allowed ids, about as many hits."""
-
-    def __init__(self, queries: list[Query], k: int, place: int | None) -> None:
-        self.queries = queries
-        floors = [query.floors for query in queries if query.floors is not None]
-        self.asked = Asked(
-            np.concatenate([query.weights for query in queries]), k, np.concatenate(floors) if floors else None, place
-        )
-
-
-def grouped(batch: Sequence[Query], rows: int) -> tuple[list[Group], list[Bitmap]]:
-    """The batch in groups, for an index of so many rows, and the bitmaps that they name by place."""
-    together: dict[tuple[int, int], list[Query]] = {}
+def group_queries(batch: Sequence[PendingQuery], rows: int) -> tuple[list[QueryGroup], list[Bitmap]]:
+    """Group a batch for an index of so many rows; the groups, and the bitmaps that their requests refer to."""
+    by_kind: dict[tuple[int, int], list[PendingQuery]] = {}
     bitmaps: dict[int, Bitmap] = {}
     for query in batch:
         if query.allowed is not None:
             bitmaps[id(query.allowed)] = query.allowed
-        size = -1 if query.floors is not None else min(query.k, rows).bit_length()
-        together.setdefault((size, id(query.allowed)), []).append(query)
-    places = {name: place for place, name in enumerate(bitmaps)}
+        size = -1 if query.thresholds is not None else min(query.k, rows).bit_length()
+        by_kind.setdefault((size, id(query.allowed)), []).append(query)
+    places = {bitmap: place for place, bitmap in enumerate(bitmaps)}
     groups = []
-    for (size, name), queries in together.items():
+    for (size, bitmap), queries in by_kind.items():
+        weights = np.concatenate([query.weights for query in queries])
         k = max(min(query.k, rows) for query in queries) if size > 0 else 0
-        groups.append(Group(queries, k, places.get(name)))
+        thresholds = [query.thresholds for query in queries if query.thresholds is not None]
+        joined = np.concatenate(thresholds) if thresholds else None
+        groups.append(QueryGroup(queries, SearchRequest(weights, k, joined, places.get(bitmap))))
     return groups, list(bitmaps.values())
-
-
-def hand_out(group: Group, parts: Sequence[tuple[NDArray[Any], ...]]) -> None:
-    """Gives each query of the group its hits, given those of each shard: higher score, then smaller id."""
-    if group.asked.floors is not None:
-        hits = _all_of(parts, len(group.asked.weights))
-        for query in group.queries:
-            query.found, hits = hits[: len(query.weights)], hits[len(query.weights) :]
-        return
-    scores = np.concatenate([np.empty((len(group.asked.weights), 0), np.float32), *(part[0] for part in parts)], axis=1)
-    ids = np.concatenate([np.empty((len(scores), 0), np.int64), *(part[1] for part in parts)], axis=1)
-    if len(parts) > 1:
-        order = np.lexsort((ids, -scores), axis=1)[:, : group.asked.k]
-        scores, ids = np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
-    start = 0
-    for query in group.queries:
-        mine = slice(start, start + len(query.weights))
-        query.found = [Hits(_wide(scores[mine], query.k, -np.inf), _wide(ids[mine], query.k, -1))]
-        start = mine.stop
-
-
-def _all_of(parts: Sequence[tuple[NDArray[Any], ...]], queries: int) -> list[Hits]:
-    shards = []
-    for counts, scores, ids in parts:
-        cuts = np.cumsum(counts)[:-1]
-        shards.append((np.split(scores, cuts), np.split(ids, cuts)))
-    hits = []
-    for q in range(queries):
-        scores = np.concatenate([np.empty(0, np.float32), *(s[q] for s, _ in shards)])
-        ids = np.concatenate([np.empty(0, np.int64), *(i[q] for _, i in shards)])
-        order = np.lexsort((ids, -scores))
-        hits.append(Hits(scores[order], ids[order]))
-    return hits
-
-
-def _wide(array: NDArray[Any], k: int, missing: float) -> NDArray[Any]:
-    """Exactly k columns, in an array of its own."""
-    wide = np.full((len(array), k), missing, array.dtype)
-    count = min(k, array.shape[1])
-    wide[:, :count] = array[:, :count]
-    return wide

@@ -1,4 +1,4 @@
-"""Being part of a Ray cluster: this process joins one, or starts one on this machine, and leaves it again."""
+"""Connect this process to a Ray cluster, or to a new one on this machine, and disconnect it again."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 import ray
 
-from stillhash.cluster.local import quietly
+from stillhash.cluster.local import quiet_ray
 
 
 def connect(address: str | None) -> bool:
-    """Connects this process, unless it is; whether it was not."""
+    """Connect this process, unless it is connected; whether it was not."""
     if ray.is_initialized():
         return False
-    with quietly():
-        here: dict[str, Any] = {"include_dashboard": False} if address is None else {}
+    with quiet_ray():
+        local: dict[str, Any] = {"include_dashboard": False} if address is None else {}
         ray.init(
-            address=address or "local", log_to_driver=False, logging_level=logging.ERROR, namespace="stillhash", **here
+            address=address or "local", log_to_driver=False, logging_level=logging.ERROR, namespace="stillhash", **local
         )
     return True
 
 
 @contextmanager
 def connected(address: str | None = None) -> Iterator[None]:
-    """Part of the cluster at this address, or of one on this machine, for as long as this lasts."""
-    joined = connect(address)
+    """Stay connected to the cluster at this address, or to one on this machine, inside the `with` block."""
+    opened = connect(address)
     try:
         yield
     finally:
-        if joined:
+        if opened:
             ray.shutdown()

@@ -1,83 +1,193 @@
-"""The ledger: which ids there are and which piece holds them, without a single code.
-
-It is a Scan whose tiles are only a shape, so that ids are given out, refused and removed by the very same rules.
-"""
+"""Map ids to segments and segments to shards, without holding a single code."""
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillhash.cluster.shard import Held
-from stillhash.cluster.storage import Piece
+from stillhash.cluster.shard import ShardChange, ShardSegment, ShardSpec
+from stillhash.cluster.storage import SegmentRef
 from stillhash.numeric.codes import TILE
 from stillhash.numeric.kernels import Block
-from stillhash.search.blocks import Ids, ids_of, is_set, rows_of, without
-from stillhash.search.scan import Scan
+from stillhash.search.blocks import Ids, assign_ids, ids_of, is_set, live_rows, rows_of, without
+
+VERSION_NUMBERS = itertools.count(1)  # of all shards of this process; none is used twice
+NO_IDS: Ids = np.empty(0, np.int64)
 
 
-class Entry(NamedTuple):
-    piece: Piece
-    block: Block
+class ShardState(NamedTuple):
+    """A shard at one version."""
+
     shard: int
-    ours: bool  # written here, so it is ours to drop
-    removed: int = 0
+    version: int
+    rows: int
 
-    def gone(self) -> Ids:
+
+class PlacedSegment(NamedTuple):
+    """A segment, the ids of its rows, and the shard that holds it."""
+
+    ref: SegmentRef
+    block: Block  # ids and deleted rows; its tiles are only a shape
+    shard: int
+    owned: bool  # written by the index itself, which deletes it
+    deleted: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.ref.rows - self.deleted
+
+    def deleted_ids(self) -> Ids:
         if self.block.live is None:
-            return np.empty(0, np.int64)
+            return NO_IDS
         rows = np.arange(self.block.rows)
         return ids_of(self.block, rows[~is_set(self.block.live, rows)])
 
 
-class Ledger(Scan):
+class IdMap:
+    """The ids of an index, the segments that hold them, and the version of each shard.
+
+    Callers that change it hold `write_lock`. Searches see the states as they were at the last `publish`.
+    """
+
     def __init__(self, bits: int) -> None:
-        super().__init__(bits, threads=1)
-        self.entries: tuple[Entry, ...] = ()  # in order of arrival: an id may have been in an earlier one
+        self.bits = bits
+        self.write_lock = threading.RLock()
+        self.segments: tuple[PlacedSegment, ...] = ()  # by arrival: an id may have been deleted from an earlier one
+        self.published: tuple[ShardState, ...] = ()
+        self._versions: dict[int, int] = {}  # by shard
+        self._next_id = 0
+        self._lock = threading.RLock()  # segments and versions change together
+
+    # ---- reading ----
+
+    def __len__(self) -> int:
+        return sum(state.rows for state in self.published)
+
+    def ids(self) -> Ids:
+        """Return all ids, ascending."""
+        return np.sort(np.concatenate([NO_IDS, *(ids_of(s.block, live_rows(s.block)) for s in self.segments)]))
+
+    def locate(self, ids: Ids) -> dict[ShardState, Ids]:
+        """Return those of the ids that exist, by the shard that holds them; `rows` counts just these."""
+        with self._lock:
+            parts: dict[int, list[Ids]] = {}
+            for segment in self.segments:
+                rows = rows_of(segment.block, ids)
+                if len(rows):
+                    parts.setdefault(segment.shard, []).append(ids_of(segment.block, rows))
+            located = {shard: np.concatenate(arrays) for shard, arrays in parts.items()}
+            return {ShardState(shard, self._versions[shard], len(held)): held for shard, held in located.items()}
+
+    def version(self, shard: int) -> int | None:
+        """Return the current version of a shard."""
+        return self._versions.get(shard)
+
+    def spec(self, shard: int) -> ShardSpec:
+        """Return everything that a shard should hold now."""
+        with self._lock:
+            held = [ShardSegment(s.ref, s.deleted_ids()) for s in self.segments if s.shard == shard]
+            return ShardSpec(self._versions[shard], self.bits, held)
+
+    # ---- writing ----
 
     def new_ids(self, ids: Any, count: int) -> Ids:
-        """The ids of new rows, in their order; refused if one is there already."""
-        first, names = self._reserve_ids(ids, count)
+        """Reserve the ids of new rows, or the next free numbers; Conflict if one exists already."""
+        with self._lock:
+            blocks = [segment.block for segment in self.segments]
+            first, names, self._next_id = assign_ids(blocks, self._next_id, ids, count)
         return np.arange(first, first + count) if names is None else names
 
-    def hold(self, piece: Piece, numbers: Ids, shard: int, ours: bool) -> None:
-        """This piece, with these rising ids."""
-        consecutive = int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1
-        shape = np.broadcast_to(np.uint8(0), (-(-piece.rows // TILE), 1, 1))
-        block = Block(shape, piece.rows, int(numbers[0]), None if consecutive else np.array(numbers), None)
-        self._show([*self.entries, Entry(piece, block, shard, ours)])
+    def place(self, segments: Iterable[tuple[SegmentRef, Ids]], *, owned: bool) -> dict[int, ShardChange]:
+        """Assign each segment to the smallest shard, and reserve the ids of those not owned; the changes by shard."""
+        added: dict[int, list[SegmentRef]] = {}
+        with self._lock:
+            sizes = self._sizes()
+            for ref, ids in segments:
+                if not owned:
+                    self.new_ids(ids, len(ids))
+                shard = min(sizes, key=lambda s: (sizes[s], s))
+                self.segments = (*self.segments, PlacedSegment(ref, _id_block(ids), shard, owned))
+                sizes[shard] += ref.rows
+                added.setdefault(shard, []).append(ref)
+            bases = self._advance(added)
+            return {shard: ShardChange(self._versions[shard], bases[shard], added[shard], NO_IDS) for shard in added}
 
-    def where(self, ids: Ids) -> dict[int, Ids]:
-        """Those of the ids that are there, by shard."""
-        found: dict[int, list[Ids]] = {}
-        for entry in self.entries:
-            rows = rows_of(entry.block, ids)
-            if len(rows):
-                found.setdefault(entry.shard, []).append(ids_of(entry.block, rows))
-        return {shard: np.concatenate(parts) for shard, parts in found.items()}
+    def remove(self, ids: Ids) -> dict[int, ShardChange]:
+        """Delete ids; the changes by shard."""
+        located = {state.shard: held for state, held in self.locate(ids).items()}
+        with self._lock:
+            removals = [(segment, *without(segment.block, ids)) for segment in self.segments]
+            self.segments = tuple(s._replace(block=block, deleted=s.deleted + n) for s, block, n in removals)
+            bases = self._advance(located)
+            return {s: ShardChange(self._versions[s], bases[s], [], held) for s, held in located.items()}
 
-    def strike(self, ids: Ids) -> None:
-        entries = []
-        for entry in self.entries:
-            block, count = without(entry.block, ids)
-            self._removed += count
-            entries.append(entry._replace(block=block, removed=entry.removed + count))
-        self._show(entries)
+    def undo(self, segments: tuple[PlacedSegment, ...], changes: dict[int, ShardChange]) -> None:
+        """Restore earlier segments and the versions before these changes. Reserved ids stay reserved."""
+        with self._lock:
+            self.segments = segments
+            self._versions.update({shard: change.base for shard, change in changes.items()})
 
-    def restore(self, entries: tuple[Entry, ...]) -> None:
-        self._show(list(entries))
+    def clear(self) -> tuple[PlacedSegment, ...]:
+        """Forget all rows, so that ids begin at 0 again; the segments that were held."""
+        with self._lock:
+            segments, self.segments, self._next_id = self.segments, (), 0
+            self._advance(self._versions)
+        self.publish()
+        return segments
 
-    def give(self, piece: Piece, shard: int) -> None:
-        """From now on this shard holds the piece."""
-        self._show([entry._replace(shard=shard) if entry.piece == piece else entry for entry in self.entries])
+    def move_segment(self) -> tuple[int, int] | None:
+        """Move one segment from the largest shard to the smallest, if that brings them closer; these two shards."""
+        with self._lock:
+            sizes = self._sizes()
+            small, large = min(sizes, key=lambda s: sizes[s]), max(sizes, key=lambda s: sizes[s])
+            gap = sizes[large] - sizes[small]
+            movable = [s for s in self.segments if s.shard == large and 0 < s.rows < gap]
+            if not movable:
+                return None
+            best = min(movable, key=lambda s: abs(gap - 2 * s.rows))
+            self.segments = tuple(s._replace(shard=small) if s is best else s for s in self.segments)
+            self._advance([small, large])
+            return small, large
 
-    def held(self, shard: int) -> list[Held]:
-        return [Held(entry.piece, entry.gone()) for entry in self.entries if entry.shard == shard]
+    def add_shards(self, count: int) -> list[int]:
+        """Number new, empty shards."""
+        with self._lock:
+            first = max(self._versions, default=-1) + 1
+            shards = list(range(first, first + count))
+            self._advance(shards)
+            return shards
 
-    def rows(self, shard: int) -> int:
-        return sum(entry.piece.rows - entry.removed for entry in self.entries if entry.shard == shard)
+    def drop_shards(self, shards: Iterable[int]) -> None:
+        """Forget shards that could not be started."""
+        with self._lock:
+            for shard in shards:
+                self._versions.pop(shard)
 
-    def _show(self, entries: list[Entry]) -> None:
-        self.entries = tuple(entries)
-        self._publish(tuple(entry.block for entry in entries))
+    def publish(self) -> None:
+        """Let searches see the current state of the shards."""
+        with self._lock:
+            sizes = self._sizes()
+            self.published = tuple(ShardState(s, version, sizes[s]) for s, version in self._versions.items())
+
+    def _sizes(self) -> dict[int, int]:
+        sizes = dict.fromkeys(self._versions, 0)
+        for segment in self.segments:
+            sizes[segment.shard] += segment.rows
+        return sizes
+
+    def _advance(self, shards: Iterable[int]) -> dict[int, int]:
+        """Give shards a new version; their old ones."""
+        bases = {shard: self._versions.get(shard, -1) for shard in shards}
+        self._versions.update(dict.fromkeys(bases, next(VERSION_NUMBERS)))
+        return bases
+
+
+def _id_block(ids: Ids) -> Block:
+    """Return a block of ascending ids; its tiles are only a shape."""
+    consecutive = int(ids[-1]) - int(ids[0]) == len(ids) - 1
+    shape = np.broadcast_to(np.uint8(0), (-(-len(ids) // TILE), 1, 1))
+    return Block(shape, len(ids), int(ids[0]), None if consecutive else np.array(ids), None)

@@ -1,7 +1,7 @@
-"""A shard: the codes of some segments in an index of its own, in a process that Ray starts, watches and starts again.
+"""A shard: an index over the codes of some segments, in a process that Ray starts, monitors and restarts.
 
-A shard decides nothing. Whoever leads it numbers each state that it shall be in; a question names the state it is
-about, and is answered from that one or not at all. A shard that was started again knows no state, says so, and is told.
+Shards are passive; the coordinator assigns versions. A request names the version it is about, and is answered from
+that version or not at all. A restarted shard has no version: it replies None, and is then told what to load.
 """
 
 from __future__ import annotations
@@ -9,46 +9,63 @@ from __future__ import annotations
 import copy
 import os
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from stillhash.cluster.storage import CACHE, Cache, Piece
+from stillhash.cluster.storage import CACHE_BYTES, SegmentCache, SegmentRef
 from stillhash.collection.storage.segments import Segment
 from stillhash.numeric.validation import Codes, Floats
-from stillhash.search import Index
-from stillhash.search.blocks import Ids
+from stillhash.search import Hits, Index
+from stillhash.search.blocks import Bitmap, Ids
 
-KEPT, AGE = 8, 5.0  # former states that questions under way may name: how many, and for how many seconds
-
-
-class Held(NamedTuple):
-    """A piece and the ids of it that are gone."""
-
-    piece: Piece
-    gone: Ids
+OLD_VERSIONS, OLD_VERSION_SECONDS = 8, 5.0  # that requests under way may still name
 
 
-class Asked(NamedTuple):
-    """Queries of one kind: the k best of each, or, with floors, all from there up. `allowed` is a place in bitmaps."""
+class ShardSegment(NamedTuple):
+    """A segment, and the ids that were deleted from it."""
+
+    ref: SegmentRef
+    deleted: Ids
+
+
+class ShardSpec(NamedTuple):
+    """Everything that a shard should hold."""
+
+    version: int
+    bits: int
+    segments: list[ShardSegment]
+
+
+class ShardChange(NamedTuple):
+    """A version of a shard as a change of the version before it."""
+
+    version: int
+    base: int
+    new_segments: list[SegmentRef]
+    deleted: Ids
+
+
+class SearchRequest(NamedTuple):
+    """Queries of one kind: the k best hits of each or, with thresholds, all hits from there up."""
 
     weights: Floats  # (m, bits)
     k: int
-    floors: NDArray[np.float64] | None
-    allowed: int | None
+    thresholds: NDArray[np.float64] | None
+    bitmap: int | None  # which of the bitmaps says what is allowed
 
 
-class Answer(NamedTuple):
-    """Hits (m, k) of each Asked; with floors, of all its queries in a row, after how many each has."""
+class ShardReply(NamedTuple):
+    """Hits for each request: one Hits (m, k) or, with thresholds, one for each query."""
 
-    parts: list[tuple[NDArray[Any], ...]]
+    hits: list[list[Hits]]
     seconds: float
 
 
-class About(NamedTuple):
-    """What a shard says about itself."""
+class ShardStatus(NamedTuple):
+    """Where a shard runs and what it holds."""
 
     node: str
     pid: int
@@ -57,106 +74,106 @@ class About(NamedTuple):
     segments: int
     nbytes: int
     plan: str
-    merging: bool  # rows are on their way into tables
+    merging: bool  # rows are being merged into tables
 
 
 class Shard:
-    """The codes of some pieces. `threads` is the most that one search uses."""
+    """The actor class. `threads` limits the threads of one search."""
 
-    def __init__(self, cache: str | None = None, most: int = CACHE, threads: int | None = None) -> None:
-        self.cache, self.threads = Cache(cache, most), threads
+    def __init__(self, cache: str | None = None, cache_bytes: int = CACHE_BYTES, threads: int | None = None) -> None:
+        self.cache, self.threads = SegmentCache(cache, cache_bytes), threads
         self.version = -1
-        self._pieces: dict[Piece, Segment] = {}
-        self._states: dict[int, Index] = {}
-        self._former: list[tuple[float, int]] = []  # since when, which version
+        self._segments: dict[SegmentRef, Segment] = {}
+        self._indexes: dict[int, Index] = {}  # by version
+        self._old_versions: list[tuple[float, int]] = []  # since when, which version
 
-    # ---- becoming ----
+    # ---- writing ----
 
-    def load(self, version: int, bits: int, held: list[Held]) -> About:
-        """Be in this state: these pieces, in order, each without what is gone of it."""
+    def load(self, version: int, bits: int, segments: list[ShardSegment]) -> ShardStatus:
+        """Load exactly these segments, in order, each without its deleted ids."""
         if version != self.version:
             index = Index(bits, threads=self.threads)
-            pieces = {}
-            for piece, gone in held:
-                pieces[piece] = self._mapped(piece, bits)
-                _attach(index, pieces[piece])
-                if len(gone):
-                    index.remove(gone)
-            self._pieces = pieces
+            opened = {}
+            for ref, deleted in segments:
+                opened[ref] = self._open(ref, bits)
+                _attach(index, opened[ref])
+                if len(deleted):
+                    index.remove(deleted)
+            self._segments = opened
             self._enter(version, index)
-        return self.about()
+        return self.status()
 
-    def change(self, version: int, base: int, more: list[Piece], gone: Ids) -> About | None:
-        """Be in this state: the state `base`, with more pieces, without the ids that are gone."""
+    def change(self, version: int, base: int, new_segments: list[SegmentRef], deleted: Ids) -> ShardStatus | None:
+        """Add segments to the version `base` and delete ids from it; None if that is not the current version."""
         if version == self.version:
-            return self.about()
+            return self.status()
         if base != self.version:
             return None
-        index = self._states[base]
-        fresh = {piece: self._mapped(piece, index.bits) for piece in more}  # what fails, fails before anything changed
-        self._states[base] = copy.copy(
-            index
-        )  # blocks are never changed, only replaced: the old ones stay with the copy
-        for segment in fresh.values():
+        index = self._indexes[base]
+        opened = {ref: self._open(ref, index.bits) for ref in new_segments}  # may fail, so before anything changes
+        # Blocks are never changed, only replaced: the copy keeps the old ones.
+        self._indexes[base] = copy.copy(index)
+        for segment in opened.values():
             _attach(index, segment)
-        if len(gone):
-            index.remove(gone)
-        self._pieces.update(fresh)
+        if len(deleted):
+            index.remove(deleted)
+        self._segments.update(opened)
         self._enter(version, index)
-        return self.about()
+        return self.status()
 
-    # ---- answering ----
+    # ---- reading ----
 
-    def search(self, version: int, asked: list[Asked], *bitmaps: NDArray[np.uint8]) -> Answer | None:
+    def search(self, version: int, requests: list[SearchRequest], *bitmaps: Bitmap) -> ShardReply | None:
+        """Answer requests from this version; None if the shard does not have it."""
         began = time.perf_counter()
-        self._forget()
-        index = self._states.get(version)
+        self._drop_old_versions()
+        index = self._indexes.get(version)
         if index is None:
             return None
-        parts = [_answered(index, one, bitmaps) for one in asked]
-        return Answer(parts, time.perf_counter() - began)
+        hits = [_search(index, request, bitmaps) for request in requests]
+        return ShardReply(hits, time.perf_counter() - began)
 
     def codes(self, version: int, ids: Ids) -> Codes | None:
-        index = self._states.get(version)
+        """Return the codes of these ids in this version; None if the shard does not have it."""
+        index = self._indexes.get(version)
         return None if index is None else index.codes(ids)
 
-    def about(self) -> About:
-        self._forget()
-        index = self._states.get(self.version)
+    def status(self) -> ShardStatus:
+        """Report where the shard runs and what it holds."""
+        self._drop_old_versions()
+        index = self._indexes.get(self.version)
         node = str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
         if index is None:
-            return About(node, os.getpid(), self.version, 0, 0, 0, "scan", False)
-        index.merge_if_due()  # rows that came while tables were being built wait for the next that ask
-        said = len(index), len(self._pieces), index.nbytes, index.plan, index.merging
-        return About(node, os.getpid(), self.version, *said)
+            return ShardStatus(node, os.getpid(), self.version, 0, 0, 0, "scan", False)
+        index.merge_if_due()  # rows that came while tables were being built
+        holds = len(index), len(self._segments), index.nbytes, index.plan, index.merging
+        return ShardStatus(node, os.getpid(), self.version, *holds)
 
-    # ---- inside ----
+    # ---- versions ----
 
-    def _mapped(self, piece: Piece, bits: int) -> Segment:
-        known = self._pieces.get(piece)
-        return self.cache.mapped(piece, bits) if known is None or known.bits != bits else known
+    def _open(self, ref: SegmentRef, bits: int) -> Segment:
+        segment = self._segments.get(ref)
+        return self.cache.open(ref, bits) if segment is None or segment.bits != bits else segment
 
     def _enter(self, version: int, index: Index) -> None:
-        if self.version in self._states:
-            self._former.append((time.monotonic(), self.version))
-        self._states[version] = index
+        if self.version in self._indexes:
+            self._old_versions.append((time.monotonic(), self.version))
+        self._indexes[version] = index
         self.version = version
-        self._forget()
+        self._drop_old_versions()
 
-    def _forget(self) -> None:
-        while self._former and (len(self._former) > KEPT or time.monotonic() - self._former[0][0] > AGE):
-            self._states.pop(self._former.pop(0)[1], None)
+    def _drop_old_versions(self) -> None:
+        oldest = time.monotonic() - OLD_VERSION_SECONDS
+        while self._old_versions and (len(self._old_versions) > OLD_VERSIONS or self._old_versions[0][0] < oldest):
+            self._indexes.pop(self._old_versions.pop(0)[1], None)
 
 
 def _attach(index: Index, segment: Segment) -> None:
     index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
 
 
-def _answered(index: Index, asked: Asked, bitmaps: tuple[NDArray[np.uint8], ...]) -> tuple[NDArray[Any], ...]:
-    allowed = None if asked.allowed is None else bitmaps[asked.allowed]
-    if asked.floors is None:
-        return tuple(index.search(asked.weights, max(1, min(asked.k, len(index))), allowed=allowed))
-    hits = index.range_search(asked.weights, asked.floors, allowed=allowed)
-    counts = np.array([len(found.ids) for found in hits], np.int64)
-    scores = np.concatenate([np.empty(0, np.float32), *(found.scores for found in hits)])
-    return counts, scores, np.concatenate([np.empty(0, np.int64), *(found.ids for found in hits)])
+def _search(index: Index, request: SearchRequest, bitmaps: tuple[Bitmap, ...]) -> list[Hits]:
+    allowed = None if request.bitmap is None else bitmaps[request.bitmap]
+    if request.thresholds is not None:
+        return index.range_search(request.weights, request.thresholds, allowed=allowed)
+    return [index.search(request.weights, max(1, min(request.k, len(index))), allowed=allowed)]

@@ -1,7 +1,7 @@
-"""Where sealed segments lie: on a disk that all nodes see, or behind a URL, from which each node keeps copies.
+"""Store sealed segments on a disk that all nodes see, or behind a URL from which each node caches copies.
 
-A piece is known by the last eight bytes of its file, which are checksums of all its checksums: whatever else lies under
-its name, tomorrow or on another node, is not taken for it.
+A segment is identified by the last eight bytes of its file, which are checksums of all its checksums. Any other file
+under the same name, later or on another node, is refused.
 """
 
 from __future__ import annotations
@@ -20,107 +20,107 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.sealed_files import translate_read_errors, write_durably
+from stillhash.collection.storage.sealed_files import readable, write_durably
 from stillhash.collection.storage.segments import Segment, read_segment, write_segment
 from stillhash.errors import BadState, MissingExtra, StoreFailed
 from stillhash.numeric.validation import Codes
 
-MARK = 8  # bytes
-CHUNK = 2**22  # bytes read at a time
-CACHE = 64 * 2**30  # bytes of copies on a node
+CHECKSUM_BYTES = 8
+DOWNLOAD_BYTES = 2**22  # read at a time
+CACHE_BYTES = 64 * 2**30  # of copies on a node
 
 
-class Piece(NamedTuple):
-    """A sealed segment, wherever it lies."""
+class SegmentRef(NamedTuple):
+    """Where a sealed segment is stored, and how to recognise it."""
 
     url: str  # or a path
     rows: int
-    mark: str
+    checksum: str
 
 
 class Storage:
-    """A folder, or any URL that fsspec knows; what is written here stays until `drop`."""
+    """A folder, or any URL that fsspec supports; segments written here stay until `delete`."""
 
-    def __init__(self, where: str | Path) -> None:
-        self.where = str(where) if "://" in str(where) else str(Path(where).absolute())
-        if "://" in self.where:
-            fs, path = remote(self.where)
-            with _told(self.where):
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
+        if "://" in self.folder:
+            fs, path = remote_filesystem(self.folder)
+            with _store_errors(self.folder):
                 fs.makedirs(path, exist_ok=True)
         else:
-            Path(self.where).mkdir(parents=True, exist_ok=True)
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
 
-    def write(self, codes: Codes, numbers: NDArray[np.int64], bits: int) -> Piece:
-        """A new piece of codes with these rising ids, on disk when this returns."""
+    def write(self, codes: Codes, ids: NDArray[np.int64], bits: int) -> SegmentRef:
+        """Write codes with ascending ids to a new segment; it is on disk when this returns."""
         name = f"{uuid.uuid4().hex}.seg"
-        url = f"{self.where.rstrip('/')}/{name}"
+        url = f"{self.folder.rstrip('/')}/{name}"
         if "://" not in url:
-            write_segment(Path(url), codes, numbers, bits)
-            return Piece(url, len(codes), _mark(Path(url)))
-        with tempfile.TemporaryDirectory(prefix="stillhash-") as made:
-            path = Path(made) / name
-            write_segment(path, codes, numbers, bits)
-            fs, target = remote(url)
-            with _told(url):
+            write_segment(Path(url), codes, ids, bits)
+            return SegmentRef(url, len(codes), _file_checksum(Path(url)))
+        with tempfile.TemporaryDirectory(prefix="stillhash-") as folder:
+            path = Path(folder) / name
+            write_segment(path, codes, ids, bits)
+            fs, target = remote_filesystem(url)
+            with _store_errors(url):
                 fs.put_file(str(path), target)
-            return Piece(url, len(codes), _mark(path))
+            return SegmentRef(url, len(codes), _file_checksum(path))
 
-    def drop(self, piece: Piece) -> None:
-        """Forgets a piece; one that cannot be removed does no harm."""
+    def delete(self, ref: SegmentRef) -> None:
+        """Delete a segment; one that cannot be removed is left behind."""
         with suppress(OSError, StoreFailed):
-            if "://" in piece.url:
-                fs, path = remote(piece.url)
+            if "://" in ref.url:
+                fs, path = remote_filesystem(ref.url)
                 fs.rm_file(path)
             else:
-                Path(piece.url).unlink()
+                Path(ref.url).unlink()
 
 
-class Cache:
-    """Copies of pieces on this node, shared by all its processes, at most so many bytes."""
+class SegmentCache:
+    """Copies of segments on this node, shared by all its processes, at most `max_bytes` of them."""
 
-    def __init__(self, folder: str | Path | None = None, most: int = CACHE) -> None:
-        mine = Path(tempfile.gettempdir()) / f"stillhash-{getpass.getuser()}" / "pieces"
-        self.folder, self.most = mine if folder is None else Path(folder), most
+    def __init__(self, folder: str | Path | None = None, max_bytes: int = CACHE_BYTES) -> None:
+        default = Path(tempfile.gettempdir()) / f"stillhash-{getpass.getuser()}" / "segments"
+        self.folder, self.max_bytes = default if folder is None else Path(folder), max_bytes
 
-    def mapped(self, piece: Piece, bits: int) -> Segment:
-        """The piece, checked: where it lies, or a copy of it. A damaged copy is fetched again, once."""
-        if "://" not in piece.url:
-            return _known(Path(piece.url), piece, bits)
-        name = hashlib.sha256(f"{piece.url} {piece.mark}".encode()).hexdigest()[:32]
+    def open(self, ref: SegmentRef, bits: int) -> Segment:
+        """Map a segment, or a copy of it, and verify its checksums. A damaged copy is fetched again, once."""
+        if "://" not in ref.url:
+            return _open_verified(Path(ref.url), ref, bits)
+        name = hashlib.sha256(f"{ref.url} {ref.checksum}".encode()).hexdigest()[:32]
         path = self.folder / f"{name}.seg"
-        with self._alone(name):
+        with self._locked(name):
             if not path.exists():
-                self._fetch(piece, path)
+                self._fetch(ref, path)
             try:
-                segment = _known(path, piece, bits)
+                segment = _open_verified(path, ref, bits)
             except BadState:
                 path.unlink(missing_ok=True)
-                self._fetch(piece, path)
-                segment = _known(path, piece, bits)
+                self._fetch(ref, path)
+                segment = _open_verified(path, ref, bits)
             with suppress(OSError):
-                os.utime(path)  # what was not used for long is dropped first
+                os.utime(path)  # the least recently used copies are evicted first
         return segment
 
-    def _fetch(self, piece: Piece, path: Path) -> None:
-        write_durably(path, _parts(piece.url))
-        self._bound(path)
+    def _fetch(self, ref: SegmentRef, path: Path) -> None:
+        write_durably(path, _download(ref.url))
+        self._evict(path)
 
-    def _bound(self, newest: Path) -> None:
-        """Drops the copies not used for longest. Who has one mapped keeps it."""
-        files = sorted((f for f in self.folder.glob("*.seg") if f != newest), key=_used)
+    def _evict(self, newest: Path) -> None:
+        """Delete the least recently used copies. A process that has one mapped keeps it."""
+        files = sorted((file for file in self.folder.glob("*.seg") if file != newest), key=_modified)
         size = sum(_size(file) for file in [*files, newest])
-        while size > self.most and files:
+        while size > self.max_bytes and files:
             size -= _size(files[0])
             files.pop(0).unlink(missing_ok=True)
 
     @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        """One process at a time; others that want the same piece find it done."""
+    def _locked(self, name: str) -> Iterator[None]:
+        """Let one process at a time fetch a segment; the others find the copy."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             handle = os.open(self.folder / f"lock-{name[:2]}", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise StoreFailed(f"{self.folder} cannot be written to: {error.strerror}") from error
+            raise StoreFailed(f"cache: cannot write to {self.folder}: {error.strerror}") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -128,63 +128,63 @@ class Cache:
             os.close(handle)
 
 
-def found(url: str | Path, bits: int, cache: Cache) -> tuple[Piece, Segment]:
-    """A segment that is there already."""
+def open_segment(url: str | Path, bits: int, cache: SegmentCache) -> tuple[SegmentRef, Segment]:
+    """Open a segment that exists already, by its path or URL."""
     if "://" not in str(url):
         path = Path(url).absolute()
         segment = read_segment(path, bits)
-        return Piece(str(path), segment.rows, _mark(path)), segment
-    fs, path_ = remote(str(url))
-    with _told(str(url)):
-        mark = fs.cat_file(path_, start=-MARK).hex()
-    segment = cache.mapped(Piece(str(url), 0, mark), bits)
-    return Piece(str(url), segment.rows, mark), segment
+        return SegmentRef(str(path), segment.rows, _file_checksum(path)), segment
+    fs, remote_path = remote_filesystem(str(url))
+    with _store_errors(str(url)):
+        checksum = fs.cat_file(remote_path, start=-CHECKSUM_BYTES).hex()
+    segment = cache.open(SegmentRef(str(url), 0, checksum), bits)
+    return SegmentRef(str(url), segment.rows, checksum), segment
 
 
-def remote(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
+def remote_filesystem(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the path in it."""
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise MissingExtra("storage behind a URL needs fsspec: pip install 'stillhash[cluster]'") from error
-    with _told(url):
+    with _store_errors(url):
         fs, path = url_to_fs(url)
     return fs, str(path)
 
 
 @contextmanager
-def _told(url: str) -> Iterator[None]:
-    """Whatever a file system raises is told as the store's failure."""
+def _store_errors(url: str) -> Iterator[None]:
+    """Turn the errors of a file system into StoreFailed."""
     try:
         yield
     except (OSError, ValueError) as error:
-        raise StoreFailed(f"{url} cannot be used: {error}") from error
+        raise StoreFailed(f"cannot use {url}: {error}") from error
 
 
-def _parts(url: str) -> Iterator[bytes]:
-    fs, path = remote(url)
+def _download(url: str) -> Iterator[bytes]:
+    fs, path = remote_filesystem(url)
     try:
         with fs.open(path, "rb") as file:
-            while part := file.read(CHUNK):
-                yield part
+            while data := file.read(DOWNLOAD_BYTES):
+                yield data
     except (OSError, ValueError) as error:
-        raise BadState(f"{url} cannot be read: {error}") from error
+        raise BadState(f"cannot read {url}: {error}") from error
 
 
-def _known(path: Path, piece: Piece, bits: int) -> Segment:
+def _open_verified(path: Path, ref: SegmentRef, bits: int) -> Segment:
     segment = read_segment(path, bits)
-    if _mark(path) != piece.mark:
-        raise BadState(f"{piece.url} is not the segment that was written there")
+    if _file_checksum(path) != ref.checksum:
+        raise BadState(f"{ref.url}: expected checksum {ref.checksum}, got that of another segment")
     return segment
 
 
-def _mark(path: Path) -> str:
-    with translate_read_errors(path), path.open("rb") as file:
-        file.seek(-MARK, os.SEEK_END)
-        return file.read(MARK).hex()
+def _file_checksum(path: Path) -> str:
+    with readable(path), path.open("rb") as file:
+        file.seek(-CHECKSUM_BYTES, os.SEEK_END)
+        return file.read(CHECKSUM_BYTES).hex()
 
 
-def _used(path: Path) -> float:
+def _modified(path: Path) -> float:
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0
