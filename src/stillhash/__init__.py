@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stillhash import errors
-from stillhash.collection import Answer, Collection, Hit, Item, Repaired, open, repair
+from stillhash.collection import Answer, Collection, Hit, Item, RepairReport, open, repair
 from stillhash.errors import StillhashError
 from stillhash.hashers import (
     BSODH,
@@ -99,7 +99,7 @@ __all__ = [
     "OHSLSym",
     "OSupH",
     "OnlineHasher",
-    "Repaired",
+    "RepairReport",
     "Scan",
     "Searcher",
     "StillhashError",

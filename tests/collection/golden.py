@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import stillhash
-from stillhash.collection.encoder_alignment import Origin
+from stillhash.collection.encoder_alignment import EncoderIdentity
 from stillhash.collection.storage.store import FORMAT
 from tests.collection.fixtures import DIM, begin, some_rows
 from tests.support.toys import toy
@@ -39,7 +39,7 @@ def grown(path: Path) -> None:
     pictures = [PICTURE if r % 2 else None for r in range(15)]
     collection.upsert([f"b{r}" for r in range(15)], *some_rows(15, seed=2), pictures=pictures)
     theirs = np.random.default_rng(3).standard_normal((30, 5), dtype=np.float32)
-    collection.align(Origin("another", "ab" * 32, 5), theirs, some_rows(30, seed=4).X)
+    collection.align(EncoderIdentity("another", "ab" * 32, 5), theirs, some_rows(30, seed=4).X)
     shutil.copytree(path, path.with_name("golden"))
     collection.close()
 

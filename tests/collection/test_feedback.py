@@ -210,18 +210,18 @@ def test_a_source_counts_for_no_more_than_its_cap(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "options", "error", "match"),
     [
-        ((np.ones(3), 1, True), {}, InvalidInput, "query has"),
-        ((np.full(DIM, np.nan), 1, True), {}, InvalidInput, "NaN"),
-        ((np.ones(DIM), "nobody", True), {}, InvalidInput, "id is 'nobody'; there is no such item"),
-        ((np.ones(DIM), 1.5, True), {}, WrongType, "ids is 1.5"),
-        ((np.ones(DIM), [], []), {}, InvalidInput, "at least one"),
-        ((np.ones(DIM), [1, 1], True), {}, InvalidInput, "more than once"),
-        ((np.ones(DIM), 1, 1), {}, InvalidInput, "relevant is 1"),
-        ((np.ones(DIM), [1, 2], [True]), {}, InvalidInput, "for each of 2 ids"),
-        ((np.ones(DIM), 1, True), {"weight": 0}, InvalidInput, "weight is 0"),
-        ((np.ones(DIM), 1, True), {"weight": 2}, InvalidInput, "weight is 2"),
-        ((np.ones(DIM), 1, True), {"weight": float("nan")}, InvalidInput, "weight"),
-        ((np.ones(DIM), 1, True), {"source": 3}, WrongType, "source is 3"),
+        ((np.ones(3), 1, True), {}, InvalidInput, "^query"),
+        ((np.full(DIM, np.nan), 1, True), {}, InvalidInput, "^query"),
+        ((np.ones(DIM), "nobody", True), {}, InvalidInput, "nobody"),
+        ((np.ones(DIM), 1.5, True), {}, WrongType, "^ids"),
+        ((np.ones(DIM), [], []), {}, InvalidInput, "^ids"),
+        ((np.ones(DIM), [1, 1], True), {}, InvalidInput, "^ids"),
+        ((np.ones(DIM), 1, 1), {}, InvalidInput, "^relevant"),
+        ((np.ones(DIM), [1, 2], [True]), {}, InvalidInput, "^relevant"),
+        ((np.ones(DIM), 1, True), {"weight": 0}, InvalidInput, "^weight"),
+        ((np.ones(DIM), 1, True), {"weight": 2}, InvalidInput, "^weight"),
+        ((np.ones(DIM), 1, True), {"weight": float("nan")}, InvalidInput, "^weight"),
+        ((np.ones(DIM), 1, True), {"source": 3}, WrongType, "^source"),
     ],
 )
 def test_bad_feedback_is_refused(collection: Collection, args: Any, options: Any, error: Any, match: str) -> None:
@@ -234,7 +234,7 @@ def test_bad_feedback_is_refused(collection: Collection, args: Any, options: Any
 def test_feedback_wants_hash_functions_and_a_writer(tmp_path: Path, collection: Collection) -> None:
     with stillhash.open(tmp_path / "c", DIM) as waiting:
         waiting.add([1], np.ones((1, DIM)))
-        with pytest.raises(NotFitted, match="feedback wants hash functions"):
+        with pytest.raises(NotFitted, match="feedback"):
             waiting.feedback(np.ones(DIM), 1, True)
-    with stillhash.open(collection._store.path, read_only=True) as reader, pytest.raises(Conflict, match="for reading"):
+    with stillhash.open(collection._store.path, read_only=True) as reader, pytest.raises(Conflict):
         reader.feedback(np.ones(DIM), 1, True)

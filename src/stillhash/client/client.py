@@ -19,7 +19,7 @@ from urllib.parse import quote
 import numpy as np
 
 from stillhash.client.transport import FIRST, JSON, LONGEST, Calls, Safe
-from stillhash.collection.filters import compiled
+from stillhash.collection.filters import compile_filter
 from stillhash.collection.reader import as_array
 from stillhash.collection.types import (
     Answer,
@@ -311,7 +311,7 @@ class Client:
         array = as_array(query)
         Q = self._features(array[None] if array.ndim == 1 else array, "query")
         if where is not None:
-            compiled(where)
+            compile_filter(where)
         if version is not None:
             version = check_integer(version, "version", 0, LONG)
         answers = [_answer(one) for one in self._post(verb, {**told, "where": where, "version": version}, Q)["answers"]]

@@ -12,8 +12,8 @@ from stillhash.cluster.encoding import still_functions
 from stillhash.cluster.manifest import Plan, read_plan
 from stillhash.cluster.part_files import read_part
 from stillhash.collection import Collection
-from stillhash.collection.bulk_load import Batch, found, founded
-from stillhash.collection.encoder_alignment import Origin
+from stillhash.collection.bulk_load import Batch, bulk_load, is_loaded
+from stillhash.collection.encoder_alignment import EncoderIdentity
 from stillhash.collection.types import check_path
 from stillhash.errors import BadState, Conflict
 from stillhash.hashers import Hasher
@@ -48,11 +48,11 @@ def publish(
     fingerprint = hashlib.sha256(still_functions(hasher).state()).hexdigest()
     if fingerprint != plan.about["functions"]:
         raise Conflict(f"hasher has other hash functions than made the codes in {out.name}: their fingerprint differs")
-    of = hashlib.sha256(plan.text() + hasher.state()).hexdigest()
-    if not founded(path, of):
-        encoder = Origin(**plan.about["origin"]) if "origin" in plan.about else None
+    source = hashlib.sha256(plan.text() + hasher.state()).hexdigest()
+    if not is_loaded(path, source):
+        encoder = EncoderIdentity(**plan.about["origin"]) if "origin" in plan.about else None
         rows = check_integer(learnt, "learnt", 0)
-        found(path, hasher, _batches(out, plan), of=of, learnt=rows, encoder=encoder, settings=settings)
+        bulk_load(path, hasher, _batches(out, plan), source=source, learnt=rows, encoder=encoder, settings=settings)
     return collections.open(path)
 
 

@@ -14,7 +14,7 @@ from stillhash.cluster.manifest import fix, planned, read_plan, tidy
 from stillhash.cluster.part_files import CODES, ITEMS, Items, read_part, write_part
 from stillhash.cluster.sources import SourcePart, find_source, read_part_rows
 from stillhash.cluster.tasks import each
-from stillhash.collection.encoder_alignment import origin
+from stillhash.collection.encoder_alignment import identify
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.types import Id, check_ids, check_path
 from stillhash.encoders import open_encoder
@@ -76,7 +76,7 @@ def encode_dataset(
     }
     if encoder is not None:
         opened = open_encoder(encoder)
-        about["origin"] = origin(opened)._asdict()
+        about["origin"] = identify(opened)._asdict()
         if opened.dim != functions.n_features_in_:
             raise InvalidInput(f"encoder {encoder} makes {opened.dim} features, the hasher wants {about['columns']}")
     found = find_source(source, encoder)

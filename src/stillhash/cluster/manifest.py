@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stillhash.cluster.sources import Source, SourceFile, SourcePart
-from stillhash.collection.storage.sealed_files import keep_only, write_durably
+from stillhash.collection.storage.sealed_files import remove_unlisted, write_durably
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
 
 FORMAT = 1
@@ -76,7 +76,7 @@ def read_plan(out: Path) -> Plan:
 
 def tidy(plan: Plan, out: Path, endings: tuple[str, ...]) -> None:
     """Drops what tasks that died had begun."""
-    keep_only(out / "parts", {name(number, ending) for number in range(len(plan.parts)) for ending in endings})
+    remove_unlisted(out / "parts", {name(number, ending) for number in range(len(plan.parts)) for ending in endings})
 
 
 def name(number: int, ending: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.sealed_files import readable, write_durably
+from stillhash.collection.storage.sealed_files import translate_read_errors, write_durably
 from stillhash.collection.storage.segments import Segment, read_segment, write_segment
 from stillhash.errors import BadState, MissingExtra, StoreFailed
 from stillhash.numeric.validation import Codes
@@ -179,7 +179,7 @@ def _open_verified(path: Path, ref: SegmentRef, bits: int) -> Segment:
 
 
 def _file_checksum(path: Path) -> str:
-    with readable(path), path.open("rb") as file:
+    with translate_read_errors(path), path.open("rb") as file:
         file.seek(-CHECKSUM_BYTES, os.SEEK_END)
         return file.read(CHECKSUM_BYTES).hex()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.collection import Collection
-from stillhash.collection.encoder_alignment import EncoderInfo, Origin, check_origin, origin
-from stillhash.collection.storage.repair import Repaired, repair
+from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
+from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Answer, Hit, Item, check_labels, check_path
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
@@ -52,7 +52,7 @@ def open(
     searcher : makes what searches codes of so many bits; `stillhash.cluster.HybridIndexFactory` does so on a cluster.
     """
     path = check_path(path)
-    made_by = None if encoder is None else origin(encoder)
+    made_by = None if encoder is None else identify(encoder)
     if made_by is not None:
         dim = _agreed(dim, made_by, path)
     if not (path / "store.db").is_file() and dim is not None and not read_only:
@@ -84,7 +84,7 @@ def open(
     if made_by is not None:
         try:
             with store.reading() as connection:
-                check_origin(store, connection, made_by)
+                check_encoder(store, connection, made_by)
         except BaseException:
             store.close()
             raise
@@ -95,7 +95,7 @@ def open(
     return Collection(store, searcher)
 
 
-def _agreed(dim: int | None, encoder: Origin, path: Path) -> int | None:
+def _agreed(dim: int | None, encoder: EncoderIdentity, path: Path) -> int | None:
     """The length of the features that an encoder makes, if a collection is to be made; else it is the collection's."""
     if dim is not None and dim != encoder.dim:
         raise InvalidInput(f"dim is {dim}, but {encoder.name} makes features of {encoder.dim}")
@@ -126,4 +126,4 @@ def _told(params: dict[str, Any], method: str) -> dict[str, Any]:
     return {name: told[name] for name in params}
 
 
-__all__ = ["Answer", "Collection", "Hit", "Item", "Repaired", "open", "repair"]
+__all__ = ["Answer", "Collection", "Hit", "Item", "RepairReport", "open", "repair"]

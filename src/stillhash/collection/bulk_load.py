@@ -1,4 +1,4 @@
-"""A collection made at once, of segments that were written elsewhere: it appears with all its items, or not at all."""
+"""Create a collection from segments that were written elsewhere: it appears with all its items, or not at all."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, NamedTuple
 
-from stillhash.collection.encoder_alignment import Origin
-from stillhash.collection.storage.integrity import Connection
-from stillhash.collection.storage.sealed_files import sync_folder
+from stillhash.collection.encoder_alignment import EncoderIdentity
+from stillhash.collection.storage.sealed_files import sync_file, sync_folder
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
@@ -19,11 +19,11 @@ from stillhash.collection.types import Id
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import METHODS, Hasher
 
-FOUNDED = "founded"  # in the table `meta`: what the collection was made of
+SOURCE_KEY = "founded"  # in the table `meta`: what the collection was loaded from
 
 
 class Batch(NamedTuple):
-    """A segment, and the items that its rows are, in order."""
+    """A segment, and the items of its rows, in order."""
 
     segment: Segment
     ids: list[Id]
@@ -32,58 +32,58 @@ class Batch(NamedTuple):
     pictures: list[bytes | None] | None
 
 
-def founded(path: Path, of: str) -> bool:
-    """Whether the collection there was made of this; Conflict if it is another one."""
+def is_loaded(path: Path, source: str) -> bool:
+    """Return whether the collection there was loaded from this source; raise Conflict if it is another one."""
     if not (path / "store.db").is_file():
         return False
     store = Store(path, writer=False)
     try:
         with store.reading() as connection:
-            if store.meta(connection, FOUNDED) == of:
+            if store.meta(connection, SOURCE_KEY) == source:
                 return True
     finally:
         store.close()
-    raise Conflict(f"path is {str(path)!r}, where there is another collection already; a new folder is wanted")
+    raise Conflict(f"path: expected a new folder, got {str(path)!r}, which holds another collection")
 
 
-def found(
+def bulk_load(
     path: Path,
     hasher: Hasher,
     batches: Iterable[Batch],
     *,
-    of: str,
+    source: str,
     learnt: int,
-    encoder: Origin | None = None,
+    encoder: EncoderIdentity | None = None,
     settings: dict[str, Any],
 ) -> None:
-    """Makes a collection whose codes are in these segments, of rising rows; `learnt` rows have taught the hasher.
+    """Create a collection whose codes are in these segments, of ascending rows; the hasher has learnt `learnt` rows.
 
-    It is made in a folder beside, in one transaction, and gets its name when it is complete.
+    It is created in a folder beside, in one transaction, and renamed when it is complete.
     """
     if hasher.name not in METHODS or not METHODS[hasher.name].fixed_codes:
-        still = ", ".join(name for name, known in METHODS.items() if known.fixed_codes)
-        raise InvalidInput(f"hasher is {hasher!r}; one that learns over codes that never change is wanted: {still}")
+        methods = ", ".join(name for name, method in METHODS.items() if method.fixed_codes)
+        raise InvalidInput(f"hasher: expected one with fixed codes ({methods}), got {hasher!r}")
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt
-        store = Store.create(unfinished, _told(hasher, encoder, settings))
-        teacher = Trainer(store)
+        store = Store.create(unfinished, _settings(hasher, encoder, settings))
+        trainer = Trainer(store)
         try:
-            with teacher.writing() as connection:
-                _fill(store, connection, batches)
-                store.set_meta(connection, FOUNDED, of)
-                teacher.begin(connection, hasher, "learn" if learnt else "fit", learnt)
+            with trainer.writing() as connection:
+                _insert(store, connection, batches)
+                store.set_meta(connection, SOURCE_KEY, source)
+                trainer.begin(connection, hasher, "learn" if learnt else "fit", learnt)
         finally:
             store.close()
         unfinished.rename(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise StoreFailed(f"path is {str(path)!r}; a collection cannot be made there: {error}") from error
+        raise StoreFailed(f"path: a collection cannot be created at {str(path)!r}: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _fill(store: Store, connection: Connection, batches: Iterable[Batch]) -> None:
+def _insert(store: Store, connection: Connection, batches: Iterable[Batch]) -> None:
     number = 0
     for batch in batches:
         if not batch.segment.rows:
@@ -95,24 +95,22 @@ def _fill(store: Store, connection: Connection, batches: Iterable[Batch]) -> Non
         rows = store.insert(connection, batch.ids, batch.labels, batch.metadata, None, None)
         if batch.pictures is not None:
             store.add_pictures(connection, rows, batch.pictures)
-        about = number, file, len(rows), rows[0], rows[-1]
-        connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", about)
+        store.add_segment(connection, number, file, rows)
     sync_folder(store.path / "segments")
     store.set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
 
 
 def _link(segment: Path, to: Path) -> None:
-    """Sealed files never change, so that one may be in two places; where it cannot, it is copied."""
+    """Link a sealed file, which never changes, into another folder; copy it where that fails."""
     try:
         os.link(segment, to)
     except OSError:
         shutil.copyfile(segment, to)
-        with to.open("rb") as copied:
-            os.fsync(copied.fileno())
+        sync_file(to)
 
 
-def _told(hasher: Hasher, encoder: Origin | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, as a store holds them."""
+def _settings(hasher: Hasher, encoder: EncoderIdentity | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings as a store holds them."""
     params = json.loads(json.dumps(hasher.params_to_json()))
     return {
         "dim": hasher.n_features_in_,

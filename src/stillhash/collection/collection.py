@@ -10,13 +10,13 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from sqlite3 import Connection
 from typing import Any
 
-from stillhash.collection.encoder_alignment import EncoderInfo, build, origin
+from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment, identify
 from stillhash.collection.feedback import Vote
 from stillhash.collection.reader import Reader, as_array
-from stillhash.collection.storage.integrity import Connection
-from stillhash.collection.storage.repair import Repaired, repair
+from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer, kept
 from stillhash.collection.types import Id, Item, check_ids, check_labels, check_metadata, check_pictures, check_thumbs
@@ -176,9 +176,9 @@ class Collection(Reader):
         A few hundred pairs do. Codes stay, and learning goes on. Says what share of the variance of our features it
         explains, of things that it has not seen.
         """
-        told = origin(encoder)
+        told = identify(encoder)
         with self._changing, self._store.writing() as connection:
-            return build(self._store, connection, told, (theirs, ours))
+            return build_alignment(self._store, connection, told, (theirs, ours))
 
     # ---- upkeep ----
 
@@ -192,7 +192,7 @@ class Collection(Reader):
         with self._changing:
             self._store.compact()
 
-    def repair(self) -> Repaired:
+    def repair(self) -> RepairReport:
         """Brings back what is not damaged, as `stillhash.repair` does, which also works where nothing can be opened.
 
         Nobody else may have the collection open.

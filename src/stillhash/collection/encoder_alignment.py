@@ -1,30 +1,30 @@
-"""Which encoder made the features, and bridges from others.
+"""Which encoder computed the features of a collection, and linear maps from other encoders into its space.
 
-Features of two encoders have nothing in common, so a collection remembers what made its own and refuses the rest. A
-bridge takes the features of another encoder into its space: then old codes go on serving, and nothing is encoded anew.
+Features of two encoders have nothing in common, so a collection records its encoder and refuses others. An alignment
+maps the features of another encoder into the collection's space: the codes stay, and nothing is encoded again.
 """
 
 from __future__ import annotations
 
 import json
+from sqlite3 import Connection
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.storage.integrity import Connection
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.alignment import Bridge, build_bridge
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
-LEAST = 20  # pairs; a few hundred are better
-SHORT = 12  # characters of a fingerprint that a message shows
+MIN_PAIRS = 20  # a few hundred are better
+ALIGNMENT_PREFIX = "bridge "  # of the keys in the table `meta`; a fingerprint follows
 
 
 class EncoderInfo(Protocol):
-    """What a collection wants to know of an encoder."""
+    """What a collection needs to know of an encoder."""
 
     @property
     def name(self) -> str: ...
@@ -34,78 +34,78 @@ class EncoderInfo(Protocol):
     def fingerprint(self) -> str: ...
 
 
-class Origin(NamedTuple):
-    """An encoder, as a collection remembers it."""
+class EncoderIdentity(NamedTuple):
+    """An encoder, as a collection records it."""
 
     name: str
     fingerprint: str
     dim: int
 
-
-def origin(encoder: EncoderInfo) -> Origin:
-    told = Origin(encoder.name, encoder.fingerprint, check_integer(encoder.dim, "encoder.dim", 1))
-    if not all(isinstance(text, str) and text and text.isprintable() for text in told[:2]):
-        raise InvalidInput(f"encoder has name {told.name!r} and fingerprint {told.fingerprint!r}; texts are wanted")
-    return told
+    def __str__(self) -> str:
+        return f"{self.name} ({self.fingerprint[:12]})"
 
 
-def remembered(store: Store) -> Origin | None:
-    """The encoder of this collection; None if it takes ready vectors."""
-    told = store.settings.get("encoder")
-    return None if told is None else Origin(**told)
+def identify(encoder: EncoderInfo) -> EncoderIdentity:
+    """Validate and return what a collection records of an encoder."""
+    identity = EncoderIdentity(encoder.name, encoder.fingerprint, check_integer(encoder.dim, "encoder.dim", 1))
+    if not all(isinstance(text, str) and text and text.isprintable() for text in identity[:2]):
+        raise InvalidInput(f"encoder: expected a printable name and fingerprint, got {identity[:2]!r}")
+    return identity
 
 
-def check_origin(store: Store, connection: Connection, theirs: Origin) -> bool:
-    """Whether features of an encoder are of this collection's own space; refuses those that no bridge takes there."""
-    ours = remembered(store)
+def collection_encoder(store: Store) -> EncoderIdentity | None:
+    """Return the encoder of this collection; None if it takes vectors of any source."""
+    encoder = store.settings.get("encoder")
+    return None if encoder is None else EncoderIdentity(**encoder)
+
+
+def check_encoder(store: Store, connection: Connection, theirs: EncoderIdentity) -> bool:
+    """Return whether an encoder is the collection's own; raise Conflict if it is neither that nor aligned."""
+    ours = collection_encoder(store)
     if ours is not None and theirs.fingerprint == ours.fingerprint:
         return True
-    if store.meta(connection, _key(theirs)) is not None:
+    if store.meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint) is not None:
         return False
-    made = "ready vectors" if ours is None else f"{ours.name} ({ours.fingerprint[:SHORT]})"
     raise Conflict(
-        f"encoder is {theirs.name} ({theirs.fingerprint[:SHORT]}), but {store.path.name} was made with {made}, whose "
-        "features have another meaning; bridge fits one to the other by images described with both"
+        f"encoder: expected {ours or 'none'}, the encoder of {store.path.name}, or an aligned one, got {theirs}. "
+        "Use align with images that both encoders have encoded."
     )
 
 
-def build(store: Store, connection: Connection, theirs: Origin, pairs: tuple[Any, Any]) -> dict[str, Any]:
-    """Fits a bridge from another encoder, in the place of an earlier one, and says how good it is."""
-    ours = remembered(store)
+def build_alignment(
+    store: Store, connection: Connection, theirs: EncoderIdentity, pairs: tuple[Any, Any]
+) -> dict[str, Any]:
+    """Fit and store an alignment from another encoder, replacing an earlier one; return its description."""
+    ours = collection_encoder(store)
     if ours is not None and theirs.fingerprint == ours.fingerprint:
-        raise InvalidInput(f"encoder is {theirs.name}, which this collection was made with; there is nothing to bridge")
-    X = check_features(pairs[0], "theirs", columns=theirs.dim, whose="that encoder", least=LEAST)
-    Y = check_features(pairs[1], "ours", columns=store.settings["dim"], whose="this collection", least=LEAST)
+        raise InvalidInput(f"encoder: expected another one than the collection's own, got {theirs}")
+    X = check_features(pairs[0], "theirs", columns=theirs.dim, whose="that encoder", least=MIN_PAIRS)
+    Y = check_features(pairs[1], "ours", columns=store.settings["dim"], whose="this collection", least=MIN_PAIRS)
     if len(X) != len(Y):
-        raise InvalidInput(f"theirs has {len(X)} rows, ours has {len(Y)}; the same things in both are wanted")
-    bridge, explained = build_bridge(X, Y)
-    about = {"name": theirs.name, "dim": theirs.dim, "pairs": len(X), "explained": explained}
-    data = safetensors.numpy.save(dict(bridge._asdict()), {"bridge": json.dumps(about)})
-    store.set_meta(connection, _key(theirs), data)
-    return about
+        raise InvalidInput(f"theirs: expected {len(Y)} rows, as many as ours, got {len(X)}")
+    alignment, explained = build_bridge(X, Y)
+    description = {"name": theirs.name, "dim": theirs.dim, "pairs": len(X), "explained": explained}
+    data = safetensors.numpy.save(dict(alignment._asdict()), {"bridge": json.dumps(description)})
+    store.set_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint, data)
+    return description
 
 
-def crossed(store: Store, connection: Connection, theirs: Origin, features: Any) -> Floats:
-    """Features of an encoder, in this collection's space: by a bridge, or as they are if they are its own."""
+def align_features(store: Store, connection: Connection, theirs: EncoderIdentity, features: Any) -> Floats:
+    """Map features of an encoder into this collection's space; return them as they are if they are its own."""
     X = check_features(features, "features", columns=theirs.dim, whose="that encoder")
-    if check_origin(store, connection, theirs):
+    if check_encoder(store, connection, theirs):
         return X
     try:
-        arrays = safetensors.numpy.load(store.meta(connection, _key(theirs)))
+        arrays = safetensors.numpy.load(store.meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint))
         return np.ascontiguousarray(Bridge(**arrays).cross(X))
     except (safetensors.SafetensorError, TypeError) as error:
-        raise BadState(f"the bridge from {theirs.name} cannot be read: {error}") from error
+        raise BadState(f"encoder: the alignment from {theirs} cannot be read: {error}") from error
 
 
-def bridges(connection: Connection) -> list[dict[str, Any]]:
-    """The bridges that there are."""
-    found = connection.execute("SELECT key, value FROM meta WHERE key LIKE 'bridge %' ORDER BY key").fetchall()
-    told = []
-    for key, data in found:
-        size = int.from_bytes(data[:8], "little")
-        told.append({"fingerprint": key[7:], **json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["bridge"])})
-    return told
-
-
-def _key(encoder: Origin) -> str:
-    return f"bridge {encoder.fingerprint}"
+def list_alignments(store: Store, connection: Connection) -> list[dict[str, Any]]:
+    """Describe the alignments of this collection."""
+    alignments = []
+    for fingerprint, data in store.meta_with_prefix(connection, ALIGNMENT_PREFIX).items():
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        alignments.append({"fingerprint": fingerprint, **json.loads(header["__metadata__"]["bridge"])})
+    return alignments

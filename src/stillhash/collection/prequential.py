@@ -7,11 +7,11 @@ relevant is who shares a label. A fall of the mean average precision from chunk 
 from __future__ import annotations
 
 import json
+from sqlite3 import Connection
 from typing import Any
 
 import numpy as np
 
-from stillhash.collection.storage.integrity import Connection
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher

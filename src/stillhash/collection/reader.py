@@ -8,17 +8,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.encoder_alignment import EncoderInfo, Origin, bridges, crossed, origin, remembered
+from stillhash.collection.encoder_alignment import (
+    EncoderIdentity,
+    EncoderInfo,
+    align_features,
+    collection_encoder,
+    identify,
+    list_alignments,
+)
 from stillhash.collection.explain import explained
-from stillhash.collection.filters import compiled
+from stillhash.collection.filters import compile_filter
 from stillhash.collection.prequential import told_so_far
 from stillhash.collection.read_view import View
-from stillhash.collection.storage.integrity import Connection
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import earliest
@@ -157,19 +164,19 @@ class Reader:
     # ---- encoders ----
 
     @property
-    def encoder(self) -> Origin | None:
+    def encoder(self) -> EncoderIdentity | None:
         """What made the features: its name, fingerprint and dim; None if they came as ready vectors."""
-        return remembered(self._store)
+        return collection_encoder(self._store)
 
     def translate(self, features: Any, encoder: EncoderInfo) -> Floats:
         """Features that an encoder made, in this collection's space: as they are, or over a bridge."""
         with self._store.reading() as connection:
-            return crossed(self._store, connection, origin(encoder), features)
+            return align_features(self._store, connection, identify(encoder), features)
 
     def alignments(self) -> list[dict[str, Any]]:
         """The encoders, beside its own, whose features it takes."""
         with self._store.reading() as connection:
-            return bridges(connection)
+            return list_alignments(self._store, connection)
 
     # ---- how it stands ----
 
@@ -247,7 +254,7 @@ class Reader:
         """Answers one query or many, at one moment, among the rows that meet the condition."""
         array = as_array(query)
         Q = self._features(array[None] if array.ndim == 1 else array, "query")
-        condition = None if where is None else compiled(where)
+        condition = None if where is None else compile_filter(where)
 
         def work(connection: Connection) -> list[Answer]:
             allowed = None if condition is None else self._store.matching(connection, condition)

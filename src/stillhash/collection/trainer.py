@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from sqlite3 import Connection
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,7 @@ import safetensors.numpy
 
 from stillhash.collection.feedback import MOST, Vote, corrected
 from stillhash.collection.prequential import heard, measured
-from stillhash.collection.storage.integrity import Connection
-from stillhash.collection.storage.sealed_files import keep_only, write_sealed
+from stillhash.collection.storage.sealed_files import remove_unlisted, write_sealed
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import label_texts
 from stillhash.errors import BadState, InvalidInput, NotFitted, StillhashError
@@ -176,7 +176,7 @@ class Trainer:
         with self.store.reading() as connection:
             told = connection.execute("SELECT learner FROM versions WHERE learner NOT NULL").fetchall()
         named = {name for (name,) in told}
-        keep_only(self.store.path / "learner", named)
+        remove_unlisted(self.store.path / "learner", named)
         self._published = False
 
 

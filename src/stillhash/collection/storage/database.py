@@ -1,52 +1,64 @@
-"""The database file store.db: connections, transactions, and who may write.
+"""The database file store.db: one connection for each reading thread, and one that writes.
 
-It is SQLite, with journal_mode=WAL and synchronous=FULL. What proves that it is sound is in proof.py, the one
-connection that changes it in writer.py, and its log in wal.py.
+It is SQLite with journal_mode=WAL and synchronous=FULL. integrity.py detects damage, wal.py reads the log.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import threading
-import weakref
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from stillhash.collection.storage.checksums import packed, sums_of
-from stillhash.collection.storage.integrity import Connection, connected, damage
-from stillhash.collection.storage.sealed_files import sync_folder, write_durably
-from stillhash.collection.storage.wal import PAGE
-from stillhash.collection.storage.writer import Writer
-from stillhash.errors import BadState, Conflict, StoreFailed
+from stillhash.collection.storage.checksums import block_checksums, pack_checksums
+from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, short_connection
+from stillhash.collection.storage.integrity import acknowledge, committed_seq, find_damage, write_page_checksums
+from stillhash.collection.storage.sealed_files import lock_folder, sync_folder, write_durably
+from stillhash.collection.storage.verify_pages import PAGE_SIZE
+from stillhash.collection.storage.wal import WalChecksums
+from stillhash.errors import BadState, Conflict, StillhashError, StoreFailed
+
+CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
+MAX_WAL_BYTES = 1 << 26  # that an emptied WAL keeps on disk
 
 
 class Database:
-    """Readers have a connection for each thread; the one writer of all processes has one in addition."""
+    """Read in a connection per thread; write in one connection, which only one process has at a time.
+
+    The owner must call `close` before the process ends, so that pages are moved to store.db with their checksums.
+    """
+
+    unclosed: ClassVar[list[sqlite3.Connection]] = []  # connections that could not be closed safely
 
     def __init__(self, path: Path, *, writer: bool) -> None:
-        self.path, self.file = path, path / "store.db"
-        self._here = threading.local()
-        self._checked = self._closed = False
-        self._checking = threading.Lock()
-        self._writer: Writer | None = None
-        if writer:
-            self._writer = Writer(path)
-            self._finished = weakref.finalize(self, self._writer.close)  # at the end of the process, at the latest
+        self.path = path
+        self._local = threading.local()
+        self._verified = self._closed = False
+        self._verify_lock = threading.Lock()
+        self._process = os.getpid()
+        self._folder_lock = lock_folder(path) if writer else None
+        self._write_lock = threading.RLock()
+        self._writer: sqlite3.Connection | None = None
+        self._wal_checksums = WalChecksums(path)
+        self._attempted_frames = 0  # in the WAL at the last attempt of a checkpoint
+        self._commit_failed = False  # then the WAL may end with something that looks like a commit
 
     @classmethod
     def create(cls, path: Path, script: str, tables: dict[str, list[Any]]) -> None:
-        """Makes the file, with these tables and their rows."""
+        """Create the file with these tables and their rows."""
         new = path / "store.db.new"
-        for rest in ("", "-journal", "-wal", "-shm"):
-            new.with_name(new.name + rest).unlink(missing_ok=True)
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            new.with_name(new.name + suffix).unlink(missing_ok=True)
         try:
             with closing(sqlite3.connect(new, isolation_level=None)) as connection:
-                connection.execute(f"PRAGMA page_size = {PAGE}")
+                connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 if mode != "wal":  # SQLite does not say why
-                    raise StoreFailed(f"{path.name} could not be written: it has no write-ahead log")
+                    raise StoreFailed(f"{path.name}: could not be written: it has no write-ahead log")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.executescript("BEGIN IMMEDIATE;" + script)
                 for table, rows in tables.items():
@@ -54,83 +66,160 @@ class Database:
                         connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
                 connection.execute("COMMIT")
                 (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                if busy:  # the file gets another name, its WAL does not
-                    raise StoreFailed(f"{path.name} could not be written: its write-ahead log did not empty")
+                if busy:  # the file is renamed, its WAL is not
+                    raise StoreFailed(f"{path.name}: could not be written: its write-ahead log did not empty")
         except sqlite3.DatabaseError as error:
-            raise StoreFailed(f"{path.name} could not be written: {error}") from error
-        write_durably(path / "store.sums", [packed(sums_of(new.read_bytes()))])
-        put_in_place(path)
+            raise StoreFailed(f"{path.name}: could not be written: {error}") from error
+        write_durably(path / "store.sums", [pack_checksums(block_checksums(new.read_bytes()))])
+        cls.install(path)
 
-    def close(self) -> None:
-        """Ends this thread's connection, and lets another process write."""
-        self._closed = True
-        if connection := getattr(self._here, "connection", None):
-            connection.close()
-            self._here.connection = None
-        if self._writer:
-            self._finished()
-            self._writer = None
+    @staticmethod
+    def install(path: Path) -> None:
+        """Make store.db.new, which is complete and has its checksums, the database, in the place of an older one."""
+        for file in ("acked", "store.db-wal", "store.db-shm"):
+            (path / file).unlink(missing_ok=True)
+        (path / "store.db.new").rename(path / "store.db")
+        sync_folder(path)
+        sync_folder(path.parent)
 
-    # ---- transactions ----
-
-    def connection(self) -> Connection:
-        """This thread's connection for reading."""
-        if getattr(self._here, "connection", None) is None:
-            self._here.connection = connected(self.file, "ro")
-        connection: Connection = self._here.connection
-        return connection
+    # ---- reading ----
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """All that is read within is of one moment."""
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Read in one transaction: everything in the block is of the same commit."""
         if self._closed:
-            raise Conflict(f"{self.path.name} is closed; open it again")
-        self.check_once()
+            raise Conflict(f"{self.path.name}: the collection is closed; open it again")
+        self.verify_once()
         try:
-            connection = self.connection()
+            if getattr(self._local, "connection", None) is None:
+                self._local.connection = connect(self.path, "ro")
+            connection: sqlite3.Connection = self._local.connection
             connection.execute("BEGIN")
             try:
                 yield connection
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.DatabaseError as error:
-            raise BadState(f"{self.path.name} cannot be read: {error}") from error
+            raise BadState(f"{self.path.name}: cannot be read: {error}") from error
+
+    def verify_once(self) -> None:
+        """Raise BadState if the file is damaged; verified before the first use, once for each process."""
+        if self._verified:
+            return
+        with self._verify_lock:
+            if not self._verified:
+                if damage := find_damage(self.path):
+                    raise BadState(f"{self.path.name}: damaged: {damage[0]}. Use repair to restore what can be read.")
+                self._verified = True
+
+    # ---- writing ----
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """One transaction: all of it is on disk when this ends, or nothing of it ever was."""
-        writer = self.check_writer()
-        self.check_once()
-        with writer.transaction() as connection:
-            yield connection
-        writer.checkpoint()
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write in one transaction: all of it is on disk when the block ends, or nothing of it ever was."""
+        self.check_writer()
+        self.verify_once()
+        with self._write_lock:
+            connection = self._writer_connection()
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'seq'")
+                    seq = committed_seq(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.DatabaseError as error:
+                self._commit_failed = True
+                raise StoreFailed(f"{self.path.name}: could not be written: {error}") from error
+            self._commit_failed = False
+            with suppress(OSError):  # the commit is on disk; only its checksums are missing
+                acknowledge(self.path, seq)
+                self._wal_checksums.update()
+            self.checkpoint()
 
-    def check_writer(self) -> Writer:
-        if self._writer is None:
-            raise Conflict(f"{self.path.name} is open for reading; open it for writing to change it")
-        return self._writer
+    def check_writer(self) -> None:
+        """Raise Conflict unless this may write."""
+        if self._folder_lock is None:
+            raise Conflict(f"{self.path.name}: closed or open for reading only; open it for writing to change it")
 
     def shrink(self) -> None:
-        """Gives the pages that hold nothing back to the disk."""
-        self.check_writer().shrink()
+        """Give unused pages back to the disk."""
+        self.check_writer()
+        with self._write_lock:
+            try:
+                self._commit_failed = True
+                self._writer_connection().execute("VACUUM")
+                self._commit_failed = False
+            except sqlite3.DatabaseError as error:
+                raise StoreFailed(f"{self.path.name}: compacted, but store.db could not be shrunk: {error}") from error
+            with suppress(OSError):
+                self._wal_checksums.update()
+            self.checkpoint(1)
 
-    # ---- soundness ----
+    def checkpoint(self, min_frames: int = CHECKPOINT_FRAMES) -> bool:
+        """Move pages from the WAL to store.db, once it has so many new frames; return False on failure.
 
-    def check_once(self) -> None:
-        """Refuses a damaged file, before anything is read of it; a process looks once."""
-        if self._checked:
+        The WAL is empty afterwards, unless another process reads from it, which is not waited for. After a failure the
+        WAL is as good as before, and the next write tries again.
+        """
+        with self._write_lock:
+            frames = self._wal_checksums.frames
+            self._attempted_frames = min(self._attempted_frames, frames)  # fewer if the WAL started again
+            if frames - self._attempted_frames < min_frames:
+                return True
+            self._attempted_frames = frames
+            try:
+                if self._commit_failed:
+                    with self.transaction():  # an empty commit overwrites the failed one
+                        self._wal_checksums = WalChecksums(self.path)
+                write_page_checksums(self.path)
+                connection = self._writer_connection()
+                connection.execute("PRAGMA busy_timeout = 0")
+                try:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                finally:
+                    connection.execute(f"PRAGMA busy_timeout = {1000 * LOCK_TIMEOUT}")
+            except (StillhashError, OSError, sqlite3.DatabaseError):
+                return False
+            return True
+
+    def close(self) -> None:
+        """Close this thread's connection, move pages to store.db, and release the write lock."""
+        self._closed = True
+        if connection := getattr(self._local, "connection", None):
+            connection.close()
+            self._local.connection = None
+        if os.getpid() != self._process:  # a fork must not release the lock of its parent
             return
-        with self._checking:
-            if not self._checked:
-                if wrong := damage(self.path):
-                    raise BadState(f"{self.path.name} is damaged: {wrong[0]}; repair brings back what can be")
-                self._checked = True
+        with self._write_lock:
+            if self._writer is not None:
+                if self.checkpoint(0):
+                    self._writer.close()
+                else:
+                    self._close_without_checkpoint(self._writer)
+                self._writer = None
+            if self._folder_lock is not None:
+                fcntl.flock(self._folder_lock, fcntl.LOCK_UN)  # a child may have inherited the handle
+                os.close(self._folder_lock)
+                self._folder_lock = None
 
+    def _writer_connection(self) -> sqlite3.Connection:
+        if self._folder_lock is None or os.getpid() != self._process:
+            raise Conflict(f"{self.path.name}: closed, or opened by another process; open it again")
+        if self._writer is None:
+            self._writer = connect(self.path, "rw")
+            self._writer.execute("PRAGMA wal_autocheckpoint = 0")
+            self._writer.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
+        return self._writer
 
-def put_in_place(path: Path) -> None:
-    """Makes store.db.new, which is complete and has its checksums, the database; nothing of an older one stays."""
-    for rest in ("acked", "store.db-wal", "store.db-shm"):
-        (path / rest).unlink(missing_ok=True)
-    (path / "store.db.new").rename(path / "store.db")
-    sync_folder(path)
-    sync_folder(path.parent)
+    def _close_without_checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Close a connection while another is open: the last to close would move pages without their checksums."""
+        with suppress(sqlite3.DatabaseError, BadState), short_connection(self.path) as other:
+            other.execute("SELECT 1 FROM meta").fetchone()
+            connection.close()
+            return
+        Database.unclosed.append(connection)  # permanently

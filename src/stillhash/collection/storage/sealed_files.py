@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and know whether they are still what was written.
+"""Files that appear whole or not at all, and whose content is protected by checksums.
 
 A sealed file is its content, the checksums of each 4,096 bytes of it, and checksums of those. It never changes.
 """
@@ -13,14 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-from stillhash.collection.storage.checksums import BLOCK, Sums, damaged, mended, mended_table, packed, sums_of, unpacked
+from stillhash.collection.storage.checksums import (
+    BLOCK_SIZE,
+    block_checksums,
+    damaged_blocks,
+    pack_checksums,
+    repair_block,
+    repair_packed_checksums,
+    unpack_checksums,
+)
 from stillhash.errors import BadState, Conflict, StoreFailed
 
-Part = bytes | memoryview
 
-
-def write_durably(path: Path, parts: Iterable[Part]) -> None:
-    """A file that appears whole or not at all, and stays."""
+def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file that appears whole or not at all, and is on disk when this returns."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
@@ -31,90 +37,87 @@ def write_durably(path: Path, parts: Iterable[Part]) -> None:
         unfinished.rename(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise StoreFailed(f"{path.name} could not be written: {error}") from error
+        raise StoreFailed(f"{path.name}: could not be written: {error}") from error
     finally:
-        with suppress(OSError):  # whoever tidies up next removes it
+        with suppress(OSError):  # the next clean-up removes it
             unfinished.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, parts: list[Part]) -> None:
-    """A sealed file of these parts; all but the last are of whole blocks."""
-    sums = np.concatenate([sums_of(part) for part in parts])
-    write_durably(path, [*parts, packed(sums)])
+def write_sealed(path: Path, parts: list[bytes]) -> None:
+    """Write a sealed file of these parts; all but the last are whole blocks."""
+    checksums = np.concatenate([block_checksums(part) for part in parts])
+    write_durably(path, [*parts, pack_checksums(checksums)])
 
 
 def content_size(path: Path) -> int:
-    """The bytes of a sealed file that are content."""
-    with readable(path):
+    """Return how many bytes of a sealed file are content."""
+    with translate_read_errors(path):
         size = path.stat().st_size
-    blocks = -(-(size - 8) // (BLOCK + 8))
+    blocks = -(-(size - 8) // (BLOCK_SIZE + 8))
     content = size - 8 - 8 * blocks
-    if blocks < 0 or -(-content // BLOCK) != blocks:
-        raise BadState(f"{called(path)} is damaged: no sealed file has {size} bytes")
+    if content < 0 or -(-content // BLOCK_SIZE) != blocks:
+        raise BadState(f"{display_name(path)}: damaged; no sealed file has {size} bytes")
     return content
 
 
 def check_sealed(path: Path) -> None:
-    """Holds the content against its checksums."""
+    """Raise BadState unless the content matches its checksums."""
     size = content_size(path)
-    with readable(path):
-        bad = damaged(_mapped(path)[:size], _sums(path, size))
-    if bad:
-        raise BadState(f"{called(path)} is damaged, in {len(bad)} of its blocks of {BLOCK:,} bytes")
+    with translate_read_errors(path):
+        with path.open("rb") as file:
+            file.seek(size)
+            checksums = unpack_checksums(file.read(), display_name(path))
+        damaged = damaged_blocks(np.memmap(path, np.uint8, "r")[:size], checksums)
+    if damaged:
+        raise BadState(f"{display_name(path)}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
 
 
 def read_sealed(path: Path) -> bytes:
-    """The content of a sealed file, once it is checked."""
+    """Return the content of a sealed file, once it is checked."""
     check_sealed(path)
-    with readable(path):
-        return _mapped(path)[: content_size(path)].tobytes()
+    with translate_read_errors(path):
+        return np.memmap(path, np.uint8, "r")[: content_size(path)].tobytes()
 
 
-def mend_sealed(path: Path) -> list[int]:
-    """Flips back what single bits flipped in a sealed file; the blocks that are damaged beyond that."""
+def repair_sealed(path: Path) -> list[int]:
+    """Flip back single flipped bits of a sealed file; return the blocks that are damaged beyond that."""
     size = content_size(path)
-    with readable(path):
+    with translate_read_errors(path):
         data = bytearray(path.read_bytes())
-    table = mended_table(bytes(data[size:]))
+    table = repair_packed_checksums(bytes(data[size:]))
     if table is None:
-        raise BadState(f"{called(path)} has lost its checksums")
+        raise BadState(f"{display_name(path)}: the checksums are lost")
     data[size:] = table
-    lost = mend_blocks(data, unpacked(table, called(path)), size)
+    checksums, lost = unpack_checksums(table, display_name(path)), []
+    for n in damaged_blocks(memoryview(data)[:size], checksums):
+        block = slice(n * BLOCK_SIZE, min(size, (n + 1) * BLOCK_SIZE))
+        repaired = repair_block(bytes(data[block]), checksums[n])
+        if repaired is None:
+            lost.append(n)
+        else:
+            data[block] = repaired
     write_durably(path, [bytes(data)])
     return lost
 
 
-def mend_blocks(data: bytearray, sums: Sums, size: int) -> list[int]:
-    """The same for the blocks of the first so many bytes, in place."""
-    lost = []
-    for n in damaged(memoryview(data)[:size], sums):
-        place = slice(n * BLOCK, min(size, (n + 1) * BLOCK))
-        fixed = mended(bytes(data[place]), sums[n])
-        if fixed is None:
-            lost.append(n)
-        else:
-            data[place] = fixed
-    return lost
-
-
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Reading this file; a disk that gives an error back, or has no such file, is told as the store's failure."""
+def translate_read_errors(path: Path) -> Iterator[None]:
+    """Raise BadState where reading this file raises OSError, also if there is no such file."""
     try:
         yield
     except OSError as error:
-        raise BadState(f"{called(path)} cannot be read: {error.strerror or error}") from error
+        raise BadState(f"{display_name(path)}: cannot be read: {error.strerror or error}") from error
 
 
-def called(path: Path) -> str:
-    """As messages name a file of a folder of the store."""
+def display_name(path: Path) -> str:
+    """Return the name of a file of the store, with its folder, as messages show it."""
     return f"{path.parent.name}/{path.name}"
 
 
-def keep_only(folder: Path, named: set[str]) -> None:
-    """Drops files that no table names: left over, or never finished. One that cannot be removed does no harm."""
+def remove_unlisted(folder: Path, names: set[str]) -> None:
+    """Remove files that are not listed: obsolete, or never finished. One that cannot be removed does no harm."""
     for file in folder.iterdir():
-        if file.name not in named:
+        if file.name not in names:
             with suppress(OSError):
                 file.unlink()
 
@@ -127,27 +130,22 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def locked(path: Path) -> int:
-    """The handle of the lock on this folder, which only one process has."""
+def sync_file(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def lock_folder(path: Path) -> int:
+    """Take the write lock of this folder, which one process has at a time; return its file handle."""
     try:
         handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise StoreFailed(f"{path.name} cannot be written to: {error.strerror}; read_only=True searches it") from error
+        raise StoreFailed(
+            f"{path.name}: cannot be written: {error.strerror}. Use read_only=True to search it."
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        raise Conflict(
-            f"{path.name} is being written by another process; open it with read_only=True to search"
-        ) from None
+        raise Conflict(f"{path.name}: another process is writing to it. Use read_only=True to search it.") from None
     return handle
-
-
-def _mapped(path: Path) -> np.memmap[tuple[int], np.dtype[np.uint8]]:
-    return np.memmap(path, np.uint8, "r")
-
-
-def _sums(path: Path, size: int) -> Sums:
-    with path.open("rb") as file:
-        file.seek(size)
-        return unpacked(file.read(), called(path))

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.feedback import Vote
+from stillhash.collection.storage.connections import short_connection
 from stillhash.collection.storage.database import Database
-from stillhash.collection.storage.integrity import damage, once
-from stillhash.collection.storage.sealed_files import keep_only, locked, read_sealed
+from stillhash.collection.storage.integrity import find_damage
+from stillhash.collection.storage.sealed_files import lock_folder, read_sealed, remove_unlisted
 from stillhash.collection.storage.segments import Segment, read_segment, write_segment
 from stillhash.collection.types import Id, Item, label_texts
 from stillhash.errors import BadState, Conflict, InvalidInput
@@ -65,10 +67,11 @@ class Store:
         if not (path / "store.db").is_file():
             raise InvalidInput(f"path is {str(path)!r}; there is no collection")
         self.db = Database(path, writer=writer)
+        weakref.finalize(self, self.db.close)  # at the end of the process, at the latest
         self.reading, self.close = self.db.reading, self.db.close
         self._tidied = not writer
         try:
-            with once(path) as connection:  # and not for long: the file is looked at before it is used
+            with short_connection(path) as connection:  # and not for long: the file is looked at before it is used
                 found = self.meta(connection, "format")
                 if found != FORMAT:
                     raise BadState(f"{path.name} has store format {found}; this release reads format {FORMAT}")
@@ -84,7 +87,7 @@ class Store:
     def create(cls, path: Path, settings: dict[str, Any]) -> Store:
         """A new store in a folder that is not there yet, or is empty."""
         path.mkdir(parents=True, exist_ok=True)
-        lock = locked(path)
+        lock = lock_folder(path)
         try:
             if not (path / "store.db").exists():
                 _check_new(path)
@@ -101,7 +104,7 @@ class Store:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it is on disk when this ends, or nothing of it ever was."""
         self._ready()
-        with self.db.writing() as connection:
+        with self.db.transaction() as connection:
             yield connection
 
     def _ready(self) -> None:
@@ -338,7 +341,7 @@ class Store:
         """Drops segments that are not named any more, or never were because a write did not end."""
         with self.reading() as connection:
             named = {file for (file,) in connection.execute("SELECT file FROM segments")}
-        keep_only(self.path / "segments", named)
+        remove_unlisted(self.path / "segments", named)
         self._tidied = True
 
     def learner(self, file: str) -> bytes:
@@ -349,7 +352,7 @@ class Store:
 
     def verify(self) -> list[str]:
         """What is wrong with the store, as sentences."""
-        if wrong := damage(self.path):
+        if wrong := find_damage(self.path):
             return wrong
         with self.reading() as connection:
             generation = self.meta(connection, "generation")
@@ -384,6 +387,41 @@ class Store:
         with self.reading() as connection:
             now = connection.execute("SELECT learner FROM versions WHERE learner NOT NULL").fetchall()
             return self.meta(connection, "generation") != generation or now != learners
+
+    # ---- for snapshots, repair, bulk load and encoder alignment ----
+
+    def sealed_files(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
+        """Return the files that this commit needs, by folder."""
+        segments = [file for file, *_ in self.segment_records(connection)]
+        return {"segments": segments, "learner": sorted(set(self.learners(connection).values()))}
+
+    def segment_records(self, connection: sqlite3.Connection) -> list[tuple[str, int, int, int]]:
+        """Return file, rows, first and last row of each segment."""
+        return connection.execute("SELECT file, rows, first, last FROM segments ORDER BY number").fetchall()
+
+    def add_segment(self, connection: sqlite3.Connection, number: int, file: str, rows: range) -> None:
+        """Register the segment that holds these rows."""
+        values = [number, file, len(rows), rows[0], rows[-1]]
+        connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", values)
+
+    def learners(self, connection: sqlite3.Connection) -> dict[int, str]:
+        """Return the learner files, by version."""
+        sql = "SELECT version, learner FROM versions WHERE learner NOT NULL ORDER BY version"
+        return dict(connection.execute(sql).fetchall())
+
+    def set_learner(self, connection: sqlite3.Connection, version: int, file: str | None) -> None:
+        """Set the learner file of a version."""
+        connection.execute("UPDATE versions SET learner = ? WHERE version = ?", [file, version])
+
+    def add_tombstones(self, connection: sqlite3.Connection, rows: list[int]) -> None:
+        """Mark rows as deleted."""
+        seq = self.meta(connection, "seq") + 1
+        connection.executemany("INSERT OR IGNORE INTO dead VALUES (?, ?)", [(row, seq) for row in rows])
+
+    def meta_with_prefix(self, connection: sqlite3.Connection, prefix: str) -> dict[str, Any]:
+        """Return the values of the table `meta` whose keys begin so, by the rest of the key."""
+        sql = "SELECT substr(key, ?), value FROM meta WHERE substr(key, 1, ?) = ? ORDER BY key"
+        return dict(connection.execute(sql, [len(prefix) + 1, len(prefix), prefix]).fetchall())
 
 
 def _check_new(path: Path) -> None:

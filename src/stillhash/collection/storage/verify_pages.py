@@ -1,7 +1,7 @@
-"""Which pages of a file differ from their checksums; also as a program, which needs nothing but the standard library.
+"""Compare the pages of a file with their checksums; also a program that needs only the standard library.
 
-A process that has a file open in SQLite must not open and close it again: that would drop SQLite's locks. So it lets
-another process look.
+A process that has a file open in SQLite must not open and close it again: that would drop SQLite's locks. So it starts
+this program in another process.
 """
 
 import json
@@ -11,28 +11,30 @@ import sys
 import zlib
 from pathlib import Path
 
-PAGE, SOME = 4096, 1024  # bytes of a page; pages read at a time
+PAGE_SIZE = 4096  # bytes
+PAGES_PER_READ = 1024
 
 
-def differing(file: str, sums: str) -> list[int]:
-    """The numbers of the pages, those missing at the end among them. The checksums are pairs; the first is CRC-32."""
-    table = Path(sums).read_bytes()[:-8]
+def mismatched_pages(file: str, checksums: str) -> list[int]:
+    """List the pages that differ or are missing. Checksums are pairs; the first of each is CRC-32."""
+    table = Path(checksums).read_bytes()[:-8]
     crcs = [crc for crc, _ in struct.iter_unpack("<II", table[: len(table) // 8 * 8])]
-    found = []
-    with Path(file).open("rb") as opened:  # read and not mapped: another process may cut it short at any time
-        for first in range(0, len(crcs), SOME):
-            data = memoryview(opened.read(SOME * PAGE))
-            some = enumerate(crcs[first : first + SOME])
-            found += [first + n for n, crc in some if zlib.crc32(data[n * PAGE : (n + 1) * PAGE]) != crc]
-    return found
+    pages = []
+    with Path(file).open("rb") as opened:  # not mapped: another process may truncate it at any time
+        for first in range(0, len(crcs), PAGES_PER_READ):
+            data = memoryview(opened.read(PAGES_PER_READ * PAGE_SIZE))
+            for n, crc in enumerate(crcs[first : first + PAGES_PER_READ]):
+                if zlib.crc32(data[n * PAGE_SIZE : (n + 1) * PAGE_SIZE]) != crc:
+                    pages.append(first + n)
+    return pages
 
 
-def differing_elsewhere(file: str, sums: str) -> list[int]:
-    """The same, found by another process."""
-    told = subprocess.run([sys.executable, "-I", "-S", __file__, file, sums], capture_output=True, check=True)
-    found: list[int] = json.loads(told.stdout)
-    return found
+def mismatched_pages_in_subprocess(file: str, checksums: str) -> list[int]:
+    """Do the same in another process."""
+    command = [sys.executable, "-I", "-S", __file__, file, checksums]
+    pages: list[int] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return pages
 
 
 if __name__ == "__main__":
-    print(json.dumps(differing(*sys.argv[1:])))
+    print(json.dumps(mismatched_pages(*sys.argv[1:])))

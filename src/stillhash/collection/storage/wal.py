@@ -1,8 +1,8 @@
-"""SQLite's write-ahead log, as far as its pages must be known: https://www.sqlite.org/walformat.html.
+"""Read SQLite's write-ahead log, as far as its pages must be known: https://www.sqlite.org/walformat.html.
 
-Each frame carries a checksum of all that came before it, so to SQLite the log ends at the first frame that is damaged,
-and the commits after it are gone. `mend` flips a single flipped bit back, which brings them back too. It needs other
-checksums for that: SQLite's do not tell which bit it was.
+Each frame carries a checksum of all that came before it, so to SQLite the log ends at the first damaged frame, and the
+commits after it are lost. `repair_wal` flips a single flipped bit back, which restores them. It needs other checksums
+for that: SQLite's do not tell which bit it was.
 
 The log can be read beside SQLite. store.db and its -shm cannot, in a process that has them open: closing any handle on
 a file drops all locks the process has on it.
@@ -18,64 +18,65 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.checksums import BLOCK, mended, pair
+from stillhash.collection.storage.checksums import checksum_pair, repair_block
 from stillhash.collection.storage.sealed_files import write_durably
+from stillhash.collection.storage.verify_pages import PAGE_SIZE
 
-PAGE = BLOCK
-HEAD, FRAME = 32, 24  # bytes before all frames, and before the page of each
-SOME = 4096  # frames looked at at a time
-MAGIC, VERSION = 0x377F0682, 3007000
-NOTES = "wal.sums"
+WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
+FRAME_SIZE = FRAME_HEADER + PAGE_SIZE
+FRAMES_PER_STEP = 4096  # verified at a time
+WAL_MAGIC, WAL_VERSION = 0x377F0682, 3007000
 
-Bytes = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
 
 
 class Wal(NamedTuple):
-    """What is committed in a log."""
+    """The committed part of a log."""
 
-    frames: Bytes  # (n, 24 + 4096)
-    pages: int  # of the database, after the last commit; 0 if there is none
+    frames: ByteArray  # (n, FRAME_SIZE)
+    page_count: int  # of the database after the last commit; 0 if there is none
 
     @property
-    def numbers(self) -> NDArray[np.int64]:
-        """For each frame the number of its page, from 0."""
+    def page_numbers(self) -> NDArray[np.int64]:
+        """The page that each frame holds, from 0."""
         return np.ascontiguousarray(self.frames[:, :4]).view(">u4").reshape(-1).astype(np.int64) - 1
 
 
 def read_wal(path: Path) -> Wal:
-    """The frames up to the last commit before anything is damaged, or not written yet."""
-    data = _read(path)
-    frames = _frames(data)[: _good(data)]
-    ends = np.ascontiguousarray(frames[:, 4:8]).view(">u4").reshape(-1)
-    commits = np.flatnonzero(ends)
-    return Wal(frames[: commits[-1] + 1], int(ends[commits[-1]])) if len(commits) else Wal(frames[:0], 0)
+    """Read the frames up to the last commit before the first that is damaged or not written yet."""
+    data = _read_bytes(path)
+    frames = _frames(data)[: _count_valid_frames(data)]
+    page_counts = np.ascontiguousarray(frames[:, 4:8]).view(">u4").reshape(-1)
+    commits = np.flatnonzero(page_counts)
+    return Wal(frames[: commits[-1] + 1], int(page_counts[commits[-1]])) if len(commits) else Wal(frames[:0], 0)
 
 
-def _good(data: Bytes) -> int:
-    """How many frames are good, from the first on: of this log, and with the checksum they should have."""
-    if len(data) < HEAD or not _head_sound(data):
+def _count_valid_frames(data: ByteArray) -> int:
+    """Count the leading frames that belong to this log and match their checksums."""
+    if len(data) < WAL_HEADER or not _header_valid(data):
         return 0
     frames = _frames(data)
-    strange = np.flatnonzero((frames[:, 8:16] != data[16:24]).any(axis=1))
-    count = int(strange[0]) if len(strange) else len(frames)
-    before = np.concatenate([data[None, 24:32], frames[:count, 16:24]])  # each sum starts from the one before
-    for s in range(0, count, SOME):
-        some = frames[s : min(count, s + SOME)]
-        found = _sums(np.concatenate([some[:, :8], some[:, FRAME:]], axis=1), before[s : s + len(some)], data)
-        wrong = np.flatnonzero((found != before[s + 1 : s + 1 + len(some)]).any(axis=1))
+    foreign = np.flatnonzero((frames[:, 8:16] != data[16:24]).any(axis=1))
+    count = int(foreign[0]) if len(foreign) else len(frames)
+    stored = np.concatenate([data[None, 24:32], frames[:count, 16:24]])  # each sum starts from the one before
+    for s in range(0, count, FRAMES_PER_STEP):
+        step = frames[s : min(count, s + FRAMES_PER_STEP)]
+        covered = np.concatenate([step[:, :8], step[:, FRAME_HEADER:]], axis=1)
+        sums = _wal_sums(covered, stored[s : s + len(step)], data)
+        wrong = np.flatnonzero((sums != stored[s + 1 : s + 1 + len(step)]).any(axis=1))
         if len(wrong):
             return s + int(wrong[0])
     return count
 
 
-def _head_sound(data: Bytes) -> bool:
+def _header_valid(data: ByteArray) -> bool:
     magic, version = struct.unpack(">II", data[:8].tobytes())
-    own = _sums(data[None, :24], np.zeros((1, 8), np.uint8), data)[0]
-    return magic & ~1 == MAGIC and version == VERSION and bool((own == data[24:32]).all())
+    own = _wal_sums(data[None, :24], np.zeros((1, 8), np.uint8), data)[0]
+    return magic & ~1 == WAL_MAGIC and version == WAL_VERSION and bool((own == data[24:32]).all())
 
 
-def _sums(covered: Bytes, start: Bytes, data: Bytes) -> Bytes:
-    """The checksums (n, 8) of rows of bytes, from where each starts. The magic number says how words are to be read."""
+def _wal_sums(covered: ByteArray, start: ByteArray, data: ByteArray) -> ByteArray:
+    """Compute SQLite's checksums (n, 8) of byte rows, each from its start; the magic number gives the byte order."""
     words = np.ascontiguousarray(covered).view(">u4" if data[3] & 1 else "<u4").astype(np.uint32).T.copy()
     a, b = (np.ascontiguousarray(start[:, s : s + 4]).view(">u4").reshape(-1).astype(np.uint32) for s in (0, 4))
     for x, y in zip(words[::2], words[1::2], strict=True):
@@ -84,65 +85,60 @@ def _sums(covered: Bytes, start: Bytes, data: Bytes) -> Bytes:
     return np.stack([a, b], axis=1).astype(">u4").view(np.uint8)
 
 
-def _frames(data: Bytes) -> Bytes:
-    count = max(0, len(data) - HEAD) // (FRAME + PAGE)
-    return data[HEAD : HEAD + count * (FRAME + PAGE)].reshape(count, FRAME + PAGE)
+def _frames(data: ByteArray) -> ByteArray:
+    count = max(0, len(data) - WAL_HEADER) // FRAME_SIZE
+    return data[WAL_HEADER : WAL_HEADER + count * FRAME_SIZE].reshape(count, FRAME_SIZE)
 
 
-def _read(path: Path) -> Bytes:
-    """Read and not mapped: another process may cut it short at any time."""
+def _read_bytes(path: Path) -> ByteArray:
+    """Read the log; it is not mapped, because another process may truncate it at any time."""
     try:
         return np.frombuffer((path / "store.db-wal").read_bytes(), np.uint8)
     except FileNotFoundError:
         return np.empty(0, np.uint8)
 
 
-# ---- mending ----
-
-
-class Noted:
-    """Checksums of the log's head and of each frame, kept beside it and synced never, for `mend` alone."""
+class WalChecksums:
+    """Checksums of the log's header and of each frame, in wal.sums: not fsynced, and only used by `repair_wal`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.frames = 0  # that are noted
-        self._head = b""
+        self.frames = 0  # with a checksum
+        self._header = b""
 
-    def note(self) -> None:
-        """What this process committed since the last time."""
+    def update(self) -> None:
+        """Add the frames that this process committed since the last update."""
         with (self.path / "store.db-wal").open("rb") as file:
-            head = file.read(HEAD)
-            first = self.frames if head == self._head else 0
-            file.seek(HEAD + first * (FRAME + PAGE))
-            frames, ended = [], 0
-            while len(frame := file.read(FRAME + PAGE)) == FRAME + PAGE and frame[8:16] == head[16:24]:
-                frames.append(frame)
-                ended = len(frames) if any(frame[4:8]) else ended  # with a commit
-        handle = os.open(self.path / NOTES, os.O_WRONLY | os.O_CREAT, 0o644)
+            header = file.read(WAL_HEADER)
+            first = self.frames if header == self._header else 0
+            file.seek(WAL_HEADER + first * FRAME_SIZE)
+            pairs, committed = [], 0
+            while len(frame := file.read(FRAME_SIZE)) == FRAME_SIZE and frame[8:16] == header[16:24]:
+                pairs.append(checksum_pair(frame))
+                committed = len(pairs) if any(frame[4:8]) else committed  # this frame ends a commit
+        handle = os.open(self.path / "wal.sums", os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            os.pwrite(handle, _pairs([head]), 0)
-            os.pwrite(handle, _pairs(frames[:ended]), 8 * (1 + first))
+            os.pwrite(handle, np.array(checksum_pair(header), "<u4").tobytes(), 0)
+            os.pwrite(handle, np.array(pairs[:committed], "<u4").tobytes(), 8 * (1 + first))
         finally:
             os.close(handle)
-        self._head, self.frames = head, first + ended
+        self._header, self.frames = header, first + committed
 
 
-def mend(path: Path) -> bool:
-    """Flips back a flipped bit of the log's head or of its first bad frame, if there is one."""
-    data = bytearray(_read(path).tobytes())
-    notes = (path / NOTES).read_bytes() if (path / NOTES).exists() else b""
-    sums = np.frombuffer(notes[: len(notes) // 8 * 8], "<u4").reshape(-1, 2)
-    bad, place, size = 0, 0, HEAD
-    view = np.frombuffer(bytes(data), np.uint8)
-    if len(data) >= HEAD and _head_sound(view):
-        bad, size = 1 + _good(view), FRAME + PAGE
-        place = HEAD + (bad - 1) * size
-    if bad >= len(sums) or (fixed := mended(bytes(data[place : place + size]), sums[bad])) is None:
+def repair_wal(path: Path) -> bool:
+    """Flip back a flipped bit of the log's header or of its first damaged frame; return whether there was one."""
+    data = _read_bytes(path)
+    file = path / "wal.sums"
+    stored = file.read_bytes() if file.exists() else b""
+    checksums = np.frombuffer(stored[: len(stored) // 8 * 8], "<u4").reshape(-1, 2)
+    block, start, size = 0, 0, WAL_HEADER
+    if len(data) >= WAL_HEADER and _header_valid(data):
+        block, size = 1 + _count_valid_frames(data), FRAME_SIZE
+        start = WAL_HEADER + (block - 1) * size
+    if (
+        block >= len(checksums)
+        or (repaired := repair_block(data[start : start + size].tobytes(), checksums[block])) is None
+    ):
         return False
-    data[place : place + size] = fixed
-    write_durably(path / "store.db-wal", [bytes(data)])
+    write_durably(path / "store.db-wal", [data[:start].tobytes(), repaired, data[start + size :].tobytes()])
     return True
-
-
-def _pairs(blocks: list[bytes]) -> bytes:
-    return np.array([pair(block) for block in blocks], "<u4").tobytes()

@@ -1,0 +1,76 @@
+"""Connections to store.db, and which of them this process has open.
+
+Closing any file handle on store.db drops all locks that SQLite has on it in this process. So connections are tracked,
+and a process that has one open does not open the file by other means.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, Literal
+from urllib.parse import quote
+
+from stillhash.errors import BadState
+
+LOCK_TIMEOUT = 30  # seconds that SQLite waits for a lock
+
+
+class TrackedConnection(sqlite3.Connection):
+    """A SQLite connection that is listed while it is open."""
+
+    open_connections: ClassVar[weakref.WeakSet[TrackedConnection]] = weakref.WeakSet()  # in this process
+    file_lock: ClassVar[threading.RLock] = threading.RLock()  # held while a file is opened that SQLite may have open
+    file_id: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        super().close()
+        with TrackedConnection.file_lock:
+            TrackedConnection.open_connections.discard(self)
+
+
+def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
+    """Open store.db in this folder; a connection for writing may be used by several threads."""
+    file = path / "store.db"
+    try:
+        with TrackedConnection.file_lock:
+            connection = sqlite3.connect(
+                f"file:{quote(str(file.absolute()))}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                timeout=LOCK_TIMEOUT,
+                check_same_thread=mode == "ro",
+                factory=TrackedConnection,
+            )
+            connection.file_id = _file_id(file)
+            TrackedConnection.open_connections.add(connection)
+        if mode == "rw":
+            connection.execute("PRAGMA synchronous = FULL")
+    except (sqlite3.DatabaseError, OSError) as error:
+        raise BadState(f"{path.name}: cannot be opened: {error}") from error
+    return connection
+
+
+@contextmanager
+def short_connection(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open store.db for reading, and close it at the end of the block."""
+    connection = connect(path, "ro")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def in_use(path: Path) -> bool:
+    """Return whether this process has store.db of this folder open, under any name."""
+    file_id = _file_id(path / "store.db")
+    return any(connection.file_id == file_id for connection in TrackedConnection.open_connections)
+
+
+def _file_id(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_dev, status.st_ino
