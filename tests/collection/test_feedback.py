@@ -136,8 +136,8 @@ def test_other_queries_hardly_move() -> None:
     model = hasher.model()
     given = [thumb(hasher, item, -1.0) for item in range(8)]
     after = corrected(hasher, model, given)
-    Q = hasher._prepared(X[:200])
-    ours = hasher._prepared(QUERY[None])[0]
+    Q = hasher.prepare(X[:200])
+    ours = hasher.prepare(QUERY[None])[0]
     moved = np.linalg.norm(
         hasher.functions().weigh_by(after, X[:200]) - hasher.functions().weigh_by(model, X[:200]), axis=1
     )

@@ -80,7 +80,7 @@ def test_it_is_the_published_chunk_step(scale: Any) -> None:
     W = hasher.W_.astype(np.float64)
     hasher.partial_fit(X[150:], Y[150:])
 
-    x = hasher._prepared(X).astype(np.float64)
+    x = hasher.prepare(X).astype(np.float64)
     old, new = x[:150], x[150:]
     similar = Y[150:] @ Y[:150].T > 0
     S = np.where(similar, 1.2, -0.2)  # (n, N)

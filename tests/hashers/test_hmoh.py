@@ -48,7 +48,7 @@ def test_blocks_equal_the_literal_loop(n: int, dim: int, length: int, cut: int, 
 def test_codes_are_those_of_the_mean_of_every_w_at_any_learning_rate(merge: Any) -> None:
     X, Y = toy(500)
     hasher = HMOH(bits=24, merge=merge).fit(X[:300]).partial_fit(X, Y)
-    x = hasher._prepared(X)
+    x = hasher.prepare(X)
     G = HMOH(bits=24, merge=merge).fit(X[:300]).targets_(parse_labels(Y, 500))
     for rate in (0.01, 0.5, 1.0, 64.0):
         mean = np.mean(literal(x, G, rate), axis=0)
@@ -126,12 +126,12 @@ def test_labels_that_come_late_get_the_same_rows_however_the_stream_is_cut(param
 def test_the_kernel_is_the_gaussian_of_the_distance_to_anchors() -> None:
     X, _ = toy()
     hasher = HMOH(bits=16, kernel="rbf", anchors=50).fit(X[:300])
-    x, a = hasher._prepared(X).astype(np.float64), hasher.anchors_.T.astype(np.float64)
+    x, a = hasher.prepare(X).astype(np.float64), hasher.anchors_.T.astype(np.float64)
     assert all((x[:300] == anchor).all(axis=1).any() for anchor in a) and len(a) == 50
     squares = ((x[:, None] - a) ** 2).sum(axis=2)
     assert hasher.eta_ == pytest.approx(squares[:300][squares[:300] > 0].mean() / 6, rel=1e-5)
     wanted = np.exp(-squares / (2 * hasher.eta_))
-    np.testing.assert_allclose(rbf(hasher._prepared(X), hasher.anchors_, hasher.eta_), wanted, atol=1e-5)
+    np.testing.assert_allclose(rbf(hasher.prepare(X), hasher.anchors_, hasher.eta_), wanted, atol=1e-5)
 
 
 def test_a_kernel_wants_rows_that_differ() -> None:

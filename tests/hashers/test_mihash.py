@@ -107,7 +107,7 @@ def test_a_block_gives_what_sample_by_sample_gives(A: float, lr: float, interval
     X, Y = toy(410)
     R = 60
     hasher = MIHash(bits=16, A=A, lr=lr, reservoir=R, interval=interval).fit(X[:300])
-    x, keys = hasher._prepared(X).astype(np.float64), hasher._keys(410)
+    x, keys = hasher.prepare(X).astype(np.float64), hasher._keys(410)
     held: list[int] = []
     for s in range(0, 400, interval):
         before = hasher.Wt_
@@ -119,7 +119,7 @@ def test_a_block_gives_what_sample_by_sample_gives(A: float, lr: float, interval
         hasher.partial_fit(X[s : s + interval], Y[s : s + interval])
         np.testing.assert_allclose(hasher.Wt_, W, atol=1e-3)
         assert np.abs(hasher.Wt_ - before).max() > 0.01
-        np.testing.assert_array_equal(hasher.X_, hasher._prepared(X)[np.sort(held)])
+        np.testing.assert_array_equal(hasher.X_, hasher.prepare(X)[np.sort(held)])
 
 
 def test_the_stream_may_be_cut_anywhere() -> None:
@@ -140,7 +140,7 @@ def test_the_reservoir_holds_the_smallest_keys_of_the_stream() -> None:
     assert len(np.unique(keys)) == 2500
     hasher.partial_fit(X, Y)
     kept = np.sort(np.argsort(keys)[:50])
-    np.testing.assert_array_equal(hasher.X_, hasher._prepared(X)[kept])
+    np.testing.assert_array_equal(hasher.X_, hasher.prepare(X)[kept])
     np.testing.assert_array_equal(hasher.keys_, keys[kept])
     similar = Y[kept] @ Y[kept].T > 0
     np.testing.assert_array_equal(sharing(hasher.labels_, hasher.labels_), similar)

@@ -110,9 +110,9 @@ def test_it_searches_what_it_encodes() -> None:
 def test_switched_off_pre_processing_leaves_features_alone() -> None:
     X, _ = toy()
     hasher = OHSL(bits=16, center=False, unit_norm=False).fit(X[:300])
-    np.testing.assert_array_equal(hasher._prepared(X), X)
+    np.testing.assert_array_equal(hasher.prepare(X), X)
     both = OHSL(bits=16).fit(X[:300])
-    norms = np.linalg.norm(both._prepared(np.vstack([X, both.mean_[None]])), axis=1)
+    norms = np.linalg.norm(both.prepare(np.vstack([X, both.mean_[None]])), axis=1)
     np.testing.assert_allclose(norms[:-1], 1, rtol=1e-5)
     assert norms[-1] == 0  # the mean itself becomes a zero row, and stays one
 

@@ -61,7 +61,7 @@ def test_it_is_the_method_sample_by_sample(rule: Rule) -> None:
     X, Y = toy(200)
     start = OHWEU(bits=16, rule=rule).fit(X[:100])
     hasher = OHWEU(bits=16, rule=rule).fit(X[:100]).partial_fit(X, Y)
-    x = start._prepared(X)
+    x = start.prepare(X)
     G = TargetCodes(16, merge="sum_lsh")(parse_labels(Y, 200))
     fixed = np.where(x @ start.W_ + start.t_ >= 0, 1.0, -1.0)
     Qp, Vp = literal(start.Qp_, x, G, 0.1, rule), literal(start.Vp_, fixed, G, 0.1, rule)

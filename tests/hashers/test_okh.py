@@ -45,7 +45,7 @@ def test_zero_loss_codes(seed: int, bits: int, similar: bool, data: st.DataObjec
 def literal(hasher: OKH, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[np.float64]:
     """W after the pairs of X one at a time, in float64, from the text."""
     W = hasher.W_.astype(np.float64)
-    Z = hasher._features(hasher._prepared(X)).astype(np.float64)
+    Z = hasher._features(hasher.prepare(X)).astype(np.float64)
     for i in range(0, len(Z) - 1, 2):
         zi, zj, s = Z[i], Z[i + 1], (Y[i] & Y[i + 1]).any()
         fi, fj = W.T @ zi, W.T @ zj
@@ -79,12 +79,12 @@ def test_it_is_the_published_loop(params: dict[str, Any]) -> None:
 def test_kernel_features() -> None:
     X, _ = toy(200)
     hasher = OKH(bits=8, kernel="rbf", anchors=50).fit(X)
-    x = hasher._prepared(X).astype(np.float64)
+    x = hasher.prepare(X).astype(np.float64)
     A = hasher.anchors_.T.astype(np.float64)
-    assert len(A) == 50 and all((a == hasher._prepared(X)).all(axis=1).any() for a in hasher.anchors_.T)
+    assert len(A) == 50 and all((a == hasher.prepare(X)).all(axis=1).any() for a in hasher.anchors_.T)
     d2 = ((x[:, None] - A[None]) ** 2).sum(axis=2)
     width = ((A[:, None] - A[None]) ** 2).sum(axis=2).mean()
-    Z = hasher._features(hasher._prepared(X))
+    Z = hasher._features(hasher.prepare(X))
     np.testing.assert_allclose(Z[:, :-1], np.exp(-d2 / (2 * width)), atol=1e-5)
     assert (Z[:, -1] == 1).all()
     centred = OKH(bits=8, anchors=50).fit(X)

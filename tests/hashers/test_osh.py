@@ -44,7 +44,7 @@ def test_the_mean_is_exact_and_the_sketch_follows_the_centred_scatter(chunk: int
         hasher = OSH(bits=16, sketch=s).fit(X[:300])
         for start in range(0, 1200, chunk):
             hasher.partial_fit(X[start : start + chunk])
-        x = hasher._prepared(X).astype(np.float64)
+        x = hasher.prepare(X).astype(np.float64)
         np.testing.assert_allclose(hasher.mu_, x.mean(axis=0), atol=1e-12)
         assert hasher.n_ == 1200
         A = x - x.mean(axis=0)
@@ -60,7 +60,7 @@ def test_one_chunk_and_many_find_nearly_the_same_directions() -> None:
     parts = OSH(bits=8, sketch=50).fit(X[:300])
     for s in range(0, 4000, 50):
         parts.partial_fit(X[s : s + 50])
-    x = whole._prepared(X)
+    x = whole.prepare(X)
     V = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)[2][:7].T  # eight labels span seven centred directions
     for hasher in (whole, parts):
         np.testing.assert_allclose(hasher.W_.T @ hasher.W_, np.eye(8), atol=1e-5)

@@ -23,7 +23,7 @@ def codewords(hasher: OSupH, names: list[Any]) -> NDArray[np.int8]:
 def literal(hasher: OSupH, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[np.float64]:
     """W after the rows of X one at a time, in float64, from the text."""
     W, G = hasher.W_.astype(np.float64), codewords(hasher, list(range(Y.shape[1])))
-    for x, row in zip(hasher._prepared(X).astype(np.float64), Y, strict=True):
+    for x, row in zip(hasher.prepare(X).astype(np.float64), Y, strict=True):
         for c in np.flatnonzero(row):
             g = G[c].astype(np.float64)
             if hasher.mode == "hinge":

@@ -200,7 +200,7 @@ def test_labels_of_a_query_are_predicted_and_sharpened(sharpness: float) -> None
     linear = fitted(sharpness=1, rarity=0.0).partial_fit(X, Y)
     sides = hasher.sums_.sides(hasher.ridge)
     assert sides is not None
-    y = hasher._prepared(QUERIES) @ sides.U + sides.u
+    y = hasher.prepare(QUERIES) @ sides.U + sides.u
     np.testing.assert_allclose(hasher.weigh(QUERIES), np.maximum(y, 0) ** sharpness @ sides.V, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(linear.weigh(QUERIES), y @ sides.V, rtol=1e-3, atol=1e-5)
     assert (hasher.model().side, linear.model().side) == ("labels", "features")

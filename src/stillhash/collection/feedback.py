@@ -56,7 +56,7 @@ def corrected(hasher: Hasher, model: Model, thumbs: list[Vote]) -> Model:
     asked = np.stack([np.frombuffer(query, np.float32) for query in by_query])
     functions, space = hasher.functions(), hasher.label_space()
     W = functions.weigh_by(model, asked).astype(np.float64)
-    Q = functions._prepared(asked).astype(np.float64)
+    Q = functions.prepare(asked).astype(np.float64)
     moved = [_moved(functions.bits, space, q, w, votes) for q, w, votes in zip(Q, W, by_query.values(), strict=True)]
     K = Q @ Q.T
     K[np.diag_indices_from(K)] += HELD * max(float(np.mean(np.diag(K))), 1e-12)

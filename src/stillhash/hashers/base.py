@@ -116,18 +116,23 @@ class Hasher:
             check_features(X, least=2)
             self.fit(X, Y)
         X = self._checked(X)
-        labels = parse_labels(Y, len(X))
-        taught = labels.labelled if self.supervised else np.ones(len(X), bool)
-        self.stale_ = False
-        if taught.any():
-            self._learn(self._prepared(X[taught]), labels.rows(taught))
+        self.learn_rows(X, parse_labels(Y, len(X)))
         return self
+
+    def learn_rows(self, X: Floats, labels: Labels, codes: Codes | None = None) -> None:
+        """Learn from validated rows, as `partial_fit` does; `codes` are theirs, if they are encoded already."""
+        learnt = labels.labelled if self.supervised else np.ones(len(X), bool)
+        self.stale_ = False
+        if not learnt.all():
+            X, labels, codes = X[learnt], labels.rows(learnt), None if codes is None else codes[learnt]
+        if len(X):
+            self._learn(self.prepare(X), labels, codes)
 
     def _start(self, X: Floats, labels: Labels) -> None:
         self.check_parameters()
         self.n_features_in_ = X.shape[1]
         self.mean_ = X.mean(axis=0, dtype=np.float64).astype(np.float32) if self.center else np.zeros_like(X[0])
-        self._begin(self._prepared(X), labels, np.random.default_rng(self.random_state))
+        self._begin(self.prepare(X), labels, np.random.default_rng(self.random_state))
 
     def check_parameters(self) -> None:
         check_bits(self.bits)
@@ -136,8 +141,8 @@ class Hasher:
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         raise NotImplementedError
 
-    def _learn(self, X: Floats, labels: Labels) -> None:
-        """Learns from prepared, labelled rows, and sets stale_ if encode() changes. Fixed baselines learn nothing."""
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
+        """Learn from prepared, labelled rows and, if they are known, their codes; set stale_ if encode() changes."""
 
     # ---- using ----
 
@@ -175,7 +180,7 @@ class Hasher:
 
     def encode_checked(self, X: Floats) -> Codes:
         """The codes of rows that passed the door."""
-        return self._chunked(X, lambda rows: self._codes(self._prepared(rows)))
+        return self._chunked(X, lambda rows: self._codes(self.prepare(rows)))
 
     def _weights(self, model: Model, Q: Floats) -> Floats:
         """Of checked queries."""
@@ -185,13 +190,13 @@ class Hasher:
             weights = kernels.project(self._side(model, Q), model.M)
         if model.m is not None:
             weights = weights + model.m
-        return weights if model.N is None else weights + kernels.project(self._prepared(Q), model.N)
+        return weights if model.N is None else weights + kernels.project(self.prepare(Q), model.N)
 
     def _side(self, model: Model, Q: Floats) -> Floats:
         """Of checked queries, what a model multiplies."""
         if model.side == "code":
             return signs(self.encode_checked(Q), self.bits)
-        seen = self._prepared(Q)
+        seen = self.prepare(Q)
         return seen if model.U is None else raised(kernels.project(seen, model.U) + model.u, model.power)
 
     def _chunked(self, rows: NDArray[Any], code: Callable[[Any], Codes]) -> Codes:
@@ -214,7 +219,8 @@ class Hasher:
             )
         return check_features(X, columns=self.n_features_in_, whose=type(self).__name__)
 
-    def _prepared(self, X: Floats) -> Floats:
+    def prepare(self, X: Floats) -> Floats:
+        """Return validated rows centred and scaled, as the hash functions and the model see them."""
         if self.center:
             X = X - self.mean_
         if self.unit_norm:

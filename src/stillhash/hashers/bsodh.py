@@ -98,7 +98,7 @@ class BSODH(LinearHasher):
         self.keys_, self.seen_ = np.empty(0), 0
 
     @one_thread
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         N = len(self.codes_)
         both = joined(self.labels_, labels)
         new = both.rows(np.arange(len(both)) >= N)

@@ -95,7 +95,7 @@ class HMOH(Hasher):
         self.A_ = np.zeros_like(self.W_)
         self.H_ = unit_columns(self.A_)
 
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, b) in {-1, +1}
         self.W_, self.A_ = perceptron(self.W_, self.A_, self._seen(X), G)
         before, self.H_ = self.H_, unit_columns(self.A_)  # a new array, so that readers need no lock

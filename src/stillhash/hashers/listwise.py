@@ -84,10 +84,11 @@ class TallyListwise(Tally):
         self.recent_ = np.empty((0, width(self.bits)), np.uint8)
         self.labels_ = Labels(np.zeros(1, np.int64), np.empty(0, np.int64), [])
 
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         both = joined(self.labels_, labels)
-        super()._learn(X, labels)
-        codes = np.concatenate([self.recent_, self._codes(X)])
+        codes = self._codes(X) if codes is None else codes
+        super()._learn(X, labels, codes)
+        codes = np.concatenate([self.recent_, codes])
         place = np.arange(len(codes))
         latest = place >= len(codes) - self.window
         self.recent_, self.labels_ = codes[latest], in_use(both.rows(latest))

@@ -13,7 +13,7 @@ from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.kept import Mask, in_use, joined, restored, sharing
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats, check_integer, check_number
+from stillhash.numeric.validation import Codes, Floats, check_integer, check_number
 
 BLOCK = 100  # samples whose projections are prepared together
 DRAWS = 1024  # reservoir keys drawn from one seed
@@ -99,7 +99,7 @@ class MIHash(LinearHasher):
         self.waiting_ = self.seen_ = 0
 
     @one_thread
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         joined(self.labels_, labels)  # a label without a stable key is refused here, before anything has changed
         places, s = np.arange(len(X)), 0
         while s < len(X):

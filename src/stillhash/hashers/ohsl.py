@@ -14,7 +14,7 @@ from stillhash.numeric.labels import Labels
 from stillhash.numeric.learning import empty_projection, passive_aggressive
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats, check_choice, check_integer, check_number
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer, check_number
 
 
 class OHSL(LinearHasher):
@@ -84,10 +84,10 @@ class OHSL(LinearHasher):
         self.V_ = empty_projection(self.targets_.length, self.bits)
         self.M_ = None
 
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, l) in {-1, +1}
         passive_aggressive(self.U_, self._query_side(X), G, self.C, self.norm_power)  # Eqs. 16-17
-        passive_aggressive(self.V_, self._code_side(X), G, self.C, self.norm_power)  # Eqs. 20-21
+        passive_aggressive(self.V_, self._code_side(X, codes), G, self.C, self.norm_power)  # Eqs. 20-21
         self.M_ = self._similarity()  # a new array, so that readers need no lock; stale_ stays False
 
     def model(self) -> Model:
@@ -97,9 +97,9 @@ class OHSL(LinearHasher):
         """What the similarity sees of a query: here, its features."""
         return X
 
-    def _code_side(self, X: Floats) -> Floats:
+    def _code_side(self, X: Floats, codes: Codes | None = None) -> Floats:
         """What it sees of an item: the signs of its code."""
-        return signs(self._codes(X), self.bits)
+        return signs(self._codes(X) if codes is None else codes, self.bits)
 
     @one_thread
     def _similarity(self) -> Floats:

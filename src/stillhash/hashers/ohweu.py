@@ -86,7 +86,7 @@ class OHWEU(LinearHasher):
         self.Qp_ = lsh(X, self.bits, rng).W.astype(np.float64)
         self.targets_ = self._targets()
 
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, b) in {-1, +1}: sgn(y^T P)
         before = self.Vp_
         self.Qp_ = learn(self.Qp_, X, G, float(self.C), self.rule)  # new arrays, so that readers need no lock
@@ -95,7 +95,7 @@ class OHWEU(LinearHasher):
 
     def keep(self, X: Any) -> Codes:
         """The codes x~ (n, ceil(bits / 8)) that never change: all that `refresh` needs."""
-        return self._chunked(self._checked(X), lambda rows: self._fixed(self._prepared(rows)))
+        return self._chunked(self._checked(X), lambda rows: self._fixed(self.prepare(rows)))
 
     def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes:
         """What encode() gives now for the rows whose fixed codes were kept; raw features are never read."""
@@ -103,7 +103,7 @@ class OHWEU(LinearHasher):
         return self._chunked(check_codes(kept, self.bits, "kept"), self._projected)
 
     def weigh(self, Q: Any) -> Floats:
-        Q = self._prepared(self._checked(Q))
+        Q = self.prepare(self._checked(Q))
         return signs(pack(kernels.project(Q, self.Qp_.astype(np.float32))), self.bits)  # sgn(Qp^T q)
 
     def _codes(self, X: Floats) -> Codes:

@@ -101,7 +101,7 @@ class OKH(Hasher):
         self.waiting_, self.waiting_labels_ = Z[:0], frozenset()
 
     @one_thread
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         named = [self.waiting_labels_] * len(self.waiting_) + fingerprints(labels)
         Z = np.concatenate([self.waiting_, self._features(X)])
         W = self.W_.copy()  # a new array, so that readers need no lock

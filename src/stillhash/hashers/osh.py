@@ -11,7 +11,7 @@ from stillhash.hashers.base import LinearHasher, check_shape
 from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats, check_integer
+from stillhash.numeric.validation import Codes, Floats, check_integer
 
 ROTATION, COMPLETION = 1, 2  # streams of random numbers of the seed
 FAINTEST = 1e-10  # of the largest squared singular value: below it a direction is rounding, not data
@@ -121,7 +121,7 @@ class OSH(LinearHasher):
         self.sketch_ = FrequentDirections(s + s % 2, self.n_features_in_)
         self.mu_, self.n_ = np.zeros(self.n_features_in_), 0
 
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         self._absorb(X)
         if self.n_ >= self.bits:
             before = self.W_, self.t_

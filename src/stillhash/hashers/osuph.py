@@ -14,7 +14,7 @@ from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.targets import TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats, check_choice, check_number
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_number
 
 Mode = Literal["hinge", "boosting"]
 MODES: tuple[Mode, ...] = ("hinge", "boosting")
@@ -74,7 +74,7 @@ class OSupH(LinearHasher):
         self.codewords_ = self._codewords()
 
     @one_thread
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G, rows = self._by_row(labels)
         step = hinge_step if self.mode == "hinge" else boosting_step
         W = self.W_.copy()  # a new array, so that readers need no lock

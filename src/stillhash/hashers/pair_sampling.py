@@ -20,7 +20,7 @@ from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import pca_itq
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats, check_codes, check_integer
+from stillhash.numeric.validation import Codes, Floats, check_codes, check_integer
 
 RESERVOIR = 1000  # earlier rows that partners are drawn from
 DRAWS = 1024  # rows that share a generator: making one takes longer than all the rest of a row
@@ -134,10 +134,10 @@ class SquareHasher(LinearHasher):
         self.partners_ = Reservoir(self.bits, self.random_state)
 
     @one_thread
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         named = fingerprints(labels)
         M = self.M_.copy()  # a new array, so that readers need no lock
-        for x, similar, dissimilar in self.partners_.meet(self._signs(X), named):
+        for x, similar, dissimilar in self.partners_.meet(self._signs(X, codes), named):
             self._meet(M, x, similar, dissimilar)
         self.M_ = M
 
@@ -148,8 +148,8 @@ class SquareHasher(LinearHasher):
     def model(self) -> Model:
         return Model("code", self.M_.astype(np.float32))
 
-    def _signs(self, X: Floats) -> Doubles:
-        return signs(self._codes(X), self.bits).astype(np.float64)
+    def _signs(self, X: Floats, codes: Codes | None = None) -> Doubles:
+        return signs(self._codes(X) if codes is None else codes, self.bits).astype(np.float64)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._arrays(), "M": self.M_, **self.partners_.arrays()}

@@ -14,7 +14,7 @@ from stillhash.numeric.codes import signs
 from stillhash.numeric.hashing import label_itq, pca_itq
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
 from stillhash.numeric.sufficient_stats import Similarity, Sums, unit_labels
-from stillhash.numeric.validation import Floats, check_choice, check_integer, check_number
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer, check_number
 
 MOST_LABELS = 1024  # that a model holds one by one
 GONE = 1e-3  # of a row: labels of which less is left, after unlearning or fading, count no more
@@ -111,10 +111,11 @@ class Tally(LinearHasher):
 
     # ---- learning ----
 
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         if self.half_life is not None:
             self.sums_.decay(0.5 ** (len(X) / self.half_life))
-        self.sums_.add(X, signs(self._codes(X), self.bits), labels, self._faded(np.arange(len(X))[::-1]))
+        codes = self._codes(X) if codes is None else codes
+        self.sums_.add(X, signs(codes, self.bits), labels, self._faded(np.arange(len(X))[::-1]))
         self._fresh = False
 
     def unlearn(self, X: Any, Y: Any, *, age: int | None = None) -> Self:
@@ -137,7 +138,7 @@ class Tally(LinearHasher):
             raise InvalidInput("age is not given; with a half_life, unlearn must know how many rows came after")
         after = check_integer(age or 0, "age", 0)
         if told.any():
-            X = self._prepared(X[told])
+            X = self.prepare(X[told])
             weights = self._faded(np.arange(after, after + len(X))[::-1])
             self.sums_.add(X, signs(self._codes(X), self.bits), labels.rows(told), weights, sign=-1)
             self._fresh = False

@@ -95,16 +95,16 @@ class Tuned(Hasher):
 
     # ---- the race ----
 
-    def _learn(self, X: Floats, labels: Labels) -> None:
+    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         racing = len(self.candidates_) > 1
         both = joined(self.labels_, labels) if racing else self.labels_
         if racing:
             self._test(X, both)
         for candidate in self.candidates_:
-            candidate._learn(X, labels)
+            candidate._learn(X, labels, codes)
         before, self.rows_ = self.rows_, self.rows_ + len(X)
         if racing:
-            codes = np.concatenate([self.recent_, self._codes(X)])
+            codes = np.concatenate([self.recent_, self._codes(X) if codes is None else codes])
             latest = np.arange(len(codes)) >= len(codes) - WINDOW
             self.recent_, self.labels_ = codes[latest], in_use(both.rows(latest))
             self._halve(before)

@@ -52,7 +52,7 @@ def parse_labels(Y: Any, rows: int, name: str = "Y") -> Labels:
     """Labels for so many rows, from any of the accepted shapes; None leaves all rows without."""
     if Y is None:
         return Labels(np.zeros(rows + 1, np.int64), np.empty(0, np.int64), [])
-    found = _from_sparse(Y, name) if hasattr(Y, "tocsr") else _from_dense(Y, name)
+    found = Y if isinstance(Y, Labels) else _from_sparse(Y, name) if hasattr(Y, "tocsr") else _from_dense(Y, name)
     if len(found) != rows:
         raise InvalidInput(f"{name} has {len(found)} rows of labels for {rows} rows of features; one each is wanted")
     return found
