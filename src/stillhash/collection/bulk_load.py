@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 from stillhash.collection.encoder_alignment import EncoderIdentity
-from stillhash.collection.storage.sealed_files import sync_file, sync_folder
+from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
@@ -36,13 +37,9 @@ def is_loaded(path: Path, source: str) -> bool:
     """Return whether the collection there was loaded from this source; raise Conflict if it is another one."""
     if not (path / "store.db").is_file():
         return False
-    store = Store(path, writer=False)
-    try:
-        with store.reading() as connection:
-            if store.meta(connection, SOURCE_KEY) == source:
-                return True
-    finally:
-        store.close()
+    with closing(Store(path, writer=False)) as store, store.reading() as connection:
+        if store.meta(connection, SOURCE_KEY) == source:
+            return True
     raise Conflict(f"path: expected a new folder, got {str(path)!r}, which holds another collection")
 
 
@@ -66,17 +63,14 @@ def bulk_load(
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt
-        store = Store.create(unfinished, _settings(hasher, encoder, settings))
-        trainer = Trainer(store)
-        try:
+        with closing(Store.create(unfinished, _settings(hasher, encoder, settings))) as store:
+            trainer = Trainer(store)
             with trainer.writing() as connection:
                 _insert(store, connection, batches)
                 store.set_meta(connection, SOURCE_KEY, source)
                 trainer.begin(connection, hasher, "learn" if learnt else "fit", learnt)
-        finally:
-            store.close()
         unfinished.rename(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise StoreFailed(f"path: a collection cannot be created at {str(path)!r}: {error}") from error
     finally:
@@ -96,7 +90,7 @@ def _insert(store: Store, connection: Connection, batches: Iterable[Batch]) -> N
         if batch.pictures is not None:
             store.add_pictures(connection, rows, batch.pictures)
         store.add_segment(connection, number, file, rows)
-    sync_folder(store.path / "segments")
+    sync(store.path / "segments")
     store.set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
 
 
@@ -106,7 +100,7 @@ def _link(segment: Path, to: Path) -> None:
         os.link(segment, to)
     except OSError:
         shutil.copyfile(segment, to)
-        sync_file(to)
+        sync(to)
 
 
 def _settings(hasher: Hasher, encoder: EncoderIdentity | None, settings: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from stillhash.collection.types import json_text
 from stillhash.errors import InvalidInput
 
 COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
-JSON_TEXT, JSON_NUMBER = "'text'", "'integer', 'real'"  # as json_type names them
-JSON_TYPES = {str: JSON_TEXT, int: JSON_NUMBER, float: JSON_NUMBER}
+JSON_TEXT, JSON_NUMERIC = "'text'", "'integer', 'real'"  # as json_type names them
+JSON_TYPES = {str: JSON_TEXT, int: JSON_NUMERIC, float: JSON_NUMERIC}
 MAX_FILTER_DEPTH = 8  # SQLite parses up to 100 levels
 MAX_FILTER_CONDITIONS = 500  # SQLite takes expressions up to 1,000 deep
 LARGEST_DOUBLE = sys.float_info.max
@@ -89,7 +89,7 @@ def _equals_any(path: str, key: str, values: list[Any]) -> Sql:
     parts: list[Sql] = []
     if constants := sorted({json.dumps(value) for value in values if type(value) not in JSON_TYPES}):
         parts.append((_has_type(", ".join(f"'{constant}'" for constant in constants)), [path]))
-    for json_type in (JSON_TEXT, JSON_NUMBER):
+    for json_type in (JSON_TEXT, JSON_NUMERIC):
         if same_type := [value for value in values if JSON_TYPES.get(type(value)) == json_type]:
             sql, parameter = _one_of(key, same_type)
             parts.append((f"({_has_type(json_type)} AND json_extract(metadata, ?) {sql})", [path, path, parameter]))

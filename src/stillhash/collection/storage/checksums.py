@@ -7,6 +7,7 @@ Adler-32, which is computed differently, then confirms that nothing else changed
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,11 @@ def pack_checksums(checksums: BlockChecksums) -> bytes:
     """Serialise checksums, followed by checksums of their own."""
     table = checksums.astype("<u4").tobytes()
     return table + np.array(checksum_pair(table), "<u4").tobytes()
+
+
+def pack_file_checksums(file: Path) -> bytes:
+    """Compute and serialise the checksums of a file."""
+    return pack_checksums(block_checksums(file.read_bytes()))
 
 
 def unpack_checksums(data: bytes, file: str) -> BlockChecksums:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Literal
 from urllib.parse import quote
@@ -53,16 +51,6 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
     except (sqlite3.DatabaseError, OSError) as error:
         raise BadState(f"{path.name}: cannot be opened: {error}") from error
     return connection
-
-
-@contextmanager
-def short_connection(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open store.db for reading, and close it at the end of the block."""
-    connection = connect(path, "ro")
-    try:
-        yield connection
-    finally:
-        connection.close()
 
 
 def in_use(path: Path) -> bool:

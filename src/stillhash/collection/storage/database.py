@@ -14,10 +14,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stillhash.collection.storage.checksums import block_checksums, pack_checksums
-from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, short_connection
+from stillhash.collection.storage.checksums import pack_file_checksums
+from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect
 from stillhash.collection.storage.integrity import acknowledge, committed_seq, find_damage, write_page_checksums
-from stillhash.collection.storage.sealed_files import lock_folder, sync_folder, write_durably
+from stillhash.collection.storage.sealed_files import lock_folder, sync, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
 from stillhash.errors import BadState, Conflict, StillhashError, StoreFailed
@@ -70,7 +70,7 @@ class Database:
                     raise StoreFailed(f"{path.name}: could not be written: its write-ahead log did not empty")
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{path.name}: could not be written: {error}") from error
-        write_durably(path / "store.sums", [pack_checksums(block_checksums(new.read_bytes()))])
+        write_durably(path / "store.sums", [pack_file_checksums(new)])
         cls.install(path)
 
     @staticmethod
@@ -79,8 +79,8 @@ class Database:
         for file in ("acked", "store.db-wal", "store.db-shm"):
             (path / file).unlink(missing_ok=True)
         (path / "store.db.new").rename(path / "store.db")
-        sync_folder(path)
-        sync_folder(path.parent)
+        sync(path)
+        sync(path.parent)
 
     # ---- reading ----
 
@@ -218,7 +218,7 @@ class Database:
 
     def _close_without_checkpoint(self, connection: sqlite3.Connection) -> None:
         """Close a connection while another is open: the last to close would move pages without their checksums."""
-        with suppress(sqlite3.DatabaseError, BadState), short_connection(self.path) as other:
+        with suppress(sqlite3.DatabaseError, BadState), closing(connect(self.path, "ro")) as other:
             other.execute("SELECT 1 FROM meta").fetchone()
             connection.close()
             return

@@ -18,12 +18,13 @@ import sqlite3
 import struct
 import subprocess
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from stillhash.collection.storage.checksums import BlockChecksums, checksum_pair, pack_checksums, unpack_checksums
-from stillhash.collection.storage.connections import TrackedConnection, in_use, short_connection
+from stillhash.collection.storage.connections import TrackedConnection, connect, in_use
 from stillhash.collection.storage.sealed_files import write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE, mismatched_pages, mismatched_pages_in_subprocess
 from stillhash.collection.storage.wal import FRAME_HEADER, read_wal
@@ -37,7 +38,7 @@ def find_damage(path: Path) -> list[str]:
     acknowledged = acknowledged_commit(path)
     try:
         pages = damaged_pages(path)
-        with short_connection(path) as connection:
+        with closing(connect(path, "ro")) as connection:
             seq = committed_seq(connection)
     except (BadState, TypeError, sqlite3.DatabaseError) as error:
         return [str(error)]

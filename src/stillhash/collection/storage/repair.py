@@ -19,23 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.checksums import (
-    block_checksums,
-    damaged_blocks,
-    pack_checksums,
-    repair_block,
-    repair_packed_checksums,
-    unpack_checksums,
-)
-from stillhash.collection.storage.connections import short_connection
+from stillhash.collection.storage import checksums as sums
+from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
-from stillhash.collection.storage.integrity import (
-    acknowledge,
-    acknowledged_commit,
-    committed_seq,
-    read_page_checksums,
-)
-from stillhash.collection.storage.sealed_files import lock_folder, repair_sealed, write_durably
+from stillhash.collection.storage.integrity import acknowledge, acknowledged_commit, committed_seq, read_page_checksums
+from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, repair_sealed, write_durably
 from stillhash.collection.storage.segments import read_surviving
 from stillhash.collection.storage.store import SCHEMA, Store
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
@@ -44,15 +32,8 @@ from stillhash.collection.types import Id, check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
 
 MAX_SKIPPED_ROWS = 1 << 42  # in search of one that can be read
-TABLE_KEYS = {
-    "items": "row",
-    "dead": "row",
-    "segments": "number",
-    "pictures": "row",
-    "lessons": "number",
-    "feedback": "number",
-    "versions": "version",
-}
+TABLE_KEYS = {"items": "row", "dead": "row", "segments": "number"}
+TABLE_KEYS |= {"pictures": "row", "lessons": "number", "feedback": "number", "versions": "version"}
 
 
 class RepairReport(NamedTuple):
@@ -73,15 +54,12 @@ def repair(path: str | Path) -> RepairReport:
         _repair_database(path, report)
     finally:
         os.close(lock)
-    store = Store(path, writer=True)
-    try:
+    with closing(Store(path, writer=True)) as store:
         _repair_segments(store, report.actions)
         _repair_learners(store, report.actions)
         _delete_lost(store, report.lost_ids)
         if damage := store.verify():
             raise BadState(f"{path.name}: damaged beyond repair: {damage[0]}")
-    finally:
-        store.close()
     return report
 
 
@@ -89,7 +67,9 @@ def repair(path: str | Path) -> RepairReport:
 
 
 def _repair_database(path: Path, report: RepairReport) -> None:
-    if _install_unfinished(path):
+    new, checksums = path / "store.db.new", path / "store.sums"
+    if new.exists() and checksums.exists() and sums.pack_file_checksums(new) == checksums.read_bytes():
+        Database.install(path)
         report.actions.append("store.db: an interrupted repair is finished")
     _repair_page_checksums(path, report.actions)
     _repair_wal(path, report.actions)
@@ -103,29 +83,18 @@ def _repair_database(path: Path, report: RepairReport) -> None:
         acknowledge(path, seq)
 
 
-def _install_unfinished(path: Path) -> bool:
-    """Install a new store.db that an interrupted repair completed."""
-    new, checksums = path / "store.db.new", path / "store.sums"
-    if not new.exists() or not checksums.exists():
-        return False
-    if pack_checksums(block_checksums(new.read_bytes())) != checksums.read_bytes():
-        return False
-    Database.install(path)
-    return True
-
-
 def _repair_page_checksums(path: Path, actions: list[str]) -> None:
     file = path / "store.sums"
     data = file.read_bytes() if file.exists() else b""
     try:
-        unpack_checksums(data, file.name)
+        sums.unpack_checksums(data, file.name)
         return
     except BadState:
-        table = repair_packed_checksums(data)
+        table = sums.repair_packed_checksums(data)
     if table is None:
         if not _passes_integrity_check(path):
             raise BadState(f"{path.name}: the checksums of store.db are lost, and SQLite reports damage")
-        table = pack_checksums(block_checksums((path / "store.db").read_bytes()))
+        table = sums.pack_file_checksums(path / "store.db")
         actions.append("store.sums: computed again, since SQLite reports no damage of store.db")
     else:
         actions.append("store.sums: a bit was flipped back")
@@ -143,10 +112,10 @@ def _repair_pages(path: Path, actions: list[str]) -> list[int]:
     checksums, in_wal, lost = read_page_checksums(path), set(read_wal(path).page_numbers.tolist()), []
     with (path / "store.db").open("r+b") as file:
         data = file.read()
-        for page in damaged_blocks(data, checksums):
+        for page in sums.damaged_blocks(data, checksums):
             if page in in_wal:
                 continue
-            repaired = repair_block(data[page * PAGE_SIZE : (page + 1) * PAGE_SIZE], checksums[page])
+            repaired = sums.repair_block(data[page * PAGE_SIZE : (page + 1) * PAGE_SIZE], checksums[page])
             if repaired is None:
                 lost.append(page)
                 continue
@@ -229,7 +198,7 @@ def _can_read_after(connection: sqlite3.Connection, table: str, key: str, after:
 def _readable_seq(path: Path) -> int | None:
     """Return the number of the last commit that can be read, None if there is none."""
     try:
-        with short_connection(path) as connection:
+        with closing(connect(path, "ro")) as connection:
             return committed_seq(connection)
     except (BadState, sqlite3.DatabaseError, TypeError, ValueError):
         return None
@@ -237,7 +206,7 @@ def _readable_seq(path: Path) -> int | None:
 
 def _passes_integrity_check(path: Path) -> bool:
     try:
-        with short_connection(path) as connection:
+        with closing(connect(path, "ro")) as connection:
             return bool(connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
     except (BadState, sqlite3.DatabaseError):
         return False
@@ -253,19 +222,11 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
         codes: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = [store.tail(connection)]
     complete = True
     for file, rows, first, last in records:
-        path, lost = store.path / "segments" / file, []
-        try:
-            store.segment(file)
-        except BadState:
-            try:
-                lost = repair_sealed(path)
-            except (OSError, StillhashError):
-                actions.append(f"segments/{file}: lost")
-                complete = False
-                continue
-            actions.append(f"segments/{file}: repaired" + (f", except {len(lost)} blocks" if lost else ""))
-        complete = complete and not lost
-        codes.append(read_surviving(path, store.settings["bits"], rows, first, last, lost))
+        lost = _repair_file(store.path, f"segments/{file}", actions)
+        complete = complete and lost == []
+        if lost is not None:
+            segment = store.path / "segments" / file
+            codes.append(read_surviving(segment, store.settings["bits"], rows, first, last, lost))
     if not complete:
         numbers = np.concatenate([rows for rows, _ in codes])
         order = np.argsort(numbers)
@@ -273,10 +234,11 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
 
 
 def _repair_learners(store: Store, actions: list[str]) -> None:
+    """Repair the learner files; if that of the current version is lost, let it continue from another version."""
     with store.reading() as connection:
         learners = store.learners(connection)
         current = store.meta(connection, "version")
-    sound = {version: file for version, file in learners.items() if _repair_learner(store, file, actions)}
+    sound = {v: file for v, file in learners.items() if _repair_file(store.path, f"learner/{file}", actions) == []}
     lost = [version for version in learners if version not in sound]
     if not lost:
         return
@@ -290,17 +252,19 @@ def _repair_learners(store: Store, actions: list[str]) -> None:
         actions.append("learner: none is left to continue from; searches are as before")
 
 
-def _repair_learner(store: Store, file: str, actions: list[str]) -> bool:
+def _repair_file(folder: Path, file: str, actions: list[str]) -> list[int] | None:
+    """Repair a sealed file; return the blocks that are lost, None if all of it is."""
     try:
-        store.learner(file)
-        return True
+        check_sealed(folder / file)
+        return []
     except BadState:
         try:
-            repaired = not repair_sealed(store.path / "learner" / file)
+            lost = repair_sealed(folder / file)
         except (OSError, StillhashError):
-            repaired = False
-    actions.append(f"learner/{file}: {'repaired' if repaired else 'lost'}")
-    return repaired
+            actions.append(f"{file}: lost")
+            return None
+    actions.append(f"{file}: repaired" + (f", except {len(lost)} blocks" if lost else ""))
+    return lost
 
 
 def _delete_lost(store: Store, lost_ids: list[Id]) -> None:

@@ -13,15 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stillhash.collection.storage.checksums import (
-    BLOCK_SIZE,
-    block_checksums,
-    damaged_blocks,
-    pack_checksums,
-    repair_block,
-    repair_packed_checksums,
-    unpack_checksums,
-)
+from stillhash.collection.storage import checksums as sums
+from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.errors import BadState, Conflict, StoreFailed
 
 
@@ -35,7 +28,7 @@ def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise StoreFailed(f"{path.name}: could not be written: {error}") from error
     finally:
@@ -45,8 +38,8 @@ def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 def write_sealed(path: Path, parts: list[bytes]) -> None:
     """Write a sealed file of these parts; all but the last are whole blocks."""
-    checksums = np.concatenate([block_checksums(part) for part in parts])
-    write_durably(path, [*parts, pack_checksums(checksums)])
+    checksums = np.concatenate([sums.block_checksums(part) for part in parts])
+    write_durably(path, [*parts, sums.pack_checksums(checksums)])
 
 
 def content_size(path: Path) -> int:
@@ -66,8 +59,8 @@ def check_sealed(path: Path) -> None:
     with translate_read_errors(path):
         with path.open("rb") as file:
             file.seek(size)
-            checksums = unpack_checksums(file.read(), display_name(path))
-        damaged = damaged_blocks(np.memmap(path, np.uint8, "r")[:size], checksums)
+            checksums = sums.unpack_checksums(file.read(), display_name(path))
+        damaged = sums.damaged_blocks(np.memmap(path, np.uint8, "r")[:size], checksums)
     if damaged:
         raise BadState(f"{display_name(path)}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
 
@@ -84,14 +77,14 @@ def repair_sealed(path: Path) -> list[int]:
     size = content_size(path)
     with translate_read_errors(path):
         data = bytearray(path.read_bytes())
-    table = repair_packed_checksums(bytes(data[size:]))
+    table = sums.repair_packed_checksums(bytes(data[size:]))
     if table is None:
         raise BadState(f"{display_name(path)}: the checksums are lost")
     data[size:] = table
-    checksums, lost = unpack_checksums(table, display_name(path)), []
-    for n in damaged_blocks(memoryview(data)[:size], checksums):
+    checksums, lost = sums.unpack_checksums(table, display_name(path)), []
+    for n in sums.damaged_blocks(memoryview(data)[:size], checksums):
         block = slice(n * BLOCK_SIZE, min(size, (n + 1) * BLOCK_SIZE))
-        repaired = repair_block(bytes(data[block]), checksums[n])
+        repaired = sums.repair_block(bytes(data[block]), checksums[n])
         if repaired is None:
             lost.append(n)
         else:
@@ -122,17 +115,13 @@ def remove_unlisted(folder: Path, names: set[str]) -> None:
                 file.unlink()
 
 
-def sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def sync_file(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
 
 
 def lock_folder(path: Path) -> int:

@@ -8,9 +8,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from stillhash.collection.storage.checksums import block_checksums, pack_checksums
+from stillhash.collection.storage.checksums import pack_file_checksums
 from stillhash.collection.storage.integrity import acknowledge, committed_seq
-from stillhash.collection.storage.sealed_files import sync_file, sync_folder, write_durably
+from stillhash.collection.storage.sealed_files import sync, write_durably
 from stillhash.collection.storage.store import Store
 from stillhash.errors import Conflict, StoreFailed
 
@@ -33,7 +33,7 @@ def snapshot(store: Store, to: Path) -> int:
                 if attempt == COPY_ATTEMPTS - 1:
                     raise
         unfinished.rename(to)
-        sync_folder(to.parent)
+        sync(to.parent)
     except (OSError, sqlite3.DatabaseError) as error:
         raise StoreFailed(f"path: the snapshot {to.name} could not be written: {error}") from error
     finally:
@@ -47,12 +47,12 @@ def _copy(store: Store, connection: sqlite3.Connection, to: Path) -> None:
         (to / folder).mkdir(exist_ok=True)
         for name in files:
             shutil.copyfile(store.path / folder / name, to / folder / name)
-            sync_file(to / folder / name)
-        sync_folder(to / folder)
+            sync(to / folder / name)
+        sync(to / folder)
     (to / "store.db").unlink(missing_ok=True)
     with closing(sqlite3.connect(to / "store.db")) as target:
         connection.backup(target)
-    sync_file(to / "store.db")
-    write_durably(to / "store.sums", [pack_checksums(block_checksums((to / "store.db").read_bytes()))])
+    sync(to / "store.db")
+    write_durably(to / "store.sums", [pack_file_checksums(to / "store.db")])
     acknowledge(to, committed_seq(connection))
-    sync_folder(to)
+    sync(to)

@@ -17,7 +17,7 @@ import random
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.feedback import Vote
-from stillhash.collection.storage.connections import short_connection
+from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.sealed_files import lock_folder, read_sealed, remove_unlisted
@@ -71,7 +71,9 @@ class Store:
         self.reading, self.close = self.db.reading, self.db.close
         self._tidied = not writer
         try:
-            with short_connection(path) as connection:  # and not for long: the file is looked at before it is used
+            with closing(
+                connect(path, "ro")
+            ) as connection:  # and not for long: the file is looked at before it is used
                 found = self.meta(connection, "format")
                 if found != FORMAT:
                     raise BadState(f"{path.name} has store format {found}; this release reads format {FORMAT}")
