@@ -1,4 +1,4 @@
-"""The disk that tells and fails, built once."""
+"""The library that stands between a process and its disk, built once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.collection import disk
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library to preload, which stands between a process and its disk."""
+    """Build the library to preload."""
     if sys.platform != "linux":
-        pytest.skip("a library that stands between a process and its disk is made for Linux only")
+        pytest.skip("the library that stands between a process and its disk needs Linux")
     if shutil.which(os.environ.get("CXX", "c++")) is None:
-        pytest.skip("there is no C++ compiler to build the library that stands between a process and its disk")
+        pytest.skip("the library that stands between a process and its disk needs a C++ compiler")
     library = tmp_path_factory.mktemp("disk") / "disk.so"
     disk.build(library)
     return library

@@ -1,12 +1,13 @@
-"""A process that is to be killed: it changes a collection step by step, and says after each step that it is done.
+"""A process to be killed: it changes a collection step by step, and prints the number of each completed step.
 
-Which step comes at a number is fixed by a seed, so who reads the acknowledgements can take the same steps on a twin.
+A seed determines the step of each number, so the parent can take the acknowledged steps on a reference model.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ SHARES = {
 
 
 def step_at(seed: int, number: int) -> tuple[str, Any]:
-    """What is done, and with what."""
+    """Return the verb of a step, and its arguments."""
     rng = np.random.default_rng([seed, number])
     kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
     if kind == "add":
@@ -54,63 +55,63 @@ def step_at(seed: int, number: int) -> tuple[str, Any]:
     return kind, f"tag {number % 3}"
 
 
-def take(collection: Collection, kind: str, what: Any) -> None:
-    """The step, for real."""
+def take(path: str | Path, collection: Collection, kind: str, args: Any) -> None:
+    """Take a step on the collection at this path."""
     versions = collection.versions()
     if kind in ("add", "upsert"):
-        getattr(collection, kind)(*what)
+        getattr(collection, kind)(*args)
     elif kind == "delete":
-        collection.delete(what)
+        collection.delete(args)
     elif kind in ("flush", "seal", "compact"):
         getattr(collection, kind)()
     elif versions and kind == "learn":
-        collection.learn(*what)
+        collection.learn(*args)
     elif versions and kind == "feedback":
-        query, ids, likes, source = what
-        there = [item is not None for item in collection.get(ids)]
-        some = [(i, liked) for i, liked, known in zip(ids, likes, there, strict=True) if known]
-        if some:
-            collection.feedback(query, *map(list, zip(*some, strict=True)), source=source)
+        query, ids, likes, source = args
+        existing = [item is not None for item in collection.get(ids)]
+        votes = [(i, liked) for i, liked, exists in zip(ids, likes, existing, strict=True) if exists]
+        if votes:
+            collection.feedback(query, *map(list, zip(*votes, strict=True)), source=source)
     elif kind == "snapshot":
-        with suppress(Conflict):  # it is there since a step like this was cut short
-            collection.snapshot(collection._store.path.with_name(f"{collection._store.path.name}-copy"))
+        with suppress(Conflict):  # it exists since an earlier step like this was interrupted
+            collection.snapshot(Path(path).with_name(f"{Path(path).name}-copy"))
     elif versions and kind == "rollback":
         collection.rollback(versions[0]["version"])
     elif versions and kind == "tag":
         with suppress(Conflict):
-            collection.tag(versions[-1]["version"], what)
+            collection.tag(versions[-1]["version"], args)
 
 
-def imagine(twin: Twin, kind: str, what: Any) -> None:
-    """The same step on the twin."""
+def take_on_twin(twin: Twin, kind: str, args: Any) -> None:
+    """Take the same step on the reference model."""
     if kind in ("add", "upsert"):
-        twin.put(*what)
+        twin.put(*args)
     elif kind == "delete":
-        twin.delete(what)
+        twin.delete(args)
     elif kind == "flush":
         twin.flush()
     elif twin.versions and kind == "learn":
-        twin.learn(*what)
+        twin.learn(*args)
     elif twin.versions and kind == "feedback":
-        query, ids, likes, source = what
-        some = [(i, liked) for i, liked in zip(ids, likes, strict=True) if i in twin.items]
-        if some:
-            twin.feedback(query, *map(list, zip(*some, strict=True)), source)
+        query, ids, likes, source = args
+        votes = [(i, liked) for i, liked in zip(ids, likes, strict=True) if i in twin.items]
+        if votes:
+            twin.feedback(query, *map(list, zip(*votes, strict=True)), source)
     elif twin.versions and kind == "rollback":
         twin.rollback(min(twin.versions))
-    elif twin.versions and kind == "tag" and what not in [v.tag for n, v in twin.versions.items() if n != twin.version]:
-        twin.versions[twin.version].tag = what
+    elif twin.versions and kind == "tag" and args not in [v.tag for n, v in twin.versions.items() if n != twin.version]:
+        twin.versions[twin.version].tag = args
 
 
-def opened(path: str) -> Collection:
+def open_collection(path: str | Path) -> Collection:
     return stillhash.open(path, DIM, BITS, init_rows=INIT, learn_rows=LEARN, keep_versions=KEEP)
 
 
 if __name__ == "__main__":
     path, seed, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     print("ready", flush=True)
-    collection = opened(path)
+    collection = open_collection(path)
     while True:
-        take(collection, *step_at(seed, number))
+        take(path, collection, *step_at(seed, number))
         print(number, flush=True)
         number += 1

@@ -1,7 +1,7 @@
-"""A disk whose power can be cut, and that can fail: disk.cpp, built and steered, and what its log says of a folder.
+"""A disk whose power can be cut, and that can fail: controls disk.cpp, and replays its log.
 
-A process that runs with the library preloaded calls `watch`, then `mark` or `fail`. Who reads the log plays it on a
-`Disk`, which knows what must be there after the power was lost, and makes one of the many folders that may be:
+A process that runs with the library preloaded calls `watch`, then `mark` or `fail`. A `Disk` replays the log, knows
+what must be there after a power cut, and makes one of the many folders that may be:
 
 - A file holds what was written before its last sync. Each write since is there, or is not, or is torn between two
   sectors of 512 bytes; what a missing write would have filled is zero.
@@ -51,41 +51,41 @@ def build(library: Path) -> None:
 
 
 def preloaded(library: Path) -> dict[str, str]:
-    """The environment of a process that is to run on this disk."""
+    """Return the environment of a process that runs on this disk."""
     return {**os.environ, "LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
 
 
 def watch(folder: Path, log: Path | None = None) -> None:
-    """From now on it is about the files in this folder, and each change goes to the log."""
+    """Watch the files in this folder from now on, and log each change."""
     _library().disk_watch(os.fsencode(folder), None if log is None else os.fsencode(log))
 
 
 def mark(number: int) -> None:
-    """Notes in the log that so many steps are acknowledged."""
+    """Log that so many steps are acknowledged."""
     _library().disk_mark(ctypes.c_long(number))
 
 
 def fail(kind: str, at: int, torn: bool = False) -> None:
-    """Lets the call of this number fail, or on a shaky disk some that the number chooses.
+    """Let the call of this number fail, or on a shaky disk some that the number selects.
 
-    torn: a write that fails has taken one half.
+    torn: a failing write has written one half.
     """
     calls, error, course = KINDS[kind]
     _library().disk_fail(calls, ctypes.c_long(at), error, course, int(torn))
 
 
-def seen() -> int:
-    """How many calls of the kind there have been since `fail`."""
+def call_count() -> int:
+    """Return how many calls of the kind there were since `fail`."""
     return int(_library().disk_seen())
 
 
-def met() -> int:
-    """How many of them failed."""
+def failed_calls() -> int:
+    """Return how many of them failed."""
     return int(_library().disk_met())
 
 
 def recover() -> None:
-    """Nothing fails any more."""
+    """Let all calls succeed again."""
     _library().disk_fail(0, ctypes.c_long(0), 0, 0, 0)
 
 
@@ -126,14 +126,14 @@ class File:
             _put(self.sure, offset, data)
         self.since.clear()
 
-    def left(self, chance: random.Random, share: float | None) -> bytes:
-        """What may be there; share: of the changes since the sync, None for any of them and torn ones."""
+    def left(self, rng: random.Random, share: float | None) -> bytes:
+        """Return what may be there; share: of the changes since the sync, None for any of them and torn ones."""
         content = bytearray(self.sure)
         first = len(self.since) if share is None else round(share * len(self.since))
         for offset, data in self.since[:first]:
             if share is None and data is not None:
-                offset, data = _torn(offset, data, chance)
-            if share is not None or chance.random() < 0.6:
+                offset, data = _torn(offset, data, rng)
+            if share is not None or rng.random() < 0.6:
                 _put(content, offset, data)
         return bytes(content)
 
@@ -153,14 +153,14 @@ class Folder:
         self.since.clear()
 
     def left(self, share: float) -> dict[str, File | Folder]:
-        found = dict(self.sure)
+        names_left = dict(self.sure)
         for names in self.since[: round(share * len(self.since))]:
-            _name(found, names)
-        return found
+            _name(names_left, names)
+        return names_left
 
 
 class Disk:
-    """What is sure to be in a folder, and what may be."""
+    """What must be in a folder, and what may be."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.top = root, Folder()
@@ -201,29 +201,29 @@ class Disk:
     def _folder(self, path: Path) -> Folder:
         folder = self.top
         for name in path.relative_to(self.root).parts:
-            found = folder.now[name]
-            assert isinstance(found, Folder)
-            folder = found
+            node = folder.now[name]
+            assert isinstance(node, Folder)
+            folder = node
         return folder
 
-    def lose_power(self, to: Path, chance: random.Random) -> None:
-        """Makes a folder that may be left: one with all, one with nothing, mostly one in between."""
-        share = chance.choice([0.0, 1.0, None, None, None])
-        _leave(self.top, to, chance, share)
+    def lose_power(self, to: Path, rng: random.Random) -> None:
+        """Make a folder that may be left: one with all, one with nothing, mostly one in between."""
+        share = rng.choice([0.0, 1.0, None, None, None])
+        _leave(self.top, to, rng, share)
 
 
-def _leave(folder: Folder, to: Path, chance: random.Random, share: float | None) -> None:
+def _leave(folder: Folder, to: Path, rng: random.Random, share: float | None) -> None:
     to.mkdir()
-    for name, node in folder.left(_share(chance, share)).items():
+    for name, node in folder.left(_share(rng, share)).items():
         if isinstance(node, Folder):
-            _leave(node, to / name, chance, share)
+            _leave(node, to / name, rng, share)
         elif not name.endswith("-shm"):  # memory that processes share; it means nothing to the next
-            kept = chance.choice([None, None, _share(chance, share)]) if share is None else share
-            (to / name).write_bytes(node.left(chance, kept))
+            file_share = rng.choice([None, None, _share(rng, share)]) if share is None else share
+            (to / name).write_bytes(node.left(rng, file_share))
 
 
-def _share(chance: random.Random, share: float | None) -> float:
-    return chance.choice([0.0, 1.0, chance.random()]) if share is None else share
+def _share(rng: random.Random, share: float | None) -> float:
+    return rng.choice([0.0, 1.0, rng.random()]) if share is None else share
 
 
 def _put(content: bytearray, offset: int, data: bytes | None) -> None:
@@ -235,13 +235,13 @@ def _put(content: bytearray, offset: int, data: bytes | None) -> None:
         content[offset : offset + len(data)] = data
 
 
-def _torn(offset: int, data: bytes, chance: random.Random) -> tuple[int, bytes]:
-    """The write, or one side of it."""
+def _torn(offset: int, data: bytes, rng: random.Random) -> tuple[int, bytes]:
+    """Return the write, or one side of it."""
     edges = range(offset - offset % SECTOR + SECTOR, offset + len(data), SECTOR)
-    if not edges or chance.random() < 0.7:
+    if not edges or rng.random() < 0.7:
         return offset, data
-    edge = chance.choice(edges)
-    return (offset, data[: edge - offset]) if chance.random() < 0.5 else (edge, data[edge - offset :])
+    edge = rng.choice(edges)
+    return (offset, data[: edge - offset]) if rng.random() < 0.5 else (edge, data[edge - offset :])
 
 
 def _name(names: dict[str, File | Folder], changed: dict[str, File | Folder | None]) -> None:

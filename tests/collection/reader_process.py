@@ -1,6 +1,6 @@
-"""A process that asks a collection over and over while another one writes, and what an answer comes to.
+"""A process that searches a collection again and again while another one writes.
 
-Answers are many and long, so only their digests are kept; answers that follow each other and are equal count as one.
+Answers are many and long, so only their digests are kept; equal answers that follow each other count as one.
 """
 
 from __future__ import annotations
@@ -21,54 +21,66 @@ from tests.support.toys import toy
 QUERIES = toy(2, DIM, 4, seed=77).X
 MARKED = [f"m{i}" for i in range(5)]
 ROUND: dict[str, Any] = {"round": {"$exists": True}}
-QUESTIONS: dict[str, dict[str, Any]] = {"all": {"k": 1000}, "few": {"k": 12}, "marked": {"k": 10, "where": ROUND}}
-REOPEN = 100  # questions until the collection is opened anew
+SEARCHES: dict[str, dict[str, Any]] = {"all": {"k": 1000}, "few": {"k": 12}, "marked": {"k": 10, "where": ROUND}}
+REOPEN = 100  # searches until the collection is opened again
 
 
 def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
-def answered(collection: Collection, question: str) -> str:
-    """What a collection answers: versions, ids, scores, labels and metadata."""
-    answers = collection.search(QUERIES, **QUESTIONS[question])
+def answer_digest(collection: Collection, search: str) -> str:
+    """Return a digest of the answers of a collection: versions, ids, scores, labels and metadata."""
+    answers = collection.search(QUERIES, **SEARCHES[search])
     return digest([[a.version, [[h.id, h.score, h.labels, h.metadata] for h in a.hits]] for a in answers])
 
 
-def wanted(twin: Twin) -> dict[str, str]:
-    """What it should answer to each question."""
+def expected_digests(twin: Twin) -> dict[str, str]:
+    """Return the digests of the expected answers, by search."""
     rankings = [twin.ranking(query) for query in QUERIES]
     marked = [[hit for hit in ranking if hit[1] in MARKED] for ranking in rankings]
     return {
-        question: digest([[twin.version, [told(twin, hit) for hit in hits[: asked["k"]]]] for hits in among])
-        for (question, asked), among in zip(QUESTIONS.items(), (rankings, rankings, marked), strict=True)
+        search: digest([[twin.version, [hit_values(twin, hit) for hit in hits[: options["k"]]]] for hits in among])
+        for (search, options), among in zip(SEARCHES.items(), (rankings, rankings, marked), strict=True)
     }
 
 
-def told(twin: Twin, hit: tuple[float, Any]) -> list[Any]:
+def hit_values(twin: Twin, hit: tuple[float, Any]) -> list[Any]:
     score, id_ = hit
     return [id_, score, twin.items[id_].labels, twin.items[id_].metadata]
 
 
-def look(path: str) -> None:
-    """Asks until the input ends, then tells each question, its answer, when it was last asked, and how often."""
+class Searcher:
+    """Repeats searches and records the digest of each answer, when it was last requested, and how often it came."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.count = path, 0
+        self.reader = stillhash.open(path, read_only=True)
+        self.answers: dict[str, list[tuple[str, float, int]]] = {search: [] for search in SEARCHES}
+
+    def search_all(self) -> None:
+        for search, past in self.answers.items():
+            start, answer = time.monotonic(), answer_digest(self.reader, search)
+            times = past.pop()[2] if past and past[-1][0] == answer else 0
+            past.append((answer, start, times + 1))
+            self.count += 1
+            if self.count % REOPEN == 0:
+                self.reader.close()
+                self.reader = stillhash.open(self.path, read_only=True)
+
+
+def main(path: str) -> None:
+    """Search before "ready" is printed, until the input ends, and once after that; then print all answers."""
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    reader = stillhash.open(path, read_only=True)
+    searcher = Searcher(path)
+    searcher.search_all()
     print("ready", flush=True)
-    seen: dict[str, list[tuple[str, float, int]]] = {question: [] for question in QUESTIONS}
-    asked = 0
-    while not ended.is_set() or asked < len(QUESTIONS):
-        question = list(QUESTIONS)[asked % len(QUESTIONS)]
-        start, found, past = time.monotonic(), answered(reader, question), seen[question]
-        times = past.pop()[2] if past and past[-1][0] == found else 0
-        past.append((found, start, times + 1))
-        asked += 1
-        if asked % REOPEN == 0:
-            reader.close()
-            reader = stillhash.open(path, read_only=True)
-    print(json.dumps(seen), flush=True)
+    while not ended.is_set():
+        searcher.search_all()
+    searcher.search_all()
+    print(json.dumps(searcher.answers), flush=True)
 
 
 if __name__ == "__main__":
-    look(sys.argv[1])
+    main(sys.argv[1])

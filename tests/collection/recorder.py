@@ -1,7 +1,7 @@
-"""A process on a disk that writes down all it does: it changes a collection, and marks each step it is done with.
+"""A process whose changes to its disk are logged: it changes a collection, and marks each completed step.
 
 Of three seeds one makes a long series in which the collection stays open, so that the WAL fills, is copied to the
-database and begins anew; the others make short ones in which it is closed and opened again and again.
+database and starts again; the others make short ones in which it is closed and opened again and again.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from tests.collection import disk
-from tests.collection.crash_writer import opened, step_at, take
+from tests.collection.crash_writer import open_collection, step_at, take
 from tests.collection.fixtures import some_rows
 
 SHORT, LONG = 70, 270  # steps
-FILLED = 6  # the step that brings enough rows for hash functions
-REOPENED = 16  # steps until it is closed and opened
+FIT_STEP = 6  # adds enough rows for hash functions
+REOPEN_STEPS = 16  # until it is closed and opened
 
 
 def step_of(seed: int, number: int) -> tuple[str, Any]:
-    return ("upsert", (list(range(320)), *some_rows(320))) if number == FILLED else step_at(seed, number)
+    return ("upsert", (list(range(320)), *some_rows(320))) if number == FIT_STEP else step_at(seed, number)
 
 
 def record(root: Path, log: Path, seed: int) -> None:
     disk.watch(root, log)
-    collection = opened(str(root / "store"))
+    path = root / "store"
+    collection = open_collection(path)
     for number in range(SHORT if seed % 3 else LONG):
-        if seed % 3 and number % REOPENED == REOPENED - 1:
+        if seed % 3 and number % REOPEN_STEPS == REOPEN_STEPS - 1:
             collection.close()
-            collection = opened(str(root / "store"))
-        take(collection, *step_of(seed, number))
+            collection = open_collection(path)
+        take(path, collection, *step_of(seed, number))
         disk.mark(number + 1)
     collection.close()
 

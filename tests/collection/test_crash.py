@@ -1,6 +1,6 @@
 """kill -9 at any moment: what was acknowledged is there, and what was under way is there as a whole or not at all.
 
-STILLHASH_KILLS is how many processes are killed; several hundred make a campaign.
+STILLHASH_KILLS is how many processes are killed; 500 make a campaign.
 """
 
 from __future__ import annotations
@@ -13,44 +13,48 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import stillhash
-from tests.collection.crash_writer import KEEP, imagine, opened, step_at
+from tests.collection.crash_writer import KEEP, open_collection, step_at, take_on_twin
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN
 from tests.collection.reference import Twin, agree
 from tests.support.seeds import run_seed
 from tests.support.toys import toy
 
 KILLS = int(os.environ.get("STILLHASH_KILLS", "15"))
-PATIENCE = 0.25  # the longest that a process lives once it is ready, in seconds
+KILLS_PER_STORE = 15
+MAX_STEPS = 10  # that a process completes before it is killed
+MAX_DELAY = 0.05  # seconds from the last of these steps to the kill, so that it hits the next at any moment
 QUERIES = toy(2, DIM, 4, seed=77).X
 ROOT = Path(__file__).parents[2]
 
 
-def acknowledged(path: Path, seed: int, number: int, delay: float) -> int:
-    """Lets a process take steps from this number on and kills it after a while; the number of the step that is next."""
+def run_and_kill(path: Path, seed: int, number: int, steps: int, delay: float) -> int:
+    """Let a process take steps from this number on, and kill it after so many; return the next step's number."""
     command = [sys.executable, "-m", "tests.collection.crash_writer", str(path), str(seed), str(number)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        lines = [process.stdout.readline() for _ in range(steps)]
         time.sleep(delay)
-        assert process.poll() is None, "it ended before it was killed"
         os.kill(process.pid, signal.SIGKILL)
-        told = process.stdout.read().splitlines(keepends=True)
-    lines = [line for line in told if line.endswith(b"\n")]
+        lines += [line for line in process.stdout.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    assert process.returncode == -signal.SIGKILL, "it ended before it was killed"
     assert [int(line) for line in lines] == list(range(number, number + len(lines)))
     return number + len(lines)
 
 
 def differs(collection: stillhash.Collection, twin: Twin) -> bool:
-    """Whether the collection holds something else than the twin."""
+    """Return whether the collection holds anything else than the reference model."""
     stats = collection.stats()
-    told = [(v["version"], v["tag"]) for v in collection.versions()]
+    versions = [(v["version"], v["tag"]) for v in collection.versions()]
     if (stats["items"], stats["pending"], stats["version"]) != (len(twin.items), len(twin.lessons), twin.version):
         return True
-    if told != [(number, version.tag) for number, version in sorted(twin.versions.items())]:
+    if versions != [(number, version.tag) for number, version in sorted(twin.versions.items())]:
         return True
-    found = collection.get(list(twin.items))
-    wanted = [(entry.labels, entry.metadata) for entry in twin.items.values()]
-    if [item and (item.labels, item.metadata) for item in found] != wanted:
+    items = collection.get(list(twin.items))
+    expected = [(entry.labels, entry.metadata) for entry in twin.items.values()]
+    if [item and (item.labels, item.metadata) for item in items] != expected:
         return True
     for query in QUERIES:
         hits = [(hit.score, hit.id) for hit in collection.search(query, 10_000).hits]
@@ -59,35 +63,35 @@ def differs(collection: stillhash.Collection, twin: Twin) -> bool:
     return False
 
 
-def survive(path: Path, seed: int, kills: int, chance: random.Random) -> tuple[int, int]:
-    """Kills one process after the other over one store; steps that were acknowledged, and steps cut short but kept."""
+def survive(path: Path, seed: int, kills: int, rng: random.Random) -> tuple[int, int]:
+    """Kill one process after another over one store; count acknowledged steps, and interrupted ones that are there."""
     twin = Twin(BITS, INIT, LEARN, KEEP)
-    number = kept = 0
+    number = completed = 0
     for _ in range(kills):
-        after = acknowledged(path, seed, number, chance.uniform(0, PATIENCE))
+        after = run_and_kill(path, seed, number, rng.randrange(MAX_STEPS), rng.uniform(0, MAX_DELAY))
         for step in range(number, after):
-            imagine(twin, *step_at(seed, step))
-        with opened(str(path)) as collection:
+            take_on_twin(twin, *step_at(seed, step))
+        with open_collection(path) as collection:
             if differs(collection, twin):
-                imagine(twin, *step_at(seed, after))
-                after, kept = after + 1, kept + 1
+                take_on_twin(twin, *step_at(seed, after))
+                after, completed = after + 1, completed + 1
                 assert not differs(collection, twin), f"seed {seed}, step {after - 1}: {step_at(seed, after - 1)[0]}"
             assert collection.verify() == []
             if twin.hasher is not None:
                 agree(collection, twin, QUERIES[0], 10, {"odd": True})
-            collection.delete([])  # the first write tidies up
-            stats = collection.stats()
-            assert len(list((path / "segments").iterdir())) == stats["segments"]
+            collection.delete([])  # the first write removes files that are left over
+            assert len(list((path / "segments").iterdir())) == collection.stats()["segments"]
         number = after
-    return number, kept
+    return number, completed
 
 
-def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    chance = random.Random(run_seed())
-    seed, left, steps, kept = chance.randrange(2**32), KILLS, 0, 0
-    while left:  # each store is killed fifteen times, from before it exists
-        some = min(left, 15)
-        found = survive(tmp_path / str(left), seed + left, some, chance)
-        steps, kept, left = steps + found[0], kept + found[1], left - some
-    print(f"{KILLS} kills, {steps} acknowledged steps, {kept} that were cut short but kept")
+@pytest.mark.slow
+def test_killed_writer_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    rng = random.Random(run_seed())
+    seed, left, steps, completed = rng.randrange(2**32), KILLS, 0, 0
+    while left:  # each store is killed from before it exists
+        kills = min(left, KILLS_PER_STORE)
+        results = survive(tmp_path / str(left), seed + left, kills, rng)
+        steps, completed, left = steps + results[0], completed + results[1], left - kills
+    print(f"{KILLS} kills, {steps} steps in the stores, {completed} of them interrupted")
     assert steps > 0

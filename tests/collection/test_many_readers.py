@@ -1,7 +1,7 @@
-"""Eight processes ask while one writes: each answer is that of one commit, none older than what had returned by then.
+"""Eight processes search while one writes: each answer is of one commit, none older than what had returned by then.
 
-STILLHASH_READ_SECONDS is how long the writer goes on; two minutes make a campaign, and -s shows how
-many answers were held against commits.
+STILLHASH_READ_SECONDS is how long the writer runs; two minutes make a campaign, and -s shows how many answers were
+compared with commits.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stillhash import Collection
 from tests.collection.fixtures import Rows, begin, some_rows
-from tests.collection.reader_process import MARKED, answered, wanted
+from tests.collection.reader_process import MARKED, answer_digest, expected_digests
 from tests.collection.reference import Twin
 from tests.support.seeds import run_seed
 
@@ -30,47 +32,47 @@ READERS = 8
 ROOT = Path(__file__).parents[2]
 
 
-Change = tuple[Callable[[Collection], Any], Callable[[Twin], Any]]  # of the one, and the same of the other
+Change = tuple[Callable[[Collection], Any], Callable[[Twin], Any]]  # of the collection, and of the reference model
 
 
-class Writer:
-    """Changes a collection, one commit right after the other; later its twin tells how each should be answered."""
+class CommitWriter:
+    """Changes a collection, commit after commit; afterwards the reference model gives the answers of each."""
 
     def __init__(self, collection: Collection, twin: Twin) -> None:
         self.collection, self.twin = collection, twin
         self.number = 0
-        self.chance = random.Random(run_seed())
+        self.rng = random.Random(run_seed())
         self.rows = [some_rows(5, seed) for seed in range(97)]
-        self.there = list(twin.items)  # but for those that are marked
-        self.done: list[tuple[Change, Any]] = []  # and what came of it
+        self.ids = list(twin.items)  # without the marked ones
+        self.done: list[tuple[Change, Any]] = []  # and its result
         self.returned = [time.monotonic()]
-        self.commits = {question: [told] for question, told in wanted(twin).items()}
+        self.commits = {search: [digest] for search, digest in expected_digests(twin).items()}
 
-    def go_on(self, seconds: float) -> None:
-        """Changes of every kind, again and again in another order, until the time is over."""
+    def write(self, seconds: float) -> None:
+        """Commit changes of every kind, again and again in another order, until the time is over."""
         end = time.monotonic() + seconds
         while len(self.returned) == 1 or time.monotonic() < end:
             changes = self.changes()
-            for change in self.chance.sample(changes, len(changes)):
+            for change in self.rng.sample(changes, len(changes)):
                 self.done.append((change, change[0](self.collection)))
                 self.returned.append(time.monotonic())
 
-    def bring_twin_along(self) -> None:
+    def update_twin(self) -> None:
         for (_, change), result in self.done:
             assert change(self.twin) in (None, result)
-            for question, told in wanted(self.twin).items():
-                self.commits[question].append(told)
-        assert all(answered(self.collection, question) == told[-1] for question, told in self.commits.items())
+            for search, digest in expected_digests(self.twin).items():
+                self.commits[search].append(digest)
+        assert all(answer_digest(self.collection, search) == digest[-1] for search, digest in self.commits.items())
 
     def changes(self) -> list[Change]:
-        self.chance.shuffle(self.there)
-        gone = [[self.there.pop() for _ in range(5)] for _ in range(4)]
-        version = self.chance.choice(self.collection.versions()[-10:])["version"]
+        self.rng.shuffle(self.ids)
+        deleted = [[self.ids.pop() for _ in range(5)] for _ in range(4)]
+        version = self.rng.choice(self.collection.versions()[-10:])["version"]
         X, labels, _ = self.some()
         return [
             *(self.mark() for _ in range(6)),
-            *(self.add() for _ in gone),
-            *map(deleting, gone),
+            *(self.add() for _ in deleted),
+            *map(deleting, deleted),
             (lambda c: c.learn(X, labels), lambda t: t.learn(X, labels)),
             (lambda c: c.flush(), lambda t: t.flush()),
             (lambda c: c.rollback(version), lambda t: t.rollback(version)),
@@ -90,20 +92,20 @@ class Writer:
     def add(self) -> Change:
         rows = self.some()
         ids = [f"{self.number}/{r}" for r in range(5)]
-        self.there += ids
+        self.ids += ids
         return lambda c: c.add(ids, *rows), lambda t: t.put(ids, *rows)
 
-    def check(self, question: str, seen: list[tuple[str, float, int]]) -> int:
-        """Holds what a reader saw against the commits, in order; how many answers that were."""
+    def check(self, search: str, seen: list[tuple[str, float, int]]) -> int:
+        """Compare what a reader saw with the commits, in order; return how many answers that were."""
         places: dict[str, list[int]] = defaultdict(list)
         at = 0
-        for place, told in enumerate(self.commits[question]):
-            places[told].append(place)
-        for found, asked, _ in seen:
-            assert found in places, f"{question}: an answer that no commit has"
-            at = max(at, bisect_right(self.returned, asked) - 1)
-            later = places[found][bisect_left(places[found], at) :]
-            assert later, f"{question}: an answer older than commit {at}"
+        for place, digest in enumerate(self.commits[search]):
+            places[digest].append(place)
+        for answer, start, _ in seen:
+            assert answer in places, f"{search}: an answer that no commit has"
+            at = max(at, bisect_right(self.returned, start) - 1)
+            later = places[answer][bisect_left(places[answer], at) :]
+            assert later, f"{search}: an answer older than commit {at}"
             at = later[0]
         return sum(times for _, _, times in seen)
 
@@ -113,8 +115,8 @@ def deleting(ids: list[Any]) -> Change:
 
 
 @contextmanager
-def looking(path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that ask this collection, all of them ready."""
+def reader_processes(path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start processes that search this collection, and wait until each has searched once."""
     command = [sys.executable, "-m", "tests.collection.reader_process", str(path)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     readers = [subprocess.Popen(command, **pipes) for _ in range(READERS)]
@@ -128,15 +130,16 @@ def looking(path: Path) -> Iterator[list[subprocess.Popen[str]]]:
             reader.communicate()
 
 
-def test_each_answer_is_of_one_commit_in_other_processes(tmp_path: Path) -> None:
-    writer = Writer(*begin(tmp_path / "c"))
-    with looking(tmp_path / "c") as readers:
-        writer.go_on(SECONDS)
-        told = [reader.communicate()[0] for reader in readers]
+@pytest.mark.slow
+def test_other_processes_see_one_commit_per_answer(tmp_path: Path) -> None:
+    writer = CommitWriter(*begin(tmp_path / "c"))
+    with reader_processes(tmp_path / "c") as readers:
+        writer.write(SECONDS)
+        outputs = [reader.communicate()[0] for reader in readers]
         assert not any(reader.returncode for reader in readers)
-    writer.bring_twin_along()
-    seen = [(question, past) for each in told for question, past in json.loads(each).items()]
-    answers = sum(writer.check(question, past) for question, past in seen)
+    writer.update_twin()
+    seen = [(search, past) for output in outputs for search, past in json.loads(output).items()]
+    answers = sum(writer.check(search, past) for search, past in seen)
     changes = sum(len(past) - 1 for _, past in seen)
     assert changes > 0 and writer.collection.verify() == []
     print(f"{answers} answers, {changes} times another than before, and {len(writer.returned)} commits")

@@ -1,4 +1,4 @@
-"""One process writes, others read: they see each commit whole, at once, and cannot write."""
+"""One process writes, others read: they see each commit as a whole, at once, and cannot write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUERIES = toy(2, DIM, 4, seed=77).X
 ROUNDS = 40
 MARKED = [f"m{i}" for i in range(5)]
 
-# Answers each line of its input: with the state it sees, or with what opening for writing gives.
+# Answers each line of its input: with the state it sees, or with the result of opening for writing.
 READER = """
 import json, sys
 import numpy as np
@@ -59,20 +59,20 @@ def other_process(script: str, path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def asked(process: subprocess.Popen[str], question: str = "state") -> Any:
+def request(process: subprocess.Popen[str], command: str = "state") -> Any:
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(question + "\n")
+    process.stdin.write(command + "\n")
     process.stdin.flush()
     return json.loads(process.stdout.readline())
 
 
-def seen(collection: Collection) -> Any:
+def state(collection: Collection) -> Any:
     answers = collection.search(QUERIES, 500)
     return [collection.count(), answers[0].version, [[[h.id, h.score] for h in answer.hits] for answer in answers]]
 
 
 def changes(collection: Collection) -> Iterator[Any]:
-    """One of each verb that writes."""
+    """Call each verb that writes."""
     rows = some_rows(60, seed=3)
     yield collection.add([f"t{r}" for r in range(60)], *rows)
     yield collection.upsert(["t1", "t2", "new"], *some_rows(3, seed=4))
@@ -90,44 +90,44 @@ def changes(collection: Collection) -> Iterator[Any]:
 def test_another_process_sees_each_commit(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 299)
     with other_process(READER, tmp_path / "c") as reader:
-        assert asked(reader)[0] == 299
+        assert request(reader)[0] == 299
         collection.add(["300th"], *some_rows(1))
-        assert asked(reader) == seen(collection)
+        assert request(reader) == state(collection)
         for _ in changes(collection):
-            assert asked(reader) == seen(collection)
+            assert request(reader) == state(collection)
 
 
 def test_one_process_writes(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 5)
     with other_process(READER, tmp_path / "c") as other:
-        assert "another process" in asked(other, "write")
+        assert "another process" in request(other, "write")
         for settings in ({}, {"dim": DIM}):
             with pytest.raises(Conflict, match="read_only=True"):
                 stillhash.open(tmp_path / "c", **settings)
         collection.add(["more"], *some_rows(1))
         collection.close()
-        assert asked(other, "write") == "written"
-        assert asked(other)[0] == 6
+        assert request(other, "write") == "written"
+        assert request(other)[0] == 6
     with stillhash.open(tmp_path / "c") as again:
         assert len(again) == 6
 
 
-def test_a_reader_in_this_process_sees_each_commit(tmp_path: Path) -> None:
+def test_reader_in_this_process_sees_each_commit(tmp_path: Path) -> None:
     collection, twin = begin(tmp_path / "c")
     with stillhash.open(tmp_path / "c", read_only=True) as reader:
         agree(reader, twin, QUERIES[0])
         for _ in changes(collection):
-            assert seen(reader) == seen(collection)
+            assert state(reader) == state(collection)
             assert reader.versions() == collection.versions()
             assert reader.get(["t1", 5]) == collection.get(["t1", 5])
         assert reader.verify() == []
 
 
-def test_a_reader_cannot_write(tmp_path: Path) -> None:
+def test_reader_cannot_write(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c")
     collection.close()
     with stillhash.open(tmp_path / "c", read_only=True) as reader:
-        before = seen(reader), reader.versions(), set((tmp_path / "c").rglob("*"))
+        before = state(reader), reader.versions(), set((tmp_path / "c").rglob("*"))
         X, labels, metadata = some_rows(2)
         for call in (
             lambda: reader.add(["a", "b"], X, labels, metadata),
@@ -143,10 +143,10 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
         ):
             with pytest.raises(Conflict):
                 call()
-        assert (seen(reader), reader.versions(), set((tmp_path / "c").rglob("*"))) == before
+        assert (state(reader), reader.versions(), set((tmp_path / "c").rglob("*"))) == before
 
 
-def test_what_was_closed_cannot_write(tmp_path: Path) -> None:
+def test_closed_collection_cannot_write(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 5)
     collection.close()
     collection.close()
@@ -156,15 +156,15 @@ def test_what_was_closed_cannot_write(tmp_path: Path) -> None:
         assert len(again) == 5
 
 
-def marked(collection: Collection, number: int) -> None:
-    """Replaces five items by five others, in one commit."""
+def replace_marked(collection: Collection, number: int) -> None:
+    """Replace five items by five others, in one commit."""
     rows = some_rows(5, seed=number)
     collection.upsert(MARKED, rows.X, rows.labels, [{"round": number}] * 5)
 
 
-def rounds(collection: Collection) -> None:
+def write_rounds(collection: Collection) -> None:
     for number in range(ROUNDS):
-        marked(collection, number)
+        replace_marked(collection, number)
         if number % 7 == 3:
             collection.seal()
         if number % 10 == 9:
@@ -173,33 +173,33 @@ def rounds(collection: Collection) -> None:
             collection.learn(*some_rows(5, seed=number)[:2])
 
 
-def test_an_answer_is_of_one_moment_in_other_threads(tmp_path: Path) -> None:
+def test_threads_see_one_commit_per_answer(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c")
-    marked(collection, 0)
-    stop, wrong, looks = threading.Event(), list[Any](), [0, 0, 0]
+    replace_marked(collection, 0)
+    stop, wrong, searches = threading.Event(), list[Any](), [0, 0, 0]
 
-    def look(thread: int) -> None:
+    def search(thread: int) -> None:
         try:
-            while not stop.is_set() or not looks[thread]:
+            while not stop.is_set() or not searches[thread]:
                 for answer in collection.search(QUERIES, 10, where={"round": {"$exists": True}}):
-                    found = {hit.metadata["round"] for hit in answer.hits if hit.metadata}
-                    if len(answer.hits) != 5 or len(found) != 1:
+                    rounds = {hit.metadata["round"] for hit in answer.hits if hit.metadata}
+                    if len(answer.hits) != 5 or len(rounds) != 1:
                         wrong.append(answer)
                 version = collection.search(QUERIES[0], 500).version
                 assert collection.stats()["version"] >= version
-                looks[thread] += 1
+                searches[thread] += 1
         except BaseException as error:
             wrong.append(error)
             raise
 
-    threads = [threading.Thread(target=look, args=(thread,)) for thread in range(3)]
+    threads = [threading.Thread(target=search, args=(thread,)) for thread in range(3)]
     for thread in threads:
         thread.start()
-    rounds(collection)
+    write_rounds(collection)
     stop.set()
     for thread in threads:
         thread.join()
-    assert not wrong and min(looks) > 0
+    assert not wrong and min(searches) > 0
 
 
 def test_threads_write_one_after_the_other(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_threads_write_one_after_the_other(tmp_path: Path) -> None:
     assert np.all(np.diff([v["version"] for v in collection.versions()]) == 1)
 
 
-def test_a_copy_of_a_closed_collection_is_one(tmp_path: Path) -> None:
+def test_copy_of_closed_collection_opens(tmp_path: Path) -> None:
     collection, twin = begin(tmp_path / "c")
     collection.seal()
     collection.close()
@@ -230,21 +230,24 @@ def test_a_copy_of_a_closed_collection_is_one(tmp_path: Path) -> None:
         agree(copy, twin, QUERIES[0], 500)
 
 
-def test_closing_beside_a_thread_that_writes_leaves_a_sound_store(tmp_path: Path) -> None:
-    """In a process of its own, since a mistake here would end it."""
+def test_closing_while_a_thread_writes_leaves_a_sound_store(tmp_path: Path) -> None:
+    """Run in a process of its own, since a mistake here would end it."""
     script = """
 import sys, threading, numpy as np, stillhash
 path, leave = sys.argv[1], sys.argv[2]
 c = stillhash.open(path)
+written = threading.Event()
 def write(n=0):
     try:
         while True:
             c.upsert([f"w{n % 50}"], np.random.default_rng(n).standard_normal((1, 8)))
             n += 1
+            written.set()
     except stillhash.errors.Conflict:
         pass
 threading.Thread(target=write, daemon=True).start()
-threading.Event().wait(0.15)
+written.wait()
+threading.Event().wait(0.05)  # any moment will do
 if leave == "close":
     c.close()
 """
@@ -258,15 +261,15 @@ if leave == "close":
             assert again.verify() == [] and again.count() > 320
 
 
-def test_two_names_for_one_folder_and_threads_that_have_read(tmp_path: Path) -> None:
-    """Nothing that is opened in between may drop the locks of the first: it goes on to see what others commit."""
+def test_second_name_of_a_folder_keeps_locks(tmp_path: Path) -> None:
+    """Nothing that is opened in between may drop the locks of the first: it still sees what others commit."""
     collection, _ = begin(tmp_path / "c")
     collection.close()
     (tmp_path / "link").symlink_to(tmp_path / "c")
     reader = stillhash.open(tmp_path / "c", read_only=True)
-    asked = threading.Thread(target=reader.count)
-    asked.start()
-    asked.join()
+    thread = threading.Thread(target=reader.count)
+    thread.start()
+    thread.join()
     assert reader.count() == 320
     with stillhash.open(tmp_path / "link", read_only=True) as other:
         assert other.count() == 320
