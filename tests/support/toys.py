@@ -1,4 +1,4 @@
-"""Small made data: clusters of features with several labels each."""
+"""Small synthetic data: clusters of features with several labels each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 class Toy(NamedTuple):
     X: NDArray[np.float32]  # (n, D)
-    Y: NDArray[np.uint8]  # (n, labels) indicator, at least one label a row
+    Y: NDArray[np.uint8]  # (n, labels) indicator, at least one label per row
 
 
 def toy(n: int = 1200, dim: int = 48, labels: int = 8, seed: int = 0) -> Toy:
