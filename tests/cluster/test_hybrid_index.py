@@ -10,7 +10,7 @@ import pytest
 import stillhash
 from stillhash.cluster import HybridIndexFactory, LocalCluster, hybrid_index
 from stillhash.errors import NotFound
-from tests.server.process import served
+from tests.server.live_server import live_server
 from tests.support.toys import toy
 
 pytestmark = pytest.mark.cluster
@@ -68,13 +68,13 @@ def test_the_server_reports_and_changes_shards(cluster: LocalCluster, tmp_path: 
     with stillhash.open(tmp_path / "c", read_only=True) as local:
         expected = local.search(QUERIES[:5], 10)
     collection = stillhash.open(tmp_path / "c", searcher=factory)
-    with served({"c": collection}, crews={"c": factory}) as server, stillhash.Client(server.url) as client:
+    with live_server({"c": collection}, clusters={"c": factory}) as server, stillhash.Client(server.url) as client:
         assert client.search(QUERIES[:5], 10) == expected
         assert len(client.cluster()["shards"]) == 1
         assert client.add_shard() == 1 and len(client.cluster()["shards"]) == 2
         assert client.search(QUERIES[:5], 10) == expected
     with (
-        served({"c": stillhash.open(tmp_path / "c")}) as server,
+        live_server({"c": stillhash.open(tmp_path / "c")}) as server,
         stillhash.Client(server.url) as client,
         pytest.raises(NotFound, match="not on a cluster"),
     ):

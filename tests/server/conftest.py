@@ -1,4 +1,4 @@
-"""Servers of small collections, for the tests of this room."""
+"""Servers of small collections."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 import stillhash
 from stillhash.server import Settings
 from tests.collection.fixtures import begin, copied
-from tests.server.process import Served, served
+from tests.server.live_server import LiveServer, live_server
 
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection of 320 rows that has learnt, which nobody has open."""
+    """A closed collection of 320 rows that has learnt."""
     path = tmp_path_factory.mktemp("template") / "c"
     collection, _ = begin(path)
     collection.close()
@@ -25,21 +25,21 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def serving(template: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Starts a server of a copy of the template, under the name c, with these settings."""
+def serving(template: Path, tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
+    """Start a server of a copy of the template, under the name c, with these settings."""
     with ExitStack() as stack:
 
-        def start(eyes: Any = None, **settings: Any) -> Served:
+        def start(query_encoder: Any = None, **settings: Any) -> LiveServer:
             path = copied(template, tmp_path / "served")
-            seeing = {} if eyes is None else {"c": eyes}
-            return stack.enter_context(served({"c": stillhash.open(path)}, Settings(**settings), seeing))
+            encoders = {} if query_encoder is None else {"c": query_encoder}
+            return stack.enter_context(live_server({"c": stillhash.open(path)}, Settings(**settings), encoders))
 
         yield start
 
 
 @pytest.fixture(scope="module")
-def shared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One for all requests that change nothing."""
+def shared(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """Start one server for all requests that change nothing."""
     path = copied(template, tmp_path_factory.mktemp("shared") / "c")
-    with served({"c": stillhash.open(path)}) as server:
+    with live_server({"c": stillhash.open(path)}) as server:
         yield server

@@ -21,7 +21,7 @@ from stillhash.encoders import open_encoder
 from stillhash.experiments.shapes import write_shapes
 from stillhash.images import index_folder, open_labels, open_query_encoder
 from stillhash.server import Keys, Settings
-from tests.server.process import Served, served
+from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -56,14 +56,14 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Served]:
+def server(tmp_path: Path) -> Iterator[LiveServer]:
     collections = {
         "toys": stocked(tmp_path / "toys"),
         "few": stillhash.open(tmp_path / "few", 4, 32),
         "empty": stillhash.open(tmp_path / "empty", 4, 32),
     }
     collections["few"].add([*range(20)], np.random.default_rng(0).standard_normal((20, 4)), [["a"], ["b"]] * 10)
-    with served(collections) as server:
+    with live_server(collections) as server:
         yield server
 
 
@@ -89,8 +89,8 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     assert wrong == []
 
 
-def collection_of(server: Served) -> Collection:
-    collection: Collection = server.app.state.room.desks["toys"].collection
+def collection_of(server: LiveServer) -> Collection:
+    collection: Collection = server.executor("toys").collection
     return collection
 
 
@@ -102,13 +102,13 @@ def order(page: Any, side: str = "now") -> list[str]:
 
 def told(page: Any, words: str) -> None:
     """Waits until the page says so."""
-    page.locator("#told", has_text=words).wait_for()
+    page.locator("#message", has_text=words).wait_for()
 
 
 # ---- search ----
 
 
-def test_from_a_random_item_to_hits_before_and_after_learning(server: Served, visit: Callable[..., Any]) -> None:
+def test_from_a_random_item_to_hits_before_and_after_learning(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(server.url)
     assert 0 < page.locator(".starts .card").count() <= 12
     page.get_by_role("link", name="Random item").click()
@@ -129,7 +129,7 @@ def test_from_a_random_item_to_hits_before_and_after_learning(server: Served, vi
     assert order(page, "then") != order(page)
 
 
-def test_a_vector_is_uploaded_or_pasted(server: Served, visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_vector_is_uploaded_or_pasted(server: LiveServer, visit: Callable[..., Any], tmp_path: Path) -> None:
     X, _ = toy(1200, 24, 6)
     np.save(tmp_path / "query.npy", X[40])
     page = visit(f"{server.url}/c/toys")
@@ -142,7 +142,7 @@ def test_a_vector_is_uploaded_or_pasted(server: Served, visit: Callable[..., Any
     page.get_by_text("Upload", exact=True).click()
     page.locator("#numbers").fill("[1, 2]")
     page.get_by_role("button", name="Search for this").click()
-    assert "2 features" in page.locator(".state.wrong").text_content()
+    assert "2 features" in page.locator(".state.error").text_content()
 
 
 DROP = """async (bytes) => {
@@ -165,7 +165,7 @@ def test_an_image_is_dropped_or_pasted(visit: Callable[..., Any], tmp_path: Path
     collection = stillhash.open(tmp_path / "c", encoder=encoder, init_rows=300)
     index_folder(tmp_path / "images", collection, "classic", open_labels(tmp_path / "images"), workers=1)
     data = list((tmp_path / "images" / "000007.png").read_bytes())
-    with served({"c": collection}, eyes={"c": open_query_encoder(collection)}) as server:
+    with live_server({"c": collection}, query_encoders={"c": open_query_encoder(collection)}) as server:
         for what, name in ((DROP, "dropped.png"), (PASTE, "pasted.png")):
             page = visit(f"{server.url}/c/c")
             page.evaluate(what, data)
@@ -173,10 +173,10 @@ def test_an_image_is_dropped_or_pasted(visit: Callable[..., Any], tmp_path: Path
             assert page.locator(".query h2").text_content() == name
             assert order(page, "then")[0] == "000007.png"
         page.evaluate(DROP, [1, 2, 3])
-        page.locator(".state.wrong").wait_for()
+        page.locator(".state.error").wait_for()
 
 
-def test_labels_are_edited_and_learnt(server: Served, visit: Callable[..., Any]) -> None:
+def test_labels_are_edited_and_learnt(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     page.get_by_text("edit", exact=True).click()
     page.locator("#as").fill("label 3, mine, <b>")
@@ -187,15 +187,15 @@ def test_labels_are_edited_and_learnt(server: Served, visit: Callable[..., Any])
     assert item is not None and item.labels == ["<b>", "label 3", "mine"]
 
 
-def test_a_thumb_changes_the_ranking_soon(server: Served, visit: Callable[..., Any]) -> None:
+def test_a_thumb_changes_the_ranking_soon(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     before = order(page)
     version = collection_of(server).stats()["version"]
     page.locator(".now .thumb.down").first.click()
-    page.locator("#told", has_text=f"version {version + 1}").wait_for(timeout=SOON)
+    page.locator("#message", has_text=f"version {version + 1}").wait_for(timeout=SOON)
     assert order(page) != before
-    assert page.locator(".now .since").count() == page.locator(".now .changed").count() > 0
-    assert page.locator(".then .since").count() == 0
+    assert page.locator(".now .delta").count() == page.locator(".now .changed").count() > 0
+    assert page.locator(".then .delta").count() == 0
     liked = order(page)[2]
     page.locator(".now .thumb.up").nth(2).click()
     told(page, f"version {version + 2}")
@@ -206,7 +206,7 @@ def test_a_thumb_changes_the_ranking_soon(server: Served, visit: Callable[..., A
     assert page.locator(f".now .card:has-text('{liked}') .thumb.up[aria-pressed=true]").count() == 1
 
 
-def test_an_explanation_opens_and_closes(server: Served, visit: Callable[..., Any]) -> None:
+def test_an_explanation_opens_and_closes(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     for side in (".now", ".then"):
         page.locator(f"{side} .why").nth(1).click()
@@ -217,7 +217,7 @@ def test_an_explanation_opens_and_closes(server: Served, visit: Callable[..., An
         page.locator("#why:not([open])").wait_for(state="attached")
 
 
-def test_keys_do_all_of_it(server: Served, visit: Callable[..., Any]) -> None:
+def test_keys_do_all_of_it(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     focus = "document.activeElement.closest('.card')?.querySelector('.id bdi').textContent"
     page.keyboard.press("ArrowRight")
@@ -245,7 +245,7 @@ def test_keys_do_all_of_it(server: Served, visit: Callable[..., Any]) -> None:
     assert page.locator("#like").input_value() == "rude"
 
 
-def test_hostile_texts_are_only_texts(server: Served, visit: Callable[..., Any]) -> None:
+def test_hostile_texts_are_only_texts(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(server.url)
     for text in HOSTILE:
         page.goto(f"{server.url}/c/toys")
@@ -265,7 +265,7 @@ def test_hostile_texts_are_only_texts(server: Served, visit: Callable[..., Any])
 # ---- learning ----
 
 
-def test_the_curve_moves_and_a_rollback_restores(server: Served, visit: Callable[..., Any]) -> None:
+def test_the_curve_moves_and_a_rollback_restores(server: LiveServer, visit: Callable[..., Any]) -> None:
     collection, (X, Y) = collection_of(server), toy(1200, 24, 6)
     search = visit(f"{server.url}/c/toys?like=77")
     before, version = order(search), collection.stats()["version"]
@@ -306,7 +306,7 @@ def test_the_curve_moves_and_a_rollback_restores(server: Served, visit: Callable
 # ---- the collection ----
 
 
-def test_the_collection_is_verified(server: Served, visit: Callable[..., Any]) -> None:
+def test_the_collection_is_verified(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys/collection")
     assert "every code is looked at" in page.locator("main").text_content()
     page.get_by_role("button", name="Verify").click()
@@ -319,11 +319,11 @@ def test_the_collection_is_verified(server: Served, visit: Callable[..., Any]) -
 # ---- when something is wrong ----
 
 
-def test_errors_have_words(server: Served, visit: Callable[..., Any]) -> None:
+def test_errors_have_words(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/nowhere")
     assert page.locator("h1").text_content() == "There is nothing here"
     page.goto(f"{server.url}/c/toys?like=nobody")
-    assert "There is no item 'nobody'" in page.locator(".state.wrong").text_content()
+    assert "There is no item 'nobody'" in page.locator(".state.error").text_content()
     page.goto(f"{server.url}/c/empty")
     assert "Nothing is stored yet" in page.locator("main").text_content()
     page.goto(f"{server.url}/c/empty/learning")
@@ -331,36 +331,36 @@ def test_errors_have_words(server: Served, visit: Callable[..., Any]) -> None:
     page.goto(f"{server.url}/c/few?like=3")
     assert "cosine of raw features" in page.locator(".notice").text_content()
     page.goto(f"{server.url}/c/toys?like=77")
-    server.app.state.room.desks["toys"].queue = 0
+    server.executor("toys").queue = 0
     page.locator(".now .thumb.up").first.click()
-    page.locator("#wrong", has_text="writes are waiting").wait_for()
+    page.locator("#error", has_text="writes are waiting").wait_for()
     page.get_by_role("button", name="Close this message").click()
-    page.locator("#wrong").wait_for(state="hidden")
+    page.locator("#error").wait_for(state="hidden")
 
 
 def test_a_server_that_is_gone_is_noticed(tmp_path: Path, visit: Callable[..., Any]) -> None:
-    with served({"toys": stocked(tmp_path / "toys")}) as server:
+    with live_server({"toys": stocked(tmp_path / "toys")}) as server:
         page = visit(f"{server.url}/c/toys?like=77")
         learning = visit(f"{server.url}/c/toys/learning")
         learning.locator("#live.on").wait_for()
     page.locator(".now .thumb.up").first.click()
-    page.locator("#wrong", has_text="does not answer").wait_for()
+    page.locator("#error", has_text="does not answer").wait_for()
     learning.locator("#live.off", has_text="no news").wait_for()
 
 
 def test_the_door_wants_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None:
     reading, writing = "reading-" * 3, "writing-" * 3
-    with served({"toys": stocked(tmp_path / "toys")}, Settings(keys=Keys((reading,), (writing,)))) as server:
+    with live_server({"toys": stocked(tmp_path / "toys")}, Settings(keys=Keys((reading,), (writing,)))) as server:
         page = visit(f"{server.url}/c/toys?like=77")
         page.get_by_label("Key").fill("not a key at all")
         page.keyboard.press("Enter")
-        page.locator("#wrong-key", has_text="unknown").wait_for()
+        page.locator("#key-error", has_text="unknown").wait_for()
         page.get_by_label("Key").fill(reading)
         page.keyboard.press("Enter")
         page.wait_for_url("**like=77")
         assert len(order(page)) == 12
         page.locator(".now .thumb.up").first.click()
-        page.locator("#wrong", has_text="may read, not write").wait_for()
+        page.locator("#error", has_text="may read, not write").wait_for()
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_url("**/login")
 
@@ -369,7 +369,7 @@ def test_the_door_wants_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_nothing_is_cut_off_and_nothing_jumps(server: Served, visit: Callable[..., Any], look: str) -> None:
+def test_nothing_is_cut_off_and_nothing_jumps(server: LiveServer, visit: Callable[..., Any], look: str) -> None:
     shots = os.environ.get("STILLHASH_SHOTS")
     page = visit(f"{server.url}/c/toys?like=77", **LOOKS[look])
     views = {"start": "toys", "search": "toys?like=77", "learning": "toys/learning", "collection": "toys/collection"}

@@ -1,4 +1,4 @@
-"""What visitors give, and what is remembered of it."""
+"""Uploads and votes of visitors, and how long they are remembered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.server import query_cache
 from stillhash.server.pages.thumbnails import Picture
-from stillhash.server.query_cache import Given, Memory, Pressed, standing, vector_in
+from stillhash.server.query_cache import HitVote, QueryCache, UploadedQuery, active_votes, parse_vector
 
 
 def as_npy(array: Any, **options: Any) -> bytes:
@@ -34,12 +34,12 @@ def as_npy(array: Any, **options: Any) -> bytes:
         b" 1 2.5\t-3 ",
     ],
 )
-def test_a_vector_comes_in_many_forms(data: bytes) -> None:
-    assert np.asarray(vector_in(data)).tolist() == [1.0, 2.5, -3.0]
+def test_vector_is_parsed_from_several_formats(data: bytes) -> None:
+    assert np.asarray(parse_vector(data)).tolist() == [1.0, 2.5, -3.0]
 
 
 def huge() -> bytes:
-    """A file that says it holds more than there is memory."""
+    """Return a file whose header promises more than there is memory."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (1 << 50,)})
     return file.getvalue()
@@ -66,53 +66,53 @@ def huge() -> bytes:
         b"",
     ],
 )
-def test_what_is_no_vector_is_refused(data: bytes) -> None:
+def test_invalid_vectors_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput):
-        vector_in(data)
+        parse_vector(data)
 
 
-def given(number: int, size: int = 1) -> Given:
-    return Given(np.full(4, number, np.float32), str(number), Picture(bytes(size), "image/png"))
+def uploaded(number: int, size: int = 1) -> UploadedQuery:
+    return UploadedQuery(np.full(4, number, np.float32), str(number), Picture(bytes(size), "image/png"))
 
 
-def test_memory_forgets_what_was_not_used_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_cache, "QUERIES", 3)
-    memory = Memory()
-    tokens = [memory.keep(given(number)) for number in range(3)]
-    memory.find(tokens[0])
-    memory.keep(given(3))
-    assert memory.find(tokens[0]).about == "0"
+def test_least_recently_used_upload_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_cache, "MAX_CACHED_QUERIES", 3)
+    cache = QueryCache()
+    tokens = [cache.put(uploaded(number)) for number in range(3)]
+    cache.get(tokens[0])
+    cache.put(uploaded(3))
+    assert cache.get(tokens[0]).title == "0"
     with pytest.raises(NotFound):
-        memory.find(tokens[1])
+        cache.get(tokens[1])
 
 
-def test_memory_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_cache, "BYTES", 1000)
-    memory = Memory()
+def test_cache_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_cache, "MAX_CACHED_BYTES", 1000)
+    cache = QueryCache()
     for _ in range(3):  # the same query counts once
-        first = memory.keep(given(0, 400))
-    second = memory.keep(given(1, 400))
-    assert memory.find(first) and memory.find(second)
-    third = memory.keep(given(2, 400))
-    assert memory.find(third)
+        first = cache.put(uploaded(0, 400))
+    second = cache.put(uploaded(1, 400))
+    assert cache.get(first) and cache.get(second)
+    third = cache.put(uploaded(2, 400))
+    assert cache.get(third)
     with pytest.raises(NotFound):
-        memory.find(first)
+        cache.get(first)
 
 
-def test_thumbs_that_a_rollback_forgot_do_not_stand() -> None:
-    pressed = {"1": Pressed(True, 3), "2": Pressed(False, 5), "3": Pressed(True, 8)}
+def test_votes_that_a_rollback_forgot_are_inactive() -> None:
+    votes = {"1": HitVote(True, 3), "2": HitVote(False, 5), "3": HitVote(True, 8)}
     kinds = {6: "rollback to 4", 7: "learn"}
     versions = [{"version": number, "kind": kinds.get(number, "feedback")} for number in range(1, 9)]
-    assert standing(pressed, versions) == {"1": True, "3": True}
-    assert standing(pressed, versions[:5]) == {"1": True, "2": False, "3": True}
+    assert active_votes(votes, versions) == {"1": True, "3": True}
+    assert active_votes(votes, versions[:5]) == {"1": True, "2": False, "3": True}
 
 
-def test_thumbs_are_kept_by_collection_and_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_cache, "QUERIES", 2)
-    memory = Memory()
-    memory.press("c", json.dumps(7), "1", Pressed(True, 2))
-    memory.press("c", json.dumps(7), "1", Pressed(False, 3))
-    memory.press("d", json.dumps(7), "1", Pressed(True, 1))
-    assert memory.pressed("c", "7") == {"1": Pressed(False, 3)}
-    memory.press("d", json.dumps(8), "1", Pressed(True, 2))
-    assert memory.pressed("c", "7") == {}
+def test_votes_are_stored_by_collection_and_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_cache, "MAX_CACHED_QUERIES", 2)
+    cache = QueryCache()
+    cache.add_vote("c", json.dumps(7), "1", HitVote(True, 2))
+    cache.add_vote("c", json.dumps(7), "1", HitVote(False, 3))
+    cache.add_vote("d", json.dumps(7), "1", HitVote(True, 1))
+    assert cache.votes("c", "7") == {"1": HitVote(False, 3)}
+    cache.add_vote("d", json.dumps(8), "1", HitVote(True, 2))
+    assert cache.votes("c", "7") == {}

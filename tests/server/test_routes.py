@@ -1,4 +1,4 @@
-"""Every verb over HTTP, as JSON and raw, gives what the library gives; and requests have ids, limits and one error."""
+"""Every verb over HTTP, as JSON and raw, equals the library; requests have ids, limits and one shape of errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 import stillhash
 from stillhash import Collection
 from tests.collection.fixtures import DIM, copied, some_rows
-from tests.server.process import Reply, Served, served
+from tests.server.live_server import LiveServer, Reply, live_server
 from tests.support.toys import toy
 
 RAW = "application/octet-stream"
-AT = "/v1/collections/c"
+PATH = "/v1/collections/c"
 QUERIES = toy(3, DIM, 4, seed=77).X
 X, LABELS, METADATA = some_rows(3, seed=50)
 
@@ -27,56 +27,56 @@ def library(template: Path, tmp_path: Path) -> Collection:
     return stillhash.open(copied(template, tmp_path / "library"))
 
 
-def raw(told: dict[str, Any], rows: np.ndarray) -> bytes:
-    return json.dumps(told).encode() + b"\n" + rows.astype("<f4").tobytes()
+def raw(body: dict[str, Any], rows: np.ndarray) -> bytes:
+    return json.dumps(body).encode() + b"\n" + rows.astype("<f4").tobytes()
 
 
 def as_json(answers: Any) -> Any:
-    """What the library answers, as it should be on the schemas."""
+    """Convert answers of the library to JSON values."""
     return json.loads(json.dumps(answers, default=vars))
 
 
-def right(reply: Reply) -> Any:
+def ok(reply: Reply) -> Any:
     assert reply.status == 200, reply.data
     assert reply.headers["content-type"] == "application/json"
     return reply.json
 
 
-def wrong(reply: Reply, status: int, error: str, match: str = "") -> None:
-    told = reply.json
-    assert (reply.status, told["status"], told["error"]) == (status, status, error), reply.data
-    assert match in told["message"] and told["request_id"] == reply.headers["x-request-id"]
+def failed(reply: Reply, status: int, error: str, match: str = "") -> None:
+    payload = reply.json
+    assert (reply.status, payload["status"], payload["error"]) == (status, status, error), reply.data
+    assert match in payload["message"] and payload["request_id"] == reply.headers["x-request-id"]
 
 
 # ---- verbs ----
 
 
-def test_what_the_server_is(shared: Served) -> None:
+def test_server_reports_health_and_collections(shared: LiveServer) -> None:
     health = {"status": "ok", "stillhash": stillhash.__version__, "collections": {"c": 320}}
-    assert right(shared.ask("GET", "/v1/health")) == health
-    assert right(shared.ask("GET", "/v1/collections")) == {"collections": ["c"]}
+    assert ok(shared.request("GET", "/v1/health")) == health
+    assert ok(shared.request("GET", "/v1/collections")) == {"collections": ["c"]}
 
 
-def test_reads_are_the_librarys(shared: Served, library: Collection) -> None:
-    assert right(shared.ask("GET", f"{AT}/count")) == {"count": library.count()}
-    assert right(shared.ask("GET", f"{AT}/versions"))["versions"] == library.versions()
-    assert right(shared.ask("GET", f"{AT}/quality")) == library.quality()
-    found = right(shared.ask("POST", f"{AT}/get", {"ids": [5, "nobody", 5]}))
-    assert found["items"] == as_json(library.get([5, "nobody", 5]))
+def test_reads_equal_the_library(shared: LiveServer, library: Collection) -> None:
+    assert ok(shared.request("GET", f"{PATH}/count")) == {"count": library.count()}
+    assert ok(shared.request("GET", f"{PATH}/versions"))["versions"] == library.versions()
+    assert ok(shared.request("GET", f"{PATH}/quality")) == library.quality()
+    items = ok(shared.request("POST", f"{PATH}/get", {"ids": [5, "nobody", 5]}))
+    assert items["items"] == as_json(library.get([5, "nobody", 5]))
     assert (
-        right(shared.ask("POST", f"{AT}/reconstruct", {"ids": [5, 7]}))["features"]
+        ok(shared.request("POST", f"{PATH}/reconstruct", {"ids": [5, 7]}))["features"]
         == library.reconstruct([5, 7]).tolist()
     )
-    assert right(shared.ask("POST", f"{AT}/verify")) == {"problems": []}
-    stats = right(shared.ask("GET", f"{AT}/stats"))
+    assert ok(shared.request("POST", f"{PATH}/verify")) == {"problems": []}
+    stats = ok(shared.request("GET", f"{PATH}/stats"))
     assert {**stats, "disk_bytes": 0} == {**library.stats(), "disk_bytes": 0}
-    sample = right(shared.ask("GET", f"{AT}/sample?count=7"))["items"]
+    sample = ok(shared.request("GET", f"{PATH}/sample?count=7"))["items"]
     assert 0 < len(sample) <= 7 and as_json(library.get([item["id"] for item in sample])) == sample
-    assert len(right(shared.ask("GET", f"{AT}/sample"))["items"]) == 1
+    assert len(ok(shared.request("GET", f"{PATH}/sample"))["items"]) == 1
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [
         {},
         {"k": 30},
@@ -87,25 +87,25 @@ def test_reads_are_the_librarys(shared: Served, library: Collection) -> None:
         {"explain": 0, "k": 3},
     ],
 )
-def test_searches_are_the_librarys(shared: Served, library: Collection, told: dict[str, Any]) -> None:
-    one = as_json(library.search(QUERIES[0], **told))
-    many = as_json(library.search(QUERIES, **told))
-    for query, wanted in ((QUERIES[0], [one]), (QUERIES, many)):
-        by_json = shared.ask("POST", f"{AT}/search", {"query": query.tolist(), **told})
-        by_raw = shared.ask("POST", f"{AT}/search", raw(told, query), content_type=RAW)
-        assert right(by_json)["answers"] == right(by_raw)["answers"] == wanted
+def test_searches_equal_the_library(shared: LiveServer, library: Collection, options: dict[str, Any]) -> None:
+    one = as_json(library.search(QUERIES[0], **options))
+    many = as_json(library.search(QUERIES, **options))
+    for query, expected in ((QUERIES[0], [one]), (QUERIES, many)):
+        by_json = shared.request("POST", f"{PATH}/search", {"query": query.tolist(), **options})
+        by_raw = shared.request("POST", f"{PATH}/search", raw(options, query), content_type=RAW)
+        assert ok(by_json)["answers"] == ok(by_raw)["answers"] == expected
 
 
-def test_ranges_are_the_librarys(shared: Served, library: Collection) -> None:
-    for told in ({"threshold": 0.5}, {"threshold": -3, "where": {"odd": True}, "version": 1}):
-        wanted = as_json(library.range_search(QUERIES, **told))
-        by_json = shared.ask("POST", f"{AT}/range_search", {"query": QUERIES.tolist(), **told})
-        by_raw = shared.ask("POST", f"{AT}/range_search", raw(told, QUERIES), content_type=RAW)
-        assert right(by_json)["answers"] == right(by_raw)["answers"] == wanted
+def test_range_searches_equal_the_library(shared: LiveServer, library: Collection) -> None:
+    for options in ({"threshold": 0.5}, {"threshold": -3, "where": {"odd": True}, "version": 1}):
+        expected = as_json(library.range_search(QUERIES, **options))
+        by_json = shared.request("POST", f"{PATH}/range_search", {"query": QUERIES.tolist(), **options})
+        by_raw = shared.request("POST", f"{PATH}/range_search", raw(options, QUERIES), content_type=RAW)
+        assert ok(by_json)["answers"] == ok(by_raw)["answers"] == expected
 
 
-def test_no_queries_have_no_answers(shared: Served) -> None:
-    assert right(shared.ask("POST", f"{AT}/search", b"{}\n", content_type=RAW)) == {"answers": []}
+def test_zero_queries_have_zero_answers(shared: LiveServer) -> None:
+    assert ok(shared.request("POST", f"{PATH}/search", b"{}\n", content_type=RAW)) == {"answers": []}
 
 
 Step = tuple[str, dict[str, Any], str | None, np.ndarray | None, Callable[[Collection], Any]]
@@ -137,123 +137,127 @@ STEPS: list[Step] = [
 
 
 @pytest.mark.parametrize("by", ["json", "raw"])
-def test_writes_are_the_librarys(serving: Callable[..., Served], library: Collection, by: str) -> None:
+def test_writes_equal_the_library(serving: Callable[..., LiveServer], library: Collection, by: str) -> None:
     server = serving()
-    for verb, told, field, rows, call in STEPS:
+    for verb, options, field, rows, call in STEPS:
         if by == "raw" and field is not None and rows is not None:
-            reply = server.ask("POST", f"{AT}/{verb}", raw(told, rows), content_type=RAW)
+            reply = server.request("POST", f"{PATH}/{verb}", raw(options, rows), content_type=RAW)
         else:
-            body = {**told, **({field: rows.tolist()} if field and rows is not None else {})}
-            reply = server.ask("POST", f"{AT}/{verb}", body)
-        assert right(reply) == call(library), verb
-        wanted = as_json(library.search(QUERIES, 400))
-        found = server.ask("POST", f"{AT}/search", {"query": QUERIES.tolist(), "k": 400})
-        assert right(found)["answers"] == wanted, verb
+            body = {**options, **({field: rows.tolist()} if field and rows is not None else {})}
+            reply = server.request("POST", f"{PATH}/{verb}", body)
+        assert ok(reply) == call(library), verb
+        expected = as_json(library.search(QUERIES, 400))
+        response = server.request("POST", f"{PATH}/search", {"query": QUERIES.tolist(), "k": 400})
+        assert ok(response)["answers"] == expected, verb
 
 
 @pytest.mark.parametrize("sample", [False, True])
-def test_hash_functions_are_fitted(sample: bool, tmp_path: Path) -> None:
+def test_fit_equals_the_library(sample: bool, tmp_path: Path) -> None:
     first = some_rows(310, seed=4)
     twins = [stillhash.open(tmp_path / name, DIM, 16, init_rows=1000, learn_rows=40) for name in ("library", "served")]
     for twin in twins:
         twin.add(list(range(310)), *first)
     library = twins[0]
-    told = {"features": first.X.tolist(), "labels": first.labels} if sample else {}
+    body = {"features": first.X.tolist(), "labels": first.labels} if sample else {}
     library.fit(first.X, first.labels) if sample else library.fit()
-    with served({"c": twins[1]}) as server:
-        assert right(server.ask("POST", f"{AT}/fit", told)) == {"version": library.stats()["version"]}
-        found = server.ask("POST", f"{AT}/search", {"query": QUERIES.tolist()})
-        assert right(found)["answers"] == as_json(library.search(QUERIES))
-        wrong(server.ask("POST", f"{AT}/fit", told), 409, "Conflict", "fitted already")
+    with live_server({"c": twins[1]}) as server:
+        assert ok(server.request("POST", f"{PATH}/fit", body)) == {"version": library.stats()["version"]}
+        response = server.request("POST", f"{PATH}/search", {"query": QUERIES.tolist()})
+        assert ok(response)["answers"] == as_json(library.search(QUERIES))
+        failed(server.request("POST", f"{PATH}/fit", body), 409, "Conflict")
 
 
-def test_a_snapshot_goes_to_the_servers_folder(serving: Callable[..., Served], tmp_path: Path) -> None:
+def test_snapshot_goes_to_the_servers_folder(serving: Callable[..., LiveServer], tmp_path: Path) -> None:
     server = serving(snapshots=tmp_path / "snapshots")
     for _ in range(2):
-        told = right(server.ask("POST", f"{AT}/snapshot"))
-        with stillhash.open(tmp_path / "snapshots" / told["name"], read_only=True) as copy:
+        snapshot = ok(server.request("POST", f"{PATH}/snapshot"))
+        with stillhash.open(tmp_path / "snapshots" / snapshot["name"], read_only=True) as copy:
             assert copy.count() == 320
 
 
-def test_metadata_that_is_hard_to_write_comes_back(serving: Callable[..., Served]) -> None:
-    """Half a character, and depth: the library takes both, so the server says both."""
+def test_metadata_that_pydantic_cannot_serialise_is_returned(serving: Callable[..., LiveServer]) -> None:
+    """A lone surrogate, and deep nesting: the library stores both."""
     server = serving()
     deep: dict[str, Any] = {}
     for _ in range(300):
         deep = {"d": deep}
     for name, data in (("half", {"x": "\ud800"}), ("deep", deep)):
         line = json.dumps({"id": name, "features": [1.0] * DIM, "metadata": data}).encode()
-        assert right(server.ask("POST", f"{AT}/ingest", line)) == {"count": 1}
-        assert right(server.ask("POST", f"{AT}/get", {"ids": [name]}))["items"][0]["metadata"] == data
-    assert len(right(server.ask("POST", f"{AT}/search", {"query": [1.0] * DIM, "k": 400}))["answers"][0]["hits"]) == 322
+        assert ok(server.request("POST", f"{PATH}/ingest", line)) == {"count": 1}
+        assert ok(server.request("POST", f"{PATH}/get", {"ids": [name]}))["items"][0]["metadata"] == data
+    assert (
+        len(ok(server.request("POST", f"{PATH}/search", {"query": [1.0] * DIM, "k": 400}))["answers"][0]["hits"]) == 322
+    )
 
 
 # ---- streams ----
 
 
 def lines(n: int, seed: int = 9, first: int = 1000) -> list[bytes]:
-    made = zip(*some_rows(n, seed), strict=True)
+    rows = zip(*some_rows(n, seed), strict=True)
     return [
         json.dumps({"id": first + r, "features": x.tolist(), "labels": labels, "metadata": data}).encode()
-        for r, (x, labels, data) in enumerate(made)
+        for r, (x, labels, data) in enumerate(rows)
     ]
 
 
-def test_a_stream_is_added_as_rows_are(serving: Callable[..., Served], library: Collection) -> None:
+def test_stream_equals_adding_rows(serving: Callable[..., LiveServer], library: Collection) -> None:
     server = serving()
-    made = some_rows(1300, seed=9)
+    rows = some_rows(1300, seed=9)
     for start in (0, 1000):
         part = slice(start, start + 1000)
-        library.add(list(range(1000, 2300))[part], made.X[part], made.labels[part], made.metadata[part])
+        library.add(list(range(1000, 2300))[part], rows.X[part], rows.labels[part], rows.metadata[part])
     spaced = b"\n\n".join(lines(1300)) + b"\r\n  \n"
-    assert right(server.ask("POST", f"{AT}/ingest", spaced)) == {"count": 1300}
-    found = server.ask("POST", f"{AT}/search", {"query": QUERIES.tolist(), "k": 2000})
-    assert right(found)["answers"] == as_json(library.search(QUERIES, 2000))
-    wrong(server.ask("POST", f"{AT}/ingest", b"\n".join(lines(3))), 409, "Conflict", "already")
-    assert right(server.ask("POST", f"{AT}/ingest?replace=true&learn=false", b"\n".join(lines(3)))) == {"count": 3}
-    assert right(server.ask("POST", f"{AT}/ingest", b"")) == {"count": 0}
+    assert ok(server.request("POST", f"{PATH}/ingest", spaced)) == {"count": 1300}
+    response = server.request("POST", f"{PATH}/search", {"query": QUERIES.tolist(), "k": 2000})
+    assert ok(response)["answers"] == as_json(library.search(QUERIES, 2000))
+    failed(server.request("POST", f"{PATH}/ingest", b"\n".join(lines(3))), 409, "Conflict")
+    assert ok(server.request("POST", f"{PATH}/ingest?replace=true&learn=false", b"\n".join(lines(3)))) == {"count": 3}
+    assert ok(server.request("POST", f"{PATH}/ingest", b"")) == {"count": 0}
 
 
-def test_a_single_label_is_a_label(serving: Callable[..., Served]) -> None:
+def test_single_label_needs_no_list(serving: Callable[..., LiveServer]) -> None:
     server = serving()
     labels: list[Any] = [0, "", "cat", None, [], [0, 1.5]]
-    told = [json.dumps({"id": f"n{r}", "features": [1.0] * DIM, "labels": one}) for r, one in enumerate(labels)]
-    assert right(server.ask("POST", f"{AT}/ingest", "\n".join(told).encode())) == {"count": 6}
-    items = right(server.ask("POST", f"{AT}/get", {"ids": [f"n{r}" for r in range(6)]}))["items"]
+    body = [json.dumps({"id": f"n{r}", "features": [1.0] * DIM, "labels": one}) for r, one in enumerate(labels)]
+    assert ok(server.request("POST", f"{PATH}/ingest", "\n".join(body).encode())) == {"count": 6}
+    items = ok(server.request("POST", f"{PATH}/get", {"ids": [f"n{r}" for r in range(6)]}))["items"]
     assert [item["labels"] for item in items] == [[0], [""], ["cat"], [], [], [0, 1.5]]
 
 
 @pytest.mark.parametrize(
     ("line", "match"),
     [
-        (b"{", "line 1201 is not JSON"),
-        (b"\xff\xfe", "line 1201 is not JSON"),
-        (b"[" * 100_000, "line 1201 is not JSON"),
-        (b"[1]", "line 1201: an object"),
-        (b'{"id": 1}', "line 1201: an object"),
-        (b'{"id": "n", "features": [1], "weight": 2}', "line 1201: an object"),
+        (b"{", "line 1201: "),
+        (b"\xff\xfe", "line 1201: "),
+        (b"[" * 100_000, "line 1201: "),
+        (b"[1]", "line 1201: "),
+        (b'{"id": 1}', "line 1201: "),
+        (b'{"id": "n", "features": [1], "weight": 2}', "line 1201: "),
         (b'{"id": "n", "features": [1]}', "features"),
         (b'{"id": "n", "features": null}', "features"),
-        (b'{"id": "n", "features": [NaN, 0, 0, 0, 0, 0, 0, 0]}', "features contains NaN"),
+        (b'{"id": "n", "features": [NaN, 0, 0, 0, 0, 0, 0, 0]}', "features"),
         (b'{"id": 1000, "features": [1, 1, 1, 1, 1, 1, 1, 1]}', "1000"),
-        (b'{"id": 1.5, "features": [1, 1, 1, 1, 1, 1, 1, 1]}', "ids holds 1.5"),
+        (b'{"id": 1.5, "features": [1, 1, 1, 1, 1, 1, 1, 1]}', "ids"),
         (b'{"id": "n", "features": [1, 1, 1, 1, 1, 1, 1, 1], "labels": {"a": 1}}', "labels"),
         (b'{"id": "n", "features": [1, 1, 1, 1, 1, 1, 1, 1], "metadata": [1]}', "metadata"),
     ],
 )
-def test_a_wrong_line_says_what_is_on_disk(serving: Callable[..., Served], line: bytes, match: str) -> None:
+def test_error_of_an_invalid_line_counts_the_stored_rows(
+    serving: Callable[..., LiveServer], line: bytes, match: str
+) -> None:
     server = serving()
-    reply = server.ask("POST", f"{AT}/ingest", b"\n".join([*lines(1200), line, *lines(3, first=9000)]))
+    reply = server.request("POST", f"{PATH}/ingest", b"\n".join([*lines(1200), line, *lines(3, first=9000)]))
     assert reply.status in (409, 422) and match in reply.json["message"], reply.data
     assert reply.json["acknowledged"] == 1000
-    assert right(server.ask("GET", f"{AT}/count")) == {"count": 1320}
+    assert ok(server.request("GET", f"{PATH}/count")) == {"count": 1320}
 
 
 # ---- limits ----
 
 
-def test_more_than_the_server_takes_is_refused(serving: Callable[..., Served]) -> None:
-    server = serving(most_bytes=2000, most_rows=5, most_hits=7)
+def test_requests_beyond_the_limits_are_refused(serving: Callable[..., LiveServer]) -> None:
+    server = serving(max_body_bytes=2000, max_rows=5, max_hits=7)
     rows = np.ones((6, DIM), np.float32)
     for verb, body in (
         ("search", {"query": rows.tolist()}),
@@ -265,69 +269,69 @@ def test_more_than_the_server_takes_is_refused(serving: Callable[..., Served]) -
         ("reconstruct", {"ids": [1] * 6}),
         ("search", {"query": [1.0] * 1000}),
     ):
-        wrong(server.ask("POST", f"{AT}/{verb}", body), 413, "TooLarge", "taken")
-    wrong(server.ask("POST", f"{AT}/search", raw({}, rows), content_type=RAW), 413, "TooLarge", "query has 6 rows")
+        failed(server.request("POST", f"{PATH}/{verb}", body), 413, "TooLarge", "expected at most")
+    failed(server.request("POST", f"{PATH}/search", raw({}, rows), content_type=RAW), 413, "TooLarge", "query: ")
     line = b'{"id": "n", "features": [' + b"1, " * 1000 + b"1]}"
-    wrong(server.ask("POST", f"{AT}/ingest", line), 413, "TooLarge", "line 1 has more than 2000 bytes")
+    failed(server.request("POST", f"{PATH}/ingest", line), 413, "TooLarge", "line 1: ")
     many = b"\n".join(lines(100))
-    assert len(many) > 2000 and right(server.ask("POST", f"{AT}/ingest", many)) == {"count": 100}
-    right(server.ask("POST", f"{AT}/search", {"query": rows[:5].tolist(), "k": 7}))
-    wide = server.ask("POST", f"{AT}/search", {"query": [1.0] * 20, "k": 7})  # one wide query, not twenty
-    wrong(wide, 422, "InvalidInput", "query has 20 features")
+    assert len(many) > 2000 and ok(server.request("POST", f"{PATH}/ingest", many)) == {"count": 100}
+    ok(server.request("POST", f"{PATH}/search", {"query": rows[:5].tolist(), "k": 7}))
+    wide = server.request("POST", f"{PATH}/search", {"query": [1.0] * 20, "k": 7})  # one wide query, not twenty
+    failed(wide, 422, "InvalidInput", "query")
 
 
-def test_a_body_without_a_length_is_measured(serving: Callable[..., Served]) -> None:
-    server = serving(most_bytes=2000)
+def test_body_without_a_length_is_limited(serving: Callable[..., LiveServer]) -> None:
+    server = serving(max_body_bytes=2000)
     parts = iter([b'{"query": [', b"1, " * 1000, b"1]}"])
-    reply = server.pool.request("POST", f"{server.url}{AT}/search", body=parts, retries=False)
+    reply = server.pool.request("POST", f"{server.url}{PATH}/search", body=parts, retries=False)
     assert reply.status == 413 and reply.json()["error"] == "TooLarge"
 
 
 # ---- every request ----
 
 
-def test_requests_have_ids(shared: Served) -> None:
-    first, second = (shared.ask("GET", "/v1/health").headers["x-request-id"] for _ in range(2))
+def test_requests_have_ids(shared: LiveServer) -> None:
+    first, second = (shared.request("GET", "/v1/health").headers["x-request-id"] for _ in range(2))
     assert first != second and len(first) == 32
-    assert shared.ask("GET", "/v1/health", x_request_id="mine-7").headers["x-request-id"] == "mine-7"
+    assert shared.request("GET", "/v1/health", x_request_id="mine-7").headers["x-request-id"] == "mine-7"
     for bad in ("two words", "x" * 65, '"', ""):
-        assert len(shared.ask("GET", "/v1/health", x_request_id=bad).headers["x-request-id"]) == 32
-    reply = shared.ask("POST", f"{AT}/search", {"k": 1}, x_request_id="mine-8")
-    wrong(reply, 422, "InvalidInput", "query")
+        assert len(shared.request("GET", "/v1/health", x_request_id=bad).headers["x-request-id"]) == 32
+    reply = shared.request("POST", f"{PATH}/search", {"k": 1}, x_request_id="mine-8")
+    failed(reply, 422, "InvalidInput", "query")
     assert reply.json["request_id"] == "mine-8"
 
 
-def test_answers_are_safe_in_a_browser(shared: Served) -> None:
+def test_responses_have_security_headers(shared: LiveServer) -> None:
     for reply in (
-        shared.ask("GET", "/v1/health"),
-        shared.ask("GET", "/nowhere"),
-        shared.ask("POST", f"{AT}/search", b""),
+        shared.request("GET", "/v1/health"),
+        shared.request("GET", "/nowhere"),
+        shared.request("POST", f"{PATH}/search", b""),
     ):
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
 
 
-def test_what_is_not_there_is_told(shared: Served) -> None:
+def test_unknown_routes_and_collections_are_not_found(shared: LiveServer) -> None:
     for path in ("/v1/nothing", "/v1", "/v1/collections/c/nothing", "/v1/collections/c/search/more"):
-        wrong(shared.ask("GET", path), 404, "NotFound", path)
+        failed(shared.request("GET", path), 404, "NotFound", path)
     for verb in ("search", "add", "get"):
-        wrong(
-            shared.ask("POST", f"/v1/collections/none/{verb}", b"{}"),
+        failed(
+            shared.request("POST", f"/v1/collections/none/{verb}", b"{}"),
             404,
             "NotFound",
-            "collection is 'none'; there are c",
+            "No collection 'none'. Available: c",
         )
-    wrong(shared.ask("GET", "/v1/collections/none/count"), 404, "NotFound", "collection is 'none'")
+    failed(shared.request("GET", "/v1/collections/none/count"), 404, "NotFound", "No collection 'none'")
 
 
-def test_what_is_not_for_a_method_is_told(shared: Served) -> None:
+def test_other_methods_are_not_allowed(shared: LiveServer) -> None:
     for method, path, allowed in (
-        ("GET", f"{AT}/search", "POST"),
-        ("DELETE", f"{AT}/add", "POST"),
-        ("POST", f"{AT}/count", "GET"),
+        ("GET", f"{PATH}/search", "POST"),
+        ("DELETE", f"{PATH}/add", "POST"),
+        ("POST", f"{PATH}/count", "GET"),
         ("PUT", "/v1/health", "GET"),
-        ("PATCH", f"{AT}/stats", "GET"),
+        ("PATCH", f"{PATH}/stats", "GET"),
     ):
-        reply = shared.ask(method, path, b"{}")
-        wrong(reply, 405, "NotAllowed", method)
+        reply = shared.request(method, path, b"{}")
+        failed(reply, 405, "NotAllowed", method)
         assert allowed in reply.headers["allow"]

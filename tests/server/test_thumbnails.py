@@ -1,4 +1,4 @@
-"""Thumbnails: what is sent, and what is never sent."""
+"""Thumbnails: which pictures are sent, and which never."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 
 from stillhash.collection import Item
-from stillhash.server.pages.thumbnails import MOST, Picture, picture_of
+from stillhash.server.pages.thumbnails import MAX_PICTURE_BYTES, Picture, find_thumbnail
 
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )  # a picture of one pixel
-DRAWN = "image/svg+xml"
+DRAWING = "image/svg+xml"
 
 
-def shown(image: Any, folder: Path | None = None) -> Picture:
-    return picture_of(Item("a", [], {"image": image}), None, folder)
+def thumbnail(image: Any, folder: Path | None = None) -> Picture:
+    return find_thumbnail(Item("a", [], {"image": image}), None, folder)
 
 
-def inside(data: bytes, kind: str = "png") -> str:
+def data_uri(data: bytes, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def test_bytes_that_came_with_an_item() -> None:
-    assert shown(inside(DOT)) == Picture(DOT, "image/png")
-    stored = picture_of(Item("a", [], {"image": inside(b"GIF89a")}), DOT, None)
-    assert stored == Picture(DOT, "image/png")  # what is stored for it comes first
+def test_picture_of_metadata_or_store() -> None:
+    assert thumbnail(data_uri(DOT)) == Picture(DOT, "image/png")
+    stored = find_thumbnail(Item("a", [], {"image": data_uri(b"GIF89a")}), DOT, None)
+    assert stored == Picture(DOT, "image/png")  # the stored picture comes first
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_bytes_that_came_with_an_item() -> None:
         (b"", None),
     ],
 )
-def test_the_first_bytes_say_what_it_is(data: bytes, kind: str | None) -> None:
-    assert shown(inside(data)).kind == (kind or DRAWN)  # whatever the address calls it
+def test_first_bytes_decide_the_type(data: bytes, kind: str | None) -> None:
+    assert thumbnail(data_uri(data)).kind == (kind or DRAWING)  # whatever the data URI says
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_the_first_bytes_say_what_it_is(data: bytes, kind: str | None) -> None:
         7,
         None,
         ["a.png"],
-        inside(DOT) + "A" * (2 * MOST),
+        data_uri(DOT) + "A" * (2 * MAX_PICTURE_BYTES),
     ],
 )
-def test_anything_else_is_a_drawing(image: Any) -> None:
-    assert shown(image).kind == DRAWN
+def test_other_values_get_a_drawing(image: Any) -> None:
+    assert thumbnail(image).kind == DRAWING
 
 
-def test_files_are_read_inside_the_folder_only(tmp_path: Path) -> None:
+def test_files_are_read_only_inside_the_folder(tmp_path: Path) -> None:
     folder, secret = tmp_path / "images", tmp_path / "secret.png"
     (folder / "deep").mkdir(parents=True)
     for file in (secret, folder / "a.png", folder / "deep" / "b.png"):
@@ -77,10 +77,10 @@ def test_files_are_read_inside_the_folder_only(tmp_path: Path) -> None:
     (folder / "up").symlink_to(tmp_path)
     (folder / "in.png").symlink_to(folder / "a.png")
     (folder / "loop.png").symlink_to(folder / "loop.png")
-    (folder / "long.png").write_bytes(DOT + bytes(MOST))
+    (folder / "long.png").write_bytes(DOT + bytes(MAX_PICTURE_BYTES))
 
     for path in ("a.png", "deep/b.png", "deep/../a.png", "in.png", str(folder / "a.png")):
-        assert shown(path, folder) == Picture(DOT, "image/png"), path
+        assert thumbnail(path, folder) == Picture(DOT, "image/png"), path
     for path in (
         "../secret.png",
         "../../etc/passwd",
@@ -101,18 +101,18 @@ def test_files_are_read_inside_the_folder_only(tmp_path: Path) -> None:
         "file:///etc/passwd",
         "http://example.com/a.png",
     ):
-        assert shown(path, folder).kind == DRAWN, path
+        assert thumbnail(path, folder).kind == DRAWING, path
 
 
 def test_no_file_is_read_without_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(DOT)
-    assert shown(str(tmp_path / "a.png")).kind == DRAWN
-    assert shown("a.png", tmp_path / "missing").kind == DRAWN
+    assert thumbnail(str(tmp_path / "a.png")).kind == DRAWING
+    assert thumbnail("a.png", tmp_path / "missing").kind == DRAWING
 
 
 @pytest.mark.parametrize("name", ["a", "<script>alert(1)</script>", "\"&'", "🦊" * 30, "مرحبا", "7"])
-def test_a_drawing_is_the_same_each_time_and_well_formed(name: str) -> None:
-    first, second = (picture_of(Item(name, [], None), None, None) for _ in range(2))
+def test_drawing_is_deterministic_and_well_formed(name: str) -> None:
+    first, second = (find_thumbnail(Item(name, [], None), None, None) for _ in range(2))
     assert first == second
     parsed = xml.dom.minidom.parseString(first.data)
     assert not parsed.getElementsByTagName("script")

@@ -1,9 +1,10 @@
-"""The desk: one write after another, few waiting, none forgotten; and searches go on meanwhile."""
+"""Writes run one at a time through a bounded queue; reads go on meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,210 +16,222 @@ import pytest
 import stillhash
 from stillhash import Collection
 from stillhash.errors import Busy, Conflict
-from stillhash.server.write_queue import Desk
+from stillhash.server.write_queue import CollectionExecutor
 from tests.collection.fixtures import DIM, copied
-from tests.server.process import Served
+from tests.server.live_server import LiveServer
 
-AT = "/v1/collections/c"
-ONE = [0.5] * DIM
-PATIENCE = 60.0
+PATH = "/v1/collections/c"
+QUERY = [0.5] * DIM
+TIMEOUT = 60.0
 
 
-class Slow:
-    """A write that lasts until it is told to end."""
+class SlowWrite:
+    """A write that lasts until `end` is set."""
 
     def __init__(self) -> None:
-        self.begun, self.end = threading.Event(), threading.Event()
+        self.started, self.end = threading.Event(), threading.Event()
 
     def __call__(self, collection: Collection) -> int:
-        self.begun.set()
-        assert self.end.wait(PATIENCE)
+        self.started.set()
+        assert self.end.wait(TIMEOUT)
         return collection.delete([1])
 
 
 @contextmanager
-def opened(template: Path, to: Path, **settings: Any) -> Iterator[Desk]:
-    desk = Desk("c", stillhash.open(copied(template, to)), **{"queue": 2, "timeout": PATIENCE, **settings})
+def opened(template: Path, to: Path, **settings: Any) -> Iterator[CollectionExecutor]:
+    executor = CollectionExecutor(
+        "c", stillhash.open(copied(template, to)), **{"max_queued": 2, "timeout": TIMEOUT, **settings}
+    )
     try:
-        yield desk
+        yield executor
     finally:
-        desk.close()
+        executor.close()
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        await asyncio.wait_for(work(), PATIENCE)
+        await asyncio.wait_for(work(), TIMEOUT)
 
     asyncio.run(limited())
 
 
-async def until(met: Callable[[], bool]) -> None:
-    while not met():
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
         await asyncio.sleep(0.002)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    return tmp_path / "desk"
+    return tmp_path / "c"
 
 
-def test_a_full_queue_is_busy_and_empties(template: Path, place: Path) -> None:
+def test_full_queue_is_busy_until_it_empties(template: Path, place: Path) -> None:
     async def work() -> None:
-        slow = Slow()
-        first = asyncio.create_task(desk.write(slow))
-        await until(slow.begun.is_set)
-        second = asyncio.create_task(desk.write(lambda c: c.delete([2])))
-        await until(lambda: desk.waiting == 2)
-        with pytest.raises(Busy, match="2 writes are waiting"):
-            await desk.write(lambda c: c.delete([3]))
-        assert desk.waiting == 2 and await desk.read(Collection.count) == 320
+        slow = SlowWrite()
+        first = asyncio.create_task(executor.write(slow))
+        await until(slow.started.is_set)
+        second = asyncio.create_task(executor.write(lambda c: c.delete([2])))
+        await until(lambda: executor.queued == 2)
+        with pytest.raises(Busy, match=r"^write queue"):
+            await executor.write(lambda c: c.delete([3]))
+        assert executor.queued == 2 and await executor.read(Collection.count) == 320
         slow.end.set()
         assert await first == 1 and await second == 1
-        await until(lambda: desk.waiting == 0)
-        assert await desk.write(lambda c: c.delete([3])) == 1
-        await until(lambda: desk.waiting == 0)
-        assert await desk.read(Collection.count) == 317
+        await until(lambda: executor.queued == 0)
+        assert await executor.write(lambda c: c.delete([3])) == 1
+        await until(lambda: executor.queued == 0)
+        assert await executor.read(Collection.count) == 317
 
-    with opened(template, place) as desk:
+    with opened(template, place) as executor:
         run(work)
 
 
-def test_a_write_that_waited_too_long_is_not_done(template: Path, place: Path) -> None:
+def test_write_that_waited_too_long_is_not_done(template: Path, place: Path) -> None:
     async def work() -> None:
-        slow = Slow()
-        first = asyncio.create_task(desk.write(slow))  # it has begun, so it is waited for however long that takes
-        await until(slow.begun.is_set)
-        with pytest.raises(Busy, match="nothing of it was kept"):
-            await desk.write(lambda c: c.delete([2]))
+        slow = SlowWrite()
+        first = asyncio.create_task(executor.write(slow))  # a write that has started is never given up
+        await until(slow.started.is_set)
+        with pytest.raises(Busy, match=r"^timeout"):
+            await executor.write(lambda c: c.delete([2]))
         assert not first.done()
         slow.end.set()
         assert await first == 1
-        await until(lambda: desk.waiting == 0)
-        assert await desk.read(Collection.count) == 319
+        await until(lambda: executor.queued == 0)
+        assert await executor.read(Collection.count) == 319
 
-    with opened(template, place, timeout=0.05) as desk:
+    with opened(template, place, timeout=0.05) as executor:
         run(work)
 
 
-def test_a_patient_write_waits_for_room(template: Path, place: Path) -> None:
+def test_write_can_wait_for_a_slot(template: Path, place: Path) -> None:
     async def work() -> None:
-        slow = Slow()
-        first = asyncio.create_task(desk.write(slow))
-        await until(slow.begun.is_set)
-        patient = asyncio.create_task(desk.write(lambda c: c.delete([2]), patient=True))
+        slow = SlowWrite()
+        first = asyncio.create_task(executor.write(slow))
+        await until(slow.started.is_set)
+        waiting = asyncio.create_task(executor.write(lambda c: c.delete([2]), wait_for_slot=True))
         await asyncio.sleep(0.1)
-        assert desk.waiting == 1 and not patient.done()
+        assert executor.queued == 1 and not waiting.done()
         slow.end.set()
-        assert await first == 1 and await patient == 1
-        await until(lambda: desk.waiting == 0)
+        assert await first == 1 and await waiting == 1
+        await until(lambda: executor.queued == 0)
 
-    with opened(template, place, queue=1) as desk:
+    with opened(template, place, max_queued=1) as executor:
         run(work)
 
 
-def test_patience_ends(template: Path, place: Path) -> None:
+def test_waiting_for_a_slot_times_out(template: Path, place: Path) -> None:
     async def work() -> None:
-        slow = Slow()
-        first = asyncio.create_task(desk.write(slow))
-        await until(slow.begun.is_set)
+        slow = SlowWrite()
+        first = asyncio.create_task(executor.write(slow))
+        await until(slow.started.is_set)
         with pytest.raises(Busy):
-            await desk.write(lambda c: c.delete([2]), patient=True)
+            await executor.write(lambda c: c.delete([2]), wait_for_slot=True)
         slow.end.set()
         assert await first == 1
 
-    with opened(template, place, queue=1, timeout=0.1) as desk:
+    with opened(template, place, max_queued=1, timeout=0.1) as executor:
         run(work)
 
 
-def test_a_write_whose_client_went_away_is_counted_down(template: Path, place: Path) -> None:
+def test_write_of_a_cancelled_request_leaves_the_queue(template: Path, place: Path) -> None:
     async def work() -> None:
-        slow = Slow()
-        first = asyncio.create_task(desk.write(slow))
-        await until(slow.begun.is_set)
-        second = asyncio.create_task(desk.write(lambda c: c.delete([2])))
-        await until(lambda: desk.waiting == 2)
+        slow = SlowWrite()
+        first = asyncio.create_task(executor.write(slow))
+        await until(slow.started.is_set)
+        second = asyncio.create_task(executor.write(lambda c: c.delete([2])))
+        await until(lambda: executor.queued == 2)
         second.cancel()
         first.cancel()
         await asyncio.wait([first, second])
         slow.end.set()
-        await until(lambda: desk.waiting == 0)
-        assert await desk.read(Collection.count) == 318  # they were accepted, so they are done
+        await until(lambda: executor.queued == 0)
+        assert await executor.read(Collection.count) == 318  # accepted writes are done
 
-    with opened(template, place) as desk:
+    with opened(template, place) as executor:
         run(work)
 
 
-def test_errors_of_writes_come_through_and_are_told_once(
+def test_errors_of_writes_are_raised_and_not_logged(
     template: Path, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
         for _ in range(5):
             with pytest.raises(Conflict):
-                await desk.write(lambda c: c.add([1], [ONE]))
-        await until(lambda: desk.waiting == 0)
+                await executor.write(lambda c: c.add([1], [QUERY]))
+        await until(lambda: executor.queued == 0)
 
-    with opened(template, place) as desk:
+    with opened(template, place) as executor:
         run(work)
     assert caplog.records == []
 
 
-def test_a_slow_search_is_given_up_but_a_patient_one_is_not(template: Path, place: Path) -> None:
+def test_slow_read_times_out_unless_unlimited(template: Path, place: Path) -> None:
     async def work() -> None:
-        slow, other = Slow(), threading.Event()
-        with pytest.raises(Busy, match="no answer within"):
-            await desk.read(slow)
+        slow, other = SlowWrite(), threading.Event()
+        with pytest.raises(Busy, match=r"^timeout"):
+            await executor.read(slow)
         slow.end.set()
-        patient = asyncio.create_task(desk.read(lambda c: other.wait(PATIENCE), patient=True))
+        waiting = asyncio.create_task(executor.read(lambda c: other.wait(TIMEOUT), unlimited=True))
         await asyncio.sleep(0.2)
         other.set()
-        assert await patient is True
+        assert await waiting is True
 
-    with opened(template, place, timeout=0.05) as desk:
+    with opened(template, place, timeout=0.05) as executor:
         run(work)
 
 
 # ---- over HTTP ----
 
 
-def begin_slow(server: Served) -> tuple[Slow, Any]:
-    """A slow write at the desk of a server that runs, as if somebody else had asked for it."""
-    slow, desk = Slow(), server.app.state.room.desks["c"]
-    future = desk._writer.submit(slow, desk.collection)
-    assert slow.begun.wait(PATIENCE)
-    return slow, future
+@contextmanager
+def slow_write(server: LiveServer) -> Iterator[SlowWrite]:
+    """Run a slow write of a server, as if another client had sent it."""
+    slow = SlowWrite()
+    with ThreadPoolExecutor(1) as thread:
+        result = thread.submit(asyncio.run, server.executor().write(slow))
+        try:
+            assert slow.started.wait(TIMEOUT)
+            yield slow
+        finally:
+            slow.end.set()
+        assert result.result(TIMEOUT) == 1
 
 
-def test_searches_go_on_during_a_slow_write(serving: Callable[..., Served]) -> None:
-    server = serving(queue=2)
-    slow, future = begin_slow(server)
-    with ThreadPoolExecutor(4) as clients:
-        waiting = [clients.submit(server.ask, "POST", f"{AT}/delete", {"ids": [n]}) for n in (2, 3)]
-        desk = server.app.state.room.desks["c"]
-        while desk.waiting < 2:
-            threading.Event().wait(0.002)
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_searches_go_on_during_a_slow_write(serving: Callable[..., LiveServer]) -> None:
+    server = serving(max_queued_writes=3)
+    with slow_write(server) as slow, ThreadPoolExecutor(4) as clients:
+        waiting = [clients.submit(server.request, "POST", f"{PATH}/delete", {"ids": [n]}) for n in (2, 3)]
+        wait_until(lambda: server.executor().queued == 3)
         for _ in range(20):
-            assert server.ask("POST", f"{AT}/search", {"query": ONE}).status == 200
-        assert server.ask("GET", f"{AT}/count").json == {"count": 320}
-        busy = server.ask("POST", f"{AT}/delete", {"ids": [4]})
+            assert server.request("POST", f"{PATH}/search", {"query": QUERY}).status == 200
+        assert server.request("GET", f"{PATH}/count").json == {"count": 320}
+        busy = server.request("POST", f"{PATH}/delete", {"ids": [4]})
         assert busy.status == 503 and busy.json["error"] == "Busy" and int(busy.headers["retry-after"]) >= 1
-        metrics = server.ask("GET", "/v1/metrics").data.decode()
-        assert 'stillhash_queue_depth{collection="c"} 2.0' in metrics
+        metrics = server.request("GET", "/v1/metrics").data.decode()
+        assert 'stillhash_queue_depth{collection="c"} 3.0' in metrics
         assert not any(one.done() for one in waiting)
         slow.end.set()
         assert [one.result().json for one in waiting] == [{"count": 1}, {"count": 1}]
-    assert future.result(PATIENCE) == 1
-    assert server.ask("GET", f"{AT}/count").json == {"count": 317}
+    assert server.request("GET", f"{PATH}/count").json == {"count": 317}
 
 
-def test_a_client_of_a_busy_server_gets_through(serving: Callable[..., Served]) -> None:
-    server = serving(queue=1)
-    slow, _ = begin_slow(server)
-    with ThreadPoolExecutor(1) as clients, stillhash.Client(server.url, retries=20) as client:
-        waiting = clients.submit(server.ask, "POST", f"{AT}/delete", {"ids": [2]})
-        desk = server.app.state.room.desks["c"]
-        while desk.waiting < 1:
-            threading.Event().wait(0.002)
-        threading.Timer(0.3, slow.end.set).start()
-        assert client.add(["n"], [ONE]) == 1
-        assert waiting.result().status == 200
-        assert client.count() == 319
+def test_client_retries_while_the_server_is_busy(serving: Callable[..., LiveServer]) -> None:
+    server = serving(max_queued_writes=1)
+    with (
+        slow_write(server) as slow,
+        ThreadPoolExecutor(1) as clients,
+        stillhash.Client(server.url, retries=20) as client,
+    ):
+        added = clients.submit(client.add, ["n"], [QUERY])
+        wait_until(lambda: 'status="503"' in server.request("GET", "/v1/metrics").data.decode())
+        assert not added.done()
+        slow.end.set()
+        assert added.result() == 1
+        assert client.count() == 320

@@ -1,4 +1,4 @@
-"""The command that serves collections over HTTP, with the page."""
+"""The command that serves collections over HTTP, with a page."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stillhash.errors import InvalidInput, StillhashError
 
 app = typer.Typer()
 PORT = 8000
-OUTSIDE = 100.0  # requests a second of one client, if others than this machine can be one
+REMOTE_RATE_LIMIT = 100.0  # requests a second of one client, if other machines can reach the server
 
 
 @app.command(rich_help_panel="Collections: serving")
 def serve(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Folders of collections.", show_default=False)],
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; other than this machine's own wants keys.")
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; addresses other than localhost require keys.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
     keys: Annotated[
         Path | None,
         typer.Option(
@@ -36,97 +36,96 @@ def serve(
     read_only: Annotated[bool, typer.Option("--read-only", help="Search only; another process may write.")] = False,
     encoder: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What describes images that are searched for, if not the collections' own."),
+        typer.Option(metavar="NAME", help="Encoder of query images, if not the collections' own."),
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the items' metadata 'image' are paths from.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder that `image` paths in metadata are relative to.")
     ] = None,
-    snapshots: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where snapshots may be made.")] = None,
+    snapshots: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A Ray cluster that holds the codes: see 'stillhash cluster'.")
     ] = None,
-    shards: Annotated[int, typer.Option(min=1, help="With --cluster: parts that the codes are cut into.")] = 4,
-    replicas: Annotated[int, typer.Option(min=1, help="With --cluster: how often each part is held.")] = 1,
+    shards: Annotated[int, typer.Option(min=1, help="With --cluster: number of shards.")] = 4,
+    replicas: Annotated[int, typer.Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
     partial: Annotated[
-        bool, typer.Option("--partial", help="With --cluster: answer without parts that are away, and say their share.")
+        bool, typer.Option("--partial", help="With --cluster: answer without missing shards, and report their share.")
     ] = False,
     rate: Annotated[
         float | None,
         typer.Option(
             min=0,
             metavar="N",
-            help=f"Requests a second of a client, 0 for no limit: {OUTSIDE:g} where other machines can be one, else 0.",
+            help=f"Requests a second of one client, 0 for no limit; default {REMOTE_RATE_LIMIT:g}, on localhost 0.",
             show_default=False,
         ),
     ] = None,
-    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Writes that may wait.")] = 64,
+    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Writes that may wait in the queue.")] = 64,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
-    most_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest body of a request.")] = 64,
+    max_body_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest body of a request.")] = 64,
     log: Annotated[str, typer.Option(metavar="FORMAT", help="json, text or off; text on a terminal.")] = "",
 ) -> None:
-    """Serve collections over HTTP: the API under /v1, and a page that shows them learn."""
+    """Serve collections over HTTP: an API under /v1, and a page that shows them learn."""
     server = optional_module("server", "server")
-    named = {path.resolve().name: path for path in paths}
-    if len(named) < len(paths):
-        raise InvalidInput("two of the paths end in the same name, by which the server would know them")
+    folders = {path.resolve().name: path for path in paths}
+    if len(folders) < len(paths):
+        raise InvalidInput("paths: expected different folder names, since the server uses them as collection names")
     if log not in ("", "json", "text", "off"):
-        raise InvalidInput(f"log is {log!r}; json, text or off is wanted")
+        raise InvalidInput(f"log: expected json, text or off, got {log!r}")
     for name, folder in (("images", images), ("snapshots", snapshots)):
         if folder is not None and not folder.is_dir():
-            raise InvalidInput(f"{name} is {str(folder)!r}; a folder that exists is wanted")
+            raise InvalidInput(f"{name}: expected an existing folder, got {str(folder)!r}")
     settings = server.Settings(
         host=host,
         port=port,
-        keys=server.keys_from(keys),
-        rate=rate if rate is not None else 0.0 if server.is_loopback(host) else OUTSIDE,
-        queue=queue,
+        keys=server.load_keys(keys),
+        rate_limit=rate if rate is not None else 0.0 if server.is_loopback(host) else REMOTE_RATE_LIMIT,
+        max_queued_writes=queue,
         timeout=timeout,
-        most_bytes=most_mib << 20,
+        max_body_bytes=max_body_mib << 20,
         images=images and images.resolve(),
         snapshots=snapshots and snapshots.resolve(),
     )
-    settings.check()
-    server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else _kind())
-    open_ones: dict[str, stillhash.Collection] = {}
+    settings.validate()
+    default_format = "text" if sys.stderr.isatty() else "json"
+    server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else default_format)
+    collections: dict[str, stillhash.Collection] = {}
     try:
-        crews = _crews(named, cluster, shards, replicas, partial) if cluster is not None else {}
-        for name, path in named.items():
-            searcher = {"searcher": crews[name]} if name in crews else {}
-            open_ones[name] = stillhash.open(path, read_only=read_only, **searcher)
-        server.serve(open_ones, settings, announce, _eyes(open_ones, encoder), crews)
+        clusters = _cluster_searchers(folders, cluster, shards, replicas, partial) if cluster is not None else {}
+        for name, path in folders.items():
+            searcher = {"searcher": clusters[name]} if name in clusters else {}
+            collections[name] = stillhash.open(path, read_only=read_only, **searcher)
+        server.serve(collections, settings, announce, _query_encoders(collections, encoder), clusters)
     finally:
-        for collection in open_ones.values():
+        for collection in collections.values():
             collection.close()
 
 
-def _crews(named: dict[str, Path], address: str, shards: int, replicas: int, partial: bool) -> dict[str, Any]:
-    """What spreads the codes of each collection over a cluster; pieces of it lie beside the collection's folder."""
-    spreading = optional_module("cluster", "cluster").HybridIndexFactory
+def _cluster_searchers(
+    folders: dict[str, Path], address: str, shards: int, replicas: int, partial: bool
+) -> dict[str, Any]:
+    """Connect each collection to a cluster that holds its codes; shard files lie beside the collection's folder."""
+    factory = optional_module("cluster", "cluster").HybridIndexFactory
     return {
-        name: spreading(path.resolve().with_name(f"{name}.shards"), shards, replicas, address, partial=partial)
-        for name, path in named.items()
+        name: factory(path.resolve().with_name(f"{name}.shards"), shards, replicas, address, partial=partial)
+        for name, path in folders.items()
     }
 
 
-def _eyes(collections: dict[str, stillhash.Collection], encoder: str | None) -> dict[str, Any]:
-    """What describes images, for those collections that have an encoder; one that cannot be opened is said."""
-    found = {}
+def _query_encoders(collections: dict[str, stillhash.Collection], encoder: str | None) -> dict[str, Any]:
+    """Open the query encoders of collections that have one; warn about those that cannot be opened."""
+    encoders = {}
     for name, collection in collections.items():
         if encoder is not None or collection.encoder is not None:
             try:
-                found[name] = optional_module("images", "images").open_query_encoder(collection, encoder)
+                encoders[name] = optional_module("images", "images").open_query_encoder(collection, encoder)
             except StillhashError as error:
-                told = f"{name} is served without image search: {error}"
-                Console(stderr=True).print(Text(told, style="yellow"), soft_wrap=True)
-    return found
-
-
-def _kind() -> str:
-    return "text" if sys.stderr.isatty() else "json"
+                warning = Text(f"{name} is served without image search: {error}", style="yellow")
+                Console(stderr=True).print(warning, soft_wrap=True)
+    return encoders
 
 
 def announce(address: str) -> None:
-    """Says where the page is, as soon as it can be opened."""
-    told = Text.assemble("The page is at ", (address, "bold underline"), "; Ctrl-C stops the server.")
-    Console().print(told, soft_wrap=True)
+    """Print the address of the page, as soon as it can be opened."""
+    message = Text.assemble("The page is at ", (address, "bold underline"), "; Ctrl-C stops the server.")
+    Console().print(message, soft_wrap=True)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Served collections: the verbs of `Collection` over HTTP."""
+"""Client of a stillhash server: the verbs of `Collection` over HTTP."""
 
 from __future__ import annotations
 

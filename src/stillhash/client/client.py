@@ -1,13 +1,11 @@
-"""A served collection, with the verbs of an embedded one: `stillhash.open(path)` becomes `stillhash.Client(url)`.
+"""A served collection with the verbs of a local one: `stillhash.open(path)` becomes `stillhash.Client(url)`.
 
-What can be checked without the server is checked here, by the same checks, and the server's errors come back as the
-same classes. Rows of features are sent as they are, float32.
+Features and labels are converted here. The server validates the rest, and its errors are raised as the same classes.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import random
 import time
 from collections.abc import Iterable
@@ -18,34 +16,23 @@ from urllib.parse import quote
 
 import numpy as np
 
-from stillhash.client.transport import FIRST, JSON, LONGEST, Calls, Safe
-from stillhash.collection.filters import compile_filter
+from stillhash.client.serialization import row_to_json, to_answer, to_json
+from stillhash.client.transport import FIRST_BACKOFF, JSON_TYPE, MAX_BACKOFF, RetryWhen, Transport
 from stillhash.collection.reader import as_array
-from stillhash.collection.types import (
-    Answer,
-    Explanation,
-    Hit,
-    Item,
-    check_ids,
-    check_labels,
-    check_metadata,
-    check_pictures,
-    check_thumbs,
-)
+from stillhash.collection.types import Item, check_labels, check_metadata, check_pictures
 from stillhash.errors import Busy, InvalidInput, StillhashError, WrongType
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
-NDJSON, RAW = "application/x-ndjson", "application/octet-stream"
-LONG = 2**63 - 1
-STREAMED = 1000  # rows of a stream in one request
+NDJSON_TYPE, RAW_TYPE = "application/x-ndjson", "application/octet-stream"
+REQUEST_ROWS = 1000  # of a stream, in one request
 
 
 class Client:
-    """All verbs may be called from any thread. They are `Collection`'s, and so are their arguments and answers.
+    """Call a served collection. The verbs are `Collection`'s, with its arguments and results; any thread may call them.
 
-    url, key : of the server, as http://HOST:PORT; and a key, if it wants one.
-    collection : the name of one; may be left out where the server has only one.
-    timeout, retries : seconds that an answer may take, and how often a call is tried again.
+    url, key : of the server, as http://HOST:PORT; and a key, if it needs one.
+    collection : its name; optional if the server has only one.
+    timeout, retries : seconds until a request fails, and how often it is sent again.
     """
 
     def __init__(
@@ -58,12 +45,12 @@ class Client:
         retries: int = 4,
     ) -> None:
         if collection is not None and not (isinstance(collection, str) and collection):
-            raise InvalidInput(f"collection is {collection!r}; the name of one is wanted")
-        self._named = collection
-        self._calls = Calls(url, key, timeout, retries)
+            raise InvalidInput(f"collection: expected a name, got {collection!r}")
+        self._name = collection
+        self._transport = Transport(url, key, timeout, retries)
 
     def __repr__(self) -> str:
-        return f"Client({self._calls.url!r}" + (f", collection={self._named!r})" if self._named else ")")
+        return f"Client({self._transport.url!r}" + (f", collection={self._name!r})" if self._name else ")")
 
     def __len__(self) -> int:
         return self.count()
@@ -75,22 +62,22 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the connections. The server goes on."""
-        self._calls.close()
+        """Close the connections. The server goes on."""
+        self._transport.close()
 
     def health(self) -> dict[str, Any]:
-        """Whether the server can answer, and how many items each collection has."""
-        return self._calls.call("GET", "/v1/health")
+        """Return whether the server can answer, and the number of items of each collection."""
+        return self._transport.request("GET", "/v1/health")
 
     @cached_property
     def collection(self) -> str:
         """The name of the collection."""
-        if self._named is None:
-            names = self._calls.call("GET", "/v1/collections")["collections"]
-            if len(names) != 1:
-                raise InvalidInput(f"collection is not given, and the server has {', '.join(names)}")
-            return str(names[0])
-        return self._named
+        if self._name is not None:
+            return self._name
+        names = self._transport.request("GET", "/v1/collections")["collections"]
+        if len(names) != 1:
+            raise InvalidInput(f"collection: expected a name, since the server has several: {', '.join(names)}")
+        return str(names[0])
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
@@ -116,7 +103,7 @@ class Client:
         pictures: Any = None,
         learn: bool = True,
     ) -> int:
-        """Adds items, and says how many. When it returns they are on the server's disk."""
+        """Add items, and return how many. They are on the server's disk when this returns."""
         return self._put("add", ids, features, labels, metadata, pictures, learn)
 
     def upsert(
@@ -129,240 +116,184 @@ class Client:
         pictures: Any = None,
         learn: bool = True,
     ) -> int:
-        """As `add`; items whose ids are there already are replaced."""
+        """Add items, and replace those whose ids exist."""
         return self._put("upsert", ids, features, labels, metadata, pictures, learn)
 
     def ingest(self, rows: Iterable[dict[str, Any]], *, replace: bool = False, learn: bool = True) -> int:
-        """Adds items from a stream of any length, a dictionary each: id, features, and perhaps labels and metadata.
+        """Add items from a stream of any length: dictionaries with id, features, and optional labels and metadata.
 
-        If something is wrong, the error's `acknowledged` says how many rows from the beginning are on disk at least.
+        If a row is invalid, the error's `acknowledged` counts the first rows that are certainly on disk.
         """
-        done, tries, numbered = 0, 0, enumerate(rows)
+        path = self._path(f"ingest?replace={bool(replace)}&learn={bool(learn)}".lower())
+        stored, tries, numbered = 0, 0, enumerate(rows)
         lines: list[bytes] = []
         while True:
             try:
-                lines = lines or [_line(row, number) for number, row in islice(numbered, STREAMED)]
+                lines = lines or [row_to_json(row, number) for number, row in islice(numbered, REQUEST_ROWS)]
                 if not lines:
-                    return done
-                done += self._stream(lines, replace, learn)
+                    return stored
+                stored += self._transport.request("POST", path, b"\n".join(lines), NDJSON_TYPE, "not sent")["count"]
                 lines, tries = [], 0
             except StillhashError as error:
-                kept = vars(error).get("acknowledged", 0)  # of these lines
-                done, lines, tries = done + kept, lines[kept:], tries + 1
-                vars(error)["acknowledged"] = done
-                if not isinstance(error, Busy) or tries > self._calls.retries:
+                acknowledged = vars(error).get("acknowledged", 0)  # of these lines
+                stored, lines, tries = stored + acknowledged, lines[acknowledged:], tries + 1
+                vars(error)["acknowledged"] = stored
+                if not isinstance(error, Busy) or tries > self._transport.retries:
                     raise
-                time.sleep(min(LONGEST, max(error.retry_after, FIRST * 2**tries)) + random.uniform(0, FIRST))
+                backoff = min(MAX_BACKOFF, max(error.retry_after, FIRST_BACKOFF * 2**tries))
+                time.sleep(backoff + random.uniform(0, FIRST_BACKOFF))
 
     def relabel(self, ids: Any, labels: Any, *, learn: bool = True) -> int:
-        """Gives items other labels, and learns from them unless `learn` is false; says how many."""
-        names = check_ids(ids)
-        told = {"ids": names, "labels": check_labels(labels, len(names)), "learn": bool(learn)}
-        return int(self._post("relabel", told, safe="unless kept")["count"])
+        """Replace the labels of items, learn from them unless `learn` is false, and return how many."""
+        ids = list(ids) if isinstance(ids, Iterable) and not isinstance(ids, (str, bytes)) else [ids]
+        body = {"ids": ids, "labels": check_labels(labels, len(ids)), "learn": bool(learn)}
+        return int(self._post("relabel", body, retry="not stored")["count"])
 
     def delete(self, ids: Any) -> int:
-        """Deletes these items, and says how many were there."""
-        return int(self._post("delete", {"ids": check_ids(ids)})["count"])
+        """Delete items, and return how many existed."""
+        return int(self._post("delete", {"ids": ids})["count"])
 
     def get(self, ids: Any) -> list[Item | None]:
-        """One entry for each id, None where there is no such item."""
-        items = self._post("get", {"ids": check_ids(ids, distinct=False)})["items"]
-        return [None if item is None else _item(item) for item in items]
+        """Return one item for each id, None where there is none."""
+        return [None if item is None else Item(**item) for item in self._post("get", {"ids": ids})["items"]]
 
     def picture(self, id: Any) -> bytes | None:
-        """The small image that an item came with, if it did."""
-        (name,) = check_ids([id])
-        found = self._post("picture", {"id": name})["picture"]
-        return None if found is None else base64.b64decode(found)
+        """Return the small image that was added with an item, if any."""
+        picture = self._post("picture", {"id": id})["picture"]
+        return None if picture is None else base64.b64decode(picture)
 
     def reconstruct(self, ids: Any) -> Floats:
-        """Features (n, D) that stand for these items, to ask for more like them."""
-        features = self._post("reconstruct", {"ids": check_ids(ids, distinct=False)})["features"]
-        return np.array(features, np.float32).reshape(-1, self.dim)
+        """Return features (n, D) rebuilt from the codes of items, to search for similar ones."""
+        return np.array(self._post("reconstruct", {"ids": ids})["features"], np.float32).reshape(-1, self.dim)
 
     def sample(self, count: int = 1) -> list[Item]:
-        """Some items at random, at most so many."""
-        items = self._get(f"sample?count={check_integer(count, 'count', 1, 10_000)}")["items"]
-        return [_item(item) for item in items]
+        """Return at most `count` random items."""
+        return [Item(**item) for item in self._get(f"sample?count={check_integer(count, 'count', 1)}")["items"]]
 
     def count(self) -> int:
+        """Return the number of items."""
         return int(self._get("count")["count"])
 
     # ---- search ----
 
-    def encode(self, asked: bytes | str) -> Floats:
-        """The features (D,) of an image file's bytes, or of words, by the collection's encoder: what to search for."""
-        if not isinstance(asked, (bytes, str)) or not asked:
-            raise WrongType(f"asked is {asked!r}; the bytes of an image file, or words, are wanted")
-        data, kind = (asked.encode(), "text/plain") if isinstance(asked, str) else (asked, "image/*")
-        found = self._calls.call("POST", self._path("encode"), data, kind)["features"]
-        return np.array(found[0], np.float32)
+    def encode(self, query: bytes | str) -> Floats:
+        """Return the features (D,) of an image file's bytes, or of a text, by the collection's encoder."""
+        if not isinstance(query, (bytes, str)) or not query:
+            raise WrongType(f"query: expected the bytes of an image file, or a text, got {query!r}")
+        data, kind = (query.encode(), "text/plain") if isinstance(query, str) else (query, "image/*")
+        return np.array(self._transport.request("POST", self._path("encode"), data, kind)["features"][0], np.float32)
 
     def search(
         self, query: Any, k: int = 10, *, where: Any = None, version: int | None = None, explain: bool | int = False
     ) -> Any:
-        """The k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers."""
-        told = {"k": check_integer(k, "k", 1)}
-        other = explain if isinstance(explain, bool) else check_integer(explain, "version", 0, LONG)
-        return self._asked("search", query, where, version, {**told, "explain": other})
+        """Return the k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers."""
+        return self._search("search", query, {"k": k, "where": where, "version": version, "explain": explain})
 
     def range_search(
         self, query: Any, threshold: float, *, where: Any = None, version: int | None = None, most: int | None = None
     ) -> Any:
-        """All items of at least this score, best first; otherwise as `search`. More than `most` of them are refused."""
-        floor = np.asarray(threshold)
-        if floor.dtype.kind not in "fiu" or floor.shape or np.isnan(floor):
-            raise InvalidInput(f"threshold is {threshold!r}; a number is wanted")
-        told = {"threshold": float(floor), "most": None if most is None else check_integer(most, "most", 1)}
-        return self._asked("range_search", query, where, version, told)
+        """Return all items of at least this score, best first; more than `most` of them are an error."""
+        body = {"threshold": threshold, "where": where, "version": version, "most": most}
+        return self._search("range_search", query, body)
 
     # ---- learning ----
 
     def fit(self, features: Any = None, labels: Any = None) -> None:
-        """Fixes the hash functions now, for ever: by a sample, or by the rows that wait."""
-        if features is None and labels is not None:
-            raise InvalidInput("labels is given without features; rows that wait have their own labels")
-        X = None if features is None else self._features(features, "features", least=2)
-        told = {} if X is None else {"labels": check_labels(labels, len(X))}
-        self._post("fit", told, X, safe="unless kept")
+        """Fit the hash functions now, permanently: by a sample, or by the rows that await codes."""
+        X = None if features is None else self._features(features, "features")
+        self._post("fit", {"labels": labels if X is None else check_labels(labels, len(X))}, X, "not stored")
 
     def learn(self, features: Any, labels: Any) -> int:
-        """Learns from labelled rows that are no items, and publishes a version: its number."""
+        """Learn from labelled rows that are not stored as items; return the new version."""
         X = self._features(features, "features")
-        return int(self._post("learn", {"labels": check_labels(labels, len(X))}, X, safe="unless kept")["version"])
+        return int(self._post("learn", {"labels": check_labels(labels, len(X))}, X, "not stored")["version"])
 
     def feedback(self, query: Any, id: Any, relevant: Any, *, weight: float = 1.0, source: str = "") -> int:
-        """Learns from a thumb up (`relevant`) or down on an item, or on a list of items, for a query (D,)."""
-        asked = self._features(as_array(query)[None], "query")
-        likes = check_thumbs(id, relevant, weight, source)
-        told = {"id": [*likes], "relevant": [*likes.values()], "weight": float(weight), "source": source}
-        return int(self._post("feedback", told, asked, safe="unless kept")["version"])
+        """Learn from a vote up (`relevant`) or down on an item, or on a list of items, for a query (D,)."""
+        body = {"id": id, "relevant": relevant, "weight": weight, "source": source}
+        Q = self._features(as_array(query)[None], "query")
+        return int(self._post("feedback", body, Q, "not stored")["version"])
 
     def flush(self) -> int:
-        """Learns the labelled items that wait for a full step; the version that is then current."""
-        return int(self._post("flush", safe="unless kept")["version"])
+        """Learn the labelled items that wait for a full chunk; return the current version."""
+        return int(self._post("flush", retry="not stored")["version"])
 
     def versions(self) -> list[dict[str, Any]]:
-        """The versions of the model that are kept, the latest last."""
+        """List the kept versions of the model, the latest last."""
         return list(self._get("versions")["versions"])
 
     def quality(self) -> dict[str, Any]:
-        """How well it did over the stream: each chunk of labelled rows is asked before it is learnt."""
+        """Return the quality on each chunk of labelled rows, measured before it was learnt."""
         return self._get("quality")
 
     def tag(self, version: int, name: str) -> None:
-        """Names a version; one that has a name is kept."""
-        if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            raise InvalidInput(f"name is {name!r}; a text that can be printed is wanted")
-        self._post("tag", {"version": check_integer(version, "version", 1, LONG), "name": name})
+        """Name a version, which keeps it permanently."""
+        self._post("tag", {"version": version, "name": name})
 
     def rollback(self, version: int) -> int:
-        """Publishes an earlier version anew, with the same answers to the byte, and says under which number."""
-        told = {"version": check_integer(version, "version", 1, LONG)}
-        return int(self._post("rollback", told, safe="unless kept")["version"])
+        """Restore an earlier version with identical results; return its new number."""
+        return int(self._post("rollback", {"version": version}, retry="not stored")["version"])
 
     # ---- upkeep ----
 
     def stats(self) -> dict[str, Any]:
-        """How it stands."""
+        """Return settings, counts and disk use."""
         return self._get("stats")
 
     def verify(self) -> list[str]:
-        """Looks at all that is stored and says what is wrong; an empty list means nothing is."""
+        """Check everything that is stored, and return the problems; an empty list means none."""
         return list(self._post("verify")["problems"])
 
     def snapshot(self) -> dict[str, Any]:
-        """Copies the collection, as it stands at one commit, to the server's folder of snapshots: name and bytes."""
-        return self._post("snapshot", safe="unless kept")
+        """Copy the collection at one commit to the server's folder of snapshots; return name and bytes."""
+        return self._post("snapshot", retry="not stored")
 
     # ---- on a cluster ----
 
     def cluster(self) -> dict[str, Any]:
-        """Where the codes are: nodes, shards and their actors. NotFound if they are with the server itself."""
+        """Return nodes, shards and their actors; NotFound if the collection is not on a cluster."""
         return self._get("cluster")
 
     def add_shard(self) -> int:
-        """One more shard, with its share of the rows; its number."""
-        return int(self._post("cluster/add_shard", safe="unless kept")["shard"])
+        """Add a shard, and move its share of the rows to it; return its number."""
+        return int(self._post("cluster/add_shard", retry="not stored")["shard"])
 
     def drain(self, node: str) -> int:
-        """Moves every actor off a node; how many moved."""
+        """Move every actor off a node; return how many moved."""
         return int(self._post("cluster/drain", {"node": str(node)})["moved"])
 
-    # ---- inside ----
+    # ---- requests ----
 
     def _put(self, verb: str, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool) -> int:
-        names = check_ids(ids)
         X = self._features(features, "features")
-        if len(X) != len(names):
-            raise InvalidInput(f"features has {len(X)} rows for {len(names)} ids; one each is wanted")
-        told = {"ids": names, "labels": check_labels(labels, len(X)), "learn": bool(learn)}
-        images = check_pictures(pictures, len(X))
-        if images is not None:
-            told["pictures"] = [None if data is None else base64.b64encode(data).decode() for data in images]
-        data = [text or "null" for text in check_metadata(metadata, len(X))]
-        line = f'{json.dumps(told)[:-1]}, "metadata": [{", ".join(data)}]}}'
-        return int(self._post(verb, line, X, safe="again" if verb == "upsert" else "unless kept")["count"])
+        body = {"ids": ids, "labels": check_labels(labels, len(X)), "learn": bool(learn)}
+        if (images := check_pictures(pictures, len(X))) is not None:
+            body["pictures"] = [None if data is None else base64.b64encode(data).decode() for data in images]
+        texts = ", ".join(text or "null" for text in check_metadata(metadata, len(X)))  # JSON already
+        line = f'{to_json(body)[:-1]}, "metadata": [{texts}]}}'
+        return int(self._post(verb, line, X, "always" if verb == "upsert" else "not stored")["count"])
 
-    def _features(self, value: Any, name: str, least: int = 0) -> Floats:
-        return check_features(value, name, columns=self.dim, whose="this collection", least=least)
+    def _features(self, value: Any, name: str) -> Floats:
+        return check_features(value, name, columns=self.dim, whose="this collection")
 
-    def _asked(self, verb: str, query: Any, where: Any, version: Any, told: dict[str, Any]) -> Any:
+    def _search(self, verb: str, query: Any, body: dict[str, Any]) -> Any:
         array = as_array(query)
         Q = self._features(array[None] if array.ndim == 1 else array, "query")
-        if where is not None:
-            compile_filter(where)
-        if version is not None:
-            version = check_integer(version, "version", 0, LONG)
-        answers = [_answer(one) for one in self._post(verb, {**told, "where": where, "version": version}, Q)["answers"]]
+        answers = [to_answer(answer) for answer in self._post(verb, body, Q)["answers"]]
         return answers[0] if array.ndim == 1 else answers
 
     def _path(self, verb: str) -> str:
         return f"/v1/collections/{quote(self.collection, safe='')}/{verb}"
 
     def _get(self, verb: str) -> dict[str, Any]:
-        return self._calls.call("GET", self._path(verb))
+        return self._transport.request("GET", self._path(verb))
 
-    def _post(self, verb: str, told: Any = None, rows: Floats | None = None, safe: Safe = "again") -> dict[str, Any]:
-        """`told` is an object, or the text of one; rows go raw after it."""
-        line = None if told is None else (told if isinstance(told, str) else json.dumps(told)).encode()
-        if line is None or rows is None:
-            return self._calls.call("POST", self._path(verb), line, JSON, safe)
-        body = b"%b\n%b" % (line, rows.astype("<f4", copy=False).tobytes())
-        return self._calls.call("POST", self._path(verb), body, RAW, safe)
-
-    def _stream(self, lines: list[bytes], replace: bool, learn: bool) -> int:
-        path = self._path(f"ingest?replace={bool(replace)}&learn={bool(learn)}".lower())
-        return int(self._calls.call("POST", path, b"\n".join(lines), NDJSON, "unless reached")["count"])
-
-
-def _line(row: Any, number: int) -> bytes:
-    """A row of a stream as JSON."""
-    if not isinstance(row, dict) or not {"id", "features"} <= row.keys() <= {"id", "features", "labels", "metadata"}:
-        raise InvalidInput(
-            f"row {number}: a dictionary with id and features, and perhaps labels and metadata, is wanted"
-        )
-    try:
-        return json.dumps(row, allow_nan=False, default=_plain).encode()
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"row {number} cannot be sent: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(f"{value!r} is nothing that JSON can hold")
-
-
-def _item(told: dict[str, Any]) -> Item:
-    return Item(told["id"], told["labels"], told["metadata"])
-
-
-def _answer(told: dict[str, Any]) -> Answer:
-    return Answer([_hit(hit) for hit in told["hits"]], told["version"], told["ranking"], told["missing"])
-
-
-def _hit(told: dict[str, Any]) -> Hit:
-    about = told.get("explanation")
-    explanation = None if about is None else Explanation(**about)
-    return Hit(told["id"], told["labels"], told["metadata"], told["score"], told["version"], explanation)
+    def _post(
+        self, verb: str, body: Any = None, rows: Floats | None = None, retry: RetryWhen = "always"
+    ) -> dict[str, Any]:
+        """Post an object, or its JSON text; rows follow it as raw float32."""
+        data = None if body is None else (body if isinstance(body, str) else to_json(body)).encode()
+        if data is None or rows is None:
+            return self._transport.request("POST", self._path(verb), data, JSON_TYPE, retry)
+        data = b"%b\n%b" % (data, rows.astype("<f4", copy=False).tobytes())
+        return self._transport.request("POST", self._path(verb), data, RAW_TYPE, retry)

@@ -1,10 +1,11 @@
-"""The application: collections behind desks, routes, the page, and what becomes of errors."""
+"""The ASGI application: state, routes, pages, middleware and error handlers."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -14,23 +15,34 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, NotFound, StillhashError
-from stillhash.server import routes, routes_cluster
+from stillhash.server import routes_cluster, routes_items, routes_learning, routes_search, routes_server
+from stillhash.server.dependencies import AppState, state_of
 from stillhash.server.metrics import Metrics
-from stillhash.server.middleware import Gate
-from stillhash.server.pages import search as search_page
-from stillhash.server.schemas import VERSION, failed, told
+from stillhash.server.middleware import RequestMiddleware
+from stillhash.server.pages import learning, login, search
+from stillhash.server.pages.rendering import static_files
+from stillhash.server.query_cache import QueryCache
+from stillhash.server.responses import error_response, to_error
 from stillhash.server.settings import Settings
-from stillhash.server.write_queue import Crew, Desk, QueryEncoder
+from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder
+
+ROUTERS = (
+    *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.write_router),
+    *(routes_items.read_router, routes_items.write_router, routes_search.read_router),
+    *(routes_learning.read_router, routes_learning.write_router),
+    *(routes_cluster.read_router, routes_cluster.write_router),
+    *(login.router, search.read_router, search.write_router, learning.read_router, learning.write_router),
+)
 
 log = logging.getLogger("stillhash.server")
 
 
 class Unexpected(StillhashError):
-    """Something went wrong that should not; the log has the details."""
+    """A bug; the log has the details."""
 
 
 class NotAllowed(StillhashError):
-    """The address is there, but not for this method."""
+    """The path exists, but not for this method."""
 
     status = 405
 
@@ -38,79 +50,81 @@ class NotAllowed(StillhashError):
 def create_app(
     collections: dict[str, Collection],
     settings: Settings | None = None,
-    eyes: Mapping[str, QueryEncoder] | None = None,
-    crews: Mapping[str, Crew] | None = None,
+    query_encoders: Mapping[str, QueryEncoder] | None = None,
+    clusters: Mapping[str, ClusterControl] | None = None,
 ) -> FastAPI:
-    """An ASGI application that serves open collections by their names. Whoever opened them closes them.
+    """Return an ASGI application that serves open collections by their names. The caller closes them.
 
-    `eyes` make features of images and words for the collections of these names; `crews` hold the codes of those that
+    `query_encoders` encode images and text for the collections of these names; `clusters` hold the codes of those that
     are on a cluster.
     """
     settings = settings or Settings()
     if not collections:
-        raise InvalidInput("collections is empty; at least one is wanted")
-    desks = {
-        name: Desk(
+        raise InvalidInput("collections: expected at least one, got none")
+    executors = {
+        name: CollectionExecutor(
             name,
             collection,
-            (eyes or {}).get(name),
-            (crews or {}).get(name),
-            queue=settings.queue,
+            (query_encoders or {}).get(name),
+            (clusters or {}).get(name),
+            max_queued=settings.max_queued_writes,
             timeout=settings.timeout,
         )
         for name, collection in collections.items()
     }
-    metrics = Metrics(desks)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        for desk in desks.values():
-            desk.close()
-
     app = FastAPI(
         title="stillhash",
-        version=VERSION,
+        version=version("stillhash"),
         description="Vector search over compact binary codes whose similarity keeps learning.",
         openapi_url="/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
-        lifespan=lifespan,
+        lifespan=_lifespan,
         exception_handlers={
-            StillhashError: _ours,
-            RequestValidationError: _invalid,
-            HTTPException: _http,
-            Exception: _unexpected,
+            StillhashError: _on_stillhash_error,
+            RequestValidationError: _on_validation_error,
+            HTTPException: _on_http_error,
+            Exception: _on_unexpected_error,
         },
     )
-    app.state.room = routes.Room(desks, settings, metrics)
-    for router in (routes.public, routes.reading, routes.writing, routes_cluster.reading, routes_cluster.writing):
+    metrics = Metrics(executors)
+    app.state.stillhash = AppState(executors, settings, metrics, QueryCache())
+    for router in ROUTERS:
         app.include_router(router)
-    search_page.install(app)
-    app.add_middleware(Gate, settings=settings, metrics=metrics)
+    app.mount("/static", static_files, "static")
+    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics)
     return app
 
 
-async def _ours(request: Request, error: Exception) -> Response:
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    for executor in state_of(app).executors.values():
+        executor.close()
+
+
+async def _on_stillhash_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StillhashError)
-    return failed(error, request.state.request_id)
+    return error_response(error, request.state.request_id)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return failed(told(error.errors()), request.state.request_id)
+    return error_response(to_error(error), request.state.request_id)
 
 
-async def _http(request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        response = failed(NotAllowed(f"{request.method} is not for this address"), request.state.request_id)
-        response.headers.update(error.headers or {})
-        return response
-    known = NotFound(f"{request.url.path} is not an address of this server")
-    return failed(known if error.status_code == 404 else InvalidInput(str(error.detail)), request.state.request_id)
+    known: StillhashError = InvalidInput(str(error.detail))
+    if error.status_code == 404:
+        known = NotFound(f"No route {request.url.path}")
+    elif error.status_code == 405:
+        known = NotAllowed(f"method: {request.method} is not allowed for {request.url.path}")
+    response = error_response(known, request.state.request_id)
+    response.headers.update(error.headers or {})
+    return response
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.exception("unexpected", exc_info=error, extra={"about": {"request_id": request.state.request_id}})
-    return failed(Unexpected("something went wrong here; the server's log has the details"), request.state.request_id)
+async def _on_unexpected_error(request: Request, error: Exception) -> Response:
+    log.exception("unexpected", exc_info=error, extra={"fields": {"request_id": request.state.request_id}})
+    return error_response(Unexpected("Unexpected error. The server's log has the details"), request.state.request_id)

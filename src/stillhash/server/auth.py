@@ -1,7 +1,7 @@
-"""Who may do what: keys, where they come from, and how often a client may ask.
+"""API keys: what each may do, and where they come from.
 
-A read key may search, a write key may do all. Without keys everybody may do all, which is why a server without keys
-listens to this machine alone.
+A read key may search, a write key may do everything. Without keys everyone may do everything, so a server without keys
+listens on localhost only.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from stillhash.errors import Denied, Forbidden, InvalidInput, TooMany
+from stillhash.errors import Denied, Forbidden, InvalidInput
 
-LEAST = 16  # characters of a key
-CLIENTS = 10_000  # that are remembered; whoever asked longest ago is forgotten first
+MIN_KEY_LENGTH = 16
 
 Role = Literal["read", "write"]
 
@@ -27,78 +25,53 @@ class Keys(NamedTuple):
     write: tuple[str, ...] = ()
 
     @property
-    def wanted(self) -> bool:
+    def required(self) -> bool:
         return bool(self.read or self.write)
 
     def check(self, key: str | None, role: Role) -> None:
-        """Refuses a request for this role without a key that may."""
-        if not self.wanted:
+        """Raise Denied or Forbidden unless the key has this role."""
+        if not self.required:
             return
         if key is None:
-            raise Denied("this server wants a key: send 'Authorization: Bearer KEY'")
-        writes, reads = _among(key, self.write), _among(key, self.read)
-        if not (writes or reads):
-            raise Denied("the key is unknown")
-        if role == "write" and not writes:
-            raise Forbidden("the key may read, not write")
+            raise Denied("this server needs a key: send 'Authorization: Bearer KEY'")
+        can_write, can_read = _contains(self.write, key), _contains(self.read, key)
+        if not (can_write or can_read):
+            raise Denied("unknown key")
+        if role == "write" and not can_write:
+            raise Forbidden("this key may read, not write")
 
 
-def _among(key: str, keys: tuple[str, ...]) -> bool:
-    """In the same time whichever it is, if any."""
+def _contains(keys: tuple[str, ...], key: str) -> bool:
+    """Compare with every key, so that the time does not depend on which one matches."""
     return sum([hmac.compare_digest(key.encode(), one.encode()) for one in keys]) > 0
 
 
-def keys_from(file: Path | None, environment: Mapping[str, str] = os.environ) -> Keys:
-    """Keys from a file with lines 'read KEY' or 'write KEY', and from STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS."""
-    found: dict[str, list[str]] = {
+def load_keys(file: Path | None, environment: Mapping[str, str] = os.environ) -> Keys:
+    """Load keys from lines 'read KEY' and 'write KEY' of a file, and from STILLHASH_READ_KEYS, STILLHASH_WRITE_KEYS."""
+    keys: dict[str, list[str]] = {
         role: environment.get(f"STILLHASH_{role.upper()}_KEYS", "").replace(",", " ").split()
         for role in ("read", "write")
     }
-    for number, line in _lines(file):
-        role, *given = line.split()
-        if role not in found or len(given) != 1:
-            raise InvalidInput(f"{file}, line {number}: 'read KEY' or 'write KEY' is wanted")
-        found[role] += given
-    for key in found["read"] + found["write"]:
-        if len(key) < LEAST or not key.isascii() or not key.isprintable():
-            raise InvalidInput(f"a key has {len(key)} characters; at least {LEAST} of plain ASCII are wanted")
-    return Keys(tuple(found["read"]), tuple(found["write"]))
-
-
-def _lines(file: Path | None) -> list[tuple[int, str]]:
-    """What is neither empty nor a comment, by its number."""
-    if file is None:
-        return []
     try:
-        lines = enumerate(file.read_text().splitlines(), 1)
+        lines = file.read_text().splitlines() if file is not None else []
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"keys is {str(file)!r}; it cannot be read: {error}") from None
-    return [(number, line.strip()) for number, line in lines if line.strip() and not line.strip().startswith("#")]
+        raise InvalidInput(f"keys: cannot read {str(file)!r}: {error}") from None
+    for number, line in enumerate(lines, 1):
+        role, *values = line.split() or ["#"]
+        if role.startswith("#"):
+            continue
+        if role not in keys or len(values) != 1:
+            raise InvalidInput(f"keys: {file}, line {number}: expected 'read KEY' or 'write KEY'")
+        keys[role] += values
+    for key in keys["read"] + keys["write"]:
+        if len(key) < MIN_KEY_LENGTH or not key.isascii() or not key.isprintable():
+            raise InvalidInput(f"keys: expected at least {MIN_KEY_LENGTH} ASCII characters, got {len(key)} characters")
+    return Keys(tuple(keys["read"]), tuple(keys["write"]))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own, which no other machine can reach."""
+    """Return whether an address is this machine's own, which no other machine can reach."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-class Rate:
-    """At most so many requests a second for each client, with twice as many at once (a token bucket); 0 is no limit."""
-
-    def __init__(self, per_second: float) -> None:
-        self.per_second, self.most = per_second, max(1.0, 2 * per_second)
-        self._left: dict[str, tuple[float, float]] = {}  # of each client: tokens, and when that was
-
-    def take(self, client: str, now: float | None = None) -> None:
-        if not self.per_second:
-            return
-        now = time.monotonic() if now is None else now
-        tokens, then = self._left.pop(client, (self.most, now))
-        tokens = min(self.most, tokens + (now - then) * self.per_second)
-        self._left[client] = max(0.0, tokens - 1) if tokens >= 1 else tokens, now
-        if len(self._left) > CLIENTS:
-            del self._left[next(iter(self._left))]
-        if tokens < 1:
-            raise TooMany(f"more than {self.per_second:g} requests a second; wait a moment")

@@ -1,7 +1,6 @@
-"""What visitors asked: vectors they gave, read from files of several kinds, and the thumbs they pressed.
+"""Remember what visitors of the page uploaded and voted: in memory, bounded, and gone when the server stops.
 
-All of it is in memory, bounded, and forgotten when the server stops. An address names a vector by a token, so that a
-page can be loaded again; an item that is asked for needs none, its id is in the address.
+An address names an uploaded query by a token, so that its page can be loaded again.
 """
 
 from __future__ import annotations
@@ -20,119 +19,102 @@ from stillhash.errors import InvalidInput, NotFound
 from stillhash.numeric.validation import Floats
 from stillhash.server.pages.thumbnails import Picture
 
-QUERIES = 1000  # that are remembered
-BYTES = 64 << 20  # that they may take together
-UPLOAD = 8 << 20  # bytes of a file that is given
+MAX_CACHED_QUERIES = 1000
+MAX_CACHED_BYTES = 64 << 20
 
 
-class Given(NamedTuple):
-    """A query that somebody gave."""
-
+class UploadedQuery(NamedTuple):
     vector: Floats  # (D,)
-    about: str
-    picture: Picture | None  # that it was made from
+    title: str
+    picture: Picture | None  # that was encoded
 
     @property
     def size(self) -> int:
         return self.vector.nbytes + (len(self.picture.data) if self.picture else 0)
 
 
-class Pressed(NamedTuple):
-    """A thumb."""
-
+class HitVote(NamedTuple):
     up: bool
-    version: int  # that it made
+    version: int  # that it published
 
 
-class Memory:
-    """What is remembered; whatever was not used for longest goes first. For one thread, the event loop's."""
+class QueryCache:
+    """Least recently used uploads and votes. Not thread-safe: only the event loop uses it."""
 
     def __init__(self) -> None:
-        self._given: OrderedDict[str, Given] = OrderedDict()
-        self._pressed: OrderedDict[tuple[str, str], dict[str, Pressed]] = OrderedDict()
+        self._queries: OrderedDict[str, UploadedQuery] = OrderedDict()
+        self._votes: OrderedDict[tuple[str, str], dict[str, HitVote]] = OrderedDict()
         self._size = 0
 
-    def keep(self, given: Given) -> str:
-        """Remembers a query: its token."""
-        token = hashlib.sha256(given.vector.tobytes()).hexdigest()[:20]
-        self._size += given.size - (self._given.pop(token).size if token in self._given else 0)
-        self._given[token] = given
-        while len(self._given) > QUERIES or (self._size > BYTES and len(self._given) > 1):
-            self._size -= self._given.popitem(last=False)[1].size
+    def put(self, query: UploadedQuery) -> str:
+        """Store a query, and return its token."""
+        token = hashlib.sha256(query.vector.tobytes()).hexdigest()[:20]
+        self._size += query.size - (self._queries.pop(token).size if token in self._queries else 0)
+        self._queries[token] = query
+        while len(self._queries) > MAX_CACHED_QUERIES or (self._size > MAX_CACHED_BYTES and len(self._queries) > 1):
+            self._size -= self._queries.popitem(last=False)[1].size
         return token
 
-    def find(self, token: str) -> Given:
-        if token not in self._given:
-            raise NotFound("this query is not remembered any more; give it again")
-        self._given.move_to_end(token)
-        return self._given[token]
+    def get(self, token: str) -> UploadedQuery:
+        if token not in self._queries:
+            raise NotFound("this upload is no longer remembered. Upload it again")
+        self._queries.move_to_end(token)
+        return self._queries[token]
 
-    def press(self, collection: str, query: str, item: str, thumb: Pressed) -> None:
-        self._pressed.setdefault((collection, query), {})[item] = thumb
-        self._pressed.move_to_end((collection, query))
-        if len(self._pressed) > QUERIES:
-            self._pressed.popitem(last=False)
+    def add_vote(self, collection: str, query: str, item: str, vote: HitVote) -> None:
+        self._votes.setdefault((collection, query), {})[item] = vote
+        self._votes.move_to_end((collection, query))
+        if len(self._votes) > MAX_CACHED_QUERIES:
+            self._votes.popitem(last=False)
 
-    def pressed(self, collection: str, query: str) -> dict[str, Pressed]:
-        """The thumbs for a query, by items."""
-        return self._pressed.get((collection, query), {})
+    def votes(self, collection: str, query: str) -> dict[str, HitVote]:
+        """Return the votes on the hits of a query, by item."""
+        return self._votes.get((collection, query), {})
 
 
-def standing(pressed: dict[str, Pressed], versions: list[dict[str, Any]]) -> dict[str, bool]:
-    """The thumbs that still count: a rollback forgets those that came after the version it went back to."""
-    back = [(v["version"], int(v["kind"].rpartition(" ")[2])) for v in versions if v["kind"].startswith("rollback to ")]
+def active_votes(votes: dict[str, HitVote], versions: list[dict[str, Any]]) -> dict[str, bool]:
+    """Return the votes that count: a rollback forgets those after the version it restored."""
+    rollbacks = [
+        (version["version"], int(version["kind"].rpartition(" ")[2]))
+        for version in versions
+        if version["kind"].startswith("rollback to ")
+    ]
     return {
-        item: thumb.up
-        for item, thumb in pressed.items()
-        if not any(target < thumb.version < made for made, target in back)
+        item: vote.up
+        for item, vote in votes.items()
+        if not any(target < vote.version < number for number, target in rollbacks)
     }
 
 
-def vector_in(data: bytes) -> Any:
-    """The numbers (D,) in a file: an array of NumPy, a list of JSON, or a row of text; their worth is checked later."""
-    if data.startswith(b"\x93NUMPY"):
-        return _from_numpy(data)
+def parse_vector(data: bytes) -> Any:
+    """Parse the numbers (D,) of an .npy file, a JSON list or a row of text; the values are not validated yet."""
     try:
-        text = data.decode("utf-8-sig").strip()
+        array = _load_npy(data) if data.startswith(b"\x93NUMPY") else _parse_text(data.decode("utf-8-sig").strip())
     except UnicodeDecodeError:
-        raise InvalidInput("the file is neither an array of NumPy (.npy) nor text with numbers") from None
-    return _from_json(text) if text.startswith("[") else _from_row(text)
-
-
-def _from_numpy(data: bytes) -> Any:
-    file = io.BytesIO(data)
-    try:
-        major, _ = np.lib.format.read_magic(file)
-        header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        shape, _, kind = header(file)
-        if math.prod(shape) * kind.itemsize > len(data):  # before so much memory is asked for
-            raise ValueError("it ends early")
-        array = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, MemoryError) as error:
-        raise InvalidInput(f"the array cannot be read: {error}") from None
-    return _one(array)
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return _one(np.asarray(json.loads(text)))
-    except (ValueError, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"the list of numbers cannot be read: {error}") from None
-
-
-def _from_row(text: str) -> Any:
-    rows = [line for line in text.splitlines() if line.strip()]
-    if len(rows) != 1:
-        raise InvalidInput(f"the text has {len(rows)} rows; one row of numbers is wanted")
-    try:
-        return np.array([float(word) for word in re.split(r"[\s,;]+", rows[0].strip(" \t,;"))])
-    except ValueError:
-        raise InvalidInput("the text is not a row of numbers") from None
-
-
-def _one(array: Any) -> Any:
+        raise InvalidInput("file: expected an .npy array, or text with numbers") from None
+    except (ValueError, EOFError, OSError, MemoryError, RecursionError, OverflowError) as error:
+        raise InvalidInput(f"file: expected one row of numbers: {error}") from None
     if array.ndim == 2 and len(array) == 1:
         return array[0]
     if array.ndim != 1:
-        raise InvalidInput(f"the array has shape {array.shape}; one row of numbers is wanted")
+        raise InvalidInput(f"file: expected one row of numbers, got an array of shape {array.shape}")
     return array
+
+
+def _load_npy(data: bytes) -> Any:
+    file = io.BytesIO(data)
+    major, _ = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if math.prod(shape) * dtype.itemsize > len(data):  # before np.load allocates so much
+        raise ValueError("the file ends early")
+    return np.load(io.BytesIO(data), allow_pickle=False)
+
+
+def _parse_text(text: str) -> Any:
+    if text.startswith("["):
+        return np.asarray(json.loads(text))
+    rows = [line for line in text.splitlines() if line.strip()]
+    if len(rows) != 1:
+        raise ValueError(f"the text has {len(rows)} rows")
+    return np.array([float(word) for word in re.split(r"[\s,;]+", rows[0].strip(" \t,;"))])

@@ -1,49 +1,48 @@
-"""Where the codes of a collection are, if they are on a cluster, and what can be done about it."""
+"""Routes of a collection whose codes are on a cluster."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
-from pydantic import Field
+from fastapi import Depends
 from starlette.responses import Response
 
 from stillhash.errors import NotFound
-from stillhash.server import schemas
-from stillhash.server.routes import ERRORS, At, may, said, takes
-from stillhash.server.schemas import answered
-from stillhash.server.write_queue import Crew, Desk
+from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.responses import json_response
+from stillhash.server.routing import api_router
+from stillhash.server.schemas import DrainRequest
+from stillhash.server.write_queue import ClusterControl
 
-reading = APIRouter(prefix="/v1", dependencies=[may("read")], responses=ERRORS, tags=["cluster"])
-writing = APIRouter(prefix="/v1", dependencies=[may("write")], responses=ERRORS, tags=["cluster"])
-
-
-class Node(schemas.Body):
-    node: Annotated[str, Field(min_length=1, description="The id of a node, as the status has it.")]
+read_router, write_router = api_router("read", "cluster"), api_router("write", "cluster")
 
 
-def crew(at: Desk) -> Crew:
-    if at.crew is None:
-        raise NotFound(f"{at.name} is not on a cluster; the server is started with --cluster ADDRESS to have it there")
-    return at.crew
+async def get_cluster(executor: ExecutorParam) -> ClusterControl:
+    if executor.cluster is None:
+        raise NotFound(f"{executor.name!r} is not on a cluster. Start the server with --cluster ADDRESS")
+    return executor.cluster
 
 
-@reading.get("/collections/{name}/cluster", response_model=dict[str, Any])
-async def status(at: At) -> Response:
-    """Nodes, shards and their actors, and whether all of them are up to date."""
-    found = crew(at)
-    return answered(await at.read(lambda _: found.status()))
+ClusterParam = Annotated[ClusterControl, Depends(get_cluster)]
 
 
-@writing.post("/collections/{name}/cluster/add_shard", response_model=dict[str, int])
-async def add_shard(at: At) -> Response:
-    """One more shard, with its share of the rows. Searches go on meanwhile."""
-    found = crew(at)
-    return answered({"shard": await at.read(lambda _: found.add_shard(), patient=True)})
+@read_router.get("/collections/{name}/cluster", response_model=dict[str, Any])
+async def status(executor: ExecutorParam, cluster: ClusterParam) -> Response:
+    """Return nodes, shards and their actors, and whether all of them are up to date."""
+    return json_response(await executor.read(lambda _: cluster.status()))
 
 
-@writing.post("/collections/{name}/cluster/drain", response_model=dict[str, int], openapi_extra=takes(Node))
-async def drain(request: Request, at: At) -> Response:
-    """Move every actor off a node, and use it no more."""
-    found, told = crew(at), await said(request, Node, at)
-    return answered({"moved": await at.read(lambda _: found.drain(told.node), patient=True)})
+@write_router.post("/collections/{name}/cluster/add_shard")
+async def add_shard(executor: ExecutorParam, cluster: ClusterParam) -> dict[str, int]:
+    """Add a shard, and move its share of the rows to it. Searches go on."""
+    return {"shard": await executor.read(lambda _: cluster.add_shard(), unlimited=True)}
+
+
+@write_router.post("/collections/{name}/cluster/drain")
+async def drain(
+    executor: ExecutorParam,
+    cluster: ClusterParam,
+    body: Annotated[DrainRequest, Depends(DrainRequest.from_request)],
+) -> dict[str, int]:
+    """Move every actor off a node, and stop using it."""
+    return {"moved": await executor.read(lambda _: cluster.drain(body.node), unlimited=True)}

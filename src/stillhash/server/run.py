@@ -1,4 +1,4 @@
-"""Running the server: a socket, a log, and uvicorn until it is told to stop."""
+"""Run the server: a socket, a log, and uvicorn until it is stopped."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stillhash.collection import Collection
 from stillhash.errors import Conflict
 from stillhash.server.app import create_app
 from stillhash.server.settings import Settings
-from stillhash.server.write_queue import Crew, QueryEncoder
+from stillhash.server.write_queue import ClusterControl, QueryEncoder
 
-PATIENCE = 5  # seconds that requests get to end when the server is stopped
+SHUTDOWN_SECONDS = 5  # for running requests to end
 
-Format = Literal["json", "text"]
+LogFormat = Literal["json", "text"]
 
 log = logging.getLogger("stillhash.server")
 
@@ -29,70 +29,70 @@ log = logging.getLogger("stillhash.server")
 def serve(
     collections: dict[str, Collection],
     settings: Settings,
-    begun: Callable[[str], None],
-    eyes: Mapping[str, QueryEncoder] | None = None,
-    crews: Mapping[str, Crew] | None = None,
+    on_start: Callable[[str], None],
+    query_encoders: Mapping[str, QueryEncoder] | None = None,
+    clusters: Mapping[str, ClusterControl] | None = None,
 ) -> None:
-    """Serves until it is interrupted; `begun` is told the address once it listens."""
-    settings.check()
-    with listening(settings.host, settings.port) as door:
-        app = create_app(collections, settings, eyes, crews)
+    """Serve until interrupted; call `on_start` with the address once the server listens."""
+    settings.validate()
+    with listen(settings.host, settings.port) as listener:
+        app = create_app(collections, settings, query_encoders, clusters)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=PATIENCE,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             timeout_keep_alive=30,
         )
-        port = door.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        address = f"http://{host}:{port}"
-        log.info("listening", extra={"about": {"address": address, "collections": list(collections)}})
-        begun(address)
-        with suppress(KeyboardInterrupt):  # which uvicorn raises again once all is ended
-            uvicorn.Server(config).run(sockets=[door])
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        log.info("listening", extra={"fields": {"address": address, "collections": list(collections)}})
+        on_start(address)
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
+            uvicorn.Server(config).run(sockets=[listener])
         log.info("stopped")
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Open a listening socket."""
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        door = socket.socket(family, kind)
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(address)
-        door.listen(2048)
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
     except OSError as error:
-        raise Conflict(f"port is {port}; {host} cannot be listened on there: {error}") from None
-    return door
+        raise Conflict(f"port: cannot listen on {host} port {port}: {error}") from None
+    return listener
 
 
-def log_to_stderr(level: str, kind: Format) -> None:
-    """A line for each request and event: JSON for programs, or words."""
+def log_to_stderr(level: str, log_format: LogFormat) -> None:
+    """Log one line for each request and event, as JSON or as text."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_AsJson() if kind == "json" else _AsText())
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-class _AsJson(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, "about", {}),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
 
 
-class _AsText(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        about = getattr(record, "about", {})
+        fields = getattr(record, "fields", {})
         line = f"{datetime.fromtimestamp(record.created):%H:%M:%S}  " + (
-            "{status}  {ms:8.2f} ms  {method} {path}".format(**about) if "ms" in about else record.getMessage()
+            "{status}  {ms:8.2f} ms  {method} {path}".format(**fields) if "ms" in fields else record.getMessage()
         )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

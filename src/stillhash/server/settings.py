@@ -1,4 +1,4 @@
-"""How a server is set up."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from stillhash.server.auth import Keys, is_loopback
 @dataclass(frozen=True)
 class Settings:
     host: str = "127.0.0.1"
-    port: int = 8000  # 0 takes one that is free
+    port: int = 8000  # 0 picks a free port
     keys: Keys = field(default_factory=Keys)
-    rate: float = 0.0  # requests a second of one client; 0 is no limit
-    queue: int = 64  # writes that may wait
-    timeout: float = 30.0  # seconds until a request that has not begun to write is refused
-    most_bytes: int = 64 << 20  # of a request
-    most_rows: int = 10_000  # of a request, queries or items
-    most_hits: int = 10_000  # of a query
-    most_hits_in_all: int = 200_000  # of a request
-    images: Path | None = None  # the folder that thumbnails' paths start from; none are read from disk without it
-    snapshots: Path | None = None  # the folder that snapshots go to; there are none without it
-    most_image_bytes: int = 32 << 20  # of an image that is uploaded
+    rate_limit: float = 0.0  # requests a second of one client; 0 is no limit
+    max_queued_writes: int = 64
+    timeout: float = 30.0  # seconds until a request that has not started to write is refused
+    max_body_bytes: int = 64 << 20
+    max_rows: int = 10_000  # queries or items of a request
+    max_hits: int = 10_000  # of a query
+    max_total_hits: int = 200_000  # of a request
+    images: Path | None = None  # folder that `image` paths in metadata are relative to; without it no file is read
+    snapshots: Path | None = None  # folder for snapshots; without it there are none
+    max_image_bytes: int = 32 << 20  # of an uploaded image
 
-    def check(self) -> None:
-        """Refuses to listen to other machines without keys."""
-        if not is_loopback(self.host) and not self.keys.wanted:
+    def validate(self) -> None:
+        """Refuse to listen on an address that other machines can reach without keys."""
+        if not is_loopback(self.host) and not self.keys.required:
             raise InvalidInput(
-                f"host is {self.host!r}, which other machines can reach; that wants keys: --keys FILE with lines "
-                "'read KEY' and 'write KEY', or STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS"
+                f"host: {self.host!r} can be reached from other machines, which requires keys. Use --keys FILE with "
+                "lines 'read KEY' and 'write KEY', or STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS"
             )

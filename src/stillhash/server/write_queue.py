@@ -1,12 +1,13 @@
-"""The desk of a collection: searches side by side, and one write after another, a few waiting and no more.
+"""Run reads concurrently and writes one at a time, through a bounded queue.
 
-A write is answered when it is on disk. One that finds too many before it, or waits too long, is refused before it
-begins: `Busy` always means that nothing of it was kept.
+A write is answered once it is on disk. A write that meets a full queue, or waits too long, is refused before it starts:
+`Busy` always means that nothing was stored.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -16,13 +17,13 @@ from stillhash.errors import Busy, InvalidInput
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
 
-PAUSE = 0.02  # seconds between two looks of a patient write
+SLOT_POLL_SECONDS = 0.02
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class QueryEncoder(Protocol):
-    """What makes features (D,) of images and words, in the space of a collection."""
+    """Encode images and text to features (D,) of a collection."""
 
     has_text: bool
 
@@ -30,86 +31,83 @@ class QueryEncoder(Protocol):
     def text(self, words: str) -> Floats: ...
 
 
-class Crew(Protocol):
-    """What holds the codes of a collection, if they are on a cluster."""
+class ClusterControl(Protocol):
+    """Show and change where a cluster holds the codes of a collection."""
 
     def status(self) -> dict[str, Any]: ...
     def add_shard(self) -> int: ...
     def drain(self, node: str) -> int: ...
 
 
-class Desk:
+class CollectionExecutor:
+    """Run calls of one collection in threads, for the event loop."""
+
     def __init__(
         self,
         name: str,
         collection: Collection,
-        eyes: QueryEncoder | None = None,
-        crew: Crew | None = None,
+        query_encoder: QueryEncoder | None = None,
+        cluster: ClusterControl | None = None,
         *,
-        queue: int,
+        max_queued: int,
         timeout: float,
     ) -> None:
-        self.name, self.collection, self.eyes, self.crew = name, collection, eyes, crew
-        self.queue, self.timeout = queue, timeout
-        self.waiting = 0  # writes that wait, or are being done
+        self.name, self.collection = name, collection
+        self.query_encoder, self.cluster = query_encoder, cluster
+        self.max_queued, self.timeout = max_queued, timeout
+        self.queued = 0  # writes waiting or running
+        self._lock = threading.Lock()  # guards `queued`
         self._readers = ThreadPoolExecutor(2 * usable_cores(), f"search {name}")
         self._writer = ThreadPoolExecutor(1, f"write {name}")
 
-    async def read(self, work: Callable[[Collection], Found], *, patient: bool = False) -> Found:
-        """Does this beside others, and beside a write. `patient` waits for its end, however long that takes."""
+    async def read(self, work: Callable[[Collection], Result], *, unlimited: bool = False) -> Result:
+        """Run beside other reads and a write, within the timeout or for as long as it takes (`unlimited`)."""
         future = self._readers.submit(work, self.collection)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), None if patient else self.timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(future), None if unlimited else self.timeout)
         except TimeoutError:
-            raise Busy(f"no answer within {self.timeout:g} seconds; ask for less, or later") from None
+            raise Busy(
+                f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
+            ) from None
 
-    async def described(self, asked: bytes | str) -> Floats:
-        """The features (D,) of an image, or of words."""
-        eyes = self.eyes
-        if eyes is None:
+    async def encode_query(self, query: bytes | str) -> Floats:
+        """Return the features (D,) of an image, or of a text."""
+        encoder = self.query_encoder
+        if encoder is None:
             raise InvalidInput(
-                f"this collection takes vectors of {self.collection.dim} numbers; it has no encoder here, "
-                "so images and words cannot be searched for"
+                f"query: expected a vector of {self.collection.dim} numbers. This collection has no encoder here, "
+                "so it cannot be searched by image or text"
             )
-        return await self.read(lambda _: eyes.text(asked) if isinstance(asked, str) else eyes.image(asked))
+        return await self.read(lambda _: encoder.text(query) if isinstance(query, str) else encoder.image(query))
 
-    async def write(self, work: Callable[[Collection], Found], *, patient: bool = False) -> Found:
-        """Does this after the writes before it. `patient` waits for its turn to wait, as a stream may."""
-        if patient:
-            await self._room()
-        if self.waiting >= self.queue:
-            raise Busy(f"{self.waiting} writes are waiting; try again in a moment")
-        self.waiting += 1
+    async def write(self, work: Callable[[Collection], Result], *, wait_for_slot: bool = False) -> Result:
+        """Run after all earlier writes. A full queue is Busy, at once or after the timeout (`wait_for_slot`)."""
+        if wait_for_slot:
+            await self._free_slot()
+        with self._lock:
+            if self.queued >= self.max_queued:
+                raise Busy(f"write queue: {self.queued} writes are waiting. Try again in a moment")
+            self.queued += 1
         future = self._writer.submit(work, self.collection)
-        end = asyncio.wrap_future(future)
-        try:
-            done, _ = await asyncio.wait([end], timeout=self.timeout)
-            if not done and future.cancel():
-                raise Busy(f"the write did not begin within {self.timeout:g} seconds; nothing of it was kept")
-            return await end  # it has begun, so its end is waited for
-        finally:
-            self._count(future)
+        future.add_done_callback(self._release)
+        result = asyncio.wrap_future(future)
+        started, _ = await asyncio.wait([result], timeout=self.timeout)
+        if not started and future.cancel():
+            raise Busy(f"timeout: the write did not start within {self.timeout:g} seconds. Nothing was stored")
+        return await result  # a write that has started is never given up
 
-    async def _room(self) -> None:
-        for _ in range(round(self.timeout / PAUSE)):
-            if self.waiting < self.queue:
+    async def _free_slot(self) -> None:
+        for _ in range(round(self.timeout / SLOT_POLL_SECONDS)):
+            if self.queued < self.max_queued:
                 return
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(SLOT_POLL_SECONDS)
 
-    def _count(self, future: Future[Found]) -> None:
-        """One less waits once it is done, also when nobody is there any more to be told."""
-        loop = asyncio.get_running_loop()
-
-        def less() -> None:
-            self.waiting -= 1
-
-        def done(_: Future[Found]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(less)
-
-        less() if future.done() else future.add_done_callback(done)
+    def _release(self, _: Future[Any]) -> None:
+        """Count a write as done, also when its client has gone away."""
+        with self._lock:
+            self.queued -= 1
 
     def close(self) -> None:
-        """Waits for what is being done. Whoever opened the collection closes it."""
+        """Wait for running calls. The caller closes the collection."""
         self._writer.shutdown(cancel_futures=True)
         self._readers.shutdown(cancel_futures=True)

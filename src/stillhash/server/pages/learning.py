@@ -1,4 +1,4 @@
-"""The page's views of learning, which is live, and of the collection itself."""
+"""The learning page, which is live, and the collection page."""
 
 from __future__ import annotations
 
@@ -9,122 +9,118 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from stillhash.collection import Collection
 from stillhash.errors import StillhashError
-from stillhash.server.pages.rendering import PageRoute, drawn, form_of, number, templates, text
-from stillhash.server.routes import At, may
-from stillhash.server.write_queue import Desk
+from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render, templates
+from stillhash.server.write_queue import CollectionExecutor
 
-LOOKS, PAUSE = 5, 1.0  # of a stream of events: how many, and the seconds between; then the browser asks anew
-AGAIN = 200  # milliseconds until it does
+STREAM_EVENTS, EVENT_SECONDS = 5, 1.0  # of one stream: how many events, and the time between two
+RECONNECT_MS = 200  # until the browser opens the next stream
 
-looking = APIRouter(route_class=PageRoute, include_in_schema=False, dependencies=[may("read")])
-changing = APIRouter(route_class=PageRoute, include_in_schema=False, dependencies=[may("write")])
-
-
-def _when(made: str) -> str:
-    """A moment, as a table has room for."""
-    return f"{datetime.fromisoformat(made):%d %b %H:%M:%S}"
+read_router, write_router = page_router("read"), page_router("write")
 
 
-def _bytes(count: float) -> str:
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
+def _format_time(timestamp: str) -> str:
+    return f"{datetime.fromisoformat(timestamp):%d %b %H:%M:%S}"
+
+
+def _format_bytes(count: float) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"
         count /= 1000
-    raise AssertionError
+    return f"{count:.3g} GB"
 
 
-templates.env.filters |= {"when": _when, "as_bytes": _bytes}
-
-# ---- learning ----
+templates.env.filters |= {"format_time": _format_time, "format_bytes": _format_bytes}
 
 
-@looking.get("/c/{name}/learning")
-async def learning(request: Request, at: At) -> Response:
-    stats, versions = await at.read(lambda c: (c.stats(), c.versions()[::-1]))
-    return drawn(request, "learning.html", name=at.name, stats=stats, versions=versions)
+@read_router.get("/c/{name}/learning")
+async def learning(request: Request, executor: ExecutorParam) -> Response:
+    stats, versions = await executor.read(lambda c: (c.stats(), c.versions()[::-1]))
+    return render(request, "learning.html", name=executor.name, stats=stats, versions=versions)
 
 
-@looking.get("/c/{name}/versions")
-async def versions(request: Request, at: At, all: str = "") -> Response:
-    """The table of versions: the latest, or all."""
-    return await _versions(request, at, all=all)
+@read_router.get("/c/{name}/versions")
+async def versions(request: Request, executor: ExecutorParam, all: str = "") -> Response:
+    """Show the table of versions: the latest, or all."""
+    return await _render_versions(request, executor, all=all)
 
 
-async def _versions(request: Request, at: Desk, said: str = "", all: str = "") -> Response:
-    kept = await at.read(Collection.versions)
-    return drawn(request, "versions.html", name=at.name, versions=kept[::-1], said=said, all=all)
+async def _render_versions(request: Request, executor: CollectionExecutor, **context: str) -> Response:
+    versions = await executor.read(Collection.versions)
+    return render(request, "versions.html", name=executor.name, versions=versions[::-1], **context)
 
 
-@changing.post("/c/{name}/rollback")
-async def rollback(request: Request, at: At) -> Response:
-    version = number(text(await form_of(request), "version"), "version")
-    made = await at.write(lambda c: c.rollback(version))
-    return await _versions(request, at, f"Version {made} answers as version {version} did, to the byte.")
+@write_router.post("/c/{name}/rollback")
+async def rollback(request: Request, executor: ExecutorParam) -> Response:
+    version = parse_integer(form_text(await read_form(request), "version"), "version")
+    restored = await executor.write(lambda c: c.rollback(version))
+    message = f"Version {version} is restored as version {restored}; its results are identical."
+    return await _render_versions(request, executor, message=message)
 
 
-@changing.post("/c/{name}/tag")
-async def tag(request: Request, at: At) -> Response:
-    form = await form_of(request)
-    version, name = number(text(form, "version"), "version"), text(form, "tag").strip()
-    await at.write(lambda c: c.tag(version, name))
-    return await _versions(request, at, f"Version {version} is now called {name}, and is kept.")
+@write_router.post("/c/{name}/tag")
+async def tag(request: Request, executor: ExecutorParam) -> Response:
+    form = await read_form(request)
+    version, name = parse_integer(form_text(form, "version"), "version"), form_text(form, "tag").strip()
+    await executor.write(lambda c: c.tag(version, name))
+    message = f"Version {version} is now tagged {name}, and is kept permanently."
+    return await _render_versions(request, executor, message=message)
 
 
-@looking.get("/c/{name}/events")
-async def events(request: Request, at: At) -> Response:
-    """How learning stands, told once a second.
+@read_router.get("/c/{name}/events")
+async def events(request: Request, executor: ExecutorParam) -> Response:
+    """Stream the state of learning, once a second.
 
-    A stream is short, so that it never keeps a server from stopping; the browser asks again and says what it has seen.
+    A stream is short, so that it never delays a shutdown; the browser reconnects and sends the last version it has.
     """
     last = request.headers.get("last-event-id", "")
     seen = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else -1
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_told(at, seen), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_events(executor, seen), media_type="text/event-stream", headers=headers)
 
 
-async def _told(at: Desk, seen: int) -> AsyncIterator[str]:
-    yield f"retry: {AGAIN}\n\n"
-    for look in range(LOOKS):
-        await asyncio.sleep(PAUSE if look else 0)
+async def _events(executor: CollectionExecutor, seen: int) -> AsyncIterator[str]:
+    yield f"retry: {RECONNECT_MS}\n\n"
+    for number in range(STREAM_EVENTS):
+        await asyncio.sleep(EVENT_SECONDS if number else 0)
         try:
-            news = await at.read(partial(_news, seen=seen))
+            progress = await executor.read(partial(_progress, seen=seen))
         except StillhashError as error:
-            yield f"event: wrong\ndata: {json.dumps({'message': str(error)})}\n\n"
+            yield f"event: failure\ndata: {json.dumps({'message': str(error)})}\n\n"
             continue
-        seen = news["version"]
-        yield f"id: {seen}\ndata: {json.dumps(news)}\n\n"
+        seen = progress["version"]
+        yield f"id: {seen}\ndata: {json.dumps(progress)}\n\n"
 
 
-def _news(collection: Collection, seen: int) -> dict[str, Any]:
-    """What there is to tell somebody who has seen the curve up to a version."""
+def _progress(collection: Collection, seen: int) -> dict[str, Any]:
+    """Return counts and quality, and the points of the curve after version `seen`."""
     stats = collection.stats()
     version = stats["version"]
-    fresh = seen < 0 or seen > version  # who has seen more than there is saw another collection
-    since = -1 if fresh else seen
+    restart = seen < 0 or seen > version  # a later version belongs to another collection
+    since = -1 if restart else seen
     curve = collection.quality()["curve"] if since != version else []
     return {
         **{key: stats[key] for key in ("version", "items", "pending", "fitted", "quality")},
         "alarms": len(stats["drift_alarms"]),
-        "fresh": fresh,
+        "restart": restart,
         "points": [point for point in curve if since < point["version"] <= version],
     }
 
 
-# ---- the collection ----
+@read_router.get("/c/{name}/collection")
+async def collection(request: Request, executor: ExecutorParam) -> Response:
+    queue = {"queued": executor.queued, "max_queued": executor.max_queued}
+    stats = await executor.read(Collection.stats)
+    return render(request, "collection.html", name=executor.name, stats=stats, **queue)
 
 
-@looking.get("/c/{name}/collection")
-async def collection(request: Request, at: At) -> Response:
-    stats = await at.read(Collection.stats)
-    return drawn(request, "collection.html", name=at.name, stats=stats, waiting=at.waiting, queue=at.queue)
-
-
-@looking.post("/c/{name}/verify")
-async def verify(request: Request, at: At) -> Response:
-    """Looks at all that is stored."""
-    return drawn(request, "verified.html", problems=await at.read(Collection.verify, patient=True))
+@read_router.post("/c/{name}/verify")
+async def verify(request: Request, executor: ExecutorParam) -> Response:
+    """Check everything that is stored."""
+    return render(request, "verified.html", problems=await executor.read(Collection.verify, unlimited=True))

@@ -1,4 +1,4 @@
-"""The frame of the page: how a view is drawn, and what a visitor sees where a program would get an error as JSON."""
+"""Render pages, and show errors as pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fastapi import Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import FormData
@@ -18,103 +18,106 @@ from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
 from stillhash.errors import InvalidInput, StillhashError, TooLarge
-from stillhash.server.routes import COOKIE, room
-from stillhash.server.schemas import told
+from stillhash.server.auth import Role
+from stillhash.server.dependencies import KEY_COOKIE, app_state, require_read, require_write
+from stillhash.server.responses import to_error
 
-HERE = Path(__file__).parent.parent
-FORM = 64 << 10  # bytes of a form without a file
-TITLES = {
+SERVER_FOLDER = Path(__file__).parent.parent
+MAX_FORM_BYTES = 64 << 10  # without a file
+ERROR_TITLES = {
     403: "This key may not do that",
     404: "There is nothing here",
-    409: "That does not fit what is stored",
-    413: "That is too much at once",
-    422: "That cannot be answered",
+    409: "That conflicts with what is stored",
+    413: "That is too large",
+    422: "We could not use this request",
     429: "Too many requests",
     503: "The server is busy",
 }
 
-static = StaticFiles(directory=HERE / "static")
-templates = Jinja2Templates(directory=HERE / "templates")
+static_files = StaticFiles(directory=SERVER_FOLDER / "static")
+templates = Jinja2Templates(directory=SERVER_FOLDER / "templates")
 
 
-def _stamp() -> str:
-    """Changes with the static files, so that a browser keeps them only as long as they are the same."""
-    files = sorted(path for path in (HERE / "static").rglob("*") if path.is_file())
+def _static_hash() -> str:
+    """Hash the static files, so that browsers reload them when they change."""
+    files = sorted(path for path in (SERVER_FOLDER / "static").rglob("*") if path.is_file())
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
 
 def sentence(message: object) -> str:
-    """An error's message, as a reader expects it."""
-    words = str(message).rstrip(".")
-    return f"{words[:1].upper()}{words[1:]}."
+    """Write an error's message as a sentence."""
+    text = str(message).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 templates.env.filters["sentence"] = sentence
-templates.env.globals["stamp"] = _stamp()
-templates.env.globals["titles"] = TITLES
+templates.env.globals |= {"static_hash": _static_hash(), "error_titles": ERROR_TITLES}
 
 
-def drawn(request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
-    """A view, or a part of one."""
-    known = room(request)
-    shown |= {"names": list(known.desks), "signed_in": known.settings.keys.wanted and COOKIE in request.cookies}
-    headers = {"cache-control": "no-cache"}
-    return templates.TemplateResponse(request, template, shown, status, headers)
+def render(request: Request, template: str, *, status: int = 200, **context: Any) -> Response:
+    """Render a page, or a part of one."""
+    state = app_state(request)
+    context["collections"] = list(state.executors)
+    context["signed_in"] = state.settings.keys.required and KEY_COOKIE in request.cookies
+    return templates.TemplateResponse(request, template, context, status, {"cache-control": "no-cache"})
 
 
 class PageRoute(APIRoute):
-    """Draws what is wrong, and leads who has no key to the door.
+    """Show errors as pages, and redirect visitors without a key to /login.
 
-    Requests that a script of the page makes get errors as JSON, like any program; the script shows their message.
+    Requests of the page's own scripts get errors as JSON; the script shows the message.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        answer = super().get_route_handler()
+        handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
             try:
-                return await answer(request)
-            except RequestValidationError as error:
-                wrong: StillhashError = told(error.errors())
-            except HTTPException as error:
-                wrong = InvalidInput(str(error.detail))
-            except StillhashError as error:
-                wrong = error
+                return await handler(request)
+            except RequestValidationError as invalid:
+                error: StillhashError = to_error(invalid)
+            except HTTPException as http_error:
+                error = InvalidInput(str(http_error.detail))
+            except StillhashError as stillhash_error:
+                error = stillhash_error
             if "hx-request" in request.headers or request.url.path.endswith(("/picture", "/events")):
-                raise wrong
-            if wrong.status == 401:
-                return RedirectResponse(f"/login?{urlencode({'then': _here(request)})}", 303)
-            return drawn(request, "wrong.html", status=wrong.status, wrong=wrong)
+                raise error
+            if error.status == 401:
+                return RedirectResponse(f"/login?{urlencode({'next': _return_path(request)})}", 303)
+            return render(request, "error.html", status=error.status, error=error)
 
         return handle
 
 
-def _here(request: Request) -> str:
-    """Where a visitor was; a form cannot be sent again, so who sent one goes to the start."""
+def page_router(role: Role | None = None) -> APIRouter:
+    """Return a router of pages for visitors with a key of this role; without a role, for everyone."""
+    required = {"read": [Depends(require_read)], "write": [Depends(require_write)], None: []}[role]
+    return APIRouter(route_class=PageRoute, include_in_schema=False, dependencies=required)
+
+
+def _return_path(request: Request) -> str:
+    """Return where to go after the login; a form cannot be sent again, so its visitor goes to the start."""
     path = quote(request.url.path)
     return (f"{path}?{request.url.query}" if request.url.query else path) if request.method == "GET" else "/"
 
 
-async def form_of(request: Request, most: int = FORM) -> FormData:
-    """The fields of a form that is not too large.
-
-    They are read here and not by FastAPI, which would read all of them before it looks for a key.
-    """
-    announced = request.headers.get("content-length", "")
-    if not announced.isdigit():
-        raise InvalidInput("content-length is missing; a form that says how long it is is wanted")
-    if int(announced) > most:
-        raise TooLarge(f"the form has {announced} bytes; at most {most} are taken")
-    return await request.form(max_files=1, max_fields=16, max_part_size=most)
+async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES) -> FormData:
+    """Read the fields of a form; here and not by FastAPI, which would read them before it checks the key."""
+    length = request.headers.get("content-length", "")
+    if not length.isdigit():
+        raise InvalidInput("content-length: expected the size of the form, got none")
+    if int(length) > max_bytes:
+        raise TooLarge(f"form: expected at most {max_bytes} bytes, got {length}")
+    return await request.form(max_files=1, max_fields=16, max_part_size=max_bytes)
 
 
-def text(form: FormData, field: str) -> str:
+def form_text(form: FormData, field: str) -> str:
     value = form.get(field, "")
     return value if isinstance(value, str) else ""
 
 
-def number(value: str, field: str) -> int:
-    """A number in an address or a form."""
-    if not (value.isascii() and value.isdigit() and len(value) < 19):
-        raise InvalidInput(f"{field} is {value!r}; a whole number is wanted")
-    return int(value)
+def parse_integer(text: str, field: str) -> int:
+    """Parse a whole number of an address or a form."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidInput(f"{field}: expected a whole number, got {text!r}")
+    return int(text)

@@ -1,7 +1,7 @@
-"""Thumbnails: a picture that came with an item, as bytes or as the path of a file, or else a drawing.
+"""Thumbnails: the picture of an item, stored, in its metadata or in a file, or else a drawing.
 
-What an item says is not trusted. Only the four kinds of pictures that cannot carry a script are sent, each known by its
-first bytes and not by its name; files are read only inside the one folder that the server was given for them.
+Items are not trusted. Only the four image types that cannot carry a script are sent, recognised by their first bytes;
+files are read only inside the folder of the settings.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from starlette.responses import Response
 from stillhash.collection import Item
 from stillhash.collection.types import picture_kind
 
-MOST = 8 << 20  # bytes of a picture
-INSIDE = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,", re.IGNORECASE)
-CELLS = 5  # of a drawing, across and down
-SHOWN = 7  # characters of an id in a drawing
+MAX_PICTURE_BYTES = 8 << 20
+DATA_URI = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,", re.IGNORECASE)
+GRID_CELLS = 5  # of a drawing, across and down
+MAX_TITLE = 7  # characters of an id in a drawing
 
 
 class Picture(NamedTuple):
@@ -31,19 +31,19 @@ class Picture(NamedTuple):
     kind: str
 
 
-def picture_of(item: Item, stored: bytes | None, folder: Path | None) -> Picture:
-    """The picture that is stored with an item, or that its metadata has or names, or a drawing."""
-    told: Any = (item.metadata or {}).get("image")
+def find_thumbnail(item: Item, stored: bytes | None, folder: Path | None) -> Picture:
+    """Return the picture stored with an item, or the one its metadata holds or names, or a drawing."""
+    image: Any = (item.metadata or {}).get("image")
     data = stored
-    if data is None and isinstance(told, str):
-        data = _inside(told) if told[:5].lower() == "data:" else _from_file(told, folder)
+    if data is None and isinstance(image, str):
+        data = _decode_data_uri(image) if image[:5].lower() == "data:" else _read_file(image, folder)
     kind = picture_kind(data) if data is not None else None
-    return Picture(data, kind) if data is not None and kind is not None else drawing(str(item.id))
+    return Picture(data, kind) if data is not None and kind is not None else draw_thumbnail(str(item.id))
 
 
-def _inside(uri: str) -> bytes | None:
-    head = INSIDE.match(uri)
-    if head is None or len(uri) > 2 * MOST:
+def _decode_data_uri(uri: str) -> bytes | None:
+    head = DATA_URI.match(uri)
+    if head is None or len(uri) > 2 * MAX_PICTURE_BYTES:
         return None
     try:
         return base64.b64decode(uri[head.end() :], validate=True)
@@ -51,32 +51,32 @@ def _inside(uri: str) -> bytes | None:
         return None
 
 
-def _from_file(path: str, folder: Path | None) -> bytes | None:
-    """A file inside the folder, wherever links lead."""
+def _read_file(path: str, folder: Path | None) -> bytes | None:
+    """Read a file inside the folder, after following links."""
     if folder is None:
         return None
     try:
         base = folder.resolve(strict=True)
         file = (base / path).resolve(strict=True)
-        if not file.is_relative_to(base) or not file.is_file() or file.stat().st_size > MOST:
+        if not file.is_relative_to(base) or not file.is_file() or file.stat().st_size > MAX_PICTURE_BYTES:
             return None
         return file.read_bytes()
     except (OSError, ValueError, RuntimeError):
         return None
 
 
-def drawing(name: str) -> Picture:
-    """A pattern that is always the same for a name, and the beginning of the name."""
+def draw_thumbnail(name: str) -> Picture:
+    """Draw a pattern that depends on the name only, and the beginning of the name."""
     digest = hashlib.sha256(name.encode()).digest()
     hue = digest[0] * 360 // 256
-    half = (CELLS + 1) // 2
+    half = (GRID_CELLS + 1) // 2
     cells = "".join(
         f'<rect x="{x}" y="{y}" width="1" height="1"/>'
-        for y in range(CELLS)
-        for x in range(CELLS)
-        if digest[1 + y * half + min(x, CELLS - 1 - x)] % 2
+        for y in range(GRID_CELLS)
+        for x in range(GRID_CELLS)
+        if digest[1 + y * half + min(x, GRID_CELLS - 1 - x)] % 2
     )
-    short = name if len(name) <= SHOWN else name[: SHOWN - 1] + "…"
+    short = name if len(name) <= MAX_TITLE else name[: MAX_TITLE - 1] + "…"
     data = (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">'
         f'<rect width="100" height="100" fill="hsl({hue} 30% 86%)"/>'
@@ -87,8 +87,8 @@ def drawing(name: str) -> Picture:
     return Picture(data.encode(), "image/svg+xml")
 
 
-def sent(request: Request, picture: Picture) -> Response:
-    """The picture, or that it is still the one the browser has."""
+def thumbnail_response(request: Request, picture: Picture) -> Response:
+    """Return the picture, or 304 if the browser has it."""
     tag = f'"{hashlib.sha256(picture.data).hexdigest()[:32]}"'
     headers = {"etag": tag, "cache-control": "private, max-age=300"}
     if request.headers.get("if-none-match") == tag:

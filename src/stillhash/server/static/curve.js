@@ -1,4 +1,4 @@
-/* The live curve of quality, and the figures above it: what the server tells once a second. */
+/* The live quality curve and the figures above it, updated by server-sent events once a second. */
 "use strict";
 
 (() => {
@@ -6,12 +6,12 @@
   const live = document.querySelector("#live");
   const HEIGHT = 290;
   const SPAN = 5000; // milliseconds over which rows a second are counted
-  const LATE = 4000; // without news for so long, the server is gone
+  const LATE = 4000; // without an event for so long, the server is away
 
   let points = [];
-  let counts = []; // when, and how many items
-  let drawn = null; // the version that the table shows
-  let heard = Date.now();
+  let counts = []; // time and number of items
+  let tableVersion = null; // that the table shows
+  let lastEvent = Date.now();
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -62,7 +62,7 @@
       scales: { x: { time: false }, y: { range: (_, low, high) => range(low, high) } },
       axes: [{ ...axis("version", 30), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, axis("mAP", 42)],
       series: [{ label: "version" }, line("learnt", "--learnt", 2.5), line("Hamming", "--hamming", 1.5)],
-      hooks: { draw: [alarms], setCursor: [point] },
+      hooks: { draw: [alarms], setCursor: [showPoint] },
       cursor: { drag: { x: false, y: false } },
       legend: { show: false },
     },
@@ -71,7 +71,7 @@
   );
 
   /* The values under the pointer, or the last ones. */
-  function point(plot) {
+  function showPoint(plot) {
     const at = points[plot.cursor.idx ?? points.length - 1];
     for (const place of document.querySelectorAll("#legend [data-at]")) {
       const value = at?.[place.dataset.at];
@@ -81,13 +81,13 @@
 
   function range(low, high) {
     if (low == null) return [0, 1];
-    const room = Math.max(0.02, (high - low) * 0.15);
-    return [Math.max(0, low - room), Math.min(1, high + room)];
+    const margin = Math.max(0.02, (high - low) * 0.15);
+    return [Math.max(0, low - margin), Math.min(1, high + margin)];
   }
 
   function draw() {
     chart.setData(columns());
-    point(chart);
+    showPoint(chart);
     box.querySelector(".empty").hidden = points.length > 0;
     const last = points[points.length - 1];
     box.dataset.points = points.length;
@@ -112,63 +112,63 @@
     return Math.round(rows).toLocaleString("en");
   }
 
-  function state(kind, words) {
+  function setStatus(kind, text) {
     if (live.className === `live ${kind}`) return;
     live.className = `live ${kind}`;
-    live.lastElementChild.textContent = words;
+    live.lastElementChild.textContent = text;
   }
 
-  /* The table waits while somebody is about to do something in it. */
-  function table(version) {
+  /* The table is not replaced while one of its forms is open. */
+  function refreshTable(version) {
     const place = document.querySelector("#versions");
-    if (drawn === null) drawn = version;
-    if (drawn === version || place.querySelector("details[open]")) return;
-    drawn = version;
+    if (tableVersion === null) tableVersion = version;
+    if (tableVersion === version || place.querySelector("details[open]")) return;
+    tableVersion = version;
     htmx.trigger(place, "refresh");
   }
 
-  // ---- news ----
+  // ---- events ----
 
   let source = null;
 
-  function listen() {
+  function connect() {
     source?.close();
     source = new EventSource(box.dataset.events);
-    source.addEventListener("message", (event) => tell(JSON.parse(event.data)));
-    source.addEventListener("wrong", (event) => {
-      heard = Date.now();
-      state("off", JSON.parse(event.data).message);
+    source.addEventListener("message", (event) => update(JSON.parse(event.data)));
+    source.addEventListener("failure", (event) => {
+      lastEvent = Date.now();
+      setStatus("off", JSON.parse(event.data).message);
     });
   }
 
-  function tell(news) {
-    heard = Date.now();
-    state("on", "live");
-    if (news.fresh) points = [];
+  function update(progress) {
+    lastEvent = Date.now();
+    setStatus("on", "live");
+    if (progress.restart) points = [];
     const seen = points.length ? points[points.length - 1].version : -1;
-    const added = news.points.filter((p) => p.version > seen);
+    const added = progress.points.filter((p) => p.version > seen);
     points = points.concat(added);
-    if (added.length || news.fresh) draw();
-    show("items", news.items.toLocaleString("en"));
-    show("rate", rate(news.items));
-    show("pending", news.pending.toLocaleString("en"));
-    show("version", String(news.version));
-    show("alarms", String(news.alarms));
-    document.querySelector(".figures .alarm").classList.toggle("none", !news.alarms);
-    if (news.quality) {
-      const { map, hamming } = news.quality;
+    if (added.length || progress.restart) draw();
+    show("items", progress.items.toLocaleString("en"));
+    show("rate", rate(progress.items));
+    show("pending", progress.pending.toLocaleString("en"));
+    show("version", String(progress.version));
+    show("alarms", String(progress.alarms));
+    document.querySelector(".figures .alarm").classList.toggle("none", !progress.alarms);
+    if (progress.quality) {
+      const { map, hamming } = progress.quality;
       show("map", map.toFixed(3));
       if (hamming !== undefined) show("gain", (map < hamming ? "-" : "+") + Math.abs(map - hamming).toFixed(3));
     }
-    table(news.version);
+    refreshTable(progress.version);
   }
 
-  listen();
+  connect();
   setInterval(() => {
-    if (Date.now() - heard <= LATE) return;
-    state("off", "no news from the server");
-    if (source.readyState === EventSource.CLOSED) listen(); // it was refused, and would not ask again by itself
+    if (Date.now() - lastEvent <= LATE) return;
+    setStatus("off", "no events from the server");
+    if (source.readyState === EventSource.CLOSED) connect(); // refused, so the browser does not reconnect by itself
   }, 2000);
   window.addEventListener("pagehide", () => source.close());
-  window.addEventListener("pageshow", (event) => event.persisted && listen());
+  window.addEventListener("pageshow", (event) => event.persisted && connect());
 })();

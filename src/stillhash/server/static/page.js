@@ -1,27 +1,26 @@
-/* What the page does beyond plain documents: messages when something fails, keys, and the explanation's window.
-   Everything else is HTML that the server drew, and htmx, which puts parts of it in place. */
+/* Error messages, keys, uploads and the explanation dialog. The server renders everything else; htmx swaps parts of it. */
 "use strict";
 
 (() => {
-  const one = (selector, within = document) => within.querySelector(selector);
+  const find = (selector, within = document) => within.querySelector(selector);
 
   // ---- messages ----
 
-  function complain(message) {
-    const box = one("#wrong");
-    one("p", box).textContent = message;
+  function showError(message) {
+    const box = find("#error");
+    find("p", box).textContent = message;
     box.hidden = false;
   }
 
-  function quiet() {
-    one("#wrong").hidden = true;
+  function hideError() {
+    find("#error").hidden = true;
   }
 
-  /* The server's own words, where it said any. */
-  function words(request) {
+  /* The server's message, if there is one. */
+  function errorMessage(request) {
     try {
-      const told = JSON.parse(request.responseText);
-      return told.message[0].toUpperCase() + told.message.slice(1) + ".";
+      const { message } = JSON.parse(request.responseText);
+      return message[0].toUpperCase() + message.slice(1) + ".";
     } catch {
       return `The server answered with an error (${request.status}).`;
     }
@@ -29,15 +28,15 @@
 
   document.addEventListener("htmx:responseError", (event) => {
     const request = event.detail.xhr;
-    if (request.status === 401) location.href = "/login?then=" + encodeURIComponent(location.pathname + location.search);
-    else complain(words(request));
+    if (request.status === 401) location.href = "/login?next=" + encodeURIComponent(location.pathname + location.search);
+    else showError(errorMessage(request));
   });
-  document.addEventListener("htmx:sendError", () => complain("The server does not answer. Nothing was changed here; try again in a moment."));
-  document.addEventListener("htmx:timeout", () => complain("The server took too long to answer."));
-  document.addEventListener("htmx:beforeRequest", quiet);
-  one("#wrong button").addEventListener("click", quiet);
+  document.addEventListener("htmx:sendError", () => showError("The server does not answer. Nothing was changed; try again in a moment."));
+  document.addEventListener("htmx:timeout", () => showError("The server took too long to answer."));
+  document.addEventListener("htmx:beforeRequest", hideError);
+  find("#error button").addEventListener("click", hideError);
 
-  // ---- choices that lead somewhere at once ----
+  // ---- selects that submit or navigate ----
 
   document.addEventListener("change", (event) => {
     if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
@@ -47,37 +46,37 @@
   // ---- the explanation ----
 
   document.addEventListener("htmx:afterSwap", (event) => {
-    if (event.detail.target.id === "why-body") one("#why").showModal();
+    if (event.detail.target.id === "why-body") find("#why").showModal();
   });
   document.addEventListener("click", (event) => {
-    if (event.target.id === "why") event.target.close(); // beside the window
+    if (event.target.id === "why") event.target.close(); // on the backdrop
   });
 
-  // ---- focus stays among the hits when they are drawn anew, even if the one that had it is gone ----
+  // ---- keep the focus among the hits when they are swapped, even if the focused one is gone ----
 
-  let among = false;
+  let hadFocus = false;
   document.addEventListener("htmx:beforeSwap", (event) => {
-    among = event.detail.target.id === "results" && event.detail.target.contains(document.activeElement);
+    hadFocus = event.detail.target.id === "results" && event.detail.target.contains(document.activeElement);
   });
   document.addEventListener("htmx:afterSettle", () => {
-    if (among && document.activeElement === document.body) one(".now .look")?.focus();
-    among = false;
+    if (hadFocus && document.activeElement === document.body) find(".now .look")?.focus();
+    hadFocus = false;
   });
 
-  // ---- an image, or a file with a vector, that is dropped or pasted anywhere ----
+  // ---- an image, or a file with a vector, dropped or pasted anywhere ----
 
-  function give(file) {
-    const field = one("#file");
+  function uploadFile(file) {
+    const field = find("#file");
     if (!file || !field) return;
-    const carrier = new DataTransfer();
-    carrier.items.add(file);
-    field.files = carrier.files;
+    const transfer = new DataTransfer();
+    transfer.items.add(file);
+    field.files = transfer.files;
     field.form.requestSubmit();
   }
 
-  const carries = (event) => one("#file") && [...(event.dataTransfer?.types ?? [])].includes("Files");
+  const hasFiles = (event) => find("#file") && [...(event.dataTransfer?.types ?? [])].includes("Files");
   document.addEventListener("dragover", (event) => {
-    if (!carries(event)) return;
+    if (!hasFiles(event)) return;
     event.preventDefault();
     document.body.classList.add("dropping");
   });
@@ -86,44 +85,44 @@
   });
   document.addEventListener("drop", (event) => {
     document.body.classList.remove("dropping");
-    if (!carries(event)) return;
+    if (!hasFiles(event)) return;
     event.preventDefault();
-    give(event.dataTransfer.files[0]);
+    uploadFile(event.dataTransfer.files[0]);
   });
   document.addEventListener("paste", (event) => {
     const file = [...(event.clipboardData?.files ?? [])][0];
     if (file) {
       event.preventDefault();
-      give(file);
+      uploadFile(file);
     }
   });
 
   // ---- keys ----
 
-  const busy = () => one("#results")?.classList.contains("htmx-request");
+  const busy = () => find("#results")?.classList.contains("htmx-request");
 
-  /* The hit in a direction: the next, or the one above or below. */
-  function beside(look, key) {
+  /* The hit to the left or right, or above or below. */
+  function neighbour(look, key) {
     const all = [...look.closest("ol, ul").querySelectorAll(".look")];
-    const place = all.indexOf(look);
-    if (key === "ArrowLeft") return all[place - 1] ?? across(look, ".then");
-    if (key === "ArrowRight") return all[place + 1] ?? across(look, ".now");
+    const index = all.indexOf(look);
+    if (key === "ArrowLeft") return all[index - 1] ?? firstHit(look, ".then");
+    if (key === "ArrowRight") return all[index + 1] ?? firstHit(look, ".now");
     const left = (element) => element.getBoundingClientRect().left;
     const stack = all.filter((other) => Math.abs(left(other) - left(look)) < 4);
     return stack[stack.indexOf(look) + (key === "ArrowUp" ? -1 : 1)];
   }
 
-  function across(look, side) {
-    return look.closest(side) ? null : one(`${side} .look`);
+  function firstHit(look, side) {
+    return look.closest(side) ? null : find(`${side} .look`);
   }
 
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || one("dialog[open]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
     if (event.target.closest("input, textarea, select, .scroll")) return;
-    if (event.key === "r" && one("#random")) return one("#random").click();
+    if (event.key === "r" && find("#random")) return find("#random").click();
     const card = document.activeElement.closest?.(".card");
     if (event.key.startsWith("Arrow")) {
-      const next = card ? beside(one(".look", card), event.key) : one(".now .look, .starts .look");
+      const next = card ? neighbour(find(".look", card), event.key) : find(".now .look, .starts .look");
       if (!next || (!card && !["ArrowRight", "ArrowLeft"].includes(event.key))) return;
       event.preventDefault();
       next.focus();
@@ -131,6 +130,6 @@
       return;
     }
     const act = { u: ".thumb.up", d: ".thumb.down", e: ".why" }[event.key];
-    if (act && card && !busy()) one(act, card)?.click();
+    if (act && card && !busy()) find(act, card)?.click();
   });
 })();

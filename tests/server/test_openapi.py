@@ -1,6 +1,6 @@
-"""The API is what its OpenAPI document says: requests that fit it and requests that do not, to every address.
+"""The API does what its OpenAPI document says: valid and invalid requests to every route.
 
-STILLHASH_EXAMPLES is how many random requests each address gets; some thousands make a campaign.
+STILLHASH_EXAMPLES is the number of random requests to each route; a campaign takes some thousands.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from schemathesis.engine import events, from_schema
 import stillhash
 from stillhash.server import Keys, Settings
 from tests.collection.fixtures import copied
-from tests.server.process import served
+from tests.server.live_server import live_server
 from tests.support.seeds import run_seed
 
 EXAMPLES = int(os.environ.get("STILLHASH_EXAMPLES", "8"))
 KEY = "a-key-that-may-write"
-CHECKS = (  # and not that all that fits is accepted: a schema cannot say how wide vectors are, or which ids there are
+CHECKS = (  # not that every valid request is accepted: a schema cannot say how wide vectors are, or which ids exist
     "not_a_server_error",
     "status_code_conformance",
     "content_type_conformance",
@@ -38,7 +38,7 @@ def as_lines(_: Any, value: Any) -> bytes:
 
 
 def config(seed: int) -> SchemathesisConfig:
-    told = {
+    settings = {
         "seed": seed,
         "headers": {"Authorization": f"Bearer {KEY}"},
         "parameters": {"path.name": "c"},
@@ -55,11 +55,11 @@ def config(seed: int) -> SchemathesisConfig:
         },
         "phases": {"stateful": {"enabled": False}},
     }
-    return SchemathesisConfig.from_dict(told)
+    return SchemathesisConfig.from_dict(settings)
 
 
 def failures(recorder: Any) -> list[str]:
-    """What was asked, and what is wrong with the answer."""
+    """Return what is problems with the responses, and their requests."""
     return [
         f"{check.name}: {check.failure_info.failure.title}: {check.failure_info.failure.message[:300]}\n"
         f"{check.failure_info.code_sample[:600]}"
@@ -69,24 +69,26 @@ def failures(recorder: Any) -> list[str]:
     ]
 
 
-def test_the_api_is_what_its_schema_says(template: Path, tmp_path: Path) -> None:
+def test_api_conforms_to_its_schema(template: Path, tmp_path: Path) -> None:
     seed = int(run_seed()) % 2**32
-    wrong: dict[str, list[str]] = {}
-    asked: dict[str, int] = {}
+    problems: dict[str, list[str]] = {}
+    requests: dict[str, int] = {}
     collection = stillhash.open(copied(template, tmp_path / "c"))
-    settings = Settings(snapshots=tmp_path / "snapshots", most_rows=100, keys=Keys(write=(KEY,)))
-    with served({"c": collection}, settings) as server:
+    settings = Settings(snapshots=tmp_path / "snapshots", max_rows=100, keys=Keys(write=(KEY,)))
+    with live_server({"c": collection}, settings) as server:
         schema = schemathesis.openapi.from_url(f"{server.url}/v1/openapi.json", config=config(seed))
-        addresses = sum(len(methods) for path, methods in schema.raw_schema["paths"].items() if path.startswith("/v1/"))
+        routes = sum(len(methods) for path, methods in schema.raw_schema["paths"].items() if path.startswith("/v1/"))
         for event in from_schema(schema.include(path_regex="^/v1/")).execute():
             if isinstance(event, (events.NonFatalError, events.FatalError)):
-                wrong.setdefault("errors", []).append(str(event.info if hasattr(event, "info") else event.exception))
+                problems.setdefault("errors", []).append(str(event.info if hasattr(event, "info") else event.exception))
             if isinstance(event, events.ScenarioFinished):
                 label = event.recorder.label
-                asked[label] = asked.get(label, 0) + len(event.recorder.cases)
-                if found := failures(event.recorder):
-                    wrong.setdefault(label, []).extend(found)
-        assert server.ask("POST", "/v1/collections/c/verify", authorization=f"Bearer {KEY}").json == {"problems": []}
-    print(f"seed {seed}: {sum(asked.values())} requests to {len(asked)} addresses")
-    assert wrong == {}, "\n\n".join(text for some in wrong.values() for text in some[:3])
-    assert len(asked) == addresses > 20
+                requests[label] = requests.get(label, 0) + len(event.recorder.cases)
+                if messages := failures(event.recorder):
+                    problems.setdefault(label, []).extend(messages)
+        assert server.request("POST", "/v1/collections/c/verify", authorization=f"Bearer {KEY}").json == {
+            "problems": []
+        }
+    print(f"seed {seed}: {sum(requests.values())} requests to {len(requests)} routes")
+    assert problems == {}, "\n\n".join(text for some in problems.values() for text in some[:3])
+    assert len(requests) == routes > 20

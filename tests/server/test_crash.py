@@ -1,6 +1,6 @@
-"""kill -9 of a server that several clients write to: what it acknowledged is there, and the rest whole or not at all.
+"""kill -9 of a server that several clients write to: acknowledged rows are stored, the others completely or not at all.
 
-STILLHASH_SERVER_KILLS is how many servers are killed; some hundreds make a campaign.
+STILLHASH_SERVER_KILLS is the number of servers that are killed; a campaign takes some hundreds.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.support.seeds import run_seed
 
 KILLS = int(os.environ.get("STILLHASH_SERVER_KILLS", "4"))
 CLIENTS = 4
-PATIENCE = 0.5  # the longest that a server lives once clients write, in seconds
-LONGEST = 60.0  # until something that should have ended is a failure
+MAX_LIFE = 0.5  # seconds that a server lives once rows are acknowledged
+TIMEOUT = 60.0  # seconds until something that should have ended is a failure
 ROOT = Path(__file__).parents[2]
 
 Rows = dict[str, tuple[list[Any], Any]]  # labels and metadata by id
@@ -37,8 +37,8 @@ Rows = dict[str, tuple[list[Any], Any]]  # labels and metadata by id
 
 @contextmanager
 def running(path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server in a process of its own, and its address."""
-    command = [sys.executable, "-m", "tests.server.fixtures", str(path)]
+    """Start a server in its own process; yield it and its address."""
+    command = [sys.executable, "-m", "tests.server.serve_process", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
         assert process.stdout is not None
         try:
@@ -49,13 +49,13 @@ def running(path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 @dataclass
 class Writer:
-    """A client that adds rows under names of its own, and notes which of them were acknowledged."""
+    """A client that adds rows under ids of its own, and records which were acknowledged."""
 
     name: str
-    kept: Rows = field(default_factory=dict)
-    unsure: list[Rows] = field(default_factory=list)  # for each request that had no answer, its rows
+    acknowledged: Rows = field(default_factory=dict)
+    unanswered: list[Rows] = field(default_factory=list)  # one entry for each request
     number: int = 0
-    wrong: list[Exception] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
 
     def work(self, url: str) -> None:
         with Client(url, collection="c", retries=0) as client:
@@ -68,92 +68,101 @@ class Writer:
                 except Unreachable:
                     return
                 except Exception as error:
-                    self.wrong.append(error)
+                    self.errors.append(error)
                     return
 
-    def made(self, n: int) -> tuple[list[str], Any, Rows]:
-        """So many new rows, and how they will look when they are asked for."""
+    def new_rows(self, n: int) -> tuple[list[str], Any, Rows]:
+        """Return new rows, and their labels and metadata by id."""
         self.number += 1
         ids = [f"{self.name}/{self.number}/{r}" for r in range(n)]
         rows = some_rows(n, seed=self.number)
         return ids, rows, dict(zip(ids, zip(rows.labels, rows.metadata, strict=True), strict=True))
 
     def by_add(self, client: Client) -> None:
-        ids, rows, wanted = self.made(1 + self.number % 30)
-        self.told(lambda: client.add(ids, *rows), wanted)
+        ids, rows, expected = self.new_rows(1 + self.number % 30)
+        self.record(lambda: client.add(ids, *rows), expected)
 
     def by_stream(self, client: Client) -> None:
-        ids, rows, wanted = self.made(1 + self.number % 30)
+        ids, rows, expected = self.new_rows(1 + self.number % 30)
         lines = [
             dict(zip(("id", "features", "labels", "metadata"), row, strict=True))
             for row in zip(ids, *rows, strict=True)
         ]
-        self.told(lambda: client.ingest(lines), wanted)
+        self.record(lambda: client.ingest(lines), expected)
 
-    def told(self, call: Callable[[], int], wanted: Rows) -> None:
+    def record(self, call: Callable[[], int], expected: Rows) -> None:
         try:
-            assert call() == len(wanted)
+            assert call() == len(expected)
         except Unreachable:
-            self.unsure.append(wanted)
+            self.unanswered.append(expected)
             raise
-        self.kept |= wanted
+        self.acknowledged |= expected
+
+
+def acknowledged(writers: list[Writer]) -> int:
+    return sum(len(writer.acknowledged) for writer in writers)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def check(path: Path, writers: list[Writer]) -> None:
-    """All that was acknowledged is there; of what was not answered, each request is there as a whole or not at all."""
+    """Acknowledged rows are stored; each unanswered request is stored completely or not at all."""
     with stillhash.open(path) as collection:
         assert collection.verify() == []
         for writer in writers:
-            assert writer.wrong == []
-            for rows in writer.unsure:
+            assert writer.errors == []
+            for rows in writer.unanswered:
                 there = [item is not None for item in collection.get(list(rows))]
                 assert all(there) or not any(there), f"{sum(there)} of {len(there)} rows of one request"
-                writer.kept |= rows if all(there) else {}
-            writer.unsure = []
-            found = collection.get(list(writer.kept))
-            assert [item and (item.labels, item.metadata) for item in found] == [*writer.kept.values()]
-        assert collection.count() == sum(len(writer.kept) for writer in writers)
+                writer.acknowledged |= rows if all(there) else {}
+            writer.unanswered = []
+            items = collection.get(list(writer.acknowledged))
+            assert [item and (item.labels, item.metadata) for item in items] == [*writer.acknowledged.values()]
+        assert collection.count() == sum(len(writer.acknowledged) for writer in writers)
 
 
-def test_a_killed_server_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    chance = random.Random(run_seed())
+def test_killed_server_loses_no_acknowledged_rows(tmp_path: Path) -> None:
+    rng = random.Random(run_seed())
     writers = [Writer(f"client {n}") for n in range(CLIENTS)]
     for _ in range(KILLS):
+        before = acknowledged(writers)
         with running(tmp_path / "c") as (process, url):
             threads = [threading.Thread(target=writer.work, args=[url]) for writer in writers]
             for thread in threads:
                 thread.start()
-            time.sleep(chance.uniform(0.05, PATIENCE))
+            wait_until(lambda rows=before: acknowledged(writers) > rows)  # so that every server is killed under load
+            time.sleep(rng.uniform(0, MAX_LIFE))
             assert process.poll() is None, "it ended before it was killed"
             os.kill(process.pid, signal.SIGKILL)
             for thread in threads:
-                thread.join(LONGEST)
+                thread.join(TIMEOUT)
                 assert not thread.is_alive()
         check(tmp_path / "c", writers)
-    kept = sum(len(writer.kept) for writer in writers)
-    print(f"{KILLS} kills, {kept} rows acknowledged")
-    assert kept > 0
+    print(f"{KILLS} kills, {acknowledged(writers)} rows acknowledged")
 
 
-def test_a_server_that_is_told_to_stop_ends_what_it_began(tmp_path: Path) -> None:
+def test_stopped_server_finishes_running_writes(tmp_path: Path) -> None:
     writer = Writer("client")
     with running(tmp_path / "c") as (process, url):
         thread = threading.Thread(target=writer.work, args=[url])
         thread.start()
-        end = time.monotonic() + LONGEST
-        while len(writer.kept) < 100 and time.monotonic() < end and thread.is_alive():
-            time.sleep(0.01)
+        wait_until(lambda: acknowledged([writer]) >= 100 or not thread.is_alive())
         process.send_signal(signal.SIGTERM)
-        process.wait(LONGEST)
-        thread.join(LONGEST)
-        assert not thread.is_alive() and len(writer.kept) >= 100
+        process.wait(TIMEOUT)
+        thread.join(TIMEOUT)
+        assert not thread.is_alive() and len(writer.acknowledged) >= 100
     check(tmp_path / "c", [writer])
 
 
-def test_a_collection_that_is_served_has_one_writer(tmp_path: Path) -> None:
+def test_served_collection_has_one_writer(tmp_path: Path) -> None:
     with running(tmp_path / "c") as (_, url), Client(url) as client:
         client.add([1], some_rows(1).X)
         with stillhash.open(tmp_path / "c", read_only=True) as reader:
             assert reader.count() == 1
-        with pytest.raises(Conflict, match="written by another process"):
+        with pytest.raises(Conflict):
             stillhash.open(tmp_path / "c")

@@ -1,4 +1,4 @@
-"""A server that is to be killed: opens a collection, serves it on a free port, and says where."""
+"""A server for crash tests: serve a collection on a free port, and print the address."""
 
 from __future__ import annotations
 

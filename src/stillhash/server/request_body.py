@@ -1,0 +1,197 @@
+"""Read request bodies: JSON, JSON with raw float32 rows, NDJSON streams, images and text.
+
+Bodies are read here, not by FastAPI, so that keys are checked first and no body grows beyond its limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import ClientDisconnect
+
+from stillhash.errors import InvalidInput, TooLarge
+from stillhash.server.dependencies import ExecutorParam, app_state
+from stillhash.server.responses import JSON_MEDIA, to_error
+
+RAW_MEDIA, NDJSON_MEDIA = "application/octet-stream", "application/x-ndjson"
+THREAD_BYTES = 1 << 18  # larger JSON is parsed in a thread, so that other requests do not wait
+STREAM_CHUNK = 1000  # rows of a stream that are stored together
+ROW_KEYS = {"id": "ids", "features": "features", "labels": "labels", "metadata": "metadata"}  # of a stream -> of `add`
+
+OpenApi = dict[str, Any]  # a requestBody object of OpenAPI
+
+
+class RequestBody(BaseModel):
+    """Base of JSON bodies. Only types are checked here; the collection validates the values.
+
+    `raw_field` may come as application/octet-stream instead: the JSON object without it on the first line, then its
+    rows as little-endian float32.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    raw_field: ClassVar[str | None] = None
+    row_field: ClassVar[str | None] = None  # has at most `max_rows` entries
+
+    @classmethod
+    async def from_request(cls, request: Request, executor: ExecutorParam) -> Self:
+        """Parse the body of a request."""
+        settings = app_state(request).settings
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        raw = media == RAW_MEDIA and cls.raw_field is not None
+        if media not in ("", JSON_MEDIA) and not raw:
+            expected = JSON_MEDIA if cls.raw_field is None else f"{JSON_MEDIA} or {RAW_MEDIA}"
+            raise InvalidInput(f"content-type: expected {expected}, got {media!r}")
+        data = await read_body(request, settings.max_body_bytes)
+        try:
+            if raw:
+                body = cls._parse_raw(data, executor.collection.dim)
+            elif len(data) > THREAD_BYTES:
+                body = await asyncio.to_thread(cls.model_validate_json, data)
+            else:
+                body = cls.model_validate_json(data)
+        except ValidationError as error:
+            raise to_error(error) from None
+        if (rows := body.row_count()) > settings.max_rows:
+            raise TooLarge(f"{cls.row_field}: expected at most {settings.max_rows} rows, got {rows}")
+        return body
+
+    @classmethod
+    def _parse_raw(cls, data: bytes, dim: int) -> Self:
+        field = str(cls.raw_field)
+        line, _, numbers = data.partition(b"\n")
+        if len(numbers) % (4 * dim):
+            raise InvalidInput(f"{field}: expected rows of {4 * dim} bytes ({dim} float32), got {len(numbers)} bytes")
+        values = _JsonObject.model_validate_json(line).model_dump()
+        if field in values:
+            raise InvalidInput(f"{field}: expected on the first line or raw after it, got both")
+        body = cls.model_validate({**values, field: []})
+        return body.model_copy(update={field: np.frombuffer(numbers, "<f4").reshape(-1, dim)})
+
+    def row_count(self) -> int:
+        """Count the rows, ids or queries; a flat list is one query."""
+        value = getattr(self, self.row_field) if self.row_field else None
+        if self.row_field == "query" and isinstance(value, list) and not (value and isinstance(value[0], list)):
+            return 1
+        return len(value) if isinstance(value, (list, np.ndarray)) else 0
+
+    @classmethod
+    def openapi_body(cls) -> OpenApi:
+        content: OpenApi = {JSON_MEDIA: {"schema": cls.model_json_schema()}}
+        if cls.raw_field:
+            layout = f"A line of JSON without {cls.raw_field}, then {cls.raw_field} as rows of little-endian float32."
+            content[RAW_MEDIA] = {"schema": {"type": "string", "format": "binary", "description": layout}}
+        return {"required": True, "content": content}
+
+
+class _JsonObject(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class EncodableQuery:
+    """An image, or a text, to encode."""
+
+    def __init__(self, value: bytes | str) -> None:
+        self.value = value
+
+    @classmethod
+    async def from_request(cls, request: Request) -> Self:
+        data = await read_body(request, app_state(request).settings.max_image_bytes)
+        if not data:
+            raise InvalidInput("body: expected an image or a text, got 0 bytes")
+        if not request.headers.get("content-type", "").startswith("text/plain"):
+            return cls(data)
+        try:
+            return cls(data.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"body: expected text in UTF-8: {error}") from None
+
+    @staticmethod
+    def openapi_body() -> OpenApi:
+        image, text = {"type": "string", "format": "binary"}, {"type": "string"}
+        return {"required": True, "content": {"image/*": {"schema": image}, "text/plain": {"schema": text}}}
+
+
+class RowStream:
+    """Rows of an NDJSON body of any length, read as they arrive."""
+
+    def __init__(self, request: Request, max_bytes: int) -> None:
+        self._request, self._max_bytes = request, max_bytes
+
+    @classmethod
+    async def from_request(cls, request: Request) -> Self:
+        return cls(request, app_state(request).settings.max_body_bytes)
+
+    @staticmethod
+    def openapi_body() -> OpenApi:
+        return {"required": False, "content": {NDJSON_MEDIA: {"schema": {"type": "string"}}}}
+
+    async def chunks(self) -> AsyncIterator[dict[str, list[Any]]]:
+        """Yield chunks of rows, each as the arguments of `Collection.add`."""
+        rows: list[dict[str, Any]] = []
+        size = 0
+        async for number, line in self._lines():
+            if line.strip():
+                rows.append(_parse_row(line, number))
+                size += len(line)
+            if len(rows) == STREAM_CHUNK or size > self._max_bytes:
+                yield _columns(rows)
+                rows, size = [], 0
+        if rows:
+            yield _columns(rows)
+
+    async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
+        number, size = 1, 0
+        parts: list[bytes] = []  # of a line that has not ended; joined once
+        async for data in _received(self._request):
+            *lines, last = data.split(b"\n")
+            for line in lines:
+                yield number, b"".join([*parts, line])
+                number, size = number + 1, 0
+                parts.clear()
+            parts.append(last)
+            size += len(last)
+            if size > self._max_bytes:
+                raise TooLarge(f"line {number}: expected at most {self._max_bytes} bytes, got more")
+        yield number, b"".join(parts)
+
+
+def _parse_row(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"line {number}: expected JSON: {error}") from None
+    if not isinstance(row, dict) or not {"id", "features"} <= row.keys() <= ROW_KEYS.keys():
+        raise InvalidInput(f"line {number}: expected an object with id and features, and optional labels and metadata")
+    return row
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {column: [row.get(key) for row in rows] for key, column in ROW_KEYS.items()}
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Read a whole body of at most this size."""
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > max_bytes:
+        raise TooLarge(f"body: expected at most {max_bytes} bytes, got {length}")
+    parts, size = [], 0
+    async for data in _received(request):
+        size += len(data)
+        if size > max_bytes:
+            raise TooLarge(f"body: expected at most {max_bytes} bytes, got more")
+        parts.append(data)
+    return b"".join(parts)
+
+
+async def _received(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for data in request.stream():
+            yield data
+    except ClientDisconnect:
+        raise InvalidInput("body: the connection ended early") from None

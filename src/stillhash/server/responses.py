@@ -1,0 +1,58 @@
+"""JSON responses: results, and errors in their one shape."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Sequence
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from stillhash.errors import Busy, InvalidInput, StillhashError, WrongType
+
+JSON_MEDIA = "application/json"
+
+
+def json_response(content: object, status: int = 200) -> Response:
+    """Serialise dataclasses, models and plain values to a JSON response."""
+    try:
+        data = to_json(content)
+    except (
+        ValueError
+    ):  # metadata may hold a lone surrogate or be deeply nested; the json module takes both, but is slow
+        data = json.dumps(content, default=vars).encode()
+    return Response(data, status, media_type=JSON_MEDIA)
+
+
+def error_response(error: StillhashError, request_id: str, **extra: object) -> Response:
+    """Serialise an error, with the headers its status requires."""
+    content = {"error": type(error).__name__, "message": str(error), "status": error.status, "request_id": request_id}
+    response = json_response({**content, **extra}, error.status)
+    if isinstance(error, Busy):
+        response.headers["retry-after"] = str(error.retry_after)
+    if error.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def to_error(error: ValidationError | RequestValidationError) -> InvalidInput:
+    """Convert the first problem that pydantic reports to one of our errors."""
+    in_request = isinstance(error, RequestValidationError)  # whose locations start with "query" or "path"
+    problems = error.errors() if in_request else error.errors(include_url=False)
+    names = [_argument(problem["loc"][1:] if in_request else problem["loc"]) for problem in problems]
+    first, name = problems[0], names[0]
+    same = [problem["msg"] for problem, other in zip(problems, names, strict=True) if other == name]  # of a union
+    expected = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in same))
+    message = f"expected {expected}" if same[0].startswith("Input should be") else expected[:1].lower() + expected[1:]
+    if name != "body" and first["type"] != "missing":
+        message += f", got {reprlib.repr(first['input'])}"
+    kind = WrongType if first["type"].endswith("_type") else InvalidInput
+    return kind(f"{name}: {message}")
+
+
+def _argument(location: Sequence[str | int]) -> str:
+    """Name an argument by its field and indices, without the members of unions."""
+    return ".".join(str(part) for number, part in enumerate(location) if not number or isinstance(part, int)) or "body"

@@ -1,0 +1,84 @@
+"""A real server on a free port of this machine, for the length of a test."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+import uvicorn
+from fastapi import FastAPI
+
+from stillhash import Collection
+from stillhash.server import Settings, create_app
+from stillhash.server.dependencies import state_of
+from stillhash.server.write_queue import CollectionExecutor
+
+TIMEOUT = 60.0  # seconds until a server that does not start, or does not stop, is a failure
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    url: str
+    app: FastAPI
+    pool: urllib3.PoolManager
+
+    def executor(self, name: str = "c") -> CollectionExecutor:
+        return state_of(self.app).executors[name]
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        """Send a request; a body that is not bytes is sent as JSON. In the names of headers _ stands for -."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        dashed = {name.replace("_", "-"): value for name, value in headers.items()}
+        response = self.pool.request(
+            method, self.url + path, body=data, headers=dashed, retries=False, redirect=False, timeout=TIMEOUT
+        )
+        return Reply(response.status, response.headers, response.data)
+
+
+@contextmanager
+def live_server(
+    collections: dict[str, Collection],
+    settings: Settings | None = None,
+    query_encoders: Any = None,
+    clusters: Any = None,
+) -> Iterator[LiveServer]:
+    """Serve these collections, and close them."""
+    app = create_app(collections, settings, query_encoders, clusters)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    pool = urllib3.PoolManager(maxsize=16)
+    try:
+        end = time.monotonic() + TIMEOUT
+        while not server.started and thread.is_alive() and time.monotonic() < end:
+            time.sleep(0.005)
+        assert server.started, "the server did not start"
+        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, pool)
+    finally:
+        pool.clear()
+        server.should_exit = True
+        thread.join(TIMEOUT)
+        listener.close()
+        assert not thread.is_alive(), "the server did not stop"
+        for collection in collections.values():
+            collection.close()
