@@ -95,9 +95,9 @@ def _retry(tries: int, read: Literal[False] | None, statuses: tuple[int, ...]) -
 
 def _to_error(payload: dict[str, Any], retry_after: str) -> StillhashError:
     """Return the error of the class that the server names, with its other fields as attributes."""
-    kind = getattr(errors, str(payload["error"]), None)
+    kind = getattr(errors, str(payload["error"]), StillhashError)
     known = isinstance(kind, type) and issubclass(kind, StillhashError)
-    error: StillhashError = kind(payload["message"]) if known else StillhashError(payload["message"])
+    error = (kind if known else StillhashError)(payload["message"])
     vars(error).update({name: payload[name] for name in ("request_id", "acknowledged") if name in payload})
     if isinstance(error, Busy) and retry_after.isdecimal():
         vars(error)["retry_after"] = int(retry_after)

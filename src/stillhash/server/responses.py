@@ -40,9 +40,11 @@ def error_response(error: StillhashError, request_id: str, **extra: object) -> R
 
 def to_error(error: ValidationError | RequestValidationError) -> InvalidInput:
     """Convert the first problem that pydantic reports to one of our errors."""
-    in_request = isinstance(error, RequestValidationError)  # whose locations start with "query" or "path"
-    problems = error.errors() if in_request else error.errors(include_url=False)
-    names = [_argument(problem["loc"][1:] if in_request else problem["loc"]) for problem in problems]
+    if isinstance(error, RequestValidationError):
+        problems = [{**problem, "loc": problem["loc"][1:]} for problem in error.errors()]  # without "query" or "path"
+    else:
+        problems = [{**problem} for problem in error.errors(include_url=False)]
+    names = [_argument(problem["loc"]) for problem in problems]
     first, name = problems[0], names[0]
     same = [problem["msg"] for problem, other in zip(problems, names, strict=True) if other == name]  # of a union
     expected = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in same))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -64,7 +65,8 @@ async def ingest(
     They are stored a thousand at a time. If a line is invalid, the error's `acknowledged` counts the rows
     before it that are on disk.
     """
-    stored, verb = 0, Collection.upsert if replace else Collection.add
+    stored = 0
+    verb: Callable[..., int] = Collection.upsert if replace else Collection.add
     try:
         async for columns in rows.chunks():
             stored += await executor.write(partial(verb, learn=learn, **columns), wait_for_slot=True)

@@ -32,7 +32,7 @@ class ApiRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         for hint in get_type_hints(endpoint, include_extras=True).values():
             for depends in getattr(hint, "__metadata__", ()):
-                reader = getattr(depends.dependency, "__self__", None) if isinstance(depends, DependsParam) else None
+                reader: Any = isinstance(depends, DependsParam) and getattr(depends.dependency, "__self__", None)
                 if hasattr(reader, "openapi_body"):
                     options["openapi_extra"] = {"requestBody": reader.openapi_body()}
         super().__init__(path, endpoint, **options)

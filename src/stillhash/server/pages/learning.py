@@ -51,7 +51,7 @@ async def versions(request: Request, executor: ExecutorParam, all: str = "") -> 
     return await _render_versions(request, executor, all=all)
 
 
-async def _render_versions(request: Request, executor: CollectionExecutor, **context: str) -> Response:
+async def _render_versions(request: Request, executor: CollectionExecutor, **context: Any) -> Response:
     versions = await executor.read(Collection.versions)
     return render(request, "versions.html", name=executor.name, versions=versions[::-1], **context)
 

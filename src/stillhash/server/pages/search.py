@@ -132,8 +132,8 @@ async def thumb(request: Request, executor: ExecutorParam) -> Response:
     app_state(request).query_cache.add_vote(executor.name, query.name, item, HitVote(up == "1", version))
     results = await _compare(request, executor, query, against, previous)
     gone = "" if any(card.name == item for card in results.now.cards) else json.loads(item)
-    context = {"name": executor.name, "query": query, "results": results, "learnt": version, "gone": gone}
-    return render(request, "results.html", **context)
+    context: dict[str, Any] = {"name": executor.name, "query": query, "results": results}
+    return render(request, "results.html", **context, learnt=version, gone=gone)
 
 
 @write_router.post("/c/{name}/labels")
