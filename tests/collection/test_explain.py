@@ -42,12 +42,12 @@ def test_bits_add_up_and_ranks_are_right(pair: tuple[Collection, Twin], other: A
         earlier = {id_: (place, score) for place, (score, id_) in enumerate(twin.ranking(query, where, int(other)), 1)}
         assert [(hit.id, hit.score) for hit in answer.hits] == [(hit.id, hit.score) for hit in without.hits]
         for rank, hit in enumerate(answer.hits, 1):
-            told = hit.explanation
-            assert told is not None and len(told.bits) == BITS
-            assert np.float32(sum(told.bits)) == np.float32(hit.score)
-            assert np.allclose(np.reshape(told.bits, (-1, 8)).sum(axis=1), told.groups)
-            assert told.rank == rank and told.other_version == int(other)
-            assert (told.other_rank, told.other_score) == earlier[hit.id]
+            explanation = hit.explanation
+            assert explanation is not None and len(explanation.bits) == BITS
+            assert np.float32(sum(explanation.bits)) == np.float32(hit.score)
+            assert np.allclose(np.reshape(explanation.bits, (-1, 8)).sum(axis=1), explanation.groups)
+            assert explanation.rank == rank and explanation.other_version == int(other)
+            assert (explanation.other_rank, explanation.other_score) == earlier[hit.id]
         assert all(hit.explanation is None for hit in without.hits)
 
 
@@ -57,7 +57,7 @@ def test_one_query_and_an_earlier_version(pair: tuple[Collection, Twin]) -> None
     assert answer.version == 2 and [hit.explanation.other_version for hit in answer.hits] == [twin.version] * 3
 
 
-def test_a_version_that_is_not_kept_is_refused(pair: tuple[Collection, Twin]) -> None:
+def test_unknown_version_is_refused(pair: tuple[Collection, Twin]) -> None:
     collection, _ = pair
     for bad in (99, "x", 1.5):
         with pytest.raises(InvalidInput, match=r"^version"):

@@ -1,4 +1,4 @@
-"""Feedback: thumbs move the ranking of their query the way they say, and others hardly."""
+"""Feedback: votes move the ranking of their query the way they say, and others hardly."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ def learnt(method: type[Hasher] = Tally) -> Hasher:
     return method(bits=48).fit(X[:300]).partial_fit(X[:800], Y[:800])
 
 
-def thumb(hasher: Hasher, item: int, vote: float, source: str = "", query: np.ndarray = QUERY, **new: Any) -> Vote:
-    told = Vote(
+def make_vote(
+    hasher: Hasher, item: int, weight: float, source: str = "", query: np.ndarray = QUERY, **new: Any
+) -> Vote:
+    vote = Vote(
         query.astype(np.float32).tobytes(),
         str(item),
         hasher.encode(X[item : item + 1]).tobytes(),
         NAMES[item],
-        vote,
+        weight,
         source,
     )
-    return told._replace(**new)
+    return vote._replace(**new)
 
 
 def weights(hasher: Hasher, model: Model, query: np.ndarray = QUERY) -> np.ndarray:
@@ -44,30 +46,30 @@ def weights(hasher: Hasher, model: Model, query: np.ndarray = QUERY) -> np.ndarr
 
 
 def scores(hasher: Hasher, model: Model, query: np.ndarray = QUERY) -> np.ndarray:
-    """Of all items, in units of their deviation."""
+    """Return the scores of all items, standardised."""
     codes = np.unpackbits(hasher.encode(X), axis=1, bitorder="little")[:, : hasher.bits] * 2.0 - 1
-    found = codes @ weights(hasher, model, query)
-    return np.asarray((found - found.mean()) / found.std())
+    raw = codes @ weights(hasher, model, query)
+    return np.asarray((raw - raw.mean()) / raw.std())
 
 
 # ---- labels ----
 
 
-def test_a_thumb_up_moves_labels_just_enough_and_a_thumb_down_away() -> None:
+def test_votes_move_labels_just_enough() -> None:
     y = np.array([0.4, 0.2, 0.1, 0.0])
     up = agreeing(y, np.array([[0.0, 1, 1, 0]]), np.array([1.0]))
     assert up[1] + up[2] == pytest.approx(ENOUGH) and up[1] / up[2] == pytest.approx(2) and up[0] == y[0]
     down = agreeing(y, np.array([[1.0, 0, 0, 0]]), np.array([-1.0]))
     assert down[0] == pytest.approx(0.4 / FORCE) and down[1] == y[1]
     content = agreeing(y, np.array([[1.0, 1, 1, 0]]), np.array([1.0]))
-    assert np.array_equal(content, np.maximum(y, FLOOR))  # passive: the thumb says what was thought
+    assert np.array_equal(content, np.maximum(y, FLOOR))  # passive: the vote says what was thought
     weak = agreeing(y, np.array([[0.0, 0, 0, 1]]), np.array([1.0]))
-    assert weak[3] == pytest.approx(FLOOR * FORCE)  # and no thumb moves things further than this
+    assert weak[3] == pytest.approx(FLOOR * FORCE)  # and no vote moves things further than this
     half = agreeing(y, np.array([[0.0, 0, 0, 1]]), np.array([0.5]))
     assert half[3] == pytest.approx(FLOOR * np.sqrt(FORCE))
 
 
-def test_the_order_of_thumbs_does_not_matter() -> None:
+def test_order_of_votes_does_not_matter() -> None:
     rng = np.random.default_rng(0)
     for _ in range(30):
         y, items = rng.random(8) * 0.4, (rng.random((6, 8)) < 0.3).astype(np.float64)
@@ -97,20 +99,20 @@ def test_without_labels_codes_are_compared(method: type[Hasher]) -> None:
     if method is OHSL:
         hasher.partial_fit(X[:800], Y[:800])
     model = hasher.model()
-    given = [thumb(hasher, item, 1.0 if item % 2 else -1.0, labels=[]) for item in range(10)]
-    after = scores(hasher, corrected(hasher, model, given)) - scores(hasher, model)
+    votes = [make_vote(hasher, item, 1.0 if item % 2 else -1.0, labels=[]) for item in range(10)]
+    after = scores(hasher, corrected(hasher, model, votes)) - scores(hasher, model)
     assert after[1:10:2].mean() > 0.1 and after[0:10:2].mean() < -0.1
 
 
 # ---- queries ----
 
 
-def test_thumbs_on_labels_raise_what_they_like() -> None:
+def test_votes_raise_the_scores_of_liked_items() -> None:
     hasher = learnt()
     model, liked = hasher.model(), [item for item in range(300) if 2 in NAMES[item]][:6]
     disliked = [item for item in range(300) if 4 in NAMES[item] and 2 not in NAMES[item]][:6]
-    given = [*(thumb(hasher, i, 1.0) for i in liked), *(thumb(hasher, i, -1.0) for i in disliked)]
-    after = scores(hasher, corrected(hasher, model, given)) - scores(hasher, model)
+    votes = [*(make_vote(hasher, i, 1.0) for i in liked), *(make_vote(hasher, i, -1.0) for i in disliked)]
+    after = scores(hasher, corrected(hasher, model, votes)) - scores(hasher, model)
     twos = np.array([2 in named and 4 not in named for named in NAMES])
     fours = np.array([4 in named and 2 not in named for named in NAMES])
     assert after[twos].mean() > after[fours].mean() + 0.2
@@ -119,23 +121,23 @@ def test_thumbs_on_labels_raise_what_they_like() -> None:
 def test_opposite_votes_cancel_and_faint_ones_are_faint() -> None:
     hasher = learnt()
     model = hasher.model()
-    both = [thumb(hasher, 3, 1.0, "ann"), thumb(hasher, 3, -1.0, "bo")]
+    both = [make_vote(hasher, 3, 1.0, "ann"), make_vote(hasher, 3, -1.0, "bo")]
     assert corrected(hasher, model, both) == model
     assert corrected(hasher, model, []) is model
-    faint = corrected(hasher, model, [thumb(hasher, item, -0.01, "bo") for item in range(200)])
-    loud = corrected(hasher, model, [thumb(hasher, item, -1.0, "bo") for item in range(200)])
+    faint = corrected(hasher, model, [make_vote(hasher, item, -0.01, "bo") for item in range(200)])
+    loud = corrected(hasher, model, [make_vote(hasher, item, -1.0, "bo") for item in range(200)])
     change = [np.linalg.norm(weights(hasher, m) - weights(hasher, model)) for m in (loud, faint)]
     assert change[1] < 0.1 * change[0]
-    louder = corrected(hasher, model, [thumb(hasher, 3, 1.0, "ann"), thumb(hasher, 3, 1.0, "bo")])
-    once = corrected(hasher, model, [thumb(hasher, 3, 1.0, "ann")])
+    louder = corrected(hasher, model, [make_vote(hasher, 3, 1.0, "ann"), make_vote(hasher, 3, 1.0, "bo")])
+    once = corrected(hasher, model, [make_vote(hasher, 3, 1.0, "ann")])
     np.testing.assert_array_equal(weights(hasher, louder), weights(hasher, once))  # a vote is at most one
 
 
 def test_other_queries_hardly_move() -> None:
     hasher = learnt()
     model = hasher.model()
-    given = [thumb(hasher, item, -1.0) for item in range(8)]
-    after = corrected(hasher, model, given)
+    votes = [make_vote(hasher, item, -1.0) for item in range(8)]
+    after = corrected(hasher, model, votes)
     Q = hasher.prepare(X[:200])
     ours = hasher.prepare(QUERY[None])[0]
     moved = np.linalg.norm(
@@ -145,13 +147,13 @@ def test_other_queries_hardly_move() -> None:
     np.testing.assert_allclose(moved, np.abs(Q @ ours) * own, rtol=1e-3, atol=1e-5)
 
 
-def test_thumbs_help_real_queries() -> None:
-    """Digits: queries with ten right thumbs rank better, and the rest as before."""
-    found = thumbs_on_scenes()
-    assert found["gain"] > 0.01 and found["others"] > -0.01
+def test_votes_help_real_queries() -> None:
+    """Digits: queries with ten right votes rank better, and the rest as before."""
+    changes = votes_on_scenes()
+    assert changes["gain"] > 0.01 and changes["others"] > -0.01
 
 
-def thumbs_on_scenes() -> dict[str, float]:
+def votes_on_scenes() -> dict[str, float]:
     from stillhash.experiments.drift import open_stream
     from stillhash.experiments.feedback_study import run
 
@@ -166,18 +168,18 @@ def thumbs_on_scenes() -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
-    made, _ = begin(tmp_path_factory.mktemp("feedback") / "c")
-    yield made
-    made.close()
+    collection, _ = begin(tmp_path_factory.mktemp("feedback") / "c")
+    yield collection
+    collection.close()
 
 
-def test_a_thumb_is_a_version_and_the_last_word_counts(tmp_path: Path) -> None:
+def test_vote_is_a_version_and_the_last_one_counts(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c")
     query = toy(1, DIM, 4, seed=77).X[0]
     before = collection.search(query, 20)
     version = collection.feedback(query, 7, False, source="ann")
-    told = collection.versions()[-1]
-    assert (told["version"], told["kind"], told["rows"]) == (version, "feedback", 1)
+    latest = collection.versions()[-1]
+    assert (latest["version"], latest["kind"], latest["rows"]) == (version, "feedback", 1)
     down = collection.search(query, 20)
     assert down.version == version and down.hits != before.hits
     collection.feedback(query, 7, True, source="bo")
@@ -185,7 +187,7 @@ def test_a_thumb_is_a_version_and_the_last_word_counts(tmp_path: Path) -> None:
     collection.feedback(query, 7, False, source="bo")
     assert [hit.id for hit in collection.search(query, 20).hits] == [hit.id for hit in down.hits]
     assert collection.stats()["feedback"] == 2
-    collection.delete([7])  # the thumb stays
+    collection.delete([7])  # the vote stays
     collection.learn(*some_rows(40, seed=3)[:2])
     assert collection.versions()[-1]["kind"] == "learn"
     collection.rollback(version - 1)
@@ -213,9 +215,9 @@ def test_a_source_counts_for_no_more_than_its_cap(tmp_path: Path) -> None:
         ((np.ones(3), 1, True), {}, InvalidInput, "^query"),
         ((np.full(DIM, np.nan), 1, True), {}, InvalidInput, "^query"),
         ((np.ones(DIM), "nobody", True), {}, InvalidInput, "nobody"),
-        ((np.ones(DIM), 1.5, True), {}, WrongType, "^ids"),
-        ((np.ones(DIM), [], []), {}, InvalidInput, "^ids"),
-        ((np.ones(DIM), [1, 1], True), {}, InvalidInput, "^ids"),
+        ((np.ones(DIM), 1.5, True), {}, WrongType, "^ids?"),
+        ((np.ones(DIM), [], []), {}, InvalidInput, "^ids?"),
+        ((np.ones(DIM), [1, 1], True), {}, InvalidInput, "^ids?"),
         ((np.ones(DIM), 1, 1), {}, InvalidInput, "^relevant"),
         ((np.ones(DIM), [1, 2], [True]), {}, InvalidInput, "^relevant"),
         ((np.ones(DIM), 1, True), {"weight": 0}, InvalidInput, "^weight"),
@@ -231,7 +233,7 @@ def test_bad_feedback_is_refused(collection: Collection, args: Any, options: Any
     assert collection.stats() == before
 
 
-def test_feedback_wants_hash_functions_and_a_writer(tmp_path: Path, collection: Collection) -> None:
+def test_feedback_needs_hash_functions_and_a_writer(tmp_path: Path, collection: Collection) -> None:
     with stillhash.open(tmp_path / "c", DIM) as waiting:
         waiting.add([1], np.ones((1, DIM)))
         with pytest.raises(NotFitted, match="feedback"):

@@ -1,4 +1,4 @@
-"""Filters: compiled to SQL, they choose exactly what the same words choose in plain Python."""
+"""Filters: the compiled SQL selects exactly what the reference in Python selects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stillhash.errors import InvalidInput
 from tests.collection.reference import COMPARE, Row, chosen, kind
 
 
-def found_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:
+def select_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:
     db = sqlite3.connect(":memory:")
     db.execute("CREATE TABLE items (row INTEGER PRIMARY KEY, labels TEXT NOT NULL, metadata TEXT)")
     labels = check_labels([labels for labels, _ in rows], len(rows))
@@ -24,9 +24,9 @@ def found_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:
     stored = zip(range(len(rows)), map(json.dumps, labels), metadata, strict=True)
     db.executemany("INSERT INTO items VALUES (?, ?, ?)", stored)
     sql, values = compile_filter(where)
-    found = [row for (row,) in db.execute(f"SELECT row FROM items WHERE {sql} ORDER BY row", values)]
+    selected = [row for (row,) in db.execute(f"SELECT row FROM items WHERE {sql} ORDER BY row", values)]
     db.close()
-    return found
+    return selected
 
 
 ROWS: list[Row] = [
@@ -39,7 +39,7 @@ ROWS: list[Row] = [
 
 
 @pytest.mark.parametrize(
-    ("where", "wanted"),
+    ("where", "expected"),
     [
         ({}, [0, 1, 2, 3, 4]),
         ({"year": 1999}, [1]),
@@ -94,9 +94,9 @@ ROWS: list[Row] = [
         ({"labels": "cat", "new": False}, [2]),
     ],
 )
-def test_examples(where: dict[str, Any], wanted: list[int]) -> None:
-    assert found_by_sql(where, ROWS) == wanted
-    assert [r for r, row in enumerate(ROWS) if chosen(where, row)] == wanted
+def test_examples(where: dict[str, Any], expected: list[int]) -> None:
+    assert select_by_sql(where, ROWS) == expected
+    assert [r for r, row in enumerate(ROWS) if chosen(where, row)] == expected
 
 
 # Few names and values, so that conditions meet what is stored; odd ones among them.
@@ -144,10 +144,10 @@ WHERE = st.recursive(
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[dict[str, Any], list[Row]]:
-    """A condition and rows, most of which hold something under the names that the condition asks for."""
+def conditions_and_rows(draw: st.DrawFn) -> tuple[dict[str, Any], list[Row]]:
+    """Draw a condition and rows, most of which have the fields of the condition."""
     where, rows = draw(WHERE), draw(st.lists(st.tuples(LABELS, METADATA), max_size=4))
-    for field, value in asked(where):
+    for field, value in operands(where):
         data: Any = value if draw(st.booleans()) else draw(VALUES)
         if field == "labels":
             rows.append(([value] if kind(value) in ("text", "number") else [], None))
@@ -158,25 +158,26 @@ def questions(draw: st.DrawFn) -> tuple[dict[str, Any], list[Row]]:
     return where, rows
 
 
-def asked(where: dict[str, Any]) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, wanted in where.items():
+def operands(where: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return all fields of a condition with the values they are compared with."""
+    values: list[tuple[str, Any]] = []
+    for key, operand in where.items():
         if key.startswith("$"):
-            for part in wanted if isinstance(wanted, list) else [wanted]:
-                found += asked(part)
+            for part in operand if isinstance(operand, list) else [operand]:
+                values += operands(part)
         else:
-            tests = wanted if isinstance(wanted, dict) else {"$eq": wanted}
-            found += [(key, each) for v in tests.values() for each in (v if isinstance(v, list) else [v])]
-    return found
+            tests = operand if isinstance(operand, dict) else {"$eq": operand}
+            values += [(key, each) for v in tests.values() for each in (v if isinstance(v, list) else [v])]
+    return values
 
 
 @settings(max_examples=200)
-@given(questions())
+@given(conditions_and_rows())
 @example(({"a": 0.30000000000000004}, [([], {"a": 0.30000000000000004})]))
 @example(({"a": {"$gte": 2**63}}, [([], {"a": 2**63}), ([], {"a": 2**63 - 1}), ([], {"a": -(2**63)})]))
-def test_sql_chooses_what_python_does(question: tuple[dict[str, Any], list[Row]]) -> None:
-    where, rows = question
-    assert found_by_sql(where, rows) == [r for r, row in enumerate(rows) if chosen(where, row)]
+def test_sql_chooses_what_python_does(case: tuple[dict[str, Any], list[Row]]) -> None:
+    where, rows = case
+    assert select_by_sql(where, rows) == [r for r, row in enumerate(rows) if chosen(where, row)]
 
 
 @settings(max_examples=200)
@@ -184,9 +185,9 @@ def test_sql_chooses_what_python_does(question: tuple[dict[str, Any], list[Row]]
 def test_every_number_equals_itself(number: float) -> None:
     rows: list[Row] = [([], {"a": number}), ([], {"a": -number}), ([number], None)]
     same_sign = [0, 1] if number == 0 else [0]
-    assert found_by_sql({"a": number}, rows) == same_sign
-    assert found_by_sql({"a": {"$gte": number, "$lte": number}}, rows) == same_sign
-    assert found_by_sql({"labels": number}, rows) == [2]
+    assert select_by_sql({"a": number}, rows) == same_sign
+    assert select_by_sql({"a": {"$gte": number, "$lte": number}}, rows) == same_sign
+    assert select_by_sql({"labels": number}, rows) == [2]
 
 
 # ---- what is refused ----
@@ -243,12 +244,12 @@ for _ in range(MAX_FILTER_DEPTH + 1):
         ({f"f{i}": {"$exists": True} for i in range(MAX_FILTER_CONDITIONS + 2)}, "^where:"),
     ],
 )
-def test_what_is_no_condition_is_refused(where: Any, match: str) -> None:
+def test_invalid_conditions_are_refused(where: Any, match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
         compile_filter(where)
 
 
-def test_the_largest_conditions_that_are_taken_run() -> None:
+def test_largest_accepted_conditions_run() -> None:
     wide: dict[str, Any] = {"$or": [{f"f{i}": {"$exists": True}} for i in range(MAX_FILTER_CONDITIONS)]}
     first, last, listed, both = ({"a": {"$in": [1, "a", None], "$lt": 2}} for _ in range(4))
     for _ in range(MAX_FILTER_DEPTH):
@@ -259,13 +260,13 @@ def test_the_largest_conditions_that_are_taken_run() -> None:
         both = {"b": {"$exists": False}, "$or": [{"b": {"$ne": 1}}, {"c": {"$ne": 1}, "$not": both}]}
     rows: list[Row] = [([], {"a": 1}), ([], {"f499": 1}), ([], None)]
     for where in (wide, first, last, listed, both):
-        assert found_by_sql(where, rows) == [r for r, row in enumerate(rows) if chosen(where, row)]
+        assert select_by_sql(where, rows) == [r for r, row in enumerate(rows) if chosen(where, row)]
 
 
-def test_a_text_that_utf8_cannot_hold_is_no_trouble() -> None:
+def test_lone_surrogates_are_accepted() -> None:
     rows: list[Row] = [(["\ud800"], {"a": "\ud800", "\udfff": 1}), ([], {"a": "?"})]
     for where in ({"a": "\ud800"}, {"labels": "\ud800"}, {"\udfff": 1}):
-        assert found_by_sql(where, rows) == [0]
+        assert select_by_sql(where, rows) == [0]
 
 
 @pytest.mark.parametrize(
@@ -284,11 +285,11 @@ def test_sql_in_names_and_values_is_inert(attack: str) -> None:
     rows: list[Row] = [([], {"a": 1}), ([attack], {"a": attack}), ([], {attack.replace(".", "_"): "here"})]
     name = attack.replace(".", "_")
     if not name.startswith("$"):
-        assert found_by_sql({name: "here"}, rows) == [2]
-        assert found_by_sql({name: {"$exists": True}}, rows) == [2]
-    assert found_by_sql({"a": attack}, rows) == [1]
-    assert found_by_sql({"a": {"$gte": attack, "$lte": attack}}, rows) == [1]
-    assert found_by_sql({"a": {"$in": [attack, "other"]}}, rows) == [1]
-    assert found_by_sql({"labels": attack}, rows) == [1]
+        assert select_by_sql({name: "here"}, rows) == [2]
+        assert select_by_sql({name: {"$exists": True}}, rows) == [2]
+    assert select_by_sql({"a": attack}, rows) == [1]
+    assert select_by_sql({"a": {"$gte": attack, "$lte": attack}}, rows) == [1]
+    assert select_by_sql({"a": {"$in": [attack, "other"]}}, rows) == [1]
+    assert select_by_sql({"labels": attack}, rows) == [1]
     with pytest.raises(InvalidInput):
         compile_filter({"a": {f"$gt {attack}": 1}})

@@ -1,6 +1,6 @@
-"""A flipped bit, in any file: answers are right or there are none, and `repair` brings everything back.
+"""A flipped bit in any file: answers are right or refused, and `repair` restores everything.
 
-STILLHASH_FLIPS is how many bits are flipped, each in a fresh copy; several thousand make a campaign.
+STILLHASH_FLIPS is how many bits are flipped, each in a new copy; 2,000 make a campaign.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ QUERIES = toy(3, DIM, 4, seed=77).X
 MORE = some_rows(30, seed=5)
 
 
-def grown(path: Path) -> stillhash.Collection:
-    """A collection with segments, a tail, deleted rows, lessons, tags and versions."""
+def create_collection(path: Path) -> stillhash.Collection:
+    """Create a collection with segments, unsealed, deleted and pending rows, tags and versions."""
     collection, _ = begin(path, 320)
     collection.add([f"a{r}" for r in range(400)], *some_rows(400, seed=1))
     collection.seal()
@@ -40,9 +40,9 @@ def grown(path: Path) -> stillhash.Collection:
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The same collection closed, and as a crash leaves it: with all that is not in store.db yet."""
+    """Return the same collection closed, and as a crash leaves it: with pages that are only in the WAL."""
     folder = tmp_path_factory.mktemp("flips")
-    collection = grown(folder / "closed")
+    collection = create_collection(folder / "closed")
     shutil.copytree(folder / "closed", folder / "crashed")
     collection.close()
     assert not (folder / "closed" / "store.db-wal").exists()
@@ -51,15 +51,15 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def answers(path: Path) -> Any:
-    """All that can be asked."""
+    """Return the answers of all verbs that read."""
     with stillhash.open(path, read_only=True) as collection:
         ids = [*range(320), *(f"{letter}{r}" for letter in "ab" for r in range(400))]
         stats = collection.stats()
-        told = {key: stats[key] for key in stats if not key.endswith("bytes")}
+        counts = {key: stats[key] for key in stats if not key.endswith("bytes")}
         some = collection.search(QUERIES, 50, where={"labels": "a"})
         earlier = collection.search(QUERIES, 50, version=2)
         return (
-            told,
+            counts,
             collection.get(ids),
             collection.search(QUERIES, 1000),
             some,
@@ -69,8 +69,8 @@ def answers(path: Path) -> Any:
         )
 
 
-def learnt(path: Path) -> Any:
-    """What comes of writing and learning on."""
+def write_and_learn(path: Path) -> Any:
+    """Write, learn and return the answers."""
     with stillhash.open(path) as collection:
         collection.upsert([f"m{r}" for r in range(30)], *MORE)
         collection.learn(*MORE[:2])
@@ -80,46 +80,47 @@ def learnt(path: Path) -> Any:
         return collection.search(QUERIES, 1000), collection.verify()
 
 
-def flip(path: Path, chance: random.Random) -> str:
-    """Flips one bit of one file: of any byte of all, or of any file, as often."""
+def flip(path: Path, rng: random.Random) -> str:
+    """Flip one bit of one file; any byte, or any file, is equally likely."""
     files = sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
-    weights = [file.stat().st_size for file in files] if chance.random() < 0.5 else [1] * len(files)
-    (file,) = chance.choices(files, weights)
+    weights = [file.stat().st_size for file in files] if rng.random() < 0.5 else [1] * len(files)
+    (file,) = rng.choices(files, weights)
     data = bytearray(file.read_bytes())
-    place = chance.randrange(8 * len(data))
+    place = rng.randrange(8 * len(data))
     data[place // 8] ^= 1 << place % 8
     file.write_bytes(data)
     return f"bit {place} of {file.relative_to(path)}"
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_gives_a_wrong_answer(templates: list[Path], tmp_path: Path) -> None:
-    chance = random.Random(run_seed())
-    right = {}
+    rng = random.Random(run_seed())
+    expected = {}
     for template in templates:
-        shutil.copytree(template, tmp_path / "right")
-        right[template] = answers(tmp_path / "right"), learnt(tmp_path / "right")
-        shutil.rmtree(tmp_path / "right")
-    noticed = 0
+        shutil.copytree(template, tmp_path / "sound")
+        expected[template] = answers(tmp_path / "sound"), write_and_learn(tmp_path / "sound")
+        shutil.rmtree(tmp_path / "sound")
+    detected = 0
     for _ in range(FLIPS):
-        template = chance.choice(templates)
+        template = rng.choice(templates)
         path = tmp_path / "c"
         shutil.copytree(template, path)
-        where = f"{flip(path, chance)} ({template.name})"
+        where = f"{flip(path, rng)} ({template.name})"
         try:
-            assert answers(path) == right[template][0], where
+            assert answers(path) == expected[template][0], where
         except StillhashError as error:
             assert isinstance(error, BadState), where
-            noticed += 1
-        except AssertionError:  # right but for what verify has to say
+            detected += 1
+        except AssertionError:  # right, except that verify reports damage
             *some, wrong = answers(path)
-            assert wrong and some == list(right[template][0][:-1]), where
-            noticed += 1
+            assert wrong and some == list(expected[template][0][:-1]), where
+            detected += 1
         try:
             assert stillhash.repair(path).lost_ids == []
-            assert answers(path) == right[template][0], where
-            assert learnt(path) == right[template][1], where
+            assert answers(path) == expected[template][0], where
+            assert write_and_learn(path) == expected[template][1], where
         except StillhashError as error:
             raise AssertionError(where) from error
         shutil.rmtree(path)
-    print(f"{FLIPS} bits flipped, {noticed} noticed, the others harmless; all repaired")
-    assert 0 < noticed <= FLIPS
+    print(f"{FLIPS} bits flipped, {detected} detected, the others harmless; all repaired")
+    assert 0 < detected <= FLIPS

@@ -23,18 +23,18 @@ def test_there_is_one_for_this_format() -> None:
 def test_a_golden_store_answers_as_it_did(file: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         archive.extractall(tmp_path)
-    wanted = json.loads((tmp_path / "answers.json").read_text())
+    expected = json.loads((tmp_path / "answers.json").read_text())
     with stillhash.open(tmp_path / "golden", read_only=True) as collection:
-        found = answers(collection)
-        for name in wanted:
-            assert close(found[name], wanted[name]), name
+        results = answers(collection)
+        for name in expected:
+            assert close(results[name], expected[name]), name
         assert collection.verify() == []
     with stillhash.open(tmp_path / "golden") as collection:
         before = collection.versions()[-1]["version"]
         collection.upsert(["new"], *some_rows(1, seed=9))
-        assert collection.learn(*some_rows(30, seed=9)[:2]) == before + 2  # lessons that waited, and these
+        assert collection.learn(*some_rows(30, seed=9)[:2]) == before + 2  # pending rows, and these
         collection.feedback(QUERIES[0], "new", True)
         collection.compact()
         assert collection.verify() == [] and collection.get(["new"])[0] is not None
         again = collection.search(QUERIES, 5, version=2)
-        assert [hit.id for hit in again[0].hits][:1] == [hit["id"] for hit in wanted["earlier"][0]["hits"]][:1]
+        assert [hit.id for hit in again[0].hits][:1] == [hit["id"] for hit in expected["earlier"][0]["hits"]][:1]

@@ -1,4 +1,4 @@
-"""Pictures of items, and features that stand for items."""
+"""Pictures of items, and features reconstructed from codes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ X, Y = toy(700)
 
 @pytest.fixture
 def collection(tmp_path: Path) -> stillhash.Collection:
-    made = stillhash.open(tmp_path / "c", 48, 32, init_rows=300)
-    made.add(range(300), X[:300], Y[:300], pictures=[PNG, JPEG, WEBP, GIF] + [None] * 296)
-    return made
+    collection = stillhash.open(tmp_path / "c", 48, 32, init_rows=300)
+    collection.add(range(300), X[:300], Y[:300], pictures=[PNG, JPEG, WEBP, GIF] + [None] * 296)
+    return collection
 
 
 def test_pictures_stay_with_their_items(collection: stillhash.Collection, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_pictures_stay_with_their_items(collection: stillhash.Collection, tmp_pa
         ([PNG + b"x" * MOST_PICTURE], InvalidInput, "^pictures"),
     ],
 )
-def test_what_is_no_picture_is_refused(
+def test_invalid_pictures_are_refused(
     collection: stillhash.Collection, pictures: Any, error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
@@ -57,20 +57,20 @@ def test_what_is_no_picture_is_refused(
     assert collection.count() == 300 and collection.get(["new"]) == [None]
 
 
-def test_features_that_stand_for_items_have_their_codes(collection: stillhash.Collection) -> None:
+def test_reconstructed_features_have_the_same_codes(collection: stillhash.Collection) -> None:
     back = collection.reconstruct(range(300))
     assert back.shape == (300, 48) and back.dtype == np.float32
     functions = collection._view.functions
     assert functions is not None
     same = (functions.encode(back) == functions.encode(X[:300])).all(axis=1)
     assert same.mean() > 0.95
-    assert collection.reconstruct([7, 3]).tobytes() == back[[7, 3]].tobytes()  # in any company
+    assert collection.reconstruct([7, 3]).tobytes() == back[[7, 3]].tobytes()  # independent of the batch
     assert collection.reconstruct([]).shape == (0, 48)
     with pytest.raises(InvalidInput, match=r"^id"):
         collection.reconstruct([1, "nobody"])
 
 
-def test_items_that_wait_are_recalled_as_they_came(tmp_path: Path) -> None:
+def test_items_without_codes_are_reconstructed_exactly(tmp_path: Path) -> None:
     with stillhash.open(tmp_path / "w", 48, 32) as waiting:
         waiting.add(["a", "b", "c"], X[:3])
         waiting.delete(["a"])
@@ -90,8 +90,8 @@ def test_recalled_features_find_what_the_items_own_would(collection: stillhash.C
 
 def test_a_sample_is_of_items_that_are_there(collection: stillhash.Collection, tmp_path: Path) -> None:
     collection.delete(range(290))
-    found = collection.sample(200)
-    assert {item.id for item in found} <= set(range(290, 300)) and len(found) == len({item.id for item in found})
+    items = collection.sample(200)
+    assert {item.id for item in items} <= set(range(290, 300)) and len(items) == len({item.id for item in items})
     assert collection.sample(1) != []
     with pytest.raises(InvalidInput, match=r"^count"):
         collection.sample(0)
@@ -108,11 +108,11 @@ def test_version_0_is_hamming_distance(collection: stillhash.Collection) -> None
     assert functions is not None
     far = np.unpackbits(functions.encode(X[:1]) ^ functions.encode(X), axis=1).sum(axis=1)
     assert [hit.score for hit in before.hits] == sorted((32.0 - 2 * far).tolist(), reverse=True)
-    told = collection.search(X[0], 3, explain=0).hits[0].explanation
-    assert told is not None and told.other_version == 0
+    explanation = collection.search(X[0], 3, explain=0).hits[0].explanation
+    assert explanation is not None and explanation.other_version == 0
 
 
-def test_the_curve_of_quality_is_kept(tmp_path: Path) -> None:
+def test_quality_curve_is_stored(tmp_path: Path) -> None:
     with stillhash.open(tmp_path / "c", 48, 32, init_rows=300, learn_rows=100, keep_versions=2) as collection:
         assert collection.quality() == {"curve": [], "alarms": []}
         for start in range(0, 700, 100):
@@ -120,7 +120,7 @@ def test_the_curve_of_quality_is_kept(tmp_path: Path) -> None:
         curve = collection.quality()["curve"]
         assert (
             len(curve) == 5 and curve[0]["map"] == curve[0]["hamming"]
-        )  # the first is asked before anything is learnt
+        )  # the first is evaluated before anything is learnt
         assert [point["version"] for point in curve] == [2, 3, 4, 5, 6] and curve[-1]["map"] > curve[-1]["hamming"]
 
 
@@ -141,15 +141,15 @@ def test_other_labels_are_stored_and_learnt(collection: stillhash.Collection, tm
     assert item is not None and item.labels == ["b"]
 
 
-def test_a_lesson_that_waits_is_given_anew_with_its_own_features(tmp_path: Path) -> None:
+def test_relabelled_pending_row_uses_its_own_features(tmp_path: Path) -> None:
     with (
-        stillhash.open(tmp_path / "a", 48, 32, init=(X[:300], Y[:300])) as told_late,
-        stillhash.open(tmp_path / "b", 48, 32, init=(X[:300], Y[:300])) as told_at_once,
+        stillhash.open(tmp_path / "a", 48, 32, init=(X[:300], Y[:300])) as late,
+        stillhash.open(tmp_path / "b", 48, 32, init=(X[:300], Y[:300])) as at_once,
     ):
-        told_late.add([1, 2], X[:2], [["x"], ["y"]])
-        told_late.relabel([1], [["z"]])
-        told_at_once.add([2, 1], X[[1, 0]], [["y"], ["z"]])
-        assert told_late.flush() == told_at_once.flush()
-        asked = X[400:420]
-        ours, theirs = (c.search(asked, 2) for c in (told_late, told_at_once))
+        late.add([1, 2], X[:2], [["x"], ["y"]])
+        late.relabel([1], [["z"]])
+        at_once.add([2, 1], X[[1, 0]], [["y"], ["z"]])
+        assert late.flush() == at_once.flush()
+        queries = X[400:420]
+        ours, theirs = (c.search(queries, 2) for c in (late, at_once))
         assert [[(h.id, h.score) for h in a.hits] for a in ours] == [[(h.id, h.score) for h in a.hits] for a in theirs]

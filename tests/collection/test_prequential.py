@@ -21,17 +21,17 @@ def as_lists(Y: np.ndarray) -> list[list[int]]:
 def test_it_is_what_the_reference_measures() -> None:
     X, Y = toy(400, DIM, 4, seed=1)
     hasher = stillhash.Tally(bits=BITS).fit(X[:300]).partial_fit(X[:300], Y[:300])
-    found = measured(hasher, X[300:], as_lists(Y[300:]))
-    assert found is not None
-    asked = np.arange(300, 400, 2)[:ASKED]
-    sought = np.setdiff1d(np.arange(300, 400), asked)
+    quality = measured(hasher, X[300:], as_lists(Y[300:]))
+    assert quality is not None
+    queries = np.arange(300, 400, 2)[:ASKED]
+    sought = np.setdiff1d(np.arange(300, 400), queries)
     taught = Y.any(axis=1)
     assert taught[300:].all()
     codes = np.unpackbits(hasher.encode(X[sought]), axis=1, bitorder="little")[:, :BITS] * 2.0 - 1
-    scores = (hasher.weigh(X[asked]) @ codes.T).astype(np.float32)
-    wanted = rank_quality(scores, (Y[asked].astype(np.float32) @ Y[sought].T.astype(np.float32)), 10).mean(axis=0)
-    assert (found["map"], found["precision"]) == pytest.approx((wanted[0], wanted[2]), abs=1e-6)
-    assert (found["queries"], found["items"]) == (50, 50)
+    scores = (hasher.weigh(X[queries]) @ codes.T).astype(np.float32)
+    expected = rank_quality(scores, (Y[queries].astype(np.float32) @ Y[sought].T.astype(np.float32)), 10).mean(axis=0)
+    assert (quality["map"], quality["precision"]) == pytest.approx((expected[0], expected[2]), abs=1e-6)
+    assert (quality["queries"], quality["items"]) == (50, 50)
 
 
 def test_few_rows_tell_nothing() -> None:
@@ -41,7 +41,7 @@ def test_few_rows_tell_nothing() -> None:
     assert measured(hasher, X, [[]] * 100) is None
 
 
-def test_it_is_kept_with_the_version_and_told(tmp_path: Path) -> None:
+def test_quality_is_stored_with_the_version(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 320)
     collection.learn(*some_rows(60, seed=9)[:2])
     last = collection.versions()[-1]
@@ -68,4 +68,4 @@ def test_a_change_of_the_stream_is_an_alarm(tmp_path: Path) -> None:
             collection.learn(X[s : s + 100], other[s : s + 100])
         alarms = collection.stats()["drift_alarms"]
         assert alarms
-        assert [told["version"] for told in collection.versions() if told.get("drift")] == alarms
+        assert [version["version"] for version in collection.versions() if version.get("drift")] == alarms

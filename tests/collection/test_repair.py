@@ -1,4 +1,4 @@
-"""Repair where more than a bit is lost: everything on sound pages and blocks comes back, the rest is named."""
+"""Repair of more than a bit: everything on sound pages and blocks is restored, the rest is reported."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def held(path: Path) -> dict[object, object]:
-    """All items, by id, with their scores."""
+def items_at(path: Path) -> dict[object, object]:
+    """Return all items, by id, with their scores."""
     with stillhash.open(path) as collection:
         assert collection.verify() == []
         answer = collection.search(QUERY, 10_000)
@@ -53,11 +53,11 @@ def overwrite(file: Path, start: int, size: int) -> None:
         f.write(np.random.default_rng(0).bytes(size))
 
 
-def leaves(path: Path, table: str) -> list[int]:
-    """Pages of a table, those of its inner nodes left out."""
+def leaf_pages(path: Path, table: str) -> list[int]:
+    """Return the leaf pages of a table."""
     db = sqlite3.connect(path / "store.db")
-    found = db.execute("SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path", [table])
-    return [page - 1 for (page,) in found]
+    pages = db.execute("SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path", [table])
+    return [page - 1 for (page,) in pages]
 
 
 def test_sound_collections_are_left_alone(template: Path, tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_sound_collections_are_left_alone(template: Path, tmp_path: Path) -> Non
 
 def test_a_lost_page_costs_the_items_on_it_alone(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
-    before = held(path)
+    before = items_at(path)
     try:
-        page = leaves(path, "items")[20]
+        page = leaf_pages(path, "items")[20]
     except sqlite3.OperationalError:
         pytest.skip("SQLite was built without dbstat")
     overwrite(path / "store.db", page * BLOCK_SIZE, BLOCK_SIZE)
@@ -80,52 +80,52 @@ def test_a_lost_page_costs_the_items_on_it_alone(template: Path, tmp_path: Path)
     actions, lost = stillhash.repair(path)
     assert actions[0].startswith("store.db: 1 pages")
     assert 10 < len(lost) < 200
-    after = held(path)
+    after = items_at(path)
     assert after == {id_: hit for id_, hit in before.items() if id_ not in lost}
     with stillhash.open(path) as collection:
         names = [id_ for id_ in lost if isinstance(id_, str)]
-        collection.add(names, some_rows(len(names)).X)  # they can come again
+        collection.add(names, some_rows(len(names)).X)  # they can be added again
         assert collection.learn(*some_rows(50)[:2]) > 1
 
 
 def test_a_lost_block_of_a_segment_costs_its_tile_alone(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
-    before = held(path)
+    before = items_at(path)
     (segment,) = (path / "segments").iterdir()
     overwrite(segment, TILES_OFFSET + 2 * 2 * 1024 + 10, 100)  # 16 bits: the third tile
     actions, lost = stillhash.repair(path)
     assert actions[0].startswith(f"segments/{segment.name}: ") and "1 blocks" in actions[0]
     assert 0 < len(lost) <= 2048  # a block of 4,096 bytes holds two tiles of 16 bits
-    assert held(path) == {id_: hit for id_, hit in before.items() if id_ not in lost}
+    assert items_at(path) == {id_: hit for id_, hit in before.items() if id_ not in lost}
 
 
 def test_a_lost_header_costs_nothing(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
-    before = held(path)
+    before = items_at(path)
     (segment,) = (path / "segments").iterdir()
     overwrite(segment, 0, 30)
     stillhash.repair(path)
-    assert held(path) == before
+    assert items_at(path) == before
 
 
 def test_a_lost_segment_costs_its_items(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
-    before = held(path)
+    before = items_at(path)
     (segment,) = (path / "segments").iterdir()
     segment.unlink()
     actions, lost = stillhash.repair(path)
     assert actions == [f"segments/{segment.name}: lost"]
-    assert len(lost) == 320 + 4900 and held(path) == {id_: before[id_] for id_ in (f"b{r}" for r in range(500))}
+    assert len(lost) == 320 + 4900 and items_at(path) == {id_: before[id_] for id_ in (f"b{r}" for r in range(500))}
 
 
 @pytest.mark.parametrize("files", [1, 2])
-def test_a_lost_learner_leaves_searches_as_they_were(template: Path, tmp_path: Path, files: int) -> None:
+def test_lost_learner_leaves_searches_unchanged(template: Path, tmp_path: Path, files: int) -> None:
     path = shutil.copytree(template, tmp_path / "c")
-    before = held(path)
+    before = items_at(path)
     for learner in sorted((path / "learner").iterdir())[-files:]:
         overwrite(learner, 0, 5000)
     actions, lost = stillhash.repair(path)
-    assert lost == [] and held(path) == before
+    assert lost == [] and items_at(path) == before
     with stillhash.open(path) as collection:
         if files == 1:
             assert "version 1" in actions[-1]
@@ -151,32 +151,31 @@ def test_a_torn_log_costs_the_commits_after_the_tear(template: Path, tmp_path: P
     actions, lost = stillhash.repair(path)
     assert actions[-1].startswith("store.db-wal: the last ") and lost == []
     with stillhash.open(path) as repaired:
-        there = [item is not None for item in repaired.get([f"c{n}" for n in range(6)])]
-    assert there == sorted(there, reverse=True) and 0 < sum(there) < 6
+        exists = [item is not None for item in repaired.get([f"c{n}" for n in range(6)])]
+    assert exists == sorted(exists, reverse=True) and 0 < sum(exists) < 6
 
 
-def test_a_repair_that_was_cut_short_is_finished(template: Path, tmp_path: Path) -> None:
+def test_interrupted_repair_is_finished(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
-    before = held(path)
-    shutil.move(path / "store.db", path / "store.db.new")  # complete, with its checksums; what it replaces is in pieces
-    overwrite_new = np.random.default_rng(0).bytes(10 * BLOCK_SIZE)
-    (path / "store.db").write_bytes(overwrite_new)
+    before = items_at(path)
+    shutil.move(path / "store.db", path / "store.db.new")  # complete, with its checksums; the old one is damaged
+    (path / "store.db").write_bytes(np.random.default_rng(0).bytes(10 * BLOCK_SIZE))
     assert "interrupted repair" in stillhash.repair(path).actions[0]
-    assert held(path) == before
+    assert items_at(path) == before
 
 
-def test_lost_checksums_are_made_anew(template: Path, tmp_path: Path) -> None:
+def test_lost_checksums_are_computed_again(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
-    before = held(path)
+    before = items_at(path)
     (path / "store.sums").unlink()
     with stillhash.open(path) as collection, pytest.raises(BadState, match=r"store\.sums"):
         collection.count()
     (action,) = stillhash.repair(path).actions
     assert action.startswith("store.sums: ")
-    assert held(path) == before
+    assert items_at(path) == before
 
 
-def test_what_cannot_be_repaired_says_so(template: Path, tmp_path: Path) -> None:
+def test_damage_beyond_repair_is_an_error(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
     overwrite(path / "store.db", 0, 3 * BLOCK_SIZE)
     for _ in range(2):  # and the lock is free again
@@ -186,7 +185,7 @@ def test_what_cannot_be_repaired_says_so(template: Path, tmp_path: Path) -> None
         stillhash.repair(tmp_path / "nowhere")
 
 
-def test_nobody_may_write_meanwhile(template: Path, tmp_path: Path) -> None:
+def test_repair_needs_the_write_lock(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
     with stillhash.open(path), pytest.raises(Conflict, match="read_only=True"):
         stillhash.repair(path)

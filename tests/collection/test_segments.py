@@ -1,4 +1,4 @@
-"""Segments: what was written comes back, or an error does; never other codes."""
+"""Segments: reading gives what was written, or an error; never other codes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.contracts.searchers import random_codes
 SIZES, BITS = (1, 1023, 1024, 1025, 3000), (8, 13, 64, 100)
 
 
-def numbered(rng: np.random.Generator, rows: int, *, gappy: bool) -> np.ndarray:
+def row_numbers(rng: np.random.Generator, rows: int, *, gappy: bool) -> np.ndarray:
     start = int(rng.integers(0, 1000))
     gaps = rng.integers(1, 5, rows) if gappy else np.ones(rows, np.int64)
     return start + np.cumsum(gaps)
 
 
-def written(path: Path, rows: int, bits: int, *, gappy: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def write_random(path: Path, rows: int, bits: int, *, gappy: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    codes, numbers = random_codes(rng, rows, bits), numbered(rng, rows, gappy=gappy)
+    codes, numbers = random_codes(rng, rows, bits), row_numbers(rng, rows, gappy=gappy)
     write_segment(path, codes, numbers, bits)
     return codes, numbers
 
@@ -38,7 +38,7 @@ def written(path: Path, rows: int, bits: int, *, gappy: bool, seed: int = 0) -> 
 @pytest.mark.parametrize("rows", SIZES)
 def test_a_segment_comes_back_as_it_was_written(tmp_path: Path, rows: int, bits: int, gappy: bool) -> None:
     path = tmp_path / "one.tiles"
-    codes, numbers = written(path, rows, bits, gappy=gappy)
+    codes, numbers = write_random(path, rows, bits, gappy=gappy)
     segment = read_segment(path, bits)
     assert (segment.bits, segment.rows) == (bits, rows)
     np.testing.assert_array_equal(from_tiles(segment.tiles, rows), codes)
@@ -47,8 +47,8 @@ def test_a_segment_comes_back_as_it_was_written(tmp_path: Path, rows: int, bits:
     assert [file.name for file in tmp_path.iterdir()] == ["one.tiles"]
 
 
-def test_it_is_mapped_and_cannot_be_written_to(tmp_path: Path) -> None:
-    written(tmp_path / "one.tiles", 1500, 64, gappy=True)
+def test_segment_is_mapped_read_only(tmp_path: Path) -> None:
+    write_random(tmp_path / "one.tiles", 1500, 64, gappy=True)
     segment = read_segment(tmp_path / "one.tiles", 64)
     assert isinstance(segment.tiles, np.memmap) and isinstance(segment.numbers, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
@@ -58,8 +58,8 @@ def test_it_is_mapped_and_cannot_be_written_to(tmp_path: Path) -> None:
 # ---- whole or not at all ----
 
 
-class Tired:
-    """Parts of which the last cannot be had: what was written so far must not stay."""
+class FailingParts:
+    """Parts of which the last raises an error: what was written so far must not stay."""
 
     def __init__(self, parts: list[bytes], error: BaseException) -> None:
         self.parts, self.error = parts, error
@@ -80,42 +80,42 @@ def test_a_failure_in_the_middle_leaves_nothing(
     if before is not None:
         path.write_bytes(before)
     with pytest.raises(raised):
-        write_durably(path, Tired([b"a" * 100_000, b"b"], error))
+        write_durably(path, FailingParts([b"a" * 100_000, b"b"], error))
     assert [file.read_bytes() for file in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
-@pytest.mark.parametrize("room", [0, 2000, TILES_OFFSET, TILES_OFFSET + 5000])
-def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, room: int) -> None:
+@pytest.mark.parametrize("limit", [0, 2000, TILES_OFFSET, TILES_OFFSET + 5000])
+def test_full_disk_leaves_nothing(tmp_path: Path, limit: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
         with pytest.raises(StoreFailed, match=r"one\.tiles: .*File too large"):
-            written(tmp_path / "one.tiles", 1500, 64, gappy=True)
+            write_random(tmp_path / "one.tiles", 1500, 64, gappy=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_that_cannot_sync_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_sync_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(StoreFailed, match=r"one\.tiles: .*Input/output error"):
-        written(tmp_path / "one.tiles", 1500, 64, gappy=True)
+        write_random(tmp_path / "one.tiles", 1500, 64, gappy=True)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_a_failed_write(tmp_path: Path) -> None:
+def test_missing_folder_is_a_failed_write(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed):
-        written(tmp_path / "nowhere" / "one.tiles", 10, 64, gappy=False)
+        write_random(tmp_path / "nowhere" / "one.tiles", 10, 64, gappy=False)
 
 
-def test_writing_again_replaces_and_who_has_it_mapped_is_not_disturbed(tmp_path: Path) -> None:
+def test_writing_again_replaces_a_segment_that_stays_mapped(tmp_path: Path) -> None:
     path = tmp_path / "one.tiles"
-    first, _ = written(path, 1025, 64, gappy=False, seed=1)
+    first, _ = write_random(path, 1025, 64, gappy=False, seed=1)
     segment = read_segment(path, 64)
-    second, _ = written(path, 1025, 64, gappy=False, seed=2)
+    second, _ = write_random(path, 1025, 64, gappy=False, seed=2)
     np.testing.assert_array_equal(from_tiles(segment.tiles, 1025), first)
     np.testing.assert_array_equal(from_tiles(read_segment(path, 64).tiles, 1025), second)
 
@@ -124,7 +124,7 @@ def test_writing_again_replaces_and_who_has_it_mapped_is_not_disturbed(tmp_path:
 
 
 def read_if_sound(path: Path, bits: int) -> Segment | None:
-    """The segment, or None if the damage is noticed."""
+    """Return the segment, or None if the damage is detected."""
     try:
         return read_segment(path, bits)
     except BadState as error:
@@ -135,25 +135,25 @@ def read_if_sound(path: Path, bits: int) -> Segment | None:
 @pytest.mark.parametrize(("rows", "bits", "gappy"), [(1, 8, False), (1025, 13, True), (1500, 64, False)])
 def test_no_flipped_bit_gives_other_codes(tmp_path: Path, rows: int, bits: int, gappy: bool) -> None:
     path = tmp_path / "one.tiles"
-    codes, numbers = written(path, rows, bits, gappy=gappy)
+    codes, numbers = write_random(path, rows, bits, gappy=gappy)
     whole = path.read_bytes()
     rng = np.random.default_rng(3)
     header = [(byte, bit) for byte in range(SEGMENT_HEADER.size) for bit in range(8)]
     beyond = [(int(byte), int(rng.integers(8))) for byte in rng.integers(SEGMENT_HEADER.size, TILES_OFFSET, 60)]
     content = [(int(byte), int(rng.integers(8))) for byte in rng.integers(TILES_OFFSET, len(whole), 250)]
     ends = [(TILES_OFFSET, 0), (len(whole) - 1, 7)]
-    noticed = 0
+    detected = 0
     for byte, bit in header + beyond + content + ends:
         damaged = bytearray(whole)
         damaged[byte] ^= 1 << bit
         path.write_bytes(damaged)
         segment = read_if_sound(path, bits)
         if segment is None:
-            noticed += 1
+            detected += 1
         else:
             np.testing.assert_array_equal(from_tiles(segment.tiles, rows), codes)
             np.testing.assert_array_equal(segment.row_numbers(), numbers)
-    assert noticed == len(header + beyond + content + ends)  # padding is under the checksum too
+    assert detected == len(header + beyond + content + ends)  # padding is under the checksum too
     path.write_bytes(whole)
     assert read_if_sound(path, bits) is not None
 
@@ -171,16 +171,16 @@ def test_no_flipped_bit_gives_other_codes(tmp_path: Path, rows: int, bits: int, 
         (lambda whole: whole[:8] + b"\2" + whole[9:], "format"),
     ],
 )
-def test_what_is_no_segment_is_refused(tmp_path: Path, damage: Any, match: str) -> None:
+def test_damaged_file_is_refused(tmp_path: Path, damage: Any, match: str) -> None:
     path = tmp_path / "one.tiles"
-    written(path, 1500, 64, gappy=True)
+    write_random(path, 1500, 64, gappy=True)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(BadState, match=match):
         read_segment(path, 64)
 
 
 def test_other_bits_and_missing_files_are_refused(tmp_path: Path) -> None:
-    written(tmp_path / "one.tiles", 10, 64, gappy=False)
+    write_random(tmp_path / "one.tiles", 10, 64, gappy=False)
     with pytest.raises(BadState, match=r"one\.tiles: .*bits"):
         read_segment(tmp_path / "one.tiles", 32)
     with pytest.raises(BadState, match=r"two\.tiles"):
@@ -192,7 +192,7 @@ def test_other_bits_and_missing_files_are_refused(tmp_path: Path) -> None:
 def test_a_swapped_segment_is_not_taken_for_another(tmp_path: Path) -> None:
     """The checksum of one file does not pass the content of another."""
     one, two = tmp_path / "one.tiles", tmp_path / "two.tiles"
-    written(one, 1500, 64, gappy=False, seed=1)
-    written(two, 1500, 64, gappy=False, seed=2)
+    write_random(one, 1500, 64, gappy=False, seed=1)
+    write_random(two, 1500, 64, gappy=False, seed=2)
     one.write_bytes(one.read_bytes()[:TILES_OFFSET] + two.read_bytes()[TILES_OFFSET:])
     assert read_if_sound(one, 64) is None

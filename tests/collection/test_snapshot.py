@@ -1,4 +1,4 @@
-"""Snapshots are collections of their own, of one moment, whatever else happens."""
+"""Snapshots are collections of their own, of one commit, also while others write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERIES = toy(3, DIM, 4, seed=77).X
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("rows", [0, 20, 320])
-def test_a_snapshot_answers_as_its_original_did(tmp_path: Path, rows: int, read_only: bool) -> None:
+def test_snapshot_answers_as_the_original(tmp_path: Path, rows: int, read_only: bool) -> None:
     collection, twin = begin(tmp_path / "c", rows)
     collection.seal()
     collection.upsert(["x", "y"], *some_rows(2, seed=3))
@@ -42,18 +42,18 @@ def test_a_snapshot_answers_as_its_original_did(tmp_path: Path, rows: int, read_
     source.close()
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_existing_folder_is_refused(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 20)
-    (tmp_path / "there").mkdir()
-    for name in ("there", "c"):
+    (tmp_path / "existing").mkdir()
+    for name in ("existing", "c"):
         with pytest.raises(Conflict, match=r"^path"):
             collection.snapshot(tmp_path / name)
-    assert not list((tmp_path / "there").iterdir())
+    assert not list((tmp_path / "existing").iterdir())
     collection.close()
 
 
-def test_snapshots_beside_a_writer_are_of_one_commit(tmp_path: Path) -> None:
-    """Each commit adds a pair: a snapshot with half of one is torn."""
+def test_snapshots_while_writing_are_of_one_commit(tmp_path: Path) -> None:
+    """Each commit adds a pair: a snapshot must not hold half of one."""
     collection, _ = begin(tmp_path / "c", 320)
     done = threading.Event()
 
@@ -67,14 +67,14 @@ def test_snapshots_beside_a_writer_are_of_one_commit(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    made = 0
+    snapshots = 0
     with stillhash.open(tmp_path / "c", read_only=True) as reader:
-        while not done.is_set() or not made:
-            reader.snapshot(tmp_path / f"s{made}")
-            made += 1
+        while not done.is_set() or not snapshots:
+            reader.snapshot(tmp_path / f"s{snapshots}")
+            snapshots += 1
     writer.join()
     collection.close()
-    for n in range(made):
+    for n in range(snapshots):
         with stillhash.open(tmp_path / f"s{n}", read_only=True) as copy:
             assert copy.verify() == []
             count = copy.count()
