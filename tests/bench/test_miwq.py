@@ -1,35 +1,34 @@
-"""The bench of the tables runs at quick sizes: it is exact, well-formed, and notices what it is there to notice."""
+"""The bench of the tables at quick sizes: it is exact, well-formed, and notices what it is there to notice."""
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from stillhash.bench import fixtures, miwq
+from stillhash.bench import fixtures, miwq, miwq_exactness
+from stillhash.bench.timing import CODE_LENGTHS
 from stillhash.errors import InvalidInput
 from stillhash.hashers import OHSL
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import from_tiles, pack, signs
 from stillhash.search import MIWQ, Hits
+from tests.bench.command import printed, run_bench
 
 pytestmark = pytest.mark.skipif(kernels.lanes() == "numpy", reason="tables pay only on native kernels")
 
 
 @pytest.fixture(scope="module")
 def benched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return miwq.run(repeats=2, quick=True, plot=tmp_path_factory.mktemp("plots") / "crossover.png")
+    plot = tmp_path_factory.mktemp("plots") / "crossover.png"
+    return run_bench("miwq", "--repeats", "2", "--plot", str(plot))
 
 
-def test_result_is_json_with_machine_rows_and_goals(benched: dict[str, Any]) -> None:
-    assert json.loads(json.dumps(benched)) == benched
-    assert benched["quick"] is True and benched["skipped"] == [] and benched["machine"]["cpu"]
-    assert len(benched["rows"]) == len(miwq.BITS) * len(fixtures.KINDS) * len(miwq.KS)
+def test_result_has_rows_tables_and_goals(benched: dict[str, Any]) -> None:
+    assert benched["skipped"] == []
+    assert len(benched["rows"]) == len(CODE_LENGTHS) * len(fixtures.WEIGHT_KINDS) * len(miwq.SEARCHED_K)
     for row in benched["rows"]:
         assert row["exact"] and row["unlike"] == 0
         assert all(ms > 0 for ms in row["ms"].values()) and row["scan/miwq"]["median"] > 0
@@ -39,26 +38,24 @@ def test_result_is_json_with_machine_rows_and_goals(benched: dict[str, Any]) -> 
         # The starts of a few buckets weigh more than the rows of so small a table.
         assert table["bytes_per_code"] > table["tables"] * (4 + table["bits"] / 8)
     names = [goal["name"] for goal in benched["goals"]]
-    assert len(names) == len(set(names)) == 2 + 2 + 2 * len(miwq.BITS) + 1
+    assert len(names) == len(set(names)) == 2 + 2 + 2 * len(CODE_LENGTHS) + 1
 
 
 def test_hits_are_those_of_brute_force(benched: dict[str, Any]) -> None:
-    found = benched["exactness"]
-    assert found["cases"] == 300 and found["wrong_hits"] == 0
-    assert found["tied_hits"] > 100 and found["histories"] > 10
+    exactness = benched["exactness"]
+    assert exactness["cases"] == 300 and exactness["wrong_hits"] == 0
+    assert exactness["tied_hits"] > 100 and exactness["histories"] > 10
 
 
 def test_the_plot_is_a_picture(benched: dict[str, Any]) -> None:
     assert Path(benched["plot"]).read_bytes().startswith(b"\x89PNG")
     assert {(p["codes"], p["bits"], p["k"]) for p in benched["crossover"]} == {
-        (codes, bits, k) for codes in (miwq.LEAST, 8000) for bits in miwq.BITS for k in miwq.KS
+        (codes, bits, k) for codes in (miwq.MIN_MIWQ_CODES, 8000) for bits in CODE_LENGTHS for k in miwq.SEARCHED_K
     }
 
 
 def test_tables_fit_a_hundred_columns(benched: dict[str, Any]) -> None:
-    out = io.StringIO()
-    miwq.show(benched | {"skipped": [10**9]}, Console(file=out, width=100))
-    lines = out.getvalue().splitlines()
+    lines = printed(miwq, benched | {"skipped": [10**9]})
     assert "Goals" in lines and "1,000,000,000 codes were left out: too little memory." in lines
     assert all("…" not in line for line in lines)
     assert all(any(line.startswith(goal["name"]) for line in lines) for goal in benched["goals"])
@@ -67,11 +64,11 @@ def test_tables_fit_a_hundred_columns(benched: dict[str, Any]) -> None:
 def test_brute_force_is_the_definition() -> None:
     codes = np.array([[0b01], [0b10], [0b01], [0b11]], np.uint8)
     weights = np.array([[2, 1] + [0] * 6], np.float32)
-    found = miwq.brute_force(np.array([7, 5, 3, 9]), codes, weights, 6)
-    assert found.ids.tolist() == [[9, 3, 7, 5, -1, -1]]
-    assert found.scores.tolist() == [[3, 1, 1, -1, -np.inf, -np.inf]]
+    hits = miwq_exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 6)
+    assert hits.ids.tolist() == [[9, 3, 7, 5, -1, -1]]
+    assert hits.scores.tolist() == [[3, 1, 1, -1, -np.inf, -np.inf]]
     allowed = np.arange(8) != 3
-    assert miwq.brute_force(np.array([7, 5, 3, 9]), codes, weights, 3, allowed).ids.tolist() == [[7, 5, -1]]
+    assert miwq_exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 3, allowed).ids.tolist() == [[7, 5, -1]]
 
 
 @pytest.mark.parametrize("fault", ["ties", "removed rows"])
@@ -85,8 +82,8 @@ def test_faults_are_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None
         def remove(self, ids: Any) -> int:
             return super().remove(ids[1:] if fault == "removed rows" else ids)
 
-    monkeypatch.setattr(miwq, "MIWQ", Faulty)
-    assert miwq.compared(200)["wrong_hits"] > 0
+    monkeypatch.setattr(miwq_exactness, "MIWQ", Faulty)
+    assert miwq_exactness.compare_histories(200)["wrong_hits"] > 0
 
 
 def test_unlike_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,58 +98,52 @@ def test_unlike_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["unlike"] for row in rows] == [0, 2, 0]
 
 
-# ---- what is searched ----
+# ---- codes and weights ----
 
 
 def test_weights_that_are_all_alike_are_refused() -> None:
     rng = np.random.default_rng(0)
     direction, noise = rng.standard_normal(32), 0.1 * rng.standard_normal((40, 32))
-    with pytest.raises(InvalidInput, match=r"median \|cosine\|"):
-        fixtures.diversity(direction + noise)
-    with pytest.raises(InvalidInput, match="is wanted"):  # both ways along one line: the plain median is near zero
-        fixtures.diversity(direction * rng.choice([-1, 1], (40, 1)) + noise)
-    assert fixtures.diversity(rng.standard_normal((40, 32))) < 0.2
+    with pytest.raises(InvalidInput, match=r"^weights"):
+        fixtures.median_cosine(direction + noise)
+    with pytest.raises(InvalidInput, match=r"^weights"):  # both ways along one line: the plain median is near zero
+        fixtures.median_cosine(direction * rng.choice([-1, 1], (40, 1)) + noise)
+    assert fixtures.median_cosine(rng.standard_normal((40, 32))) < 0.2
 
 
 def test_learnt_codes_keep_the_marginals_of_real_ones() -> None:
-    found = fixtures.learnt(32, 3, quick=True)
-    assert found.weights.shape == (fixtures.ASKED, 32) and found.cosine < fixtures.DIVERSE
-    codes = from_tiles(fixtures.resampled(found.projections, 20_000), 20_000)
-    real = signs(pack(found.projections), 32).mean(axis=0)
+    learnt = fixtures.learn_codes(32, 3, quick=True)
+    assert learnt.weights.shape == (fixtures.MIN_LEARNT_QUERIES, 32) and learnt.cosine < fixtures.MAX_COSINE
+    codes = from_tiles(fixtures.resample(learnt.projections, 20_000), 20_000)
+    real = signs(pack(learnt.projections), 32).mean(axis=0)
     np.testing.assert_allclose(signs(codes, 32).mean(axis=0), real, atol=0.1)
 
 
 def test_projections_are_what_encode_takes_the_signs_of() -> None:
-    X, _ = fixtures.World(1).rows(400)
+    X, _ = fixtures.FeatureSource(1).rows(400)
     hasher = OHSL(32, unit_norm=False).fit(X[:300])
-    np.testing.assert_array_equal(pack(fixtures.projected(hasher, X)), hasher.encode(X))
+    np.testing.assert_array_equal(pack(fixtures.project(hasher, X)), hasher.encode(X))
 
 
 def test_rows_have_labels_and_the_norm() -> None:
-    X, labels = fixtures.World(0).rows(500)
-    np.testing.assert_allclose(np.linalg.norm(X, axis=1), fixtures.NORM, rtol=1e-5)
+    X, labels = fixtures.FeatureSource(0).rows(500)
+    np.testing.assert_allclose(np.linalg.norm(X, axis=1), fixtures.ROW_NORM, rtol=1e-5)
     assert X.min() == 0 and labels.any(axis=1).all() and 2.5 < labels.sum() / 500 < 3.5
 
 
-# ---- the door ----
+# ---- options ----
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"codes": (10,)}, "codes is 10"),
-        ({"repeats": 0}, "repeats is 0"),
-        ({"cases": 0}, "cases is 0"),
-        ({"plot": Path("/no/such/folder/plot.png")}, "plot is"),
-    ],
+    ("argument", "value"), [("codes", (10,)), ("repeats", 0), ("cases", 0), ("plot", Path("/no/such/folder/plot.png"))]
 )
-def test_bad_options_are_refused(options: dict[str, Any], match: str) -> None:
-    with pytest.raises(InvalidInput, match=match):
-        miwq.run(**options)
+def test_bad_options_are_refused(argument: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"^{argument}"):
+        miwq.run(**{argument: value})
 
 
-def test_sizes_without_room_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert miwq.fitting([10_000, 10**12]) == ([10_000], [10**12])
-    monkeypatch.setattr(miwq, "ROOM", 10**12)
-    with pytest.raises(InvalidInput, match="there is memory for 0"):
-        miwq.fitting([10_000])
+def test_sizes_beyond_the_memory_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert miwq.fit_in_memory([10_000, 10**12]) == ([10_000], [10**12])
+    monkeypatch.setattr(miwq, "BYTES_PER_CODE", 10**12)
+    with pytest.raises(InvalidInput, match=r"^codes"):
+        miwq.fit_in_memory([10_000])

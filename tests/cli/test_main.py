@@ -1,4 +1,4 @@
-"""The command as a stranger meets it: a real process, its output, its exit codes."""
+"""The command as a user meets it: help of every command, JSON, exit codes. tests/bench runs the benches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-BENCHES = ["learn", "encode", "scan", "miwq", "store"]
+from stillhash.cli.main import app
+
+BENCHES = ["learn", "encode", "scan", "miwq", "store", "ingest", "serve", "cluster", "bulk-encode"]
+EXPERIMENTS = ["list", "run", "repeat", "feedback", "images", "align", "report"]
+
+
+def output(*args: str, exit_code: int = 0) -> str:
+    """Return what a command prints, run in this process."""
+    outcome = CliRunner().invoke(app, args)
+    assert outcome.exit_code == exit_code, outcome.output
+    return outcome.output
 
 
 def stillhash(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -17,32 +28,37 @@ def stillhash(*args: str, cwd: Path | None = None) -> subprocess.CompletedProces
 
 
 def test_help_names_every_command() -> None:
-    out = stillhash("--help").stdout
-    assert all(command in out for command in ("info", "demo", "bench"))
-    out = stillhash("bench", "--help").stdout
-    assert all(command in out for command in BENCHES)
+    out = output("--help")
+    assert all(command in out for command in ("info", "demo", "bench", "experiment"))
+    for group, commands in (("bench", BENCHES), ("experiment", EXPERIMENTS)):
+        out = output(group, "--help")
+        assert all(command in out for command in commands)
 
 
-def test_every_command_says_what_it_does() -> None:
-    for command in (["info"], ["demo"], *(["bench", name] for name in BENCHES)):
-        done = stillhash(*command, "--help")
-        assert done.returncode == 0 and "--json" in done.stdout
+@pytest.mark.parametrize("command", [["info"], ["demo"], *(["bench", name] for name in BENCHES)], ids=" ".join)
+def test_every_command_has_help_and_json(command: list[str]) -> None:
+    assert "--json" in output(*command, "--help")
 
 
 def test_info() -> None:
-    told = json.loads(stillhash("info", "--json").stdout)
-    assert {"stillhash", "lanes", "available"} <= set(told)
-    assert told["lanes"] in stillhash("info").stdout
+    info = json.loads(output("info", "--json"))
+    assert {"stillhash", "lanes", "available"} <= set(info)
+    assert info["lanes"] in output("info")
 
 
-@pytest.mark.parametrize("name", BENCHES)
-def test_benches_print_json(name: str, tmp_path: Path) -> None:
-    done = stillhash("bench", name, "--quick", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["quick"] and told["rows"] and told["goals"]
+def test_experiments_are_listed() -> None:
+    listed = json.loads(output("experiment", "list", "--json"))
+    assert "tally" in listed["methods"] and "labelled-init" in listed["presets"]
+    assert listed["methods"]["tally"] in output("experiment", "list")
 
 
+def test_unknown_presets_and_methods_are_refused(tmp_path: Path) -> None:
+    for option in ("--preset", "--methods"):
+        done = CliRunner().invoke(app, ["experiment", "run", option, "nosuch", "--results", str(tmp_path)])
+        assert str(done.exception).startswith(option.strip("-"))
+
+
+@pytest.mark.slow
 def test_the_demo_runs_from_the_command_line(tmp_path: Path) -> None:
     done = stillhash("demo", "--no-serve", "--scenes", "2000", "--bits", "32", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -53,5 +69,5 @@ def test_the_demo_runs_from_the_command_line(tmp_path: Path) -> None:
 def test_our_errors_are_one_line_with_their_exit_code(tmp_path: Path) -> None:
     done = stillhash("demo", "--no-serve", "--scenes", "2000", "--plot", str(tmp_path / "no" / "such.png"))
     assert done.returncode == 2 and "InvalidInput" in done.stderr and "Traceback" not in done.stderr
-    assert stillhash("demo", "--scenes", "5").returncode == 2
-    assert stillhash("demo", "--json").returncode == 2  # a page is no result
+    output("demo", "--scenes", "5", exit_code=2)
+    assert stillhash("demo", "--json").returncode == 2  # a page has no result

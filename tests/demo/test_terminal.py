@@ -12,7 +12,7 @@ from stillhash.demo import terminal as demo
 from stillhash.errors import InvalidInput
 
 
-def paper(**options: Any) -> Console:
+def recording_console(**options: Any) -> Console:
     return Console(file=io.StringIO(), width=80, **options)
 
 
@@ -23,7 +23,7 @@ def written(console: Console) -> str:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    console = paper()
+    console = recording_console()
     plot = tmp_path_factory.mktemp("demo") / "curve.png"
     return demo.run(2500, 64, 0, plot, console), written(console)
 
@@ -33,7 +33,7 @@ def result(outcome: tuple[dict[str, Any], str]) -> dict[str, Any]:
     return outcome[0]
 
 
-def test_the_similarity_learns_and_the_codes_stand_still(result: dict[str, Any]) -> None:
+def test_the_similarity_learns_and_the_codes_are_fixed(result: dict[str, Any]) -> None:
     first, *_, last = result["curve"]
     assert first[0] == 0
     assert first[1] == first[2]  # nothing learnt yet: Hamming ranking
@@ -56,37 +56,37 @@ def test_the_plot_is_a_png(result: dict[str, Any]) -> None:
 
 
 def test_the_examples_say_what_matches(result: dict[str, Any]) -> None:
-    assert len(result["worst"]) == demo.EXAMPLES
+    assert len(result["worst"]) == demo.EXAMPLE_QUERIES
     for example in result["worst"]:
         for hits in (example["before"], example["after"]):
-            assert len(hits) == demo.HITS
+            assert len(hits) == demo.EXAMPLE_HITS
             for hit in hits:
                 assert hit["matching"] == [name for name in hit["labels"] if name in example["query"]]
     assert 0 < result["best_matching"]["before"] < result["best_matching"]["after"] <= 1
 
 
 def test_without_a_terminal_progress_is_plain_lines(outcome: tuple[dict[str, Any], str]) -> None:
-    result, said = outcome
-    assert "\x1b" not in said
-    lines = said.splitlines()
+    result, printed = outcome
+    assert "\x1b" not in printed
+    lines = printed.splitlines()
     assert len(lines) == 2 + len(result["curve"])  # what it is, the heading, and a line for each point
     assert max(map(len, lines)) <= 80
     assert f"{result['scenes']:,}" in lines[-1]
 
 
 def test_show_fits_80_columns(result: dict[str, Any]) -> None:
-    console = paper()
+    console = recording_console()
     demo.show({**result, "plot": "[x].png"}, console)
-    said = written(console)
-    assert "[x].png" in said
-    assert max(map(len, said.splitlines())) <= 80
-    assert "…" not in said
-    assert "not one has changed" in said
+    printed = written(console)
+    assert "[x].png" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "…" not in printed
+    assert "none has changed" in printed
 
 
 def test_show_marks_matching_digits_and_admits_changed_codes(result: dict[str, Any]) -> None:
-    console = paper(force_terminal=True, color_system="standard")
-    hits = [{"labels": [1, 7], "matching": [7]}] * demo.HITS
+    console = recording_console(force_terminal=True, color_system="standard")
+    hits = [{"labels": [1, 7], "matching": [7]}] * demo.EXAMPLE_HITS
     example = {"query": [7], "before": hits, "after": hits}
     demo.show({**result, "worst": [example], "codes_unchanged": False}, console)
     assert "\x1b[2m1\x1b[0m\x1b[1;32m7\x1b[0m" in written(console)
@@ -94,9 +94,9 @@ def test_show_marks_matching_digits_and_admits_changed_codes(result: dict[str, A
 
 
 def test_refuses_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="a folder that exists"):
-        demo.run(2500, 64, 0, tmp_path / "missing" / "curve.png", paper())
-    with pytest.raises(InvalidInput, match="a folder that exists"):
-        demo.run(2500, 64, 0, tmp_path, paper())
-    with pytest.raises(InvalidInput, match="scenes is 100"):
-        demo.run(100, 64, 0, tmp_path / "curve.png", paper())
+    with pytest.raises(InvalidInput, match=r"^plot"):
+        demo.run(2500, 64, 0, tmp_path / "missing" / "curve.png", recording_console())
+    with pytest.raises(InvalidInput, match=r"^plot"):
+        demo.run(2500, 64, 0, tmp_path, recording_console())
+    with pytest.raises(InvalidInput, match=r"^scenes"):
+        demo.run(100, 64, 0, tmp_path / "curve.png", recording_console())

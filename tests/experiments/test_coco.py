@@ -18,14 +18,14 @@ def test_ohsl_reaches_its_reference_points_on_coco(data_folder: Path) -> None:
         pytest.skip(f"STILLHASH_DATA has no coco100k_mnv2: {data_folder}")
     with np.load(folder / "meta.npz") as meta:
         labels = np.unpackbits(meta["labels_packed"], axis=1)[:, : int(meta["num_labels"])]
-        asked = np.zeros(len(labels), bool)
-        asked[meta["query_rows"]] = True
+        is_query = np.zeros(len(labels), bool)
+        is_query[meta["query_rows"]] = True
     features = np.concatenate([np.load(folder / f"features_{i}.npz")["x"] for i in range(4)])
-    items, queries = features[~asked], features[asked]
-    found = {}
+    items, queries = features[~is_query], features[is_query]
+    quality = {}
     for name in ("pca-itq", "ohsl", "ohsl-sym"):
         hasher = METHODS[name](bits=32).fit(items[:300])
         for s in range(0, len(items), 1000):
-            hasher.partial_fit(items[s : s + 1000], labels[~asked][s : s + 1000])
-        found[name] = evaluate(hasher.weigh(queries), hasher.encode(items), labels[asked], labels[~asked]).map
-    assert found == pytest.approx({"pca-itq": 0.527, "ohsl": 0.583, "ohsl-sym": 0.526}, abs=0.02)
+            hasher.partial_fit(items[s : s + 1000], labels[~is_query][s : s + 1000])
+        quality[name] = evaluate(hasher.weigh(queries), hasher.encode(items), labels[is_query], labels[~is_query]).map
+    assert quality == pytest.approx({"pca-itq": 0.527, "ohsl": 0.583, "ohsl-sym": 0.526}, abs=0.02)

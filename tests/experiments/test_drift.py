@@ -13,7 +13,7 @@ import pytest
 from stillhash import METHODS
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset
-from stillhash.experiments.drift import MOSTLY, SCENARIOS, Watch, drifting, open_stream, parse
+from stillhash.experiments.drift import LEANING_SHARE, SCENARIOS, DriftWatch, drifting, open_stream, parse
 from stillhash.experiments.drift_report import Score, score
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.presets import PRESETS
@@ -35,60 +35,60 @@ def data() -> Dataset:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_row_of_the_stream_comes_once(scenario: str, data: Dataset) -> None:
-    found = drifting(data, scenario)
-    assert sorted(found.stream.tolist()) == data.stream.tolist()
-    assert found.queries.tolist() == data.queries.tolist() and found.name == f"toy-{scenario}"
-    assert all(0 < change < len(found.stream) for change in found.changes) and found.changes
+    drifted = drifting(data, scenario)
+    assert sorted(drifted.stream.tolist()) == data.stream.tolist()
+    assert drifted.queries.tolist() == data.queries.tolist() and drifted.name == f"toy-{scenario}"
+    assert all(0 < change < len(drifted.stream) for change in drifted.changes) and drifted.changes
     again, other = drifting(data, scenario), drifting(data, scenario, seed=1)
-    assert again.stream.tolist() == found.stream.tolist()
-    looks = [(d.stream.tolist(), d.read(d.stream, np.arange(len(d.stream))).tolist()) for d in (found, other)]
+    assert again.stream.tolist() == drifted.stream.tolist()
+    looks = [(d.stream.tolist(), d.read(d.stream, np.arange(len(d.stream))).tolist()) for d in (drifted, other)]
     assert looks[0] != looks[1]
 
 
 def test_new_classes_arrive_after_all_other_rows(data: Dataset) -> None:
-    found = drifting(data, "classes")
-    (change,) = found.changes
-    old, new = found.groups["old"], found.groups["new"]
+    drifted = drifting(data, "classes")
+    (change,) = drifted.changes
+    old, new = drifted.groups["old"], drifted.groups["new"]
     assert new.labels.sum() == 4 and old.labels.all()
-    shows = found.labels[:, new.labels].any(axis=1)
-    assert not shows[found.stream[:change]].any() and shows[found.stream[change:]].all()
-    assert (np.diff(found.stream[:change]) > 0).all() and (np.diff(found.stream[change:]) > 0).all()
+    shows = drifted.labels[:, new.labels].any(axis=1)
+    assert not shows[drifted.stream[:change]].any() and shows[drifted.stream[change:]].all()
+    assert (np.diff(drifted.stream[:change]) > 0).all() and (np.diff(drifted.stream[change:]) > 0).all()
     np.testing.assert_array_equal(new.rows, shows)
     np.testing.assert_array_equal(old.rows, ~shows)
 
 
 def test_labels_turn_from_rare_to_frequent(data: Dataset) -> None:
-    found = drifting(data, "labels")
-    (change,) = found.changes
-    rising, falling = found.groups["rising"].rows, found.groups["falling"].rows
+    drifted = drifting(data, "labels")
+    (change,) = drifted.changes
+    rising, falling = drifted.groups["rising"].rows, drifted.groups["falling"].rows
     assert not (rising & falling).any()
-    first, second = found.stream[:change], found.stream[change:]
+    first, second = drifted.stream[:change], drifted.stream[change:]
     for early, late, group in ((first, second, falling), (second, first, rising)):
         there = group[early].sum() / (group[early].sum() + group[late].sum())
-        assert there == pytest.approx(MOSTLY, abs=0.03)
+        assert there == pytest.approx(LEANING_SHARE, abs=0.03)
 
 
 def test_a_change_of_sensor_is_seen_from_the_middle_on_and_by_queries_too(data: Dataset) -> None:
-    found = drifting(data, "features")
-    assert found.changes == (2500,) and found.stream.tolist() == data.stream.tolist() and not found.groups
+    drifted = drifting(data, "features")
+    assert drifted.changes == (2500,) and drifted.stream.tolist() == data.stream.tolist() and not drifted.groups
     places = np.arange(5000)
-    X, seen = data.read(data.stream), found.read(found.stream, places)
-    np.testing.assert_array_equal(seen[:2500], X[:2500])
-    other = (seen[2500:] != X[2500:]).any(axis=0)
+    X, changed = data.read(data.stream), drifted.read(drifted.stream, places)
+    np.testing.assert_array_equal(changed[:2500], X[:2500])
+    other = (changed[2500:] != X[2500:]).any(axis=0)
     assert other.sum() == round(0.2 * data.dim)
-    np.testing.assert_array_equal(found.read(found.stream[2400:2600], places[2400:2600]), seen[2400:2600])
-    slope = np.ptp(seen[2500:], axis=0) / np.ptp(X[2500:], axis=0)
+    np.testing.assert_array_equal(drifted.read(drifted.stream[2400:2600], places[2400:2600]), changed[2400:2600])
+    slope = np.ptp(changed[2500:], axis=0) / np.ptp(X[2500:], axis=0)
     assert (slope[other] < 3.01).all() and (slope[other] > 0.33).all() and (slope[~other] == 1).all()
-    asked = data.read(data.queries)
-    np.testing.assert_array_equal(found.read(found.queries, 2499), asked)
-    assert ((found.read(found.queries, 2500) != asked).any(axis=0) == other).all()
+    queries = data.read(data.queries)
+    np.testing.assert_array_equal(drifted.read(drifted.queries, 2499), queries)
+    assert ((drifted.read(drifted.queries, 2500) != queries).any(axis=0) == other).all()
 
 
 def test_what_went_comes_back(data: Dataset) -> None:
-    found = drifting(data, "recurring")
-    assert len(found.changes) == 3
-    blocks = np.split(found.stream, found.changes)
-    first, second = found.groups["first"].rows, found.groups["second"].rows
+    drifted = drifting(data, "recurring")
+    assert len(drifted.changes) == 3
+    blocks = np.split(drifted.stream, drifted.changes)
+    first, second = drifted.groups["first"].rows, drifted.groups["second"].rows
     for i, block in enumerate(blocks):
         assert not (first if i % 2 else second)[block].any()
         assert (np.diff(block) > 0).all()
@@ -99,9 +99,9 @@ def test_data_strings_name_scenarios(tmp_path: Path) -> None:
     assert parse("drift:classes:simulated:some/folder") == ("classes", "simulated:some/folder")
     assert parse("some/folder") == (None, "some/folder")
     for wrong in ("drift:classes", "drift:classes:", "drift:nonsense:scenes", "drift:"):
-        with pytest.raises(InvalidInput, match="classes, labels, features, recurring"):
+        with pytest.raises(InvalidInput, match=r"^data"):
             parse(wrong)
-    with pytest.raises(InvalidInput, match="feature folder"):
+    with pytest.raises(InvalidInput, match=r"^data"):
         open_stream(f"drift:classes:{tmp_path / 'nothing'}")
     X, Y = toy(600)
     np.savez(tmp_path / "all.npz", x=X, labels=Y, queries=np.arange(20))
@@ -110,7 +110,7 @@ def test_data_strings_name_scenarios(tmp_path: Path) -> None:
 
 
 def test_one_label_cannot_drift(data: Dataset) -> None:
-    with pytest.raises(InvalidInput, match="1 in number; at least 2"):
+    with pytest.raises(InvalidInput, match=r"^labels"):
         drifting(replace(data, labels=data.labels[:, :1]), "labels")
 
 
@@ -129,82 +129,82 @@ def test_the_preset_takes_all_scenarios_or_the_one_that_is_named() -> None:
 
 
 def test_groups_are_judged_on_their_labels(data: Dataset) -> None:
-    found = drifting(data, "classes")
-    *_, last = records(Job("drift", "toy", "lsh", 32, seed=0), found)
-    hasher = METHODS["lsh"](bits=32, random_state=0).fit(found.read(found.stream[:300]))
-    codes, Y = hasher.encode(found.read(found.stream)), found.labels[found.stream]
-    new = found.groups["new"].labels
-    some = found.queries[found.labels[found.queries][:, new].any(axis=1)]
-    rest = np.setdiff1d(found.queries, some)
-    wanted = {
-        "old": evaluate(hasher.weigh(found.read(rest)), codes, found.labels[rest], Y).map,
-        "new": evaluate(hasher.weigh(found.read(some)), codes, found.labels[some][:, new], Y[:, new]).map,
+    drifted = drifting(data, "classes")
+    *_, last = records(Job("drift", "toy", "lsh", 32, seed=0), drifted)
+    hasher = METHODS["lsh"](bits=32, random_state=0).fit(drifted.read(drifted.stream[:300]))
+    codes, Y = hasher.encode(drifted.read(drifted.stream)), drifted.labels[drifted.stream]
+    new = drifted.groups["new"].labels
+    some = drifted.queries[drifted.labels[drifted.queries][:, new].any(axis=1)]
+    rest = np.setdiff1d(drifted.queries, some)
+    expected = {
+        "old": evaluate(hasher.weigh(drifted.read(rest)), codes, drifted.labels[rest], Y).map,
+        "new": evaluate(hasher.weigh(drifted.read(some)), codes, drifted.labels[some][:, new], Y[:, new]).map,
     }
-    assert last["groups"] == pytest.approx(wanted)
+    assert last["groups"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_records_of_a_drift_job(scenario: str, data: Dataset) -> None:
-    found = drifting(data, scenario)
-    told = list(records(Job("drift", "toy", "ohsl", 16, 0, checkpoints=2, queries=50), found))
-    assert [[rows for rows, _ in one["prequential"]] for one in told] == [[2000], [3000, 4000, 5000]]
-    assert all(0 < value <= 1 for one in told for _, value in one["prequential"])
-    for one in told:
-        assert one["groups"].keys() == found.groups.keys() and one["changes"] == list(found.changes)
-        assert set(one["alarms"]) <= {rows for before in told for rows, _ in before["prequential"]}
-    json.dumps(told)
+    drifted = drifting(data, scenario)
+    recorded = list(records(Job("drift", "toy", "ohsl", 16, 0, checkpoints=2, queries=50), drifted))
+    assert [[rows for rows, _ in one["prequential"]] for one in recorded] == [[2000], [3000, 4000, 5000]]
+    assert all(0 < value <= 1 for one in recorded for _, value in one["prequential"])
+    for one in recorded:
+        assert one["groups"].keys() == drifted.groups.keys() and one["changes"] == list(drifted.changes)
+        assert set(one["alarms"]) <= {rows for before in recorded for rows, _ in before["prequential"]}
+    json.dumps(recorded)
 
 
 def test_new_classes_are_not_found_before_they_come(data: Dataset) -> None:
-    found = drifting(data, "classes")
-    rows = found.changes[0]
-    *_, last = records(Job("drift", "toy", "ohsl", 16, 0, rows=rows), found)
+    drifted = drifting(data, "classes")
+    rows = drifted.changes[0]
+    *_, last = records(Job("drift", "toy", "ohsl", 16, 0, rows=rows), drifted)
     assert last["groups"]["new"] == 0 < last["groups"]["old"] and last["changes"] == []
 
 
 def test_a_changed_sensor_is_noted_in_what_queries_find(data: Dataset) -> None:
     """The stored rows stay as they came, the queries do not."""
-    found = drifting(data, "features")
-    told = list(records(Job("drift", "toy", "pca-itq", 32, 0, checkpoints=5), found))
-    hasher = METHODS["pca-itq"](bits=32, random_state=0).fit(found.read(found.stream[:300]))
-    codes = hasher.encode(found.read(found.stream, np.arange(5000)))
-    for one in told:
-        Q = found.read(found.queries, 5000 if one["rows"] > 2500 else 0)
-        Y = found.labels[found.stream[: one["rows"]]]
-        wanted = evaluate(hasher.weigh(Q), codes[: one["rows"]], found.labels[found.queries], Y).map
-        assert one["map"] == pytest.approx(wanted)
+    drifted = drifting(data, "features")
+    recorded = list(records(Job("drift", "toy", "pca-itq", 32, 0, checkpoints=5), drifted))
+    hasher = METHODS["pca-itq"](bits=32, random_state=0).fit(drifted.read(drifted.stream[:300]))
+    codes = hasher.encode(drifted.read(drifted.stream, np.arange(5000)))
+    for one in recorded:
+        Q = drifted.read(drifted.queries, 5000 if one["rows"] > 2500 else 0)
+        Y = drifted.labels[drifted.stream[: one["rows"]]]
+        expected = evaluate(hasher.weigh(Q), codes[: one["rows"]], drifted.labels[drifted.queries], Y).map
+        assert one["map"] == pytest.approx(expected)
 
 
-def test_chunks_are_asked_before_they_are_learnt_against_the_newest_rows(data: Dataset) -> None:
+def test_chunks_are_evaluated_before_they_are_learnt_against_the_newest_rows(data: Dataset) -> None:
     stream = data.stream
     X, Y = data.read(stream), data.labels[stream].copy()
     Y[4000:4500] = 0  # rows without labels ask nothing
     hasher = METHODS["lsh"](bits=32).fit(X[:300])
-    watch = Watch(data, stream)
+    watch = DriftWatch(data, stream)
     for s in range(0, 5000, 500):
         watch.chunk(hasher, X[s : s + 500], Y[s : s + 500])
-    told = watch.told()
-    assert [rows for rows, _ in told["prequential"]] == [1000, 1500, 2000, 2500, 3000, 3500, 4000, 5000]
-    asked = np.arange(4500, 5000, 3)
-    wanted = evaluate(hasher.weigh(X[asked]), hasher.encode(X[500:4500]), Y[asked], Y[500:4500]).map
-    assert told["prequential"][-1] == (5000, pytest.approx(wanted))
-    assert watch.told()["prequential"] == []  # each value is told once
+    recorded = watch.take_record()
+    assert [rows for rows, _ in recorded["prequential"]] == [1000, 1500, 2000, 2500, 3000, 3500, 4000, 5000]
+    queries = np.arange(4500, 5000, 3)
+    expected = evaluate(hasher.weigh(X[queries]), hasher.encode(X[500:4500]), Y[queries], Y[500:4500]).map
+    assert recorded["prequential"][-1] == (5000, pytest.approx(expected))
+    assert watch.take_record()["prequential"] == []  # each value is returned once
 
 
 def test_an_alarm_follows_a_fall(data: Dataset) -> None:
     X, Y = data.read(data.stream), data.labels[data.stream]
     hasher = METHODS["pca-itq"](bits=32).fit(X[:300])
-    watch = Watch(data, data.stream)
+    watch = DriftWatch(data, data.stream)
     shuffled = np.random.default_rng(0).permutation(5000)
     for s in range(0, 5000, 200):  # from row 3,000 on features say nothing of the labels any more
         watch.chunk(hasher, X[s : s + 200] if s < 3000 else X[shuffled[s : s + 200]], Y[s : s + 200])
     assert watch.alarms and 3000 < watch.alarms[0] <= 4000
-    assert watch.told()["alarms"] == watch.alarms
+    assert watch.take_record()["alarms"] == watch.alarms
 
 
 def test_other_jobs_say_nothing_of_drift(data: Dataset) -> None:
-    (told,) = records(Job("table", "toy", "lsh", 16, 0), data)
-    assert not {"groups", "prequential", "alarms", "changes"} & told.keys()
+    (recorded,) = records(Job("table", "toy", "lsh", 16, 0), data)
+    assert not {"groups", "prequential", "alarms", "changes"} & recorded.keys()
 
 
 # ---- the report ----
@@ -245,8 +245,8 @@ def noted(rows: int, **said: Any) -> dict[str, Any]:
 
 
 def test_tables_of_groups_and_alarms(tmp_path: Path) -> None:
-    found = {"ohsl": [22_000, 23_000], "hmoh": [5000, 36_000], "lsh": []}
-    lines = [noted(rows, method=m, alarms=found[m]) for m in found for rows in (10_000, 20_000, 30_000, 40_000)]
+    drifted = {"ohsl": [22_000, 23_000], "hmoh": [5000, 36_000], "lsh": []}
+    lines = [noted(rows, method=m, alarms=drifted[m]) for m in drifted for rows in (10_000, 20_000, 30_000, 40_000)]
     lines += [noted(rows, seed=1, alarms=[21_000, 3000]) for rows in (20_000, 40_000)]
     lines[0]["groups"] = None
     text = written(tmp_path, lines)
@@ -274,16 +274,16 @@ def test_a_report_without_what_drift_adds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("key", "value"),
     [
-        ({"groups": {"old": 2}}, "groups is .*; an object of numbers from 0 to 1 is wanted"),
-        ({"prequential": [[1000]]}, "prequential is .*; a list of pairs"),
-        ({"prequential": [[1000, float("nan")]]}, "prequential is .*; a list of pairs"),
-        ({"alarms": [1.5]}, "alarms is .*; a list of whole numbers is wanted"),
-        ({"changes": 7}, "changes is 7; a list of whole numbers is wanted"),
+        ("groups", {"old": 2}),
+        ("prequential", [[1000]]),
+        ("prequential", [[1000, float("nan")]]),
+        ("alarms", [1.5]),
+        ("changes", 7),
     ],
 )
-def test_bad_fields_are_refused(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
-    write(tmp_path, [line(experiment="drift", **wrong)])
-    with pytest.raises(InvalidInput, match=message):
+def test_bad_fields_are_refused(tmp_path: Path, key: str, value: Any) -> None:
+    write(tmp_path, [line(experiment="drift", **{key: value})])
+    with pytest.raises(InvalidInput, match=f"line 1: {key}"):
         read(tmp_path)

@@ -12,10 +12,10 @@ def test_evaluate_equals_the_plain_measures() -> None:
     rng = np.random.default_rng(0)
     codes = pack(rng.standard_normal((500, 16)).astype(np.float32))
     weights = rng.integers(-3, 4, (70, 16)).astype(np.float32)
-    asked, items = rng.random((70, 6)) < 0.3, rng.random((500, 6)) < 0.3
+    query_labels, items = rng.random((70, 6)) < 0.3, rng.random((500, 6)) < 0.3
     done: list[int] = []
-    quality = evaluate(weights, codes, asked, items, k=20, progress=done.append)
-    scores, shared = weights @ signs(codes, 16).T, asked.astype(int) @ items.T.astype(int)
+    quality = evaluate(weights, codes, query_labels, items, k=20, progress=done.append)
+    scores, shared = weights @ signs(codes, 16).T, query_labels.astype(int) @ items.T.astype(int)
     plain = [plain_average_precision(s, r > 0) for s, r in zip(scores, shared, strict=True)]
     order = np.argsort(-scores, axis=1, kind="stable")[:, :20]
     assert quality.map == pytest.approx(np.mean(plain))

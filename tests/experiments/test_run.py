@@ -35,19 +35,19 @@ def test_a_job_equals_the_loop_by_hand(data: Dataset) -> None:
     hasher = METHODS["ohsl"](bits=32, random_state=1).fit(X[:300])
     for s in range(0, 3500, 1000):
         hasher.partial_fit(X[s : s + 1000], Y[s : s + 1000])
-    wanted = evaluate(hasher.weigh(data.parts[0][:100]), hasher.encode(X), data.labels[:100], Y)
+    expected = evaluate(hasher.weigh(data.parts[0][:100]), hasher.encode(X), data.labels[:100], Y)
     assert last["final"] and last["rows"] == 3500
-    assert {k: last[k] for k in wanted._fields} == pytest.approx(wanted._asdict())
+    assert {k: last[k] for k in expected._fields} == pytest.approx(expected._asdict())
     shared = data.labels[:100].astype(int) @ Y.T.astype(int)
     assert last["chance"] == pytest.approx((shared > 0).mean())
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_through_the_loop(method: str, data: Dataset) -> None:
-    found = list(records(Job("table", "toy", method, 16, 0, checkpoints=2, queries=50, rows=2000), data))
-    assert [r["rows"] for r in found] == [1000, 2000] and [r["final"] for r in found] == [False, True]
-    assert found[-1]["map"] > found[-1]["chance"] and all(s >= 0 for s in found[-1]["seconds"].values())
-    json.dumps(found)
+    lines = list(records(Job("table", "toy", method, 16, 0, checkpoints=2, queries=50, rows=2000), data))
+    assert [r["rows"] for r in lines] == [1000, 2000] and [r["final"] for r in lines] == [False, True]
+    assert lines[-1]["map"] > lines[-1]["chance"] and all(s >= 0 for s in lines[-1]["seconds"].values())
+    json.dumps(lines)
 
 
 def test_codes_are_refreshed_after_every_chunk_only_where_time_is_measured(data: Dataset) -> None:
@@ -67,8 +67,8 @@ def test_jobs_are_written_whole_and_never_run_twice(tmp_path: Path) -> None:
     folder.mkdir()
     source, out = small(folder), tmp_path / "results"
     jobs = [Job("table", source, method, 16, 0) for method in ("lsh", "ohsl")]
-    heard: list[Job] = []
-    assert run(jobs[:1], out, workers=1, done=heard.append) == 1 and heard == jobs[:1]
+    done: list[Job] = []
+    assert run(jobs[:1], out, workers=1, done=done.append) == 1 and done == jobs[:1]
     stamp = (out / jobs[0].file).stat().st_mtime_ns
     assert run(jobs, out, workers=2) == 1
     assert (out / jobs[0].file).stat().st_mtime_ns == stamp

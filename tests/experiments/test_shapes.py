@@ -11,10 +11,10 @@ from stillhash.encoders import open_encoder
 from stillhash.encoders.pixels import read_image
 from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
-from stillhash.experiments.shapes import COLOURS, OUTLINES, TEXTURES, image, write_shapes
+from stillhash.experiments.shapes import OUTLINES, SHAPE_COLOURS, TEXTURES, image, write_shapes
 from stillhash.numeric.codes import signs
 
-COUNT, QUERIES, FIRST = 1400, 200, 400
+COUNT, QUERIES, FIT_ROWS = 1400, 200, 400
 
 
 def test_a_picture_follows_from_seed_and_number() -> None:
@@ -27,15 +27,15 @@ def test_a_picture_follows_from_seed_and_number() -> None:
 
 
 def test_labels_say_what_is_shown() -> None:
-    seen = [image(0, n, 16)[1] for n in range(300)]
-    for labels in seen:
-        shapes, colours = set(labels) & set(OUTLINES), set(labels) & set(COLOURS)
+    drawn_labels = [image(0, n, 16)[1] for n in range(300)]
+    for labels in drawn_labels:
+        shapes, colours = set(labels) & set(OUTLINES), set(labels) & set(SHAPE_COLOURS)
         textures = set(labels) & set(TEXTURES)
         assert 1 <= len(shapes) <= 3 and 1 <= len(colours) <= 3 and len(textures) <= 1
         assert labels == sorted({*shapes, *colours, *textures}) and "plain" not in labels
-    named = {label for labels in seen for label in labels}
-    assert named == {*OUTLINES, *COLOURS, *TEXTURES} - {"plain"}
-    assert any(len(labels) == 2 for labels in seen)  # one object on plain ground
+    named = {label for labels in drawn_labels for label in labels}
+    assert named == {*OUTLINES, *SHAPE_COLOURS, *TEXTURES} - {"plain"}
+    assert any(len(labels) == 2 for labels in drawn_labels)  # one object on plain ground
 
 
 def test_an_object_has_its_colour() -> None:
@@ -43,10 +43,10 @@ def test_an_object_has_its_colour() -> None:
     singles = [(picture, labels) for picture, labels in (image(1, n) for n in range(60)) if len(labels) == 2]
     assert singles
     for picture, labels in singles:
-        (name,) = set(labels) & set(COLOURS)
+        (name,) = set(labels) & set(SHAPE_COLOURS)
         pixels = np.asarray(picture.convert("HSV")).reshape(-1, 3).astype(int)
         strong = pixels[(pixels[:, 1] > 90) & (pixels[:, 2] > 90)]
-        away = np.abs((strong[:, 0] * 360 / 255 - COLOURS[name][0] + 180) % 360 - 180)
+        away = np.abs((strong[:, 0] * 360 / 255 - SHAPE_COLOURS[name][0] + 180) % 360 - 180)
         assert (away < 25).sum() > 60
 
 
@@ -69,12 +69,12 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
 
 
 def test_there_is_something_to_learn() -> None:
-    """Not all is seen by Hamming ranking, nor is all learnt: a learnt similarity gains, and leaves room."""
+    """Hamming ranking does not find all, nor is all learnt: a learnt similarity gains, and could gain more."""
     pictures, labels = zip(*(image(2, n) for n in range(COUNT)), strict=True)
     X = open_encoder("classic").encode(pictures)
     names = sorted({label for some in labels for label in some})
     Y = np.array([[name in some for name in names] for some in labels])
-    hasher = stillhash.Tally(bits=64).fit(X[QUERIES : QUERIES + FIRST])
+    hasher = stillhash.Tally(bits=64).fit(X[QUERIES : QUERIES + FIT_ROWS])
     codes = hasher.encode(X[QUERIES:])
     hamming = evaluate(signs(hasher.encode(X[:QUERIES]), 64), codes, Y[:QUERIES], Y[QUERIES:]).map
     hasher.partial_fit(X[QUERIES:], labels[QUERIES:])

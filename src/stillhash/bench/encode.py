@@ -1,4 +1,4 @@
-"""How fast rows become codes: `encode` against the matrix product inside it, and against NumPy alone.
+"""Time encoding: `encode` against the matrix product inside it, and against NumPy alone.
 
 `encode` checks, centres and scales its rows to unit norm; the other contenders do not, so "bare" is `encode` with
 pre-processing switched off, the same work as NumPy's project and pack. First the codes are compared with float64
@@ -10,44 +10,34 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from stillhash.bench.timing import (
-    Progress,
-    goal,
-    interleaved,
-    median_ms,
-    one_blas_thread,
-    print_frame,
-    ratio,
-    silent,
-    spread,
-)
+from stillhash.bench.timing import CODE_LENGTHS, goal, interleaved, median_ms, one_blas_thread, ratio
 from stillhash.experiments.machine import machine
-from stillhash.experiments.tables import print_table
+from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import LSH
 from stillhash.hashers.base import LinearHasher
 from stillhash.numeric.validation import Codes, Floats
 
-BITS = (32, 64, 96)
-SHAPES = ((1000, 4096), (4000, 4096), (4000, 1280))
-SAMPLE = 300  # rows that fix the hash functions
-ALONE = 200  # rows that are encoded again, one at a time
-PAIRS = ("encode/gemm", "bare/gemm", "numpy/bare")
+ENCODE_SHAPES = ((1000, 4096), (4000, 4096), (4000, 1280))
+FIT_ROWS = 300  # rows that fix the hash functions
+ROWS_ENCODED_ALONE = 200  # rows that are encoded again, one at a time
+COMPARED_TIMES = ("encode/gemm", "bare/gemm", "numpy/bare")
 
 
-def run(repeats: int = 15, quick: bool = False, progress: Progress = silent) -> dict[str, Any]:
-    """Checks and times encoding at each shape and code length."""
+def run(repeats: int = 15, quick: bool = False, progress: ReportProgress = silent) -> dict[str, Any]:
+    """Check and time encoding at each shape and code length."""
     here = machine()
     rows = []
-    for count, columns in ((400, 256),) if quick else SHAPES:
+    for count, columns in ((400, 256),) if quick else ENCODE_SHAPES:
         X = np.random.default_rng(columns).standard_normal((count, columns), dtype=np.float32) + np.float32(0.5)
-        for bits in BITS:
+        for bits in CODE_LENGTHS:
             progress(f"{count} x {columns}, b = {bits}")
-            hasher = LSH(bits).fit(X[:SAMPLE])
+            hasher = LSH(bits).fit(X[:FIT_ROWS])
             with one_blas_thread():
-                found = compared(hasher, X)
-            rows.append({"bits": bits, **found, **timed(hasher, X, min(repeats, 3) if quick else repeats)})
+                differences = compare(hasher, X)
+            rows.append(
+                {"bits": bits, **differences, **time_encoding(hasher, X, min(repeats, 3) if quick else repeats)}
+            )
     goals = [
         goal("bits that differ from float64 beyond rounding", "<= 0", sum(r["wrong_bits"] for r in rows)),
         goal("rows that differ alone and in a batch", "<= 0", sum(r["rows_apart"] for r in rows)),
@@ -55,8 +45,8 @@ def run(repeats: int = 15, quick: bool = False, progress: Progress = silent) -> 
     return {"machine": here, "quick": quick, "rows": rows, "goals": goals}
 
 
-def compared(hasher: LinearHasher, X: Floats) -> dict[str, Any]:
-    """How the codes differ from float64 arithmetic, and a row alone from the same row in a batch."""
+def compare(hasher: LinearHasher, X: Floats) -> dict[str, Any]:
+    """Count codes that differ from float64 arithmetic, and rows that differ alone and in a batch."""
     bits, columns = hasher.bits, X.shape[1]
     codes = hasher.encode(X)
     ones = np.unpackbits(codes, axis=1, count=bits, bitorder="little")
@@ -68,7 +58,9 @@ def compared(hasher: LinearHasher, X: Floats) -> dict[str, Any]:
     rounding = np.finfo(np.float32).eps * np.sqrt(columns) * (np.abs(centred) @ np.abs(W))
     flipped = ones != (exact >= 0)
     wrong = int(np.count_nonzero(flipped & (np.abs(exact) > rounding)))
-    apart = sum(not np.array_equal(hasher.encode(X[i : i + 1])[0], codes[i]) for i in range(min(ALONE, len(X))))
+    apart = sum(
+        not np.array_equal(hasher.encode(X[i : i + 1])[0], codes[i]) for i in range(min(ROWS_ENCODED_ALONE, len(X)))
+    )
     return {
         "flipped_bits": int(np.count_nonzero(flipped)),
         "wrong_bits": wrong,
@@ -77,9 +69,9 @@ def compared(hasher: LinearHasher, X: Floats) -> dict[str, Any]:
     }
 
 
-def timed(hasher: LinearHasher, X: Floats, repeats: int) -> dict[str, Any]:
+def time_encoding(hasher: LinearHasher, X: Floats, repeats: int) -> dict[str, Any]:
     W, t = hasher.W_, hasher.t_
-    bare = LSH(hasher.bits, center=False, unit_norm=False).fit(X[:SAMPLE])
+    bare = LSH(hasher.bits, center=False, unit_norm=False).fit(X[:FIT_ROWS])
     product = np.empty((len(X), hasher.bits), np.float32)
 
     def project_and_pack(_: int) -> Codes:
@@ -99,24 +91,16 @@ def timed(hasher: LinearHasher, X: Floats, repeats: int) -> dict[str, Any]:
         "columns": X.shape[1],
         "ms": {name: median_ms(times, name) for name in times},
         "vectors_per_second": {name: len(X) / median_ms(times, name) * 1e3 for name in times},
-        **{pair: ratio(times, *pair.split("/")) for pair in PAIRS},
+        **{pair: ratio(times, *pair.split("/")) for pair in COMPARED_TIMES},
     }
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    print_table(
-        console,
-        "Encoding, one thread: thousand vectors a second, and ratios of times with quartiles",
-        ("rows", "D", "b", "encode", "bare", "GEMM", "NumPy", "encode / GEMM", "bare / GEMM", "NumPy / bare"),
-        [
-            (
-                f"{r['rows']}",
-                f"{r['columns']}",
-                f"{r['bits']}",
-                *(f"{r['vectors_per_second'][name] / 1e3:.0f}" for name in ("encode", "bare", "gemm", "numpy")),
-                *(spread(r[pair]) for pair in PAIRS),
-            )
-            for r in result["rows"]
-        ],
-    )
-    print_frame(result, console)
+def tables(result: dict[str, Any]) -> list[TableData | str]:
+    speeds = " | ".join(f"{name}: {{thousands[{name}]:.0f}}" for name in ("encode", "bare", "gemm", "numpy"))
+    ratios = " | ".join(f"{pair}: {{{pair}}}" for pair in COMPARED_TIMES)
+    rows = [
+        r | {"thousands": {name: speed / 1e3 for name, speed in r["vectors_per_second"].items()}}
+        for r in result["rows"]
+    ]
+    title = "Encoding, one thread: thousand vectors a second, and ratios of times with quartiles"
+    return [format_table(title, f"rows: {{rows}} | D: {{columns}} | b: {{bits}} | {speeds} | {ratios}", rows)]

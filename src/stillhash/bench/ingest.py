@@ -7,69 +7,65 @@ validates, stores durably, evaluates before learning and publishes a version. Bo
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 import stillhash
-from stillhash.bench.timing import Progress, goal, interleaved, print_frame, ratio, silent, spread
-from stillhash.errors import InvalidInput
+from stillhash.bench.timing import CODE_BITS, TOP_K, goal, interleaved, ratio, temporary_folder
 from stillhash.experiments.machine import machine
-from stillhash.experiments.tables import print_table
+from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Scan
 
-BITS, K = 64, 10
 INGEST_DIM = 1280
 INGEST_CHUNK = 1000  # rows of an `add`, and of a step of learning
-DISTINCT_CHUNKS = 8  # that take turns
+INGEST_CHUNKS = 8  # that take turns
 INGEST_LABELS = 80
-FIT_ROWS = 3000  # labelled rows that fix the hash functions
+LABELLED_FIT_ROWS = 3000  # that fix the hash functions
 CHECKED_QUERIES = 50
+
+IngestChunk = tuple[Floats, list[list[str]]]  # features, labels
 
 
 def run(
-    repeats: int = 40, quick: bool = False, progress: Progress = silent, *, folder: Path | None = None
+    repeats: int = 40, quick: bool = False, progress: ReportProgress = silent, *, folder: Path | None = None
 ) -> dict[str, Any]:
-    """Add and learn `repeats` chunks; `folder` is on the disk to measure, and a temporary folder in it is removed."""
+    """Add and learn `repeats` chunks; `folder` is on the disk to measure."""
     check_integer(repeats, "repeats", 1)
-    if folder is not None and not folder.is_dir():
-        raise InvalidInput(f"folder: expected an existing folder, got {str(folder)!r}")
     dim = 64 if quick else INGEST_DIM
     repeats = min(repeats, 3) if quick else repeats
     here = machine()
-    chunks = [labelled(INGEST_CHUNK, dim, seed) for seed in range(DISTINCT_CHUNKS)]
-    sample = labelled(FIT_ROWS, dim, seed=10**6)
-    with tempfile.TemporaryDirectory(prefix=".stillhash-bench-", dir=folder or Path.cwd()) as made:
+    with temporary_folder(folder) as temporary:
+        chunks = [labelled(INGEST_CHUNK, dim, seed) for seed in range(INGEST_CHUNKS)]
+        sample = labelled(LABELLED_FIT_ROWS, dim, seed=10**6)
         progress(f"{repeats * INGEST_CHUNK:,} rows of {dim} dimensions in chunks of {INGEST_CHUNK:,}")
-        with stillhash.open(Path(made) / "collection", dim, BITS, learn_rows=INGEST_CHUNK, init=sample) as collection:
-            row = ingest(collection, stillhash.Tally(BITS).fit(*sample), chunks, repeats)
+        with stillhash.open(temporary / "c", dim, CODE_BITS, learn_rows=INGEST_CHUNK, init=sample) as collection:
+            row = ingest(collection, stillhash.Tally(CODE_BITS).fit(*sample), chunks, repeats)
     goals = [
-        goal("rows/s of add with learning / of Tally alone", ">= 0.4", row["add/tally rows per second"]),
+        goal("rows/s of add with learning / of Tally alone", ">= 0.4", row["share_of_tally"]),
         goal("queries whose hits differ from Tally's", "<= 0", row["different"]),
     ]
-    return {"machine": here, "quick": quick, "columns": dim, "bits": BITS, **row, "goals": goals}
+    return {"machine": here, "quick": quick, "columns": dim, "bits": CODE_BITS, "rows": [row], "goals": goals}
 
 
-def labelled(rows: int, dim: int, seed: int) -> tuple[Floats, list[list[str]]]:
+def labelled(rows: int, dim: int, seed: int) -> IngestChunk:
     """Make rows of one to three labels around the centres of their labels, so that there is something to learn."""
     rng = np.random.default_rng([seed, dim])
     centres = np.random.default_rng(dim).standard_normal((INGEST_LABELS, dim), dtype=np.float32)
     chosen = rng.integers(INGEST_LABELS, size=(rows, 3))
     counts = rng.integers(1, 4, rows)
-    shown = np.arange(3) < counts[:, None]  # (rows, 3)
-    features = rng.standard_normal((rows, dim), dtype=np.float32) + (centres[chosen] * shown[:, :, None]).sum(axis=1)
+    used = np.arange(3) < counts[:, None]  # (rows, 3)
+    features = rng.standard_normal((rows, dim), dtype=np.float32) + (centres[chosen] * used[:, :, None]).sum(axis=1)
     return features, [sorted({f"label {c}" for c in row[:n]}) for row, n in zip(chosen.tolist(), counts, strict=True)]
 
 
 def ingest(
-    collection: stillhash.Collection, hasher: stillhash.Tally, chunks: list[tuple[Floats, list[list[str]]]], rounds: int
+    collection: stillhash.Collection, hasher: stillhash.Tally, chunks: list[IngestChunk], rounds: int
 ) -> dict[str, Any]:
     """Time both contenders over so many chunks, the warm-up apart, and compare what they have learnt."""
-    index = Scan(BITS)
+    index = Scan(CODE_BITS)
     added = 0
 
     def add(turn: int) -> None:
@@ -87,8 +83,8 @@ def ingest(
     times = interleaved({"add": add, "tally": learn}, rounds, wall=True)
     seconds = {name: sum(spent) for name, spent in times.items()}  # sealing a segment is rare and counts too
     queries = labelled(CHECKED_QUERIES, collection.dim, seed=10**7)[0]
-    hits = index.search(hasher.weigh(queries), K)
-    answers = collection.search(queries, K)
+    hits = index.search(hasher.weigh(queries), TOP_K)
+    answers = collection.search(queries, TOP_K)
     different = sum(
         [(hit.id, hit.score) for hit in answer.hits] != list(zip(ids.tolist(), scores.tolist(), strict=True))
         for answer, ids, scores in zip(answers, hits.ids, hits.scores, strict=True)
@@ -97,26 +93,15 @@ def ingest(
         "chunks": rounds,
         "ms": {name: spent / rounds * 1e3 for name, spent in seconds.items()},
         "rows_per_second": {name: INGEST_CHUNK * rounds / spent for name, spent in seconds.items()},
-        "add/tally rows per second": seconds["tally"] / seconds["add"],
+        "share_of_tally": seconds["tally"] / seconds["add"],
         "add/tally": ratio(times, "add", "tally"),
         "versions": collection.stats()["version"],
         "different": different,
     }
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    print_table(
-        console,
-        f"Chunks of {INGEST_CHUNK:,} labelled rows, D = {result['columns']}, b = {BITS}: add and learn",
-        ("", "ms a chunk", "rows/s", "time / Tally"),
-        [
-            (
-                name,
-                f"{result['ms'][key]:.1f}",
-                f"{result['rows_per_second'][key]:,.0f}",
-                spread(result["add/tally"]) if key == "add" else "",
-            )
-            for name, key in (("Collection.add", "add"), ("Tally alone", "tally"))
-        ],
-    )
-    print_frame(result, console)
+def tables(result: dict[str, Any]) -> list[TableData | str]:
+    title = f"Chunks of {INGEST_CHUNK:,} labelled rows, D = {result['columns']}, b = {CODE_BITS}: add and learn"
+    columns = """chunks: {chunks} | add, ms a chunk: {ms[add]:.1f} | Tally alone: {ms[tally]:.1f} |
+        add, rows/s: {rows_per_second[add]:,.0f} | Tally: {rows_per_second[tally]:,.0f} | time / Tally: {add/tally}"""
+    return [format_table(title, columns, result["rows"])]

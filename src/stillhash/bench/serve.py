@@ -1,4 +1,4 @@
-"""What HTTP costs: a search over the wire against the same call in a process, then many clients at once.
+"""Time searches over HTTP against the same call in a process, then many clients at once.
 
 The server is a process of its own, as `stillhash serve` starts it, on this machine's loopback. Under load it also
 takes in labelled rows and learns, and at the end it is killed in the middle of that, started again, and asked for
@@ -12,65 +12,63 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 import stillhash
-from stillhash.bench.timing import Progress, goal, interleaved, print_frame, silent
-from stillhash.errors import InvalidInput, StillhashError
+from stillhash.bench.fixtures import labelled_features, random_features
+from stillhash.bench.timing import CODE_BITS, TOP_K, goal, interleaved, temporary_folder
+from stillhash.errors import StillhashError
 from stillhash.experiments.machine import machine
-from stillhash.experiments.tables import print_table
+from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.numeric.validation import Floats, check_integer
 
-DIM, BITS, K = 1280, 64, 10
-SAMPLE = 1000  # rows that fix the hash functions
-STEP = 10_000  # rows of an `add`
-LABELS = 40
-QUERIES = 256  # that take turns
-CLIENTS = 16
-CHUNK = 500  # labelled rows that are added, and learnt, each second
-PAUSE = 1.0  # seconds from chunk to chunk
+SERVED_DIM = 1280
+SERVED_FIT_ROWS = 1000  # rows that fix the hash functions
+FILL_ROWS = 10_000  # rows of an `add` before the server starts
+SERVED_QUERIES = 256  # that take turns
+CLIENT_THREADS = 16
+LOAD_CHUNK = 500  # labelled rows that are added, and learnt, each second
+LOAD_INTERVAL = 1.0  # seconds from chunk to chunk
+MAX_CHECKED_ROWS = 5000  # acknowledged rows that are looked up after the kill
 ADDRESS = re.compile(r"http://\S+:\d+")
 
 
 def run(
     repeats: int = 500,
     quick: bool = False,
-    progress: Progress = silent,
+    progress: ReportProgress = silent,
     *,
     items: int = 1_000_000,
     seconds: float = 60.0,
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Times so many single searches, then `seconds` of load, over a collection of `items`."""
+    """Time so many single searches, then `seconds` of load, over a collection of `items`."""
     check_integer(items, "items", 1000)
-    if folder is not None and not folder.is_dir():
-        raise InvalidInput(f"folder is {str(folder)!r}; a folder that is there is wanted")
     if quick:
         repeats, items, seconds = 20, 2000, 2.0
     here = machine()
-    with tempfile.TemporaryDirectory(prefix=".stillhash-bench-", dir=folder or Path.cwd()) as made:
-        path = Path(made) / "served"
+    with temporary_folder(folder) as temporary:
+        path = temporary / "served"
         fill(path, items, progress)
-        with served(path) as server:
+        with start_server(path) as server:
             progress("single searches")
-            one = overhead(path, server.url, repeats)
-            progress(f"{CLIENTS} clients for {seconds:g} seconds, beside ingest and learning")
-            load = loaded(server.url, items, seconds)
+            one = measure_overhead(path, server.url, repeats)
+            progress(f"{CLIENT_THREADS} clients for {seconds:g} seconds, beside ingest and learning")
+            load = measure_load(server.url, items, seconds)
             progress("killing the server under ingest")
-            acknowledged = until_killed(server, items)
+            acknowledged = add_until_killed(server)
         began = time.perf_counter()
-        with served(path) as server, stillhash.Client(server.url) as client:
-            client.search(features(1, seed=1)[0], K)
+        with start_server(path) as server, stillhash.Client(server.url) as client:
+            client.search(queries()[0], TOP_K)
             restart = time.perf_counter() - began
             lost = sum(item is None for item in client.get(acknowledged)) if acknowledged else 0
     goals = [
@@ -80,33 +78,34 @@ def run(
         goal("acknowledged rows lost", "<= 0", lost),
     ]
     killed = {"acknowledged": len(acknowledged), "lost": lost, "restart_s": restart}
-    about = {"items": items, "columns": DIM, "bits": BITS, "k": K}
+    about = {"items": items, "columns": SERVED_DIM, "bits": CODE_BITS, "k": TOP_K}
     return {"machine": here, "quick": quick, **about, "one": one, "load": load, "killed": killed, "goals": goals}
 
 
-def features(rows: int, seed: int) -> Floats:
-    return np.random.default_rng(seed).standard_normal((rows, DIM), dtype=np.float32)
+def queries() -> Floats:
+    return random_features(SERVED_QUERIES, SERVED_DIM, seed=1)
 
 
 def labelled(rows: int, seed: int) -> tuple[Floats, list[list[str]]]:
-    """Rows around centres, one for each label, so that there is something to learn."""
-    chosen = np.random.default_rng([seed, 1]).integers(LABELS, size=rows)
-    return features(rows, seed) + features(LABELS, seed=0)[chosen], [[f"label {c}"] for c in chosen]
+    features, labels = labelled_features(rows, SERVED_DIM, seed)
+    return features, [[f"label {label}"] for label in labels]
 
 
-def fill(path: Path, items: int, progress: Progress) -> None:
-    """A collection of so many items that has learnt a little."""
-    with stillhash.open(path, DIM, BITS, learn_rows=CHUNK, init=labelled(SAMPLE, seed=1)) as collection:
-        for start in range(0, items, STEP):
+def fill(path: Path, items: int, progress: ReportProgress) -> None:
+    """Make a collection of so many items that has learnt a little."""
+    with stillhash.open(
+        path, SERVED_DIM, CODE_BITS, learn_rows=LOAD_CHUNK, init=labelled(SERVED_FIT_ROWS, seed=1)
+    ) as collection:
+        for start in range(0, items, FILL_ROWS):
             progress(f"{start:,} of {items:,} items")
-            rows = min(STEP, items - start)
+            rows = min(FILL_ROWS, items - start)
             X, labels = labelled(rows, seed=2 + start)
             ids = range(start, start + rows)
             collection.add(ids, X, labels, [{"n": number} for number in ids], learn=False)
-        collection.learn(*labelled(SAMPLE, seed=1))
+        collection.learn(*labelled(SERVED_FIT_ROWS, seed=1))
 
 
-class Server:
+class ServerProcess:
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process, self.url = process, url
 
@@ -116,56 +115,56 @@ class Server:
 
 
 @contextmanager
-def served(path: Path) -> Iterator[Server]:
-    """A server of its own process, once it says where it listens."""
+def start_server(path: Path) -> Iterator[ServerProcess]:
+    """Start a server in a process of its own, and wait until it says where it listens."""
     command = [sys.executable, "-m", "stillhash", "serve", str(path), "--port", "0", "--log", "off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = ADDRESS.search(process.stdout.readline())
-            if found is None:
+            address = ADDRESS.search(process.stdout.readline())
+            if address is None:
                 raise StillhashError("the server did not start")
-            yield Server(process, found[0])
+            yield ServerProcess(process, address[0])
         finally:
             process.terminate()
 
 
-def overhead(path: Path, url: str, repeats: int) -> dict[str, float]:
-    """One search at a time: over HTTP with raw and JSON bodies, and by the library on the same collection."""
-    asked = features(QUERIES, seed=1)
+def measure_overhead(path: Path, url: str, repeats: int) -> dict[str, float]:
+    """Time one search at a time: over HTTP, and by the library on the same collection."""
+    Q = queries()
     with stillhash.Client(url) as client, stillhash.open(path, read_only=True) as collection:
-        assert client.search(asked[0], K) == collection.search(asked[0], K)
+        assert client.search(Q[0], TOP_K) == collection.search(Q[0], TOP_K)
         times = interleaved(
             {
-                "http": lambda turn: client.search(asked[turn % QUERIES], K),
-                "library": lambda turn: collection.search(asked[turn % QUERIES], K),
+                "http": lambda turn: client.search(Q[turn % SERVED_QUERIES], TOP_K),
+                "library": lambda turn: collection.search(Q[turn % SERVED_QUERIES], TOP_K),
             },
             repeats,
             wall=True,
         )
     http, library = (1e3 * float(np.median(times[name])) for name in ("http", "library"))
-    tail = {f"{name}_p99_ms": 1e3 * float(np.quantile(times[name], 0.99)) for name in times}
-    return {"http_ms": http, "library_ms": library, "over_ms": http - library, **tail}
+    p99 = {f"{name}_p99_ms": 1e3 * float(np.quantile(times[name], 0.99)) for name in times}
+    return {"http_ms": http, "library_ms": library, "over_ms": http - library, **p99}
 
 
 # ---- load ----
 
 
-def loaded(url: str, items: int, seconds: float) -> dict[str, Any]:
-    """Clients that search for so long, while rows are added and learnt."""
+def measure_load(url: str, items: int, seconds: float) -> dict[str, Any]:
+    """Search with many clients for so long, while rows are added and learnt."""
     context = multiprocessing.get_context("spawn")
-    told: Queue[tuple[list[float], list[str]]] = context.Queue()
-    searching = context.Process(target=search_all, args=(url, seconds, told))
+    results: Queue[tuple[list[float], list[str]]] = context.Queue()
+    searching = context.Process(target=search_all, args=(url, seconds, results))
     with stillhash.Client(url) as client:
         before = client.stats()["version"]
         searching.start()
         written, failed, waits = ingest(client, items, seconds, searching)
-        times, errors = told.get()
+        times, errors = results.get()
         searching.join()
         versions = client.stats()["version"] - before
     ms = 1e3 * np.array(times or [0.0])
     return {
-        "clients": CLIENTS,
+        "clients": CLIENT_THREADS,
         "seconds": seconds,
         "searches": len(times),
         "per_second": len(times) / seconds,
@@ -179,55 +178,57 @@ def loaded(url: str, items: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def search_all(url: str, seconds: float, told: Queue[tuple[list[float], list[str]]]) -> None:
-    """Sixteen clients, a thread each."""
-    asked = features(QUERIES, seed=1)
+def search_all(url: str, seconds: float, results: Queue[tuple[list[float], list[str]]]) -> None:
+    """Run sixteen clients, a thread each."""
+    Q = queries()
     times: list[float] = []
     errors: list[str] = []
-    start = threading.Barrier(CLIENTS)
+    start = threading.Barrier(CLIENT_THREADS)
 
     def search(number: int) -> None:
         with stillhash.Client(url, retries=0) as client:
-            client.search(asked[0], K)
+            client.search(Q[0], TOP_K)
             start.wait()
             end = time.perf_counter() + seconds
             turn = number
             while (began := time.perf_counter()) < end:
                 try:
-                    found = client.search(asked[turn % QUERIES], K)
+                    answer = client.search(Q[turn % SERVED_QUERIES], TOP_K)
                     times.append(time.perf_counter() - began)
-                    if len(found.hits) != K:
-                        errors.append(f"{len(found.hits)} hits")
+                    if len(answer.hits) != TOP_K:
+                        errors.append(f"{len(answer.hits)} hits")
                 except StillhashError as error:
                     errors.append(repr(error))
-                turn += CLIENTS
+                turn += CLIENT_THREADS
 
-    threads = [threading.Thread(target=search, args=(number,)) for number in range(CLIENTS)]
+    threads = [threading.Thread(target=search, args=(number,)) for number in range(CLIENT_THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    told.put((times, errors))
+    results.put((times, errors))
 
 
-def ingest(client: stillhash.Client, first: int, seconds: float, beside: Any) -> tuple[int, list[str], list[float]]:
-    """A chunk each second, for as long as the others search; rows, errors, and how long each took."""
+def ingest(
+    client: stillhash.Client, first: int, seconds: float, searching: BaseProcess
+) -> tuple[int, list[str], list[float]]:
+    """Add a chunk each second while the others search; return rows, errors, and how long each add took."""
     written, failed, waits = 0, list[str](), list[float]()
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end and beside.is_alive():
+    while time.perf_counter() < end and searching.is_alive():
         began = time.perf_counter()
         try:
-            X, labels = labelled(CHUNK, seed=10**9 + written)
-            written += client.add(range(first + written, first + written + CHUNK), X, labels)
+            X, labels = labelled(LOAD_CHUNK, seed=10**9 + written)
+            written += client.add(range(first + written, first + written + LOAD_CHUNK), X, labels)
             waits.append(time.perf_counter() - began)
         except StillhashError as error:
             failed.append(repr(error))
-        time.sleep(max(0.0, began + PAUSE - time.perf_counter()))
+        time.sleep(max(0.0, began + LOAD_INTERVAL - time.perf_counter()))
     return written, failed, waits
 
 
-def until_killed(server: Server, items: int) -> list[str]:
-    """Adds rows as fast as it goes until the server is killed; the ids that were acknowledged."""
+def add_until_killed(server: ServerProcess) -> list[str]:
+    """Add rows as fast as possible until the server is killed; return the last ids that were acknowledged."""
     acknowledged: list[str] = []
     killer = threading.Timer(1.0, server.kill)
     with stillhash.Client(server.url, retries=0) as client:
@@ -240,36 +241,19 @@ def until_killed(server: Server, items: int) -> list[str]:
         except StillhashError:
             pass
     killer.join()
-    return acknowledged[-5000:]
+    return acknowledged[-MAX_CHECKED_ROWS:]
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def tables(result: dict[str, Any]) -> list[TableData | str]:
     one, load, killed = result["one"], result["load"], result["killed"]
-    print_table(
-        console,
-        f"One search at a time, {result['items']:,} items, D = {DIM}, b = {BITS}, k = {K}: ms",
-        ("", "p50", "p99"),
-        [(name, f"{one[f'{name}_ms']:.2f}", f"{one[f'{name}_p99_ms']:.2f}") for name in ("library", "http")],
-    )
-    print_table(
-        console,
-        f"{load['clients']} clients for {load['seconds']:g} s; meanwhile {load['rows_added']:,} rows added, learnt in "
-        f"{load['versions']} versions",
-        ("searches/s", "p50 ms", "p99 ms", "errors", "p50 ms of an add"),
-        [
-            (
-                f"{load['per_second']:,.0f}",
-                f"{load['p50_ms']:.1f}",
-                f"{load['p99_ms']:.1f}",
-                str(load["errors"]),
-                f"{load['add_p50_ms']:.0f}",
-            )
-        ],
-    )
-    console.print(
-        f"Killed under ingest: of {killed['acknowledged']:,} rows that it had acknowledged {killed['lost']} are lost; "
+    rows = [{"name": name, "p50": one[f"{name}_ms"], "p99": one[f"{name}_p99_ms"]} for name in ("library", "http")]
+    columns = """searches/s: {per_second:,.0f} | p50 ms: {p50_ms:.1f} | p99 ms: {p99_ms:.1f} | errors: {errors} |
+        p50 ms of an add: {add_p50_ms:.0f}"""
+    title = f"One search at a time, {result['items']:,} items, D = {SERVED_DIM}, b = {CODE_BITS}, k = {TOP_K}: ms"
+    meanwhile = f"{load['rows_added']:,} rows added, learnt in {load['versions']} versions"
+    return [
+        format_table(title, ": {name} | p50: {p50:.2f} | p99: {p99:.2f}", rows),
+        format_table(f"{load['clients']} clients for {load['seconds']:g} s; meanwhile {meanwhile}", columns, [load]),
+        f"Killed under ingest: of {killed['acknowledged']:,} acknowledged rows {killed['lost']} are lost; "
         f"it answers again after {killed['restart_s']:.2f} s.\n",
-        highlight=False,
-        soft_wrap=True,
-    )
-    print_frame(result, console)
+    ]

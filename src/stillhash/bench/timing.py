@@ -1,32 +1,37 @@
-"""Contenders side by side, and the frame that every bench shares: the machine, the goals, the tables.
+"""Time contenders that take turns, and share what every bench needs: goals, a temporary folder, the printed frame.
 
 Milliseconds differ between machines and between hours of one machine, so what counts is the ratio of two contenders
 that took turns in one process. Contenders on one thread are timed in CPU time, which a busy neighbour distorts
-least; CPU time adds up over threads, so more than one thread is timed by the clock on the wall.
+least; CPU time adds up over threads, so more than one thread is timed by the wall clock.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 import threadpoolctl
 from rich.console import Console
 
-from stillhash.experiments.tables import print_table
+from stillhash.errors import InvalidInput
+from stillhash.experiments.tables import TableData, print_sections
 from stillhash.numeric.validation import check_integer
 
-Contender = Callable[[int], Any]  # hears the number of the round
+CODE_LENGTHS = (32, 64, 96)
+CODE_BITS, TOP_K = 64, 10  # where a bench has only one of each
+
+Contender = Callable[[int], Any]  # takes the number of the round
 Times = dict[str, list[float]]  # seconds of each round
-Progress = Callable[[str], None]
 
 
-class Spread(TypedDict):
+class Quartiles(TypedDict):
     """A median and its quartiles."""
 
     median: float
@@ -34,23 +39,28 @@ class Spread(TypedDict):
     high: float
 
 
-def silent(_: str) -> None:
-    """Progress that nobody hears."""
-
-
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Holds every BLAS that is loaded by now to one thread.
+    """Hold every BLAS that is loaded by now to one thread.
 
-    Not `numeric.threads.one_thread`: that looks once at what is loaded, and SciPy, which brings a BLAS of its own, may
+    Not `numeric.blas.one_thread`: that looks once at what is loaded, and SciPy, which brings a BLAS of its own, may
     have come later.
     """
     with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
         yield
 
 
+@contextmanager
+def temporary_folder(folder: Path | None) -> Iterator[Path]:
+    """Make a folder on the disk to measure, in `folder` or the current one, and remove it at the end."""
+    if folder is not None and not folder.is_dir():
+        raise InvalidInput(f"folder: expected an existing folder, got {str(folder)!r}")
+    with tempfile.TemporaryDirectory(prefix=".stillhash-bench-", dir=folder or Path.cwd()) as name:
+        yield Path(name)
+
+
 def interleaved(contenders: dict[str, Contender], repeats: int, *, wall: bool = False, seed: int = 0) -> Times:
-    """Seconds of each contender in each round: one untimed warm-up each, then rounds in shuffled order.
+    """Time each contender in each round: one untimed warm-up each, then rounds in shuffled order.
 
     The order is shuffled because a contender finds the cache as the one before it left it.
     """
@@ -75,33 +85,34 @@ def median_ms(times: Times, name: str) -> float:
     return statistics.median(times[name]) * 1e3
 
 
-def ratio(times: Times, a: str, b: str) -> Spread:
-    """How many times as long as b did a take: the median over rounds, each round compared with itself."""
-    low, median, high = np.quantile(np.divide(times[a], times[b]), [0.25, 0.5, 0.75]).tolist()
+def ratio(times: Times, a: str, b: str) -> Quartiles:
+    """Return how many times as long as b a took: the median over rounds, each round compared with itself."""
+    return quartiles(np.divide(times[a], times[b]))
+
+
+def quartiles(values: Any) -> Quartiles:
+    low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     return {"median": median, "low": low, "high": high}
 
 
 def goal(name: str, bound: str, measured: float) -> dict[str, Any]:
-    """One goal; `bound` is a sign and a number, "<= 1.5"."""
+    """Return one goal; `bound` is a sign and a number, "<= 1.5"."""
     sign, limit = bound.split()
     met = measured <= float(limit) if sign == "<=" else measured >= float(limit)
     return {"name": name, "goal": bound, "measured": measured, "met": met}
 
 
-# ---- showing ----
+# ---- printing ----
 
 
-def spread(value: Spread) -> str:
-    return f"{value['median']:.2f} [dim]\\[{value['low']:.2f}, {value['high']:.2f}][/]"
-
-
-def print_frame(result: dict[str, Any], console: Console) -> None:
-    """Goals and machine: how every bench ends."""
+def print_bench(result: dict[str, Any], sections: Iterable[TableData | str], console: Console) -> None:
+    """Print the tables of a bench, then its goals and the machine."""
+    print_sections(console, sections)
     rows = []
-    for found in result["goals"]:
-        colour, word = ("green", "met") if found["met"] else ("red", "missed")
-        rows.append((found["name"], found["goal"], f"[{colour}]{found['measured']:.3g}[/]", f"[{colour}]{word}[/]"))
-    print_table(console, "Goals", ("", "goal", "measured", ""), rows)
+    for one in result["goals"]:
+        colour, word = ("green", "met") if one["met"] else ("red", "missed")
+        rows.append((one["name"], one["goal"], f"[{colour}]{one['measured']:.3g}[/]", f"[{colour}]{word}[/]"))
+    print_sections(console, [TableData("Goals", ("", "goal", "measured", " "), rows)])
     if result["quick"]:
         console.print("[dim]Quick sizes: the goals on time are meant for the full ones.[/]")
     here = result["machine"]

@@ -1,8 +1,7 @@
-"""The idea in half a minute, offline: scenes of digits stream in, their codes stay, and ranking them gets better.
+"""The demo in the terminal: scenes of digits stream in, their codes stay fixed, and ranking them gets better.
 
-`run` streams and measures, and its result is plain JSON; `show` prints such a result. The learnt similarity and Hamming
-ranking search the very same codes, fixed on the first scenes, so whatever lies between their curves was learnt by
-the similarity alone.
+`run` streams and measures, and its result is plain JSON; `show` prints it. The learnt similarity and Hamming ranking
+search the very same codes, fixed on the first scenes, so the gap between their curves is what the similarity learnt.
 """
 
 from __future__ import annotations
@@ -31,35 +30,39 @@ from stillhash.numeric.codes import signs
 from stillhash.numeric.validation import Floats, check_choice, check_integer
 from stillhash.search import Scan
 
-QUERIES = 300
-FIRST = 300  # scenes that fix the hash functions
-CHUNK = 1000
-CHECKPOINTS = 12  # about as many points has the curve
-EXAMPLES, HITS = 5, 5
-FIXED = (DEFAULT_HASHER.name, "ohsl")  # methods whose codes stand still
+DEMO_QUERIES = 300
+FIT_SCENES = 300  # scenes that fix the hash functions
+SCENES_PER_STEP = 1000
+CURVE_POINTS = 12  # about
+EXAMPLE_QUERIES, EXAMPLE_HITS = 5, 5
+DEMO_METHODS = (DEFAULT_HASHER.name, "ohsl")  # methods of fixed codes
 
 
-def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = FIXED[0]) -> dict[str, Any]:
-    """Streams `scenes` scenes, some of them kept back as queries, and draws the learning curve to `plot`."""
+def run(
+    scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = DEMO_METHODS[0]
+) -> dict[str, Any]:
+    """Stream `scenes` scenes, some of them held out as queries, and draw the learning curve to `plot`."""
     check_integer(scenes, "scenes", 2000)
-    check_choice(method, "method", FIXED)
+    check_choice(method, "method", DEMO_METHODS)
     if plot.is_dir() or not plot.parent.is_dir():
-        raise InvalidInput(f"plot is {str(plot)!r}; a file in a folder that exists is wanted")
+        raise InvalidInput(f"plot: expected a file in an existing folder, got {str(plot)!r}")
     began = time.perf_counter()
-    asked = min(QUERIES, scenes // 10)
+    query_count = min(DEMO_QUERIES, scenes // 10)
     with console.status(f"Making {scenes:,} scenes of digits"):
-        queries = make_scenes(asked, seed, part="queries")
-        database = make_scenes(scenes - asked, seed)
-    console.print(f"{scenes - asked:,} scenes of 1 to 4 digits, {asked} queries, {bits}-bit codes", highlight=False)
-    first = database.features[:FIRST], database.labels[:FIRST]
+        queries = make_scenes(query_count, seed, part="queries")
+        database = make_scenes(scenes - query_count, seed)
+    console.print(
+        f"{scenes - query_count:,} scenes of 1 to 4 digits, {query_count} queries, {bits}-bit codes", highlight=False
+    )
+    first = database.features[:FIT_SCENES], database.labels[:FIT_SCENES]
     stream = _Stream(METHODS[method](bits, random_state=seed).fit(*first), queries, database)
-    curve = _watched(stream, console)
-    codes_unchanged = stream.kept().tobytes() == stream.hasher.encode(database.features).tobytes()
+    curve = _run_stream(stream, console)
+    codes_unchanged = stream.all_codes().tobytes() == stream.hasher.encode(database.features).tobytes()
     with console.status("Drawing the learning curve"):
         _figure(curve, bits, queries).savefig(plot, format="png")
     return {
         "scenes": len(database.labels),
-        "queries": asked,
+        "queries": query_count,
         "method": method,
         "bits": bits,
         "seed": seed,
@@ -73,7 +76,7 @@ def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method:
 
 
 class _Stream:
-    """The database arriving chunk by chunk: encoded once, indexed, then learnt from."""
+    """Streams the database chunk by chunk: encode once, index, learn."""
 
     def __init__(self, hasher: Hasher, queries: Scenes, database: Scenes) -> None:
         self.hasher, self.queries, self.database = hasher, queries, database
@@ -83,12 +86,14 @@ class _Stream:
         self.hamming: Floats = signs(hasher.encode(queries.features), hasher.bits)
 
     def points(self) -> Iterator[tuple[int, list[float] | None]]:
-        """Rows learnt after each chunk, with a point of the curve where one is due: before learning, and at the end."""
+        """Yield the rows learnt after each chunk, and a point of the curve where one is due."""
         total = len(self.database.labels)
-        starts = range(0, total, CHUNK)
-        every = max(1, round(len(starts) / CHECKPOINTS))
+        starts = range(0, total, SCENES_PER_STEP)
+        every = max(1, round(len(starts) / CURVE_POINTS))
         for i, start in enumerate(starts):
-            features, labels = (a[start : start + CHUNK] for a in (self.database.features, self.database.labels))
+            features, labels = (
+                a[start : start + SCENES_PER_STEP] for a in (self.database.features, self.database.labels)
+            )
             self.codes.append(self.hasher.encode(features))
             self.index.add(self.codes[-1])
             if not start:
@@ -100,12 +105,12 @@ class _Stream:
             due = i < 2 or (i + 1) % every == 0 or learnt == total  # the start is where the curve is steep
             yield learnt, self._point(learnt) if due else None
 
-    def kept(self) -> NDArray[np.uint8]:
+    def all_codes(self) -> NDArray[np.uint8]:
         return np.concatenate(self.codes)
 
     def _point(self, learnt: int) -> list[float]:
-        """Rows learnt, and mAP over the codes so far: of Hamming ranking, of what was learnt, of a random order."""
-        codes = self.kept()
+        """Return rows learnt, and mAP over the codes so far: by Hamming ranking, as learnt, in random order."""
+        codes = self.all_codes()
         labels = self.database.labels[: len(codes)]
         hamming, learning = (
             evaluate(weights, codes, self.queries.labels, labels).map
@@ -115,11 +120,11 @@ class _Stream:
         return [learnt, hamming, learning, float((shared > 0).mean())]
 
     def best_hits(self) -> dict[str, Any]:
-        """How many of the best hits match before and after, over all queries; and the queries where before is worst."""
+        """Return how many of the best hits match before and after learning, and the queries that were worst before."""
         weights = self.hamming, self.hasher.weigh(self.queries.features)
-        before, after = (self.index.search(some, HITS).ids for some in weights)  # (queries, HITS)
+        before, after = (self.index.search(some, EXAMPLE_HITS).ids for some in weights)  # (queries, EXAMPLE_HITS)
         old, new = (self._matching(ids).any(axis=2).mean(axis=1) for ids in (before, after))
-        worst = np.argsort(old, kind="stable")[:EXAMPLES]
+        worst = np.argsort(old, kind="stable")[:EXAMPLE_QUERIES]
         return {
             "best_matching": {"before": float(old.mean()), "after": float(new.mean())},
             "worst": [
@@ -133,21 +138,22 @@ class _Stream:
         }
 
     def _matching(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The labels (queries, hits, 10) that each query shares with its hits."""
+        """Return the labels (queries, hits, 10) that each query shares with its hits."""
         return self.database.labels[ids] & self.queries.labels[:, None]
 
     def _hits(self, query: int, ids: NDArray[np.int64]) -> list[dict[str, list[int]]]:
-        asked = self.queries.labels[query]
-        found = self.database.labels[ids]
-        return [{"labels": _names(there), "matching": _names(there & asked)} for there in found]
+        expected = self.queries.labels[query]
+        return [
+            {"labels": _names(labels), "matching": _names(labels & expected)} for labels in self.database.labels[ids]
+        ]
 
 
 def _names(labels: NDArray[np.bool_]) -> list[int]:
     return [int(name) for name in np.flatnonzero(labels)]
 
 
-def _watched(stream: _Stream, console: Console) -> list[list[float]]:
-    """Runs the stream to its end, saying how it goes: a line for each point and, on a terminal, a bar below them."""
+def _run_stream(stream: _Stream, console: Console) -> list[list[float]]:
+    """Run the stream to its end; print a line for each point and, on a terminal, a progress bar."""
     curve: list[list[float]] = []
     progress = Progress(
         TextColumn("learning"),
@@ -174,7 +180,7 @@ def _watched(stream: _Stream, console: Console) -> list[list[float]]:
 
 
 def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
-    """The learning curve, and what the scenes look like."""
+    """Draw the learning curve, and four scenes."""
     learnt, hamming, learning, chance = zip(*curve, strict=True)
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
@@ -184,7 +190,7 @@ def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
     for values, name, colour, line, above in (
         (chance, "chance", "#b45309", "--", False),
         (hamming, "Hamming ranking", "#6b7280", "o-", False),
-        (learning, "the similarity learns", "#0f766e", "o-", True),
+        (learning, "learnt similarity", "#0f766e", "o-", True),
     ):
         axes.plot(learnt, values, line, color=colour, linewidth=2 if "o" in line else 1.2, markersize=4)
         axes.annotate(
@@ -196,7 +202,7 @@ def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
             va="bottom" if above else "top",
             color=colour,
         )
-    axes.set_title(f"Same {bits}-bit codes, two rankings: only the similarity learns", loc="left", weight="bold")
+    axes.set_title(f"Fixed {bits}-bit codes, learned similarity", loc="left", weight="bold")
     axes.set_xlabel("scenes learnt")
     axes.set_ylabel(f"mean average precision, {len(queries.labels)} queries")
     axes.set_xlim(0, learnt[-1] * 1.02)
@@ -216,20 +222,20 @@ def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Prints what came out: a few lines, and what some queries found before and after."""
+    """Print a few lines, and the hits of some queries before and after learning."""
     _, hamming, learning, chance = result["curve"][-1]
-    still = "not one has changed" if result["codes_unchanged"] else "[bold red]some have changed[/]"
+    unchanged = "none has changed" if result["codes_unchanged"] else "[bold red]some have changed[/]"
     for line in (
         f"mAP [bold]{hamming:.3f}[/] by Hamming ranking, [bold green]{learning:.3f}[/] by the learnt similarity, "
         f"{chance:.3f} by chance.",
-        f"Both rank the same {result['scenes']:,} codes of {result['bits']} bits, and {still}.",
-        f"Learnt {result['rows_per_second']:,} scenes a second; {result['seconds']:.0f} s in all. "
+        f"Both rank the same {result['scenes']:,} codes of {result['bits']} bits, and {unchanged}.",
+        f"Learnt {result['rows_per_second']:,} scenes a second; {result['seconds']:.0f} s in total. "
         f"Learning curve: {escape(result['plot'])}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
     share = result["best_matching"]
     table = Table(
-        title=f"The {EXAMPLES} queries that Hamming ranking answers worst, and their {HITS} best hits",
+        title=f"The {EXAMPLE_QUERIES} queries that Hamming ranking answers worst, and their {EXAMPLE_HITS} best hits",
         caption=f"Green: a digit of the query. Over all {result['queries']} queries {share['before']:.1%} of the best "
         f"hits share one before, {share['after']:.1%} after.",
         title_justify="left",
@@ -240,12 +246,14 @@ def show(result: dict[str, Any], console: Console) -> None:
     table.add_column("before: Hamming", no_wrap=True)
     table.add_column("after: learnt", no_wrap=True)
     for example in result["worst"]:
-        table.add_row(_digits(example["query"], example["query"]), _found(example["before"]), _found(example["after"]))
+        table.add_row(
+            _digits(example["query"], example["query"]), _hit_digits(example["before"]), _hit_digits(example["after"])
+        )
     console.print(table)
 
 
-def _found(hits: list[dict[str, list[int]]]) -> Text:
-    """How many match, and the hits side by side in columns of equal width."""
+def _hit_digits(hits: list[dict[str, list[int]]]) -> Text:
+    """Return how many match, and the hits side by side in columns of equal width."""
     count = Text(f"{sum(bool(hit['matching']) for hit in hits)}/{len(hits)} ")
     cells = (_digits(hit["labels"], hit["matching"]) + Text(" " * (4 - len(hit["labels"]))) for hit in hits)
     return Text(" ").join([count, *cells])

@@ -1,4 +1,4 @@
-"""Datasets as experiments see them: labels, a list of queries, and features that are read in chunks.
+"""Open datasets for experiments: labels, a list of queries, and features that are read in chunks.
 
 A feature folder holds, as .npy, .npz, .mat (v7, or v7.3 through HDF5) or .h5 files:
 
@@ -7,7 +7,7 @@ A feature folder holds, as .npy, .npz, .mat (v7, or v7.3 through HDF5) or .h5 fi
               `labels21_packed` for 21 of them
   queries     row numbers; every other row is database and stream. Drawn per class where there are none
 
-Array names inside .npz, .mat and .h5 files are found by the words above (x, fc7 and the like count as features).
+Array names inside .npz, .mat and .h5 files are recognised by the words above (x, fc7 and the like count as features).
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from stillhash.numeric.validation import Floats, check_integer
 FEATURE_NAMES = ("features", "feature", "x", "fc7", "vgg", "data", "feat", "feats")
 LABEL_NAMES = ("labels", "label", "y", "gnd", "tags", "l", "lall")
 QUERY_NAMES = ("query_rows", "queries", "query", "test_rows")
-PER_CLASS = 50  # the paper's queries for each category
+QUERIES_PER_CLASS = 50  # the paper's queries for each category
 
-Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-Place = int | Rows  # in the stream, counted from 0; one for all rows, or one each
+RowNumbers = NDArray[np.int64]
+RowMask = NDArray[np.bool_]
+StreamPosition = int | RowNumbers  # in the stream, counted from 0; one for all rows, or one each
 
 
-class Group(NamedTuple):
+class QueryGroup(NamedTuple):
     """Queries that are judged by themselves, and by these labels only."""
 
-    rows: Mask  # (n,)
-    labels: Mask  # (C,)
+    rows: RowMask  # (n,)
+    labels: RowMask  # (C,)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows `queries` are asked, all others, in order, are the stream and the database.
+    """Rows `queries` are queries; all others, in order, are the stream and the database.
 
-    The last four tell of drift, see `drift.py`; where nothing drifts they are left alone.
+    The last four describe drift, see `drift.py`; where nothing drifts they keep their defaults.
     """
 
     name: str
     parts: tuple[NDArray[Any], ...]  # features, rows in order; may be mapped from disk
     scale: float
     labels: NDArray[np.uint8]  # (n, C)
-    queries: Rows
-    order: Rows | None = None  # the stream, if it is in another order
-    changes: tuple[int, ...] = ()  # places of the stream from which on something is different
-    groups: Mapping[str, Group] = field(default_factory=dict)
-    seen: Callable[[Floats, Place], Floats] | None = None  # how features look at a place of the stream
+    queries: RowNumbers
+    order: RowNumbers | None = None  # the stream, if in another order
+    changes: tuple[int, ...] = ()  # positions in the stream where something changes
+    groups: Mapping[str, QueryGroup] = field(default_factory=dict)
+    transform: Callable[[Floats, StreamPosition], Floats] | None = None  # features at a position of the stream
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -67,15 +67,13 @@ class Dataset:
         return int(self.parts[0].shape[1])
 
     @property
-    def stream(self) -> Rows:
+    def stream(self) -> RowNumbers:
         if self.order is not None:
             return self.order
-        keep = np.ones(len(self), bool)
-        keep[self.queries] = False
-        return np.flatnonzero(keep)
+        return np.delete(np.arange(len(self)), self.queries)
 
-    def read(self, rows: Rows, at: Place = 0) -> Floats:
-        """The features of these rows, as float32, the way they look at a place of the stream."""
+    def read(self, rows: RowNumbers, at: StreamPosition = 0) -> Floats:
+        """Return the features of these rows, as float32, as they are at a position of the stream."""
         out = np.empty((len(rows), self.dim), np.float32)
         start = 0
         for part in self.parts:
@@ -85,54 +83,56 @@ class Dataset:
             start += len(part)
         if self.scale != 1:
             out *= np.float32(self.scale)
-        return out if self.seen is None else self.seen(out, at)
+        return out if self.transform is None else self.transform(out, at)
 
 
-SIMULATED = "simulated:"
+SIMULATED_PREFIX = "simulated:"
 
 
 def open_dataset(data: str | Path) -> Dataset:
-    """A feature folder; `simulated:` and a folder that has labels but no features; or `scenes`, made on the spot."""
+    """Open a feature folder, `simulated:` and a folder of labels without features, or the generated `scenes`."""
     if str(data) == "scenes":
         return digit_scenes()
-    simulate, folder = str(data).startswith(SIMULATED), Path(str(data).removeprefix(SIMULATED))
+    simulate, folder = str(data).startswith(SIMULATED_PREFIX), Path(str(data).removeprefix(SIMULATED_PREFIX))
     if not folder.is_dir():
-        raise InvalidInput(f"data is {str(data)!r}; a feature folder, simulated:FOLDER, or the word scenes is wanted")
-    found: dict[str, Any] = {}
+        raise InvalidInput(f"data: expected a feature folder, simulated:FOLDER or scenes, got {str(data)!r}")
+    arrays: dict[str, Any] = {}
     features: list[NDArray[Any]] = []
     for path in sorted(folder.iterdir(), key=_natural):
         for name, array in _arrays(path):
             if name in FEATURE_NAMES and array.ndim == 2:
                 features.append(array)
-            elif name in LABEL_NAMES and "labels" not in found:
-                found["labels"] = array
+            elif name in LABEL_NAMES and "labels" not in arrays:
+                arrays["labels"] = array
             elif name in QUERY_NAMES:
-                found["queries"] = np.asarray(array).ravel()
+                arrays["queries"] = np.asarray(array).ravel()
             else:
-                found.setdefault(name, array)
+                arrays.setdefault(name, array)
     if not features and not simulate:
         names = ", ".join(FEATURE_NAMES)
-        raise InvalidInput(f"{folder.name} holds no features; an array named {names} is wanted, or simulated:FOLDER")
-    labels = _labels(found, sum(map(len, features)) if features else None, folder.name)
+        raise InvalidInput(
+            f"features: expected an array named {names} in {folder.name}, got none. Use simulated:FOLDER"
+        )
+    labels = _labels(arrays, sum(map(len, features)) if features else None, folder.name)
     rows = len(labels)
-    queries = found["queries"].astype(np.int64) if "queries" in found else draw_queries(labels, PER_CLASS, 0)
+    queries = arrays["queries"].astype(np.int64) if "queries" in arrays else draw_queries(labels, QUERIES_PER_CLASS, 0)
     if len(queries) and (queries.min() < 0 or queries.max() >= rows):
-        raise InvalidInput(f"queries of {folder.name} name rows outside 0 to {rows - 1}")
+        raise InvalidInput(f"queries: expected rows from 0 to {rows - 1} in {folder.name}, got others")
     if simulate:
         return simulated(folder.name, labels, np.unique(queries))
-    return Dataset(folder.name, tuple(features), float(found.get("scale", 1.0)), labels, np.unique(queries))
+    return Dataset(folder.name, tuple(features), float(arrays.get("scale", 1.0)), labels, np.unique(queries))
 
 
 def digit_scenes(count: int = 10_000, queries: int = 500, seed: int = 0) -> Dataset:
-    """The built-in scenes, for a quick run without any files."""
-    asked, items = make_scenes(queries, seed, part="queries"), make_scenes(count, seed)
-    features = np.concatenate([asked.features, items.features])
-    labels = np.concatenate([asked.labels, items.labels]).astype(np.uint8)
+    """Make the built-in scenes, for a quick run without any files."""
+    query_scenes, items = make_scenes(queries, seed, part="queries"), make_scenes(count, seed)
+    features = np.concatenate([query_scenes.features, items.features])
+    labels = np.concatenate([query_scenes.labels, items.labels]).astype(np.uint8)
     return Dataset("scenes", (features,), 1.0, labels, np.arange(queries))
 
 
-def simulated(name: str, labels: NDArray[np.uint8], queries: Rows, dim: int = 512, seed: int = 0) -> Dataset:
-    """True labels with features made up from them: its name says so. Rows are shuffled, since releases sort them."""
+def simulated(name: str, labels: NDArray[np.uint8], queries: RowNumbers, dim: int = 512, seed: int = 0) -> Dataset:
+    """Make features up from true labels; the name says so. Rows are shuffled, since releases sort them."""
     order = np.random.default_rng(seed).permutation(len(labels))
     labels = labels[order]
     features = simulate_features(labels, dim, 1.0, seed)
@@ -140,8 +140,10 @@ def simulated(name: str, labels: NDArray[np.uint8], queries: Rows, dim: int = 51
 
 
 def simulate_features(labels: NDArray[Any], dim: int, noise: float, seed: int) -> Floats:
-    """Semi-synthetic features (n, dim): for each label a direction of its own strength, over shared nuisance and noise,
-    rectified like those of a network. They carry the label statistics of the data, and nothing else of it."""
+    """Make semi-synthetic features (n, dim) from labels alone.
+
+    Each label adds a direction of its own strength, over shared nuisance and noise, rectified like those of a network.
+    """
     check_integer(dim, "dim", 1)
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((labels.shape[1], dim), np.float32)
@@ -157,21 +159,20 @@ def simulate_features(labels: NDArray[Any], dim: int, noise: float, seed: int) -
 
 
 def repeat(data: Dataset, rows: int, folder: Path) -> None:
-    """Writes a feature folder whose stream repeats this one to so many rows of float32: for measuring time."""
+    """Write a feature folder whose stream repeats this one to so many rows of float32: for measuring time."""
     check_integer(rows, "rows", 1)
     folder.mkdir(parents=True, exist_ok=True)
-    asked, source = data.queries, np.resize(data.stream, rows)
-    order = np.concatenate([asked, source])
+    order = np.concatenate([data.queries, np.resize(data.stream, rows)])
     out = np.lib.format.open_memmap(folder / "features.npy", "w+", np.float32, (len(order), data.dim))
     for s in range(0, len(order), 1000):
         out[s : s + 1000] = data.read(order[s : s + 1000])
     out.flush()
     np.save(folder / "labels.npy", data.labels[order])
-    np.save(folder / "queries.npy", np.arange(len(asked)))
+    np.save(folder / "queries.npy", np.arange(len(data.queries)))
 
 
-def draw_queries(labels: NDArray[Any], per_class: int, seed: int) -> Rows:
-    """Rows drawn class by class, rare classes first, none of them twice: the paper's 50 a category."""
+def draw_queries(labels: NDArray[Any], per_class: int, seed: int) -> RowNumbers:
+    """Draw rows class by class, rare classes first, none of them twice: the paper's 50 a category."""
     rng = np.random.default_rng(seed)
     free = np.ones(len(labels), bool)
     for c in np.argsort(labels.sum(axis=0), kind="stable"):
@@ -180,8 +181,8 @@ def draw_queries(labels: NDArray[Any], per_class: int, seed: int) -> Rows:
     return np.flatnonzero(~free)
 
 
-def most_frequent(labels: NDArray[np.uint8], count: int) -> tuple[NDArray[np.uint8], Rows]:
-    """The `count` most frequent labels, and the rows that have one of them: NUS-WIDE's 21 concepts."""
+def most_frequent(labels: NDArray[np.uint8], count: int) -> tuple[NDArray[np.uint8], RowNumbers]:
+    """Keep the `count` most frequent labels and the rows that have one of them: NUS-WIDE's 21 concepts."""
     columns = np.sort(np.argsort(-labels.sum(axis=0, dtype=np.int64), kind="stable")[:count])
     rows = np.flatnonzero(labels[:, columns].any(axis=1))
     return labels[np.ix_(rows, columns)], rows
@@ -191,13 +192,13 @@ def most_frequent(labels: NDArray[np.uint8], count: int) -> tuple[NDArray[np.uin
 
 
 def _natural(path: Path) -> tuple[Any, ...]:
-    """features_10 after features_9."""
+    """Sort features_10 after features_9."""
     digits = "".join(c for c in path.stem if c.isdigit())
     return path.stem.rstrip("0123456789"), int(digits or 0), path.suffix
 
 
 def _arrays(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The arrays of a file by name, lower case; a .npy file's array goes by the file's name, and stays on disk."""
+    """Yield the arrays of a file by name, lower case; a .npy file's array has the file's name and stays on disk."""
     if path.suffix == ".npy":
         yield path.stem.rstrip("0123456789").rstrip("_").lower(), np.load(path, mmap_mode="r")
     elif path.suffix == ".npz":
@@ -225,24 +226,24 @@ def _hdf5(path: Path, transpose: bool) -> Iterator[tuple[str, NDArray[Any]]]:
                 yield name.lower(), item[()].T if transpose else item[()]
 
 
-def _labels(found: dict[str, Any], rows: int | None, name: str) -> NDArray[np.uint8]:
-    packed = {int(m[1]): found[key] for key in found if (m := re.fullmatch(r"labels(\d+)_packed", key))}
-    if "labels_packed" in found:
-        packed = {int(found["num_labels"]): found["labels_packed"]}
+def _labels(arrays: dict[str, Any], rows: int | None, name: str) -> NDArray[np.uint8]:
+    packed = {int(m[1]): arrays[key] for key in arrays if (m := re.fullmatch(r"labels(\d+)_packed", key))}
+    if "labels_packed" in arrays:
+        packed = {int(arrays["num_labels"]): arrays["labels_packed"]}
     if packed:
         count = min(packed)  # the most frequent ones, where a release has several sets
         labels = np.unpackbits(packed[count], axis=1)[:, :count]
-    elif "labels" in found:
-        labels = np.asarray(found["labels"])
+    elif "labels" in arrays:
+        labels = np.asarray(arrays["labels"])
         if labels.ndim == 1 or 1 in labels.shape:
             flat = labels.ravel()
             labels = (flat[:, None] == np.unique(flat)).astype(np.uint8)
         elif rows not in (None, len(labels)) and labels.shape[1] == rows:
             labels = labels.T
         if not np.isin(labels, (0, 1)).all():
-            raise InvalidInput(f"labels of {name} hold other than 0 and 1; an indicator matrix is wanted")
+            raise InvalidInput(f"labels: expected an indicator matrix of 0 and 1 in {name}, got other values")
     else:
-        raise InvalidInput(f"{name} holds no labels; an array named {', '.join(LABEL_NAMES)} is wanted")
+        raise InvalidInput(f"labels: expected an array named {', '.join(LABEL_NAMES)} in {name}, got none")
     if rows not in (None, len(labels)):
-        raise InvalidInput(f"labels of {name} have {len(labels)} rows for {rows} rows of features; one each is wanted")
+        raise InvalidInput(f"labels: expected {rows} rows in {name}, as many as features, got {len(labels)}")
     return labels.astype(np.uint8)

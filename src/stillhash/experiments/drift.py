@@ -1,4 +1,4 @@
-"""Streams that drift, made of any dataset, and what a job notes while one runs.
+"""Make streams that drift of any dataset, and watch the quality while one runs.
 
 `drift:SCENARIO:DATA` opens DATA, which is all that `open_dataset` knows, as a stream that changes:
 
@@ -8,8 +8,8 @@
   recurring  rows of one half of the labels and of the other alternate in four blocks, so that what went comes back
 
 All but classes run over the first 30,000 rows. Halves, gains and offsets follow from a seed that is the same for all
-jobs: the methods meet the same stream. Rows that belong together keep their order. Quality before and after a change is
-of other rows, so it is for comparing methods.
+jobs: the methods meet the same stream. Rows that belong together keep their order. Quality before and after a change
+is of other rows, so it is for comparing methods.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments.data import Dataset, Group, Mask, Place, Rows, open_dataset
+from stillhash.experiments.data import Dataset, QueryGroup, RowMask, RowNumbers, StreamPosition, open_dataset
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import OnlineHasher
 from stillhash.numeric.drift import PageHinkley
 from stillhash.numeric.validation import Codes, Floats
 
-WORD = "drift"
-MOSTLY = 0.9  # of the rows that lean to one half of the labels: how many stand in its part of the stream
-DIMENSIONS = 0.2  # of all, which a change of sensor alters
-ROWS = 30_000  # of the stream, for all scenarios but classes, where the new ones would be too few
-GAIN, OFFSET = 3.0, 3.0  # the largest factor, and the usual shift in deviations of its dimension
-WINDOW, ASKED = 4000, 200  # rows that a new chunk is looked for in, and rows of the chunk that are asked
+DRIFT_PREFIX = "drift"
+LEANING_SHARE = 0.9  # of the rows that lean to one half of the labels: how many are in its part of the stream
+CHANGED_DIMENSIONS = 0.2  # of all, which a change of sensor alters
+STREAM_ROWS = 30_000  # of the stream, for all scenarios but classes, where the new ones would be too few
+MAX_GAIN, OFFSET_DEVIATIONS = 3.0, 3.0  # the largest factor, and the usual shift in deviations of its dimension
+RECENT_ROWS, CHUNK_QUERIES = 4000, 200  # newest rows that a chunk is searched in, and rows of the chunk that search
 
 
 # ---- opening ----
 
 
 def parse(data: str) -> tuple[str | None, str]:
-    """The scenario that a data string names, if it names one, and the data under it."""
+    """Split a data string into the scenario that it names, if any, and the data under it."""
     word, _, rest = data.partition(":")
-    if word != WORD:
+    if word != DRIFT_PREFIX:
         return None, data
     scenario, _, under = rest.partition(":")
     if scenario not in SCENARIOS or not under:
-        raise InvalidInput(f"data is {data!r}; {WORD}:SCENARIO:DATA is wanted, of {', '.join(SCENARIOS)}")
+        raise InvalidInput(f"data: expected {DRIFT_PREFIX}:SCENARIO:DATA of {', '.join(SCENARIOS)}, got {data!r}")
     return scenario, under
 
 
 def open_stream(data: str) -> Dataset:
-    """Any dataset, drifting if its name says so."""
+    """Open any dataset, drifting if its name says so."""
     scenario, under = parse(data)
     return drifting(open_dataset(under), scenario) if scenario else open_dataset(data)
 
 
 def drifting(data: Dataset, scenario: str, seed: int = 0) -> Dataset:
-    """The same rows and queries as a stream that drifts."""
+    """Return the same rows and queries as a stream that drifts."""
     if data.labels.shape[1] < 2:
-        raise InvalidInput(f"labels of {data.name} are {data.labels.shape[1]} in number; at least 2 are wanted")
+        raise InvalidInput(f"labels: expected at least 2 in {data.name}, got {data.labels.shape[1]}")
     if scenario != "classes":
-        data = replace(data, order=data.stream[:ROWS])
+        data = replace(data, order=data.stream[:STREAM_ROWS])
     changed = SCENARIOS[scenario](data, np.random.default_rng(seed))
     return replace(changed, name=f"{data.name}-{scenario}")
 
@@ -72,26 +72,26 @@ def drifting(data: Dataset, scenario: str, seed: int = 0) -> Dataset:
 def classes(data: Dataset, rng: np.random.Generator) -> Dataset:
     """Queries of old classes are judged as ever, those that show a new class by the new classes alone."""
     new = _half(data, rng)
-    shows: Mask = data.labels[:, new].sum(axis=1) > 0
-    groups = {"old": Group(~shows, np.ones_like(new)), "new": Group(shows, new)}
+    shows: RowMask = data.labels[:, new].sum(axis=1) > 0
+    groups = {"old": QueryGroup(~shows, np.ones_like(new)), "new": QueryGroup(shows, new)}
     return _blocks(data, _split(data, shows), groups)
 
 
 def labels(data: Dataset, rng: np.random.Generator) -> Dataset:
     rising = _half(data, rng)
     lean = _lean(data, rising)
-    late = rng.random(len(data)) < 0.5 + (MOSTLY - 0.5) * lean
+    late = rng.random(len(data)) < 0.5 + (LEANING_SHARE - 0.5) * lean
     return _blocks(data, _split(data, late), _by_lean(lean, rising, "falling", "rising"))
 
 
 def features(data: Dataset, rng: np.random.Generator) -> Dataset:
     start = len(data.stream) // 2
-    spread = data.read(data.stream[:1000]).std(axis=0)
+    deviation = data.read(data.stream[:1000]).std(axis=0)
     gain, offset = np.ones(data.dim, np.float32), np.zeros(data.dim, np.float32)
-    other = rng.choice(data.dim, max(1, round(DIMENSIONS * data.dim)), replace=False)
-    gain[other] = GAIN ** rng.uniform(-1, 1, len(other))
-    offset[other] = OFFSET * spread[other] * rng.standard_normal(len(other))
-    return replace(data, changes=(start,), seen=Sensor(start, gain, offset))
+    other = rng.choice(data.dim, max(1, round(CHANGED_DIMENSIONS * data.dim)), replace=False)
+    gain[other] = MAX_GAIN ** rng.uniform(-1, 1, len(other))
+    offset[other] = OFFSET_DEVIATIONS * deviation[other] * rng.standard_normal(len(other))
+    return replace(data, changes=(start,), transform=Sensor(start, gain, offset))
 
 
 def recurring(data: Dataset, rng: np.random.Generator) -> Dataset:
@@ -109,58 +109,58 @@ SCENARIOS: dict[str, Callable[[Dataset, np.random.Generator], Dataset]] = {
 
 @dataclass(frozen=True)
 class Sensor:
-    """Another gain and offset from one place of the stream on. A query looks as the newest row does."""
+    """Applies another gain and offset from one position of the stream on; a query is taken at the newest row."""
 
     start: int
     gain: Floats  # (D,)
     offset: Floats  # (D,)
 
-    def __call__(self, X: Floats, at: Place) -> Floats:
+    def __call__(self, X: Floats, at: StreamPosition) -> Floats:
         late = np.broadcast_to(np.asarray(at) >= self.start, len(X))
         X[late] = X[late] * self.gain + self.offset
         return X
 
 
-def _half(data: Dataset, rng: np.random.Generator) -> Mask:
+def _half(data: Dataset, rng: np.random.Generator) -> RowMask:
     count = data.labels.shape[1]
     return np.isin(np.arange(count), rng.permutation(count)[: count // 2])
 
 
-def _lean(data: Dataset, half: Mask) -> NDArray[np.int64]:
-    """For each row 1 if most of its labels are of this half, -1 if most are of the other, else 0."""
+def _lean(data: Dataset, half: RowMask) -> NDArray[np.int64]:
+    """Return for each row 1 if most of its labels are of this half, -1 if most are of the other, else 0."""
     balance = np.where(half, 1, -1)
     return np.sign(data.labels.astype(np.int64) @ balance)
 
 
-def _by_lean(lean: NDArray[np.int64], half: Mask, *names: str) -> dict[str, Group]:
+def _by_lean(lean: NDArray[np.int64], half: RowMask, *names: str) -> dict[str, QueryGroup]:
     every = np.ones_like(half)
-    return {name: Group(lean == sign, every) for name, sign in zip(names, (-1, 1), strict=True)}
+    return {name: QueryGroup(lean == sign, every) for name, sign in zip(names, (-1, 1), strict=True)}
 
 
-def _split(data: Dataset, second: Mask) -> list[Rows]:
-    """The rows of the stream that are not so, and those that are, each in order."""
+def _split(data: Dataset, second: RowMask) -> list[RowNumbers]:
+    """Split the stream into rows outside `second` and rows in it, each in order."""
     stream = data.stream
     return [stream[~second[stream]], stream[second[stream]]]
 
 
-def _blocks(data: Dataset, blocks: list[Rows], groups: dict[str, Group]) -> Dataset:
-    """The stream block by block; it changes where one begins that is not the first."""
+def _blocks(data: Dataset, blocks: list[RowNumbers], groups: dict[str, QueryGroup]) -> Dataset:
+    """Return the stream block by block; it changes where each block but the first begins."""
     ends = np.cumsum([len(block) for block in blocks])
     changes = tuple(dict.fromkeys(int(end) for end in ends[:-1] if 0 < end < ends[-1]))
     return replace(data, order=np.concatenate(blocks), changes=changes, groups=groups)
 
 
-# ---- what a job notes ----
+# ---- watching ----
 
 
-class Watch:
-    """Asks the rows of each chunk before it is learnt, and lets a monitor listen to how well that goes.
+class DriftWatch:
+    """Evaluates each chunk before it is learnt (prequential evaluation), with drift detection.
 
-    They are looked for among the newest rows, encoded as the method would now, so that this is of the method as it is
-    and not of the codes that are stored. Nothing of it is timed, and nothing comes back to the method.
+    Its rows are searched for among the newest rows, encoded as the method would now, so that this judges the method as
+    it is and not the stored codes. It is not timed, and the method learns nothing from it.
     """
 
-    def __init__(self, data: Dataset, stream: Rows) -> None:
+    def __init__(self, data: Dataset, stream: RowNumbers) -> None:
         self.rows = 0
         self.changes = [change for change in data.changes if change < len(stream)]
         self.alarms: list[int] = []
@@ -170,29 +170,29 @@ class Watch:
 
     def chunk(self, hasher: OnlineHasher, X: Floats, Y: NDArray[np.uint8]) -> None:
         self.rows += len(X)
-        asked = np.flatnonzero(Y.any(axis=1))
-        asked = asked[:: max(1, -(-len(asked) // ASKED))]
-        if len(self._items) and len(asked):
+        queries = np.flatnonzero(Y.any(axis=1))
+        queries = queries[:: max(1, -(-len(queries) // CHUNK_QUERIES))]
+        if len(self._items) and len(queries):
             codes = hasher.encode(self._items)
-            value = evaluate(hasher.weigh(X[asked]), codes, Y[asked], self._labels, threads=1).map
+            value = evaluate(hasher.weigh(X[queries]), codes, Y[queries], self._labels, threads=1).map
             self._since.append((self.rows, value))
             if self._monitor.update(value):
                 self.alarms.append(self.rows)
-        self._items = np.concatenate([self._items, X])[-WINDOW:]
-        self._labels = np.concatenate([self._labels, Y])[-WINDOW:]
+        self._items = np.concatenate([self._items, X])[-RECENT_ROWS:]
+        self._labels = np.concatenate([self._labels, Y])[-RECENT_ROWS:]
 
-    def told(self) -> dict[str, Any]:
-        """For a checkpoint; rows are as many as had arrived."""
+    def take_record(self) -> dict[str, Any]:
+        """Return what was recorded since the last checkpoint; rows are counted as they arrive."""
         since, self._since = self._since, []
         return {"prequential": since, "alarms": list(self.alarms), "changes": self.changes}
 
 
-def by_group(data: Dataset, weights: Floats, codes: Codes, asked: Rows, rows: Rows) -> dict[str, float]:
-    """The mAP of each group of the queries `asked` over the database `rows`."""
-    found = {}
+def by_group(data: Dataset, weights: Floats, codes: Codes, queries: RowNumbers, rows: RowNumbers) -> dict[str, float]:
+    """Return the mAP of each group of the `queries` over the database `rows`."""
+    quality = {}
     for name, group in data.groups.items():
-        some = group.rows[asked]
+        some = group.rows[queries]
         if some.any():
-            wanted, there = data.labels[asked[some]][:, group.labels], data.labels[rows][:, group.labels]
-            found[name] = evaluate(weights[some], codes, wanted, there, threads=1).map
-    return found
+            query_labels, item_labels = data.labels[queries[some]][:, group.labels], data.labels[rows][:, group.labels]
+            quality[name] = evaluate(weights[some], codes, query_labels, item_labels, threads=1).map
+    return quality

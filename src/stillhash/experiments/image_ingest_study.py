@@ -1,8 +1,8 @@
-"""A folder of images, from files to a similarity that has learnt: how fast, how steady, and what learning gains.
+"""Index a folder of images, and measure speed, memory, recovery from kills and what learning gains.
 
-The images are made on the spot (shapes.py). `stillhash index` takes them in as a process of its own: once undisturbed,
-with an eye on its memory, and once killed twice on the way and begun again, after which nothing may be missing, double
-or different. Then images that it has not seen are searched for, by Hamming distance and by what was learnt.
+The images are generated (shapes.py). `stillhash index` indexes them in a process of its own: once undisturbed while its
+memory is watched, and once killed twice and started again, after which nothing may be missing, double or different.
+Then images that it has not seen are searched for, by Hamming distance and by the learnt similarity.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 import stillhash
 from stillhash.encoders import open_encoder
 from stillhash.experiments.shapes import image, write_shapes
+from stillhash.experiments.tables import ReportProgress, TableData, silent
 from stillhash.numeric.validation import check_integer
 
-CUTS = 2  # times that indexing is killed
-LOOK = 0.1  # seconds between two looks at its memory
+INDEXING_KILLS = 2
+MEMORY_INTERVAL = 0.1  # seconds between two looks at its memory
 
 
 def run(
@@ -37,25 +36,29 @@ def run(
     size: int = 96,
     seed: int = 0,
     workers: int | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: ReportProgress = silent,
 ) -> dict[str, Any]:
+    """Index `count` images and search for `queries` others."""
     check_integer(count, "count", 400)
-    with tempfile.TemporaryDirectory(prefix="stillhash-gallery-") as made:
-        room = Path(made)
+    with tempfile.TemporaryDirectory(prefix="stillhash-gallery-") as name:
+        folder = Path(name)
         progress(f"making {count:,} images")
-        write_shapes(room / "images", count, seed, size=size)
+        write_shapes(folder / "images", count, seed, size=size)
         progress("indexing")
-        whole = _index(room / "images", room / "whole", workers)
+        whole = _index(folder / "images", folder / "whole", workers)
         progress("indexing, killed on the way")
-        stops = [count * cut // (CUTS + 1) for cut in range(1, CUTS + 1)]
-        kills = [_index(room / "images", room / "cut", workers, stop) for stop in stops]
-        last = _index(room / "images", room / "cut", workers)
+        stops = [count * kill // (INDEXING_KILLS + 1) for kill in range(1, INDEXING_KILLS + 1)]
+        kills = [_index(folder / "images", folder / "killed", workers, stop) for stop in stops]
+        last = _index(folder / "images", folder / "killed", workers)
         progress(f"searching for {queries:,} other images")
-        with stillhash.open(room / "whole", read_only=True) as one, stillhash.open(room / "cut", read_only=True) as two:
+        with (
+            stillhash.open(folder / "whole", read_only=True) as a,
+            stillhash.open(folder / "killed", read_only=True) as b,
+        ):
             ids = [f"{n:06}.jpg" for n in range(count)]
-            differing = sum(a != b for a, b in zip(one.get(ids), two.get(ids), strict=True))
-            told = {"missing": sum(item is None for item in two.get(ids)), "double": two.count() - count}
-            hamming, learnt = (_map(one, queries, seed + 1, size, version) for version in (0, None))
+            differing = sum(one != two for one, two in zip(a.get(ids), b.get(ids), strict=True))
+            missing, double = sum(item is None for item in b.get(ids)), b.count() - count
+            hamming, learnt = (_map(a, queries, seed + 1, size, version) for version in (0, None))
     return {
         "images": count,
         "pixels": size,
@@ -63,9 +66,10 @@ def run(
         "per_second": whole["images_per_second"],
         "memory_mb": whole["memory_mb"],
         "memory_later_mb": whole["memory_later_mb"],
-        "killed_at": [found["items"] for found in kills],
+        "killed_at": [kill["items"] for kill in kills],
         "skipped": last["skipped"],
-        **told,
+        "missing": missing,
+        "double": double,
         "differing": differing,
         "queries": queries,
         "hamming": hamming,
@@ -74,7 +78,7 @@ def run(
 
 
 def _index(folder: Path, path: Path, workers: int | None, stop: int | None = None) -> dict[str, Any]:
-    """One run of the command; killed when so many items are there, if it is to be. What it says, and its memory."""
+    """Run the command, killed after `stop` items if given; return its result and its memory."""
     more = [] if workers is None else ["--workers", str(workers)]
     command = [sys.executable, "-m", "stillhash", "index", str(folder), str(path), "--json", *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -85,15 +89,14 @@ def _index(folder: Path, path: Path, workers: int | None, stop: int | None = Non
         if _items(path) >= stop:
             os.killpg(process.pid, signal.SIGKILL)
             break
-        time.sleep(LOOK)
-    said, _ = process.communicate()
+        time.sleep(MEMORY_INTERVAL)
+    output, _ = process.communicate()
     watch.join()
     if process.returncode < 0:
         return {"items": _items(path)}
     half = memory[len(memory) // 2 :] or [0.0]
     first = memory[len(memory) // 4 : len(memory) // 2] or [0.0]
-    told: dict[str, Any] = json.loads(said)
-    return {**told, "memory_mb": round(max(first)), "memory_later_mb": round(max(half))}
+    return {**json.loads(output), "memory_mb": round(max(first)), "memory_later_mb": round(max(half))}
 
 
 def _items(path: Path) -> int:
@@ -104,10 +107,10 @@ def _items(path: Path) -> int:
 
 
 def _watch(process: subprocess.Popen[str], memory: list[float]) -> None:
-    """The memory of a process and its children, in MB, as long as it runs; pages that they share count for each."""
+    """Record the memory of a process and its children, in MB, while it runs; shared pages count for each."""
     while process.poll() is None:
         memory.append(sum(map(_resident, [process.pid, *_children(process.pid)])) / 1e6)
-        time.sleep(LOOK)
+        time.sleep(MEMORY_INTERVAL)
 
 
 def _children(pid: int) -> list[int]:
@@ -125,7 +128,7 @@ def _resident(pid: int) -> int:
 
 
 def _map(collection: stillhash.Collection, queries: int, seed: int, size: int, version: int | None) -> float:
-    """Mean average precision over all items, of images that are not among them."""
+    """Return the mean average precision over all items, of images that are not among them."""
     encoder = open_encoder("classic")
     precisions = []
     for start in range(0, queries, 50):
@@ -138,13 +141,13 @@ def _map(collection: stillhash.Collection, queries: int, seed: int, size: int, v
     return float(np.mean(precisions))
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    for line in (
+def tables(result: dict[str, Any]) -> list[TableData | str]:
+    kills = " and ".join(f"{n:,}" for n in result["killed_at"])
+    return [
         f"{result['images']:,} images of {result['pixels']} pixels: {result['per_second']:g} a second; memory of all "
         f"processes {result['memory_mb']} MB early, {result['memory_later_mb']} MB at most later",
-        f"killed at {' and '.join(f'{n:,}' for n in result['killed_at'])} items and begun again: {result['missing']} "
-        f"missing, {result['double']} double, {result['differing']} different",
+        f"killed at {kills} items and started again: {result['missing']} missing, {result['double']} double, "
+        f"{result['differing']} different",
         f"mAP of {result['queries']:,} other images: {result['hamming']:.3f} by Hamming distance, "
-        f"{result['learnt']:.3f} by what one pass taught, {result['learnt'] - result['hamming']:+.3f}",
-    ):
-        console.print(line, highlight=False, soft_wrap=True)
+        f"{result['learnt']:.3f} after one pass of learning, {result['learnt'] - result['hamming']:+.3f}",
+    ]

@@ -10,7 +10,7 @@ import stillhash
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers belong to."""
+    """Return the CPU, kernels, versions and load that the numbers belong to."""
     here = stillhash.info()
     return {
         "cpu": _cpu(),

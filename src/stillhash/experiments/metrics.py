@@ -1,4 +1,4 @@
-"""How good a ranking is.
+"""Measure the quality of a ranking.
 
 Relevant means: shares at least one label with the query. All measures rank the whole database by score; equal
 scores keep database order (`map`: faithful to the published code, so shuffle the database first) or count as every
@@ -20,7 +20,7 @@ from stillhash.numeric.threads import one_thread, usable_cores
 from stillhash.numeric.validation import Codes, Floats
 
 
-class Quality(NamedTuple):
+class RankingQuality(NamedTuple):
     """Means over queries."""
 
     map: float  # mean average precision, ties in database order
@@ -38,24 +38,24 @@ def evaluate(
     k: int = 100,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Quality:
-    """Ranks all codes for each query and averages. Labels are indicator matrices; `progress` hears of queries done."""
+) -> RankingQuality:
+    """Rank all codes for each query and average. Labels are indicator matrices; `progress` gets the queries done."""
     bits = weights.shape[1]
     database = signs(codes, bits).T.copy()  # (bits, n)
     items = np.ascontiguousarray(item_labels, np.float32).T  # (labels, n)
-    asked = np.ascontiguousarray(query_labels, np.float32)
+    labels = np.ascontiguousarray(query_labels, np.float32)
     batch = max(1, min(64, 2**25 // max(1, len(codes))))
 
     def measure(start: int) -> NDArray[np.float64]:
         some = slice(start, start + batch)
-        found = kernels.rank_quality(weights[some] @ database, asked[some] @ items, k)
+        values = kernels.rank_quality(weights[some] @ database, labels[some] @ items, k)
         if progress:
-            progress(len(found))
-        return found
+            progress(len(values))
+        return values
 
     @one_thread
     def everything() -> NDArray[np.float64]:
         with ThreadPoolExecutor(threads or usable_cores()) as pool:
             return np.concatenate(list(pool.map(measure, range(0, len(weights), batch))))
 
-    return Quality(*everything().mean(axis=0).tolist())
+    return RankingQuality(*everything().mean(axis=0).tolist())

@@ -1,4 +1,4 @@
-"""The paper's experiments, and ours with drift, as lists of jobs: data, not code."""
+"""List the jobs of the paper's experiments, and of ours with drift."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stillhash.experiments.drift import parse
 from stillhash.experiments.run import Job
 from stillhash.hashers import METHODS
 
-LENGTHS = (16, 32, 64, 96)
-VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {  # forms of a method that stand beside it in the tables
+TABLE_LENGTHS = (16, 32, 64, 96)
+METHOD_VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {  # forms of a method beside it in the tables
     "hmoh": ({}, {"merge": "sum_lsh"}),
 }
 ABLATIONS: tuple[dict[str, Any], ...] = (  # of Tally: one thing at a time
@@ -22,7 +22,12 @@ ABLATIONS: tuple[dict[str, Any], ...] = (  # of Tally: one thing at a time
     {"init": "pca-itq"},
     *({"rarity": rarity} for rarity in (0.0, 0.3, 0.6)),
 )
-DRIFTS = {"classes": (32, 64), "labels": (32,), "features": (32,), "recurring": (32,)}  # lengths of each scenario
+DRIFT_LENGTHS = {
+    "classes": (32, 64),
+    "labels": (32,),
+    "features": (32,),
+    "recurring": (32,),
+}  # lengths of each scenario
 
 
 def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
@@ -30,21 +35,21 @@ def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     return [
         Job("table", data, method, bits, seed, params, checkpoints=5 if bits == 32 else 1)
         for seed in range(seeds)
-        for bits in LENGTHS
+        for bits in TABLE_LENGTHS
         for method in methods or METHODS
-        for params in VARIANTS.get(method, ({},))
+        for params in METHOD_VARIANTS.get(method, ({},))
     ]
 
 
-def told(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+def labelled_init(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Every method at every length after an initial stage of 3,000 labelled rows, ten times the paper's."""
-    return [replace(job, first=3000, told=True, checkpoints=1) for job in tables(data, seeds, methods)]
+    return [replace(job, first=3000, labelled_init=True, checkpoints=1) for job in tables(data, seeds, methods)]
 
 
 def ablation(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """What each part of Tally is worth: one parameter at a time away from its default, 32 and 64 bits."""
     return [
-        Job("ablation", data, "tally", bits, seed, params, queries=1000, first=3000, told=True)
+        Job("ablation", data, "tally", bits, seed, params, queries=1000, first=3000, labelled_init=True)
         for seed in range(seeds)
         for bits in (32, 64)
         for params in ABLATIONS
@@ -59,7 +64,7 @@ def sweeps(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
 
 
 def times(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
-    """Figure 5: accumulated time at 32 bits, codes brought up to date after every chunk. Run it with one worker."""
+    """Figure 5: accumulated time at 32 bits, codes refreshed after every chunk. Run it with one worker."""
     return [
         Job("time", data, method, 32, seed, checkpoints=20, measure=False)
         for seed in range(seeds)
@@ -78,8 +83,8 @@ def quick(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
 
 
 def drift(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
-    """Streams that change: new classes, other label frequencies, another sensor, what went coming back."""
-    named, under = parse(data)  # data that names a scenario wants this one only
+    """Streams that change: new classes, other label frequencies, another sensor, recurring labels."""
+    named, under = parse(data)  # data may name one scenario
     return [
         Job(
             "drift",
@@ -90,9 +95,9 @@ def drift(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
             checkpoints=6,
             queries=500,
             first=3000,
-            told=True,
+            labelled_init=True,
         )
-        for scenario, lengths in DRIFTS.items()
+        for scenario, lengths in DRIFT_LENGTHS.items()
         if named in (None, scenario)
         for bits in lengths
         for seed in range(seeds)
@@ -101,10 +106,11 @@ def drift(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
 
 
 def paper(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
-    """Everything."""
+    """Tables, sweeps and times."""
     return [job for preset in (tables, sweeps, times) for job in preset(data, seeds, methods)]
 
 
 PRESETS: dict[str, Callable[[str, int, tuple[str, ...]], list[Job]]] = {
-    preset.__name__: preset for preset in (paper, tables, told, ablation, sweeps, times, quick, drift)
+    preset.__name__.replace("_", "-"): preset
+    for preset in (paper, tables, labelled_init, ablation, sweeps, times, quick, drift)
 }

@@ -1,7 +1,7 @@
-"""The one loop of every experiment: a stream, a method, checkpoints. It knows no method by name.
+"""Run experiments: one loop over a stream, a method and checkpoints. It knows no method by name.
 
 A job is one pass of one method over one dataset; its records are one file of JSON lines, written whole when the job
-is done, so a run that was stopped goes on with the jobs that are missing. Reports are made from these files alone.
+is done, so a stopped run continues with the jobs that are missing. Reports are made from these files alone.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from typing import Any
 import numpy as np
 
 import stillhash
-from stillhash.experiments.data import Dataset
-from stillhash.experiments.drift import Watch, by_group, open_stream, parse
+from stillhash.experiments.data import Dataset, RowNumbers
+from stillhash.experiments.drift import DriftWatch, by_group, open_stream, parse
 from stillhash.experiments.machine import machine
-from stillhash.experiments.metrics import Quality, evaluate
-from stillhash.hashers import METHODS
+from stillhash.experiments.metrics import RankingQuality, evaluate
+from stillhash.hashers import METHODS, OnlineHasher
 from stillhash.numeric.threads import usable_cores
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.validation import Codes, Floats
 
-CHUNK = 1000
-FIRST = 300  # rows of the paper's initial stage
+STREAM_CHUNK = 1000
+INITIAL_STAGE_ROWS = 300  # the paper's
 
 
 @dataclass(frozen=True)
 class Job:
     """One pass: `rows` of the stream, measured at `checkpoints` even steps with so many `queries` (None: all).
 
-    The initial stage sees the `first` rows, and with `told` their labels too; the paper's has 300 rows without labels.
+    The initial stage sees the `first` rows, and with `labelled_init` their labels; the paper's has 300 without labels.
     """
 
     experiment: str
@@ -52,21 +52,22 @@ class Job:
     queries: int | None = None
     rows: int | None = None
     measure: bool = True
-    first: int = FIRST
-    told: bool = False
+    first: int = INITIAL_STAGE_ROWS
+    labelled_init: bool = False
 
     @property
     def file(self) -> str:
-        stage = [] if (self.first, self.told) == (FIRST, False) else [self.first, self.told]
-        told = json.dumps([self.params, self.queries, self.rows, self.checkpoints, *stage], sort_keys=True)
-        key = hashlib.sha256(told.encode()).hexdigest()[:8]
+        stage = [self.first, self.labelled_init]
+        stage = [] if stage == [INITIAL_STAGE_ROWS, False] else stage
+        text = json.dumps([self.params, self.queries, self.rows, self.checkpoints, *stage], sort_keys=True)
+        key = hashlib.sha256(text.encode()).hexdigest()[:8]
         scenario, under = parse(self.data)
         name = Path(under).name + (f"-{scenario}" if scenario else "")
         return f"{name}-{self.experiment}-{self.method}-{self.bits}-{self.seed}-{key}.jsonl"
 
 
 def run(jobs: list[Job], out: Path, workers: int | None = None, done: Callable[[Job], None] | None = None) -> int:
-    """Runs the jobs whose files are missing, as many at a time as there are cores; returns how many ran."""
+    """Run the jobs whose files are missing, as many at a time as there are cores; return how many ran."""
     out.mkdir(parents=True, exist_ok=True)
     missing = [job for job in jobs if not (out / job.file).exists()]
     with ProcessPoolExecutor(workers or usable_cores(), mp_context=get_context("spawn")) as pool:
@@ -79,7 +80,7 @@ def run(jobs: list[Job], out: Path, workers: int | None = None, done: Callable[[
 
 
 def run_job(job: Job, out: Path) -> None:
-    """One job into its file, which appears only when it is complete."""
+    """Run one job into its file, which appears only when it is complete."""
     lines = [json.dumps(record) for record in records(job, _opened(job.data))]
     unfinished = out / f".{job.file}.{os.getpid()}"
     unfinished.write_text("\n".join(lines) + "\n")
@@ -88,12 +89,12 @@ def run_job(job: Job, out: Path) -> None:
 
 @lru_cache(maxsize=1)
 def _opened(data: str) -> Dataset:
-    """A worker's jobs are mostly on one dataset."""
+    """Open a dataset once for the jobs of a worker, which are mostly on one."""
     return open_stream(data)
 
 
 class Clock:
-    """Seconds spent on each thing; what is timed inside something else counts there only."""
+    """Adds up the seconds of each activity; what is timed inside another activity counts only once."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(("learn", "refresh", "encode", "io"), 0.0)
@@ -118,16 +119,15 @@ class Clock:
 
 
 def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
-    """The stream, chunk by chunk; a record at every checkpoint.
+    """Learn the stream chunk by chunk, and yield a record at every checkpoint.
 
-    Codes that went stale are brought up to date after each chunk where time is measured, and otherwise only for the
-    checkpoints, since nobody looks in between.
+    Stale codes are refreshed after each chunk where time is measured, and otherwise only for the checkpoints.
     """
     stream = data.stream[: job.rows]
-    asked = data.queries if job.queries is None else data.queries[:: max(1, len(data.queries) // job.queries)]
+    queries = data.queries if job.queries is None else data.queries[:: max(1, len(data.queries) // job.queries)]
     Y, places = data.labels[stream], np.arange(len(stream))
     clock = Clock()
-    watch = Watch(data, stream) if job.experiment == "drift" else None
+    watch = DriftWatch(data, stream) if job.experiment == "drift" else None
 
     def read(start: int, stop: int) -> Floats:
         with clock("io"):
@@ -136,55 +136,59 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
     hasher = METHODS[job.method](bits=job.bits, random_state=job.seed, **job.params)
     first = data.read(stream[: job.first], places[: job.first])
     with clock("learn"):
-        hasher.fit(first, Y[: job.first] if job.told else None)
-    starts = range(0, len(stream), CHUNK)
+        hasher.fit(first, Y[: job.first] if job.labelled_init else None)
+    starts = range(0, len(stream), STREAM_CHUNK)
     marks = {round(len(starts) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
     about = {
         **_about(job, data),
-        "queries": len(asked),
+        "queries": len(queries),
         "database": len(stream),
-        "chance": _chance(data, asked, stream),
+        "chance": _chance(data, queries, stream),
     }
-    codes, kept = hasher.encode(first[:0]), hasher.keep(first[:0])
+    codes, raw = hasher.encode(first[:0]), hasher.keep(first[:0])
     stale, refreshes = False, 0
     for i, s in enumerate(starts, 1):
-        X = read(s, s + CHUNK)
+        X = read(s, s + STREAM_CHUNK)
         if watch:
-            watch.chunk(hasher, X, Y[s : s + CHUNK])
+            watch.chunk(hasher, X, Y[s : s + STREAM_CHUNK])
         with clock("learn"):
-            hasher.partial_fit(X, Y[s : s + CHUNK])
+            hasher.partial_fit(X, Y[s : s + STREAM_CHUNK])
         stale |= hasher.stale_
         if stale and (i in marks or job.experiment == "time"):
             with clock("refresh"):
-                codes = hasher.refresh(kept, lambda s=s: read(0, s)) if s else codes  # type: ignore[misc]
+                codes = hasher.refresh(raw, lambda s=s: read(0, s)) if s else codes  # type: ignore[misc]
             stale, refreshes = False, refreshes + 1
         with clock("encode"):
-            codes, kept = np.concatenate([codes, hasher.encode(X)]), np.concatenate([kept, hasher.keep(X)])
+            codes, raw = np.concatenate([codes, hasher.encode(X)]), np.concatenate([raw, hasher.keep(X)])
         if i in marks:
-            quality = _quality(job, hasher, codes, data, asked, stream[: len(codes)])
-            noted = watch.told() if watch else {}
+            quality = _quality(job, hasher, codes, data, queries, stream[: len(codes)])
+            drift = watch.take_record() if watch else {}
             final = len(codes) == len(stream)
-            told = {"rows": len(codes), "final": final, "seconds": dict(clock.seconds), "refreshes": refreshes}
-            yield {**about, **told, **quality, **noted}
+            progress = {"rows": len(codes), "final": final, "seconds": dict(clock.seconds), "refreshes": refreshes}
+            yield {**about, **progress, **quality, **drift}
 
 
-def _quality(job: Job, hasher: Any, codes: Any, data: Dataset, asked: Any, rows: Any) -> dict[str, Any]:
+def _quality(
+    job: Job, hasher: OnlineHasher, codes: Codes, data: Dataset, queries: RowNumbers, rows: RowNumbers
+) -> dict[str, Any]:
     if not job.measure:
-        return dict.fromkeys(Quality._fields)
-    weights = hasher.weigh(data.read(asked, len(codes) - 1))  # queries look as the newest row does
-    found = evaluate(weights, codes, data.labels[asked], data.labels[rows], threads=1)._asdict()
-    return found | ({"groups": by_group(data, weights, codes, asked, rows)} if job.experiment == "drift" else {})
+        return dict.fromkeys(RankingQuality._fields)
+    weights = hasher.weigh(data.read(queries, len(codes) - 1))
+    quality = evaluate(weights, codes, data.labels[queries], data.labels[rows], threads=1)._asdict()
+    return quality | ({"groups": by_group(data, weights, codes, queries, rows)} if job.experiment == "drift" else {})
 
 
-def _chance(data: Dataset, asked: Any, stream: Any) -> float:
-    """The share of relevant items: what a random order would score."""
-    return _relevant(data.labels[asked].tobytes(), data.labels[stream].tobytes(), data.labels.shape[1])
+def _chance(data: Dataset, queries: RowNumbers, stream: RowNumbers) -> float:
+    """Return the share of relevant items: what a random order would score."""
+    return _relevant(data.labels[queries].tobytes(), data.labels[stream].tobytes(), data.labels.shape[1])
 
 
 @lru_cache(maxsize=1)
-def _relevant(asked: bytes, stream: bytes, labels: int) -> float:
-    """The same for all jobs of a dataset."""
-    queries, items = (np.frombuffer(side, np.uint8).reshape(-1, labels).astype(np.float32) for side in (asked, stream))
+def _relevant(queried: bytes, stream: bytes, labels: int) -> float:
+    """Compute it once for all jobs of a dataset."""
+    queries, items = (
+        np.frombuffer(side, np.uint8).reshape(-1, labels).astype(np.float32) for side in (queried, stream)
+    )
     some = (queries[s : s + 64] @ items.T for s in range(0, len(queries), 64))
     return sum(int(np.count_nonzero(shared)) for shared in some) / (len(queries) * len(items))
 
@@ -192,7 +196,7 @@ def _relevant(asked: bytes, stream: bytes, labels: int) -> float:
 def _about(job: Job, data: Dataset) -> dict[str, Any]:
     here = machine()
     return {
-        "dataset": data.name + (f", {job.first:,} labelled initial rows" if job.told else ""),
+        "dataset": data.name + (f", {job.first:,} labelled initial rows" if job.labelled_init else ""),
         "experiment": job.experiment,
         "method": job.method,
         "bits": job.bits,
@@ -206,9 +210,9 @@ def _about(job: Job, data: Dataset) -> dict[str, Any]:
 
 def _commit() -> str:
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
         )
     except OSError:
         return "unknown"
-    return told.stdout.strip() or "unknown"
+    return done.stdout.strip() or "unknown"

@@ -1,4 +1,4 @@
-"""Pictures of coloured shapes on textured grounds: multi-label image files that need no download.
+"""Make pictures of coloured shapes on textured grounds: multi-label image files that need no download.
 
 A picture shows one to three objects, each of a shape and a colour, on a ground that is plain or has a texture; its
 labels are the shapes, the colours and the texture. Objects are turned, scaled and may overlap; hues wander, grounds
@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw
 
 from stillhash.numeric.validation import check_choice, check_integer
 
-COLOURS = {  # hue in degrees, saturation, brightness
+SHAPE_COLOURS = {  # hue in degrees, saturation, brightness
     "red": (0, 0.9, 0.85),
     "orange": (28, 0.95, 0.95),
     "yellow": (54, 0.9, 0.95),
@@ -32,26 +32,26 @@ COLOURS = {  # hue in degrees, saturation, brightness
     "purple": (278, 0.7, 0.7),
     "pink": (325, 0.5, 0.97),
 }
-FINE = 3  # drawn so many times larger, so that edges come out smooth
-NOISE = 9.0  # standard deviation, of a brightness from 0 to 255
-SCRIBBLES = 5  # at most
-FORMATS = {"JPEG": ".jpg", "PNG": ".png"}
+OVERSAMPLING = 3  # drawn so many times larger, so that edges come out smooth
+PIXEL_NOISE = 9.0  # standard deviation, of a brightness from 0 to 255
+MAX_SCRIBBLES = 5  # at most
+IMAGE_FORMATS = {"JPEG": ".jpg", "PNG": ".png"}
 
 Points = list[tuple[float, float]]
 Colour = tuple[int, int, int]
 
 
 class Shapes(NamedTuple):
-    """What was written."""
+    """The files that were written, and their labels."""
 
     files: list[Path]
     labels: list[list[str]]
 
 
 def image(seed: int, n: int, size: int = 96) -> tuple[Image.Image, list[str]]:
-    """Picture number `n` of a seed, and its labels in alphabetical order."""
+    """Make picture number `n` of a seed, and its labels in alphabetical order."""
     rng = np.random.default_rng([check_integer(seed, "seed", 0), check_integer(n, "n", 0)])
-    side = FINE * check_integer(size, "size", 16, 4096)
+    side = OVERSAMPLING * check_integer(size, "size", 16, 4096)
     texture = str(rng.choice(list(TEXTURES)))
     labels = set() if texture == "plain" else {texture}
     canvas = Image.new("RGB", (side, side), _tint(rng))
@@ -59,24 +59,24 @@ def image(seed: int, n: int, size: int = 96) -> tuple[Image.Image, list[str]]:
     TEXTURES[texture](draw, rng, side)
     _scribble(draw, rng, side)
     for _ in range(int(rng.choice([1, 2, 3], p=[0.45, 0.35, 0.2]))):
-        shape, colour = str(rng.choice(list(OUTLINES))), str(rng.choice(list(COLOURS)))
+        shape, colour = str(rng.choice(list(OUTLINES))), str(rng.choice(list(SHAPE_COLOURS)))
         _place(draw, rng, side, shape, colour)
         labels |= {shape, colour}
     small = canvas.resize((size, size), Image.Resampling.BOX)
-    noisy = np.asarray(small) + rng.normal(0, NOISE, (size, size, 3))
+    noisy = np.asarray(small) + rng.normal(0, PIXEL_NOISE, (size, size, 3))
     return Image.fromarray(noisy.clip(0, 255).round().astype(np.uint8)), sorted(labels)
 
 
 def write_shapes(folder: str | Path, count: int, seed: int, *, size: int = 96, fmt: str = "JPEG") -> Shapes:
-    """Writes pictures 0 to `count` - 1 of a seed, and `labels.csv`: the name of a file, its labels with | between."""
+    """Write pictures 0 to `count` - 1 of a seed, and `labels.csv`: the name of a file, its labels with | between."""
     check_integer(count, "count", 1)
-    check_choice(fmt, "fmt", tuple(FORMATS))
+    check_choice(fmt, "fmt", tuple(IMAGE_FORMATS))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files, labels = [], []
     for n in range(count):
         picture, named = image(seed, n, size)
-        path = folder / f"{n:06}{FORMATS[fmt]}"
+        path = folder / f"{n:06}{IMAGE_FORMATS[fmt]}"
         picture.save(path, fmt, **({"quality": 85} if fmt == "JPEG" else {}))
         files.append(path)
         labels.append(named)
@@ -91,7 +91,7 @@ def write_shapes(folder: str | Path, count: int, seed: int, *, size: int = 96, f
 
 
 def _place(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int, shape: str, colour: str) -> None:
-    """An object, turned and scaled, anywhere it is seen whole."""
+    """Draw an object, turned and scaled, wholly inside the picture."""
     radius = side * rng.uniform(0.11, 0.24)
     x, y = rng.uniform(radius, side - radius, 2)
     angle = rng.uniform(0, 2 * math.pi)
@@ -104,7 +104,7 @@ def _place(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int, shape
 
 
 def _star(points: int, inner: float, first: float = 0.0) -> Points:
-    """A star; a regular polygon where `inner` lies on its sides."""
+    """Return the outline of a star; a regular polygon where `inner` lies on its sides."""
     radii = [1.0, inner] * points
     return [
         (radius * math.cos(first + math.pi * at / points), radius * math.sin(first + math.pi * at / points))
@@ -117,7 +117,7 @@ def _regular(points: int) -> Points:
 
 
 def _ring() -> Points:
-    """Round and back on the inside: one outline with a hole."""
+    """Return one outline with a hole: round, and back on the inside."""
     outer = [(math.cos(turn), math.sin(turn)) for turn in np.linspace(0, 2 * math.pi, 61)]
     return outer + [(0.55 * x, 0.55 * y) for x, y in reversed(outer)]
 
@@ -156,13 +156,13 @@ OUTLINES: dict[str, Callable[[], Points]] = {
 
 
 def _shade(rng: np.random.Generator, colour: str) -> Colour:
-    """A colour as it looks today: hue, saturation and light all wander a little."""
-    hue, saturation, value = COLOURS[colour]
+    """Return a colour whose hue, saturation and light vary a little."""
+    hue, saturation, value = SHAPE_COLOURS[colour]
     return _rgb(hue + rng.normal(0, 5), saturation * rng.uniform(0.75, 1.05), value * rng.uniform(0.75, 1.05))
 
 
 def _tint(rng: np.random.Generator, value: float | None = None) -> Colour:
-    """Faint, of any hue: what a ground may look like."""
+    """Return a faint colour of any hue, for grounds."""
     light = rng.uniform(0.25, 0.95) if value is None else value
     return _rgb(rng.uniform(0, 360), rng.uniform(0, 0.3), light)
 
@@ -173,14 +173,14 @@ def _rgb(hue: float, saturation: float, value: float) -> Colour:
 
 
 def _scribble(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
-    """Thin lines of any colour, which no label tells of."""
-    for _ in range(int(rng.integers(0, SCRIBBLES + 1))):
+    """Draw thin lines of any colour, which have no label."""
+    for _ in range(int(rng.integers(0, MAX_SCRIBBLES + 1))):
         points = [(float(x), float(y)) for x, y in rng.uniform(0, side, (3, 2))]
         draw.line(points, fill=_rgb(*rng.uniform((0, 0, 0), (360, 1, 1))), width=int(side * rng.uniform(0.005, 0.02)))
 
 
 def _plain(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
-    """Nothing."""
+    """Draw nothing."""
 
 
 def _stripes(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
@@ -208,7 +208,7 @@ def _checks(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> N
 
 
 def _specks(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
-    """Coarse noise: specks of two tints, anywhere."""
+    """Draw coarse noise: specks of two tints, anywhere."""
     fills = _tint(rng), _tint(rng)
     for x, y, width in rng.uniform((0, 0, 0.01), (1, 1, 0.04), (350, 3)) * side:
         draw.rectangle((x, y, x + width, y + width), fill=fills[int(x + y) % 2])

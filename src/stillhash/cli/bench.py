@@ -1,0 +1,119 @@
+"""The commands `stillhash bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from stillhash.cli.collection import optional_module
+from stillhash.cli.output import AsJson, answer
+from stillhash.errors import InvalidInput
+
+app = typer.Typer(help="Measure speed, as ratios between contenders in one run.", no_args_is_help=True)
+
+Repeats = Annotated[int, typer.Option(min=1, help="Timed rounds of each contender.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds; ratios mean little.")]
+DiskFolder = Annotated[Path | None, typer.Option(help="Folder on the disk to measure; default: the current one.")]
+
+
+def _bench(name: str, as_json: bool, **options: Any) -> None:
+    """Run one bench; progress goes to stderr."""
+    module, timing = (optional_module(f"bench.{part}", "bench") for part in (name, "timing"))
+    with Console(stderr=True).status(f"bench {name}") as status:
+        result = module.run(progress=lambda now: status.update(f"bench {name}: {now}"), **options)
+    answer(result, as_json, lambda result, console: timing.print_bench(result, module.tables(result), console))
+
+
+@app.command()
+def learn(repeats: Repeats = 15, quick: Quick = False, as_json: AsJson = False) -> None:
+    """Learn a chunk of 1000 x 4096, against the bare matrix products and against loops."""
+    _bench("learn", as_json, repeats=repeats, quick=quick)
+
+
+@app.command()
+def encode(repeats: Repeats = 15, quick: Quick = False, as_json: AsJson = False) -> None:
+    """Hash rows to codes, against the bare matrix product."""
+    _bench("encode", as_json, repeats=repeats, quick=quick)
+
+
+@app.command()
+def scan(
+    repeats: Repeats = 15,
+    quick: Quick = False,
+    codes: Annotated[int, typer.Option(min=1000, help="Random codes to search.")] = 10_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Scan codes exactly, against a bare read of the same bytes and against FAISS."""
+    _bench("scan", as_json, repeats=repeats, quick=quick, codes=codes)
+
+
+@app.command()
+def miwq(
+    repeats: Repeats = 15,
+    quick: Quick = False,
+    codes: Annotated[str, typer.Option(help="Numbers of codes to search, separated by commas.")] = "1000000,10000000",
+    cases: Annotated[int, typer.Option(min=1, help="Random queries compared with brute force.")] = 20_000,
+    plot: Annotated[Path | None, typer.Option(help="File for a picture of the crossover (PNG).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search multi-index tables, and the index that chooses, against the scan."""
+    if not all(count.isdigit() for count in codes.split(",")):
+        raise InvalidInput(f"codes: expected whole numbers separated by commas, got {codes!r}")
+    sizes = tuple(map(int, codes.split(",")))
+    _bench("miwq", as_json, repeats=repeats, quick=quick, codes=sizes, cases=cases, plot=plot)
+
+
+@app.command()
+def store(
+    repeats: Annotated[int, typer.Option(min=1, help="One-row commits of each contender.")] = 200,
+    quick: Quick = False,
+    items: Annotated[int, typer.Option(min=1000, help="Items of the collection that is opened.")] = 1_000_000,
+    folder: DiskFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write durably, against bare SQLite; open a large collection; compact."""
+    _bench("store", as_json, repeats=repeats, quick=quick, items=items, folder=folder)
+
+
+@app.command()
+def ingest(
+    repeats: Annotated[int, typer.Option(min=1, help="Chunks of 1,000 rows.")] = 40,
+    quick: Quick = False,
+    folder: DiskFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add labelled rows to a collection that learns them, against the hasher alone."""
+    _bench("ingest", as_json, repeats=repeats, quick=quick, folder=folder)
+
+
+@app.command()
+def serve(
+    repeats: Annotated[int, typer.Option(min=1, help="Single searches of each contender.")] = 500,
+    quick: Quick = False,
+    items: Annotated[int, typer.Option(min=1000, help="Items of the collection that is served.")] = 1_000_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long sixteen clients search.")] = 60.0,
+    folder: DiskFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search over HTTP, against the library; with many clients beside learning; and kill the server."""
+    _bench("serve", as_json, repeats=repeats, quick=quick, items=items, seconds=seconds, folder=folder)
+
+
+@app.command()
+def cluster(
+    repeats: Annotated[int, typer.Option(min=1, help="Searches of each kind.")] = 200,
+    quick: Quick = False,
+    codes: Annotated[int, typer.Option(min=1000, help="Random codes over all shards.")] = 20_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Search shards on several nodes, against one index; and kill actors and nodes."""
+    _bench("cluster", as_json, repeats=repeats, quick=quick, codes=codes)
+
+
+@app.command()
+def bulk_encode(quick: Quick = False, folder: DiskFolder = None, as_json: AsJson = False) -> None:
+    """Encode, learn and publish a dataset by several nodes, against one process; and kill the driver."""
+    _bench("bulk_encoding", as_json, quick=quick, folder=folder)

@@ -1,0 +1,141 @@
+"""The commands `stillhash experiment`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+import stillhash
+from stillhash.cli.collection import optional_module
+from stillhash.cli.output import AsJson, answer
+from stillhash.errors import InvalidInput
+from stillhash.experiments.tables import TableData, print_sections
+
+app = typer.Typer(help="Run the paper's experiments, and make its tables and figures.", no_args_is_help=True)
+
+Data = Annotated[
+    str,
+    typer.Option(
+        help="A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "
+        "'drift:SCENARIO:' before any of them makes a stream that changes."
+    ),
+]
+ResultsFolder = Annotated[Path, typer.Option(help="Folder of result files, one for each job.")]
+Bits = Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")]
+
+
+def _module(name: str, extra: str = "experiments") -> Any:
+    return optional_module(f"experiments.{name}", extra)
+
+
+def _study(module: Any, name: str, as_json: bool, *args: Any) -> None:
+    """Run one study; progress goes to stderr."""
+    with Console(stderr=True).status(name) as status:
+        result = module.run(*args, lambda now: status.update(f"{name}: {now}"))
+    answer(result, as_json, lambda result, console: print_sections(console, module.tables(result)))
+
+
+@app.command(name="list")
+def list_(as_json: AsJson = False) -> None:
+    """List the methods and presets."""
+    kinds = {"methods": stillhash.METHODS, "presets": _module("presets").PRESETS}
+    result = {
+        kind: {name: (thing.__doc__ or "").strip().splitlines()[0] for name, thing in things.items()}
+        for kind, things in kinds.items()
+    }
+    sections = [TableData(kind, ("", " "), list(lines.items())) for kind, lines in result.items()]
+    answer(result, as_json, lambda _, console: print_sections(console, sections))
+
+
+@app.command()
+def run(
+    data: Data = "scenes",
+    preset: Annotated[str, typer.Option(help="Which experiments: see 'stillhash experiment list'.")] = "paper",
+    quick: Annotated[bool, typer.Option("--quick", help="The preset quick: a few minutes on the scenes.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with random_state 0, 1, ...")] = 1,
+    methods: Annotated[str, typer.Option(help="Only these methods, separated by commas.")] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")] = None,
+    results: ResultsFolder = Path("results"),
+) -> None:
+    """Run experiments into result files. Jobs that have one are skipped, so a stopped run continues."""
+    presets = _module("presets").PRESETS
+    name = "quick" if quick else preset
+    chosen = tuple(filter(None, methods.split(",")))
+    for value, known, what in ((name, presets, "preset"), *((m, stillhash.METHODS, "methods") for m in chosen)):
+        if value not in known:
+            raise InvalidInput(f"{what}: expected one of {', '.join(known)}, got {value!r}")
+    jobs = presets[name](data, seeds, chosen)
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"experiment {name}", total=len(jobs))
+        progress.update(task, completed=sum((results / job.file).exists() for job in jobs))
+        ran = _module("run").run(jobs, results, workers, lambda job: progress.advance(task))
+    console.print(
+        f"{ran} of {len(jobs)} jobs run, {len(jobs) - ran} skipped; results in {results}", highlight=False, markup=False
+    )
+
+
+@app.command()
+def repeat(
+    out: Annotated[Path, typer.Argument(help="The feature folder to write.")],
+    data: Data = "scenes",
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the stream.")] = 60_000,
+) -> None:
+    """Write a feature folder that repeats a dataset's stream, as float32 on disk: for experiments with time."""
+    module = _module("data")
+    with Console(stderr=True).status(f"{rows} rows of {data}"):
+        module.repeat(module.open_dataset(data), rows, out)
+    print(out)
+
+
+@app.command()
+def feedback(
+    data: Data = "scenes",
+    bits: Bits = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="Draws of the queries.")] = 5,
+    queries: Annotated[int, typer.Option(min=1, help="Queries that get ten votes each.")] = 20,
+    others: Annotated[int, typer.Option(min=1, help="Queries that get none.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Vote on hits of a few queries, and measure what that does to them and to others."""
+    stream = _module("drift").open_stream(data)
+    _study(_module("feedback_study"), "feedback", as_json, stream, bits, seeds, queries, others)
+
+
+@app.command()
+def images(
+    count: Annotated[int, typer.Option(min=400, help="Images to make and index.")] = 5000,
+    queries: Annotated[int, typer.Option(min=1, help="Other images to search for.")] = 500,
+    size: Annotated[int, typer.Option(min=16, max=4096, help="Pixels of a side.")] = 96,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Index a folder of generated images, kill and resume it, and measure speed, memory and what learning gains."""
+    _study(_module("image_ingest_study", extra="demo"), "images", as_json, count, queries, size, 0, workers)
+
+
+@app.command()
+def align(
+    old: Annotated[str, typer.Argument(help="A feature folder: the encoder that made the codes.")],
+    new: Annotated[str, typer.Argument(help="A feature folder of the same images: the encoder of the queries.")],
+    bits: Bits = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Search old codes with a new encoder through an alignment, and compare with encoding everything again."""
+    data = _module("data")
+    _study(_module("alignment_study"), "align", as_json, data.open_dataset(old), data.open_dataset(new), bits, seeds)
+
+
+@app.command()
+def report(
+    results: ResultsFolder = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
+) -> None:
+    """Make the tables and figures from result files: Markdown, one HTML page, PNG and SVG."""
+    for path in _module("report").report(results, out):
+        print(path)

@@ -1,0 +1,50 @@
+"""The studies of images, alignment and feedback, at small sizes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from stillhash.errors import InvalidInput
+from stillhash.experiments import alignment_study, feedback_study, image_ingest_study
+from stillhash.experiments.data import Dataset
+from tests.support.toys import toy
+
+
+@pytest.mark.slow
+def test_indexing_that_is_killed_and_resumed_loses_nothing() -> None:
+    result = image_ingest_study.run(count=800, queries=30, size=32, workers=1)
+    assert (result["missing"], result["double"], result["differing"]) == (0, 0, 0)
+    assert len(result["killed_at"]) == 2 and 0 < result["killed_at"][0] <= result["killed_at"][1] < 800
+    assert result["skipped"] == result["killed_at"][1] and result["learnt"] > result["hamming"]
+    assert json.loads(json.dumps(result)) == result
+    assert "mAP of 30 other images" in str(image_ingest_study.tables(result)[-1])
+
+
+@pytest.mark.slow
+def test_an_alignment_keeps_most_of_encoding_again() -> None:
+    X, Y = toy(900)
+    other = np.maximum(X @ np.random.default_rng(0).standard_normal((48, 80)), 0).astype(np.float32)
+    queries = np.arange(0, 900, 9)
+    old, new = (Dataset(name, (features,), 1.0, Y, queries) for name, features in (("old", X), ("new", other)))
+    result = alignment_study.run(old, new, bits=32, seeds=1)
+    assert [row["pairs"] for row in result["rows"]] == [100, 300, 800, 800]
+    for row in result["rows"][1:]:
+        assert result["chance"] < row["map"] and row["map"] > 0.9 * row["encoded_again"]
+    with pytest.raises(InvalidInput, match=r"^new"):
+        alignment_study.run(old, Dataset("wrong", (other,), 1.0, Y[::-1].copy(), queries))
+    (table,) = alignment_study.tables(result)
+    assert not isinstance(table, str) and [row[0] for row in table.rows] == ["100", "300", "800"]
+
+
+@pytest.mark.slow
+def test_votes_help_their_queries() -> None:
+    X, Y = toy(1500)
+    result = feedback_study.run(Dataset("toy", (X,), 1.0, Y, np.arange(200)), bits=32, seeds=1, queries=5, others=50)
+    assert [row["way"] for row in result["rows"]] == list(feedback_study.VOTING_WAYS)
+    assert all(row["votes"] <= 5 * feedback_study.VOTES_PER_QUERY for row in result["rows"])
+    assert max(row["after"] - row["before"] for row in result["rows"]) > 0
+    (table,) = feedback_study.tables(result)
+    assert not isinstance(table, str) and len(list(table.rows)) == len(feedback_study.VOTING_WAYS)
