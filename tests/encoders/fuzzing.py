@@ -16,7 +16,7 @@ import zlib
 
 import numpy as np
 
-from stillhash.encoders.pixels import LONGEST_SIDE, MOST_PIXELS, decode, thumbnail
+from stillhash.encoders.pixels import MAX_PIXELS, MAX_SIDE, decode, thumbnail
 from stillhash.errors import InvalidInput
 from tests.encoders.pictures import samples
 
@@ -115,25 +115,25 @@ def main(seed: int, first: int, end: int) -> None:
     samples()
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: PTH123, SIM115
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    told = {"decoded": 0, "refused": 0, "slowest": 0.0, "slowest_file": -1}
+    counts = {"decoded": 0, "refused": 0, "slowest": 0.0, "slowest_file": -1}
     for n in range(first, end):
         name, data = damaged(seed, n)
         print(n, name, flush=True)
         signal.alarm(SECONDS)  # nobody handles it, so it ends the process
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
-            image = decode(data, name, at_most=None if n % 2 else (160, 160))
+            image = decode(data, name, target=None if n % 2 else (160, 160))
             assert image.mode == "RGB" and not image.info
-            assert max(image.size) <= LONGEST_SIDE and image.width * image.height <= MOST_PIXELS
+            assert max(image.size) <= MAX_SIDE and image.width * image.height <= MAX_PIXELS
             thumbnail(image)
-            told["decoded"] += 1
+            counts["decoded"] += 1
         except InvalidInput as error:
             assert str(error).startswith(name)
-            told["refused"] += 1
+            counts["refused"] += 1
         signal.alarm(0)
-        if time.perf_counter() - begun > told["slowest"]:
-            told |= {"slowest": time.perf_counter() - begun, "slowest_file": n}
-    print(json.dumps({**told, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+        if time.perf_counter() - start > counts["slowest"]:
+            counts |= {"slowest": time.perf_counter() - start, "slowest_file": n}
+    print(json.dumps({**counts, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 
 
 if __name__ == "__main__":

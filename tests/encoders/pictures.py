@@ -28,9 +28,9 @@ def saved(image: Image.Image, kind: str, **how: Any) -> bytes:
 
 
 def exif(orientation: int) -> bytes:
-    told = Image.Exif()
-    told[0x0112] = orientation
-    return told.tobytes()
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    return tags.tobytes()
 
 
 def chunk(name: bytes, data: bytes) -> bytes:

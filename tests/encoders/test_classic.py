@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from stillhash.encoders import classic
-from stillhash.encoders.classic import COLOURS, DIM, DIRECTIONS, PLACES, Classic
+from stillhash.encoders.classic import CLASSIC_DIM, COLOUR_BINS, DIRECTIONS, MOMENTS, Classic
 from stillhash.experiments.shapes import image
 
 ENCODER = Classic()
-BLOCKS = np.cumsum([0, COLOURS, PLACES, DIRECTIONS + 1, 144, 59, 59])
+BLOCKS = np.cumsum([0, COLOUR_BINS, MOMENTS, DIRECTIONS + 1, 144, 59, 59])
 COLOUR, PLACE, DIRECTION, EDGE, FINE, COARSE = (slice(a, b) for a, b in pairwise(BLOCKS))
 
 
@@ -28,30 +28,30 @@ def features(*images: Image.Image) -> np.ndarray:
 
 
 def test_the_blocks_make_up_the_whole() -> None:
-    assert BLOCKS[-1] == DIM == 604
+    assert BLOCKS[-1] == CLASSIC_DIM == 604
 
 
 def test_blocks_are_of_like_length() -> None:
-    found = features(*(image(0, n)[0] for n in range(60)))
+    rows = features(*(image(0, n)[0] for n in range(60)))
     lengths = [
-        np.linalg.norm(found[:, block], axis=1).mean() for block in (COLOUR, PLACE, DIRECTION, EDGE, FINE, COARSE)
+        np.linalg.norm(rows[:, block], axis=1).mean() for block in (COLOUR, PLACE, DIRECTION, EDGE, FINE, COARSE)
     ]
     assert min(lengths) > 0.5 and max(lengths) < 1.5
     for block in (COLOUR, DIRECTION, FINE, COARSE):
-        np.testing.assert_allclose(np.linalg.norm(found[:, block], axis=1), 1, rtol=1e-5)
+        np.testing.assert_allclose(np.linalg.norm(rows[:, block], axis=1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("colour", ["red", "lime", "blue", "yellow", "white", "black", "gray"])
 def test_a_colour_is_one_bin(colour: str) -> None:
-    found = features(Image.new("RGB", (50, 40), colour))[0]
-    assert sorted(found[COLOUR])[-1] == 1 and found[COLOUR].sum() == 1
+    rows = features(Image.new("RGB", (50, 40), colour))[0]
+    assert sorted(rows[COLOUR])[-1] == 1 and rows[COLOUR].sum() == 1
 
 
 def test_shares_of_colours() -> None:
     half = Image.new("RGB", (240, 240), "red")
     half.paste("blue", (0, 0, 240, 60))
-    found = features(half)[0][COLOUR]
-    np.testing.assert_allclose(sorted(found)[-2:], np.sqrt([0.25, 0.75]), atol=0.02)
+    rows = features(half)[0][COLOUR]
+    np.testing.assert_allclose(sorted(rows)[-2:], np.sqrt([0.25, 0.75]), atol=0.02)
 
 
 def test_places_tell_left_from_right() -> None:
@@ -70,7 +70,7 @@ def test_directions_of_stripes() -> None:
     flat, upright, leaning = features(stripes(90), stripes(0), stripes(45))
     for row, bins in ((upright, {0, 18}), (flat, {9, 27}), (leaning, {4, 22})):
         strongest = set(np.argsort(row[DIRECTION][:-1])[-2:].tolist())
-        assert all(min(abs(found - one) for one in bins | {36}) <= 1 for found in strongest)
+        assert all(min(abs(rows - one) for one in bins | {36}) <= 1 for rows in strongest)
     cells = upright[EDGE].reshape(16, 9)
     assert (cells.argmax(axis=1) % 8 == 0).all()
 
@@ -84,8 +84,8 @@ def test_texture_tells_fine_from_coarse() -> None:
 
 def test_a_plain_picture_says_nothing_of_edges() -> None:
     noisy = Image.fromarray(np.random.default_rng(0).normal(128, 3, (240, 240, 3)).clip(0, 255).astype(np.uint8))
-    found = features(noisy)[0]
-    assert found[EDGE].sum() == 0 and found[DIRECTION][-1] == 1
+    rows = features(noisy)[0]
+    assert rows[EDGE].sum() == 0 and rows[DIRECTION][-1] == 1
 
 
 def test_size_hardly_matters() -> None:
@@ -95,7 +95,7 @@ def test_size_hardly_matters() -> None:
 
 def test_another_version_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {Classic().fingerprint}
-    for name in ("VERSION", "SIDE", "EDGE", "STEP", "FAINT", "GREYS"):
+    for name in ("CLASSIC_VERSION", "SIDE", "MIN_GRADIENT", "MIN_CONTRAST", "FAINT_SHARE", "GREYS"):
         with monkeypatch.context() as other:
             other.setattr(classic, name, getattr(classic, name) + 1)
             seen.add(Classic().fingerprint)
@@ -103,9 +103,9 @@ def test_another_version_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch
 
 
 def test_features_are_those_of_this_version() -> None:
-    """Features that collections hold must not change unless VERSION does; resampling may, a little."""
-    found = features(Image.linear_gradient("L").convert("RGB"), stripes(30))
-    np.testing.assert_allclose(found[:, list(PINNED)], np.transpose(list(PINNED.values())), atol=2e-3)
+    """Features that collections hold must not change unless CLASSIC_VERSION does; resampling may, a little."""
+    rows = features(Image.linear_gradient("L").convert("RGB"), stripes(30))
+    np.testing.assert_allclose(rows[:, list(PINNED)], np.transpose(list(PINNED.values())), atol=2e-3)
 
 
 PINNED = {

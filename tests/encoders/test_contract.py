@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stillhash.encoders import KNOWN, Encoder, base, open_encoder
+from stillhash.encoders import ENCODER_NAMES, Encoder, base, open_encoder
 from stillhash.encoders.files import encode_bytes
 from stillhash.encoders.pixels import decode
 from stillhash.errors import InvalidInput, MissingExtra, WrongType
@@ -54,8 +54,8 @@ def test_shape_and_kind(encoder: Encoder, name: str) -> None:
 
 def test_the_same_each_time_and_inputs_untouched(encoder: Encoder, name: str) -> None:
     before = [image.tobytes() for image in IMAGES]
-    once, again, anew = encoder.encode(IMAGES), encoder.encode(tuple(IMAGES)), open_encoder(name).encode(IMAGES)
-    assert (once == again).all() and (once == anew).all()
+    once, again, reopened = encoder.encode(IMAGES), encoder.encode(tuple(IMAGES)), open_encoder(name).encode(IMAGES)
+    assert (once == again).all() and (once == reopened).all()
     assert [image.tobytes() for image in IMAGES] == before
 
 
@@ -79,10 +79,10 @@ def test_fingerprints_and_features_are_the_same_in_another_process(encoder: Enco
         "e = open_encoder(sys.argv[1]); print(e.fingerprint, e.dim, e.encode(IMAGES).tobytes().hex())"
     )
     command = [sys.executable, "-c", script, name]
-    told = subprocess.run(
+    output = subprocess.run(
         command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=120
     ).stdout.split()
-    assert told == [encoder.fingerprint, str(encoder.dim), encoder.encode(IMAGES).tobytes().hex()]
+    assert output == [encoder.fingerprint, str(encoder.dim), encoder.encode(IMAGES).tobytes().hex()]
     assert re.fullmatch("[0-9a-f]{64}", encoder.fingerprint)
 
 
@@ -92,24 +92,24 @@ def test_a_query_gets_the_features_of_its_file(encoder: Encoder) -> None:
     assert row.shape == (encoder.dim,)
     exact = encoder.encode([decode(data)])[0]
     assert np.linalg.norm(row - exact) < 0.15 * np.linalg.norm(exact)
-    with pytest.raises(InvalidInput, match="q cannot be decoded"):
+    with pytest.raises(InvalidInput, match=r"^q: "):
         encode_bytes(encoder, samples()["png"][:-20], "q")
 
 
 def test_without_a_text_tower(encoder: Encoder) -> None:
     assert encoder.has_text is False
-    with pytest.raises(InvalidInput, match=f"encoder {re.escape(encoder.name)} has no text tower"):
+    with pytest.raises(InvalidInput, match=rf"^encoder: .*{re.escape(encoder.name)}"):
         encoder.encode_texts(["a red circle"])
 
 
 @pytest.mark.parametrize("images", [photo(), [b"bytes"], ["path.png"], [np.zeros((4, 4, 3))], [None]])
 def test_what_is_no_image_is_refused(encoder: Encoder, images: Any) -> None:
-    with pytest.raises(WrongType, match=r"images.* is "):
+    with pytest.raises(WrongType, match=r"^images"):
         encoder.encode(images)
 
 
 def test_an_empty_image_is_refused(encoder: Encoder) -> None:
-    with pytest.raises(InvalidInput, match=r"images\[1\] is 0 x 5"):
+    with pytest.raises(InvalidInput, match=r"^images\[1\].*0 x 5"):
         encoder.encode([photo(), Image.new("RGB", (0, 5))])
 
 
@@ -120,9 +120,9 @@ def test_ready_features() -> None:
     encoder = open_encoder("vectors:128")
     assert (encoder.name, encoder.dim, encoder.has_text) == ("vectors:128", 128, False)
     assert encoder.fingerprint == open_encoder("vectors:128").fingerprint != open_encoder("vectors:129").fingerprint
-    with pytest.raises(InvalidInput, match=r"vectors:128 stands for features that are ready"):
+    with pytest.raises(InvalidInput, match=r"^encoder: .*vectors:128"):
         encoder.encode([photo()])
-    with pytest.raises(InvalidInput, match="no text tower"):
+    with pytest.raises(InvalidInput, match=r"^encoder"):
         encoder.encode_texts(["x"])
 
 
@@ -143,17 +143,17 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("name", [*UNKNOWN, "vectors:-1", "vectors:1.5", "vectors:٣", "magic", "vectors:" + "9" * 5000])
 def test_unknown_names_are_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match=r"encoder is .*; known are classic, onnx:PATH") as told:
+    with pytest.raises(InvalidInput, match=r"^encoder") as error:
         open_encoder(name)
-    assert all(known in str(told.value) for known in KNOWN)
+    assert all(known in str(error.value) for known in ENCODER_NAMES)
 
 
 def test_bad_names_are_refused() -> None:
     for bad in (None, 5, b"classic"):
-        with pytest.raises(WrongType, match="a name is wanted"):
+        with pytest.raises(WrongType, match=r"^encoder"):
             open_encoder(bad)  # type: ignore[arg-type]
-    for bad, why in (("vectors:0", "at least 1"), ("vectors:100000", "at most 65536")):
-        with pytest.raises(InvalidInput, match=why):
+    for bad in ("vectors:0", "vectors:100000"):
+        with pytest.raises(InvalidInput, match=r"^DIM"):
             open_encoder(bad)
 
 
@@ -163,7 +163,7 @@ def test_bad_names_are_refused() -> None:
 )
 def test_a_missing_library_is_named(name: str, hidden: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, hidden, None)  # importing it fails
-    with pytest.raises(MissingExtra, match=rf"encoder {name} needs {hidden}: pip install 'stillhash\[{extra}\]'"):
+    with pytest.raises(MissingExtra, match=rf"{name}.*{hidden}.*pip install 'stillhash\[{extra}\]'"):
         open_encoder(name)
 
 
@@ -175,5 +175,5 @@ def test_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = importlib.import_module("stillhash.encoders")
     assert fresh is not base and fresh.open_encoder("vectors:3").dim == 3
     for name in ("classic", "onnx:m.onnx", "timm:resnet18"):
-        with pytest.raises(MissingExtra, match=r"PIL: pip install 'stillhash\[images\]'"):
+        with pytest.raises(MissingExtra, match=r"PIL.*pip install 'stillhash\[images\]'"):
             fresh.open_encoder(name)

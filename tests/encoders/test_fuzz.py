@@ -20,22 +20,22 @@ ROOT = Path(__file__).parents[2]
 SEED = int(os.environ.get("STILLHASH_FUZZ_SEED", "0"))
 
 
-def tried(first: int, end: int) -> dict[str, Any]:
+def run_fuzzing(first: int, end: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.encoders.fuzzing", str(SEED), str(first), str(end)]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600 + (end - first), check=False)
     last = child.stdout.strip().rpartition("\n")[2]
     if child.returncode:
         pytest.fail(f"exit code {child.returncode} at file {last} of seed {SEED}\n{child.stderr[-3000:]}")
-    told: dict[str, Any] = json.loads(last)
-    return told
+    counts: dict[str, Any] = json.loads(last)
+    return counts
 
 
 def test_damaged_files_are_decoded_or_refused() -> None:
-    told = tried(0, FILES)
-    print(told)
-    assert told["decoded"] + told["refused"] == FILES
-    assert told["decoded"] > FILES / 20 and told["refused"] > FILES / 4
-    assert told["peak_mib"] < MEMORY / 2**20
+    counts = run_fuzzing(0, FILES)
+    print(counts)
+    assert counts["decoded"] + counts["refused"] == FILES
+    assert counts["decoded"] > FILES / 20 and counts["refused"] > FILES / 4
+    assert counts["peak_mib"] < MEMORY / 2**20
 
 
 def test_damage_follows_from_the_seed() -> None:
@@ -46,7 +46,7 @@ def test_damage_follows_from_the_seed() -> None:
 
 @pytest.mark.parametrize(("what", "code"), [("memory", 1), ("time", -14), ("crash", -11)])
 def test_the_watch_would_notice(what: str, code: int) -> None:
-    """A decoder that takes too much memory or time, or crashes, is told from one that refuses."""
+    """A decoder that takes too much memory or time, or crashes, is counts from one that refuses."""
     does = {
         "memory": "fuzzing.decode = lambda *a, **k: bytearray(fuzzing.MEMORY + 1)",
         "time": "fuzzing.SECONDS = 1; fuzzing.decode = lambda *a, **k: time.sleep(60)",

@@ -53,7 +53,7 @@ def test_outputs_by_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(last.encode(IMAGES), features.encode(IMAGES))
     np.testing.assert_allclose(maps.encode(IMAGES), features.encode(IMAGES), rtol=1e-5)  # averaged over space
     assert last.fingerprint == features.fingerprint != maps.fingerprint
-    with pytest.raises(InvalidInput, match=r"there is no output 'other'; there are maps, features"):
+    with pytest.raises(InvalidInput, match=r"output: .*maps, features.*'other'"):
         open_encoder(f"onnx:{path}:other")
 
 
@@ -64,12 +64,12 @@ def test_a_colon_in_a_path(tmp_path: Path) -> None:
 
 def test_the_sidecar_says_how(tmp_path: Path) -> None:
     size, output = [12, 20], "maps"
-    told = {"mean": [0, 0, 0], "std": [1, 1, 1], "scale": 1, "color": "BGR", "crop": "none", "output": output}
-    encoder = Onnx(write_model(tmp_path / "m.onnx", side="s", size=size, **told))
-    assert encoder._output == "maps" and encoder.needs == (24, 40)
+    options = {"mean": [0, 0, 0], "std": [1, 1, 1], "scale": 1, "color": "BGR", "crop": "none", "output": output}
+    encoder = Onnx(write_model(tmp_path / "m.onnx", side="s", size=size, **options))
+    assert encoder.output == "maps" and encoder.decode_size == (24, 40)
     array = encoder.preprocess.array(IMAGES[0])
-    wanted = np.asarray(IMAGES[0].resize((12, 20), Image.Resampling.BILINEAR))[..., ::-1].transpose(2, 0, 1)
-    np.testing.assert_array_equal(array, wanted)
+    expected = np.asarray(IMAGES[0].resize((12, 20), Image.Resampling.BILINEAR))[..., ::-1].transpose(2, 0, 1)
+    np.testing.assert_array_equal(array, expected)
     np.testing.assert_allclose(encoder.encode(IMAGES), relu_means(encoder, IMAGES), rtol=1e-4)
 
 
@@ -80,7 +80,7 @@ def test_the_middle_is_cut_out() -> None:
     plain = Preprocess(mean=(0, 0, 0), std=(1, 1, 1))
     assert plain.array(image).max() == 0
     assert Preprocess(mean=(0, 0, 0), std=(1, 1, 1), resize=250).array(image).max() == 1
-    assert plain.array(image).shape == (3, 224, 224) and plain.needs == (512, 512)
+    assert plain.array(image).shape == (3, 224, 224) and plain.decode_size == (512, 512)
     assert Preprocess(size=(100, 50), layout="NHWC").array(photo(9, 300)).shape == (50, 100, 3)
     gray = Preprocess().array(Image.new("RGB", (50, 50), (124, 116, 104)))
     np.testing.assert_allclose(gray, 0, atol=0.02)
@@ -107,7 +107,7 @@ def test_fingerprints_change_with_all_that_matters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [
         "",
         "[]",
@@ -137,9 +137,9 @@ def test_fingerprints_change_with_all_that_matters(tmp_path: Path) -> None:
         '{"output": 3}',
     ],
 )
-def test_bad_sidecars_are_refused(tmp_path: Path, told: str) -> None:
+def test_bad_sidecars_are_refused(tmp_path: Path, options: str) -> None:
     path = tmp_path / "m.json"
-    path.write_text(told)
+    path.write_text(options)
     with pytest.raises(InvalidInput, match=r"m\.json"):
         read_preprocess(path)
 
@@ -147,25 +147,25 @@ def test_bad_sidecars_are_refused(tmp_path: Path, told: str) -> None:
 def test_bad_models_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write_model(tmp_path / "m.onnx")
     whole = path.read_bytes()
-    with pytest.raises(InvalidInput, match=r"none\.onnx is not a file"):
+    with pytest.raises(InvalidInput, match=r"none\.onnx"):
         open_encoder(f"onnx:{tmp_path / 'none.onnx'}")
-    with pytest.raises(InvalidInput, match="is not a file"):
+    with pytest.raises(InvalidInput, match=r"^encoder"):
         open_encoder(f"onnx:{tmp_path}")
     for damage in (b"", b"junk", whole[: len(whole) // 2], whole[:-1]):
         path.write_bytes(damage)
-        with pytest.raises(InvalidInput, match=r"m\.onnx cannot be read as a model"):
+        with pytest.raises(InvalidInput, match=r"^encoder: .*m\.onnx"):
             open_encoder(f"onnx:{path}")
     assert capfd.readouterr().err == ""
 
 
-def test_a_sidecar_that_does_not_fit_the_model_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"m\.onnx cannot run the model: .*[Gg]ot"):
+def test_a_sidecar_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"m\.onnx.*[Gg]ot"):
         Onnx(write_model(tmp_path / "m.onnx", side=16, size=[24, 24]))
 
 
-def test_features_that_overflow_are_told(tmp_path: Path) -> None:
+def test_features_that_overflow_are_refused(tmp_path: Path) -> None:
     encoder = Onnx(write_model(tmp_path / "m.onnx", size=[16, 16], scale=1e-37, mean=[0, 0, 0]))
-    with pytest.raises(InvalidInput, match="features that are not finite"):
+    with pytest.raises(InvalidInput, match=r"^encoder: .*finite"):
         encoder.encode(IMAGES)
 
 
@@ -180,5 +180,5 @@ def test_models_of_something_else_are_refused(tmp_path: Path, wrong: dict[str, A
     graph = helper.make_graph([helper.make_node("Sum", names, ["out"])], "g", inputs, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(InvalidInput, match="one input of float images is wanted; there are in0"):
+    with pytest.raises(InvalidInput, match=r"inputs: .*in0"):
         open_encoder(f"onnx:{tmp_path / 'm.onnx'}")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
-from stillhash.encoders.image_headers import MOST_RUNS, MOST_SEGMENTS, look
-from stillhash.encoders.pixels import MOST_PIXELS, content_hash, decode, decode_sized, read_image, thumbnail
+from stillhash.encoders.image_headers import MAX_RLE_BYTES, MAX_SEGMENTS, read_header
+from stillhash.encoders.pixels import MAX_PIXELS, content_hash, decode, decode_with_size, read_image, thumbnail
 from stillhash.errors import InvalidInput, NotFound, TooLarge
 from tests.encoders.pictures import (
     KINDS,
@@ -33,8 +33,8 @@ from tests.encoders.pictures import (
 SEEN = np.asarray(photo()).astype(int)
 
 
-def apart(image: Image.Image, wanted: object = SEEN) -> float:
-    return float(np.abs(np.asarray(image).astype(int) - np.asarray(wanted).astype(int)).mean())
+def apart(image: Image.Image, expected: object = SEEN) -> float:
+    return float(np.abs(np.asarray(image).astype(int) - np.asarray(expected).astype(int)).mean())
 
 
 # ---- what is taken ----
@@ -99,11 +99,11 @@ def test_only_the_first_frame_is_shown(kind: str) -> None:
 def test_pictures_come_out_upright(kind: str, orientation: int) -> None:
     how = {"lossless": True} if kind == "WEBP" else {}
     data = saved(photo(), kind, exif=exif(orientation), **how)
-    wanted = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    image, size = decode_sized(data)
-    assert image.size == wanted.size == size
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    image, size = decode_with_size(data)
+    assert image.size == expected.size == size
     assert size == ((32, 48) if orientation > 4 else (48, 32))
-    assert apart(image, wanted) == 0
+    assert apart(image, expected) == 0
 
 
 @pytest.mark.parametrize("order", [b"II*\0", b"MM\0*"])
@@ -115,7 +115,7 @@ def test_orientation_in_both_orders_of_bytes(order: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "tags",
     [
         b"",
         b"II*\0",
@@ -127,9 +127,9 @@ def test_orientation_in_both_orders_of_bytes(order: bytes) -> None:
         b"II*\0" + struct.pack("<IHHHII", 8, 1, 0x0112, 5, 1, 2**31),
     ],
 )
-def test_broken_exif_is_passed_over(told: bytes) -> None:
-    jpeg = with_segment(saved(photo(), "JPEG"), 0xE1, b"Exif\0\0" + told)
-    png = with_chunk(saved(photo(), "PNG"), b"eXIf", told)
+def test_broken_exif_is_passed_over(tags: bytes) -> None:
+    jpeg = with_segment(saved(photo(), "JPEG"), 0xE1, b"Exif\0\0" + tags)
+    png = with_chunk(saved(photo(), "PNG"), b"eXIf", tags)
     for data in (jpeg, png):
         assert decode(data).size == (48, 32)
 
@@ -140,13 +140,13 @@ def test_broken_exif_is_passed_over(told: bytes) -> None:
 def test_no_finer_than_needed() -> None:
     for kind in KINDS:
         data = saved(photo(640, 480), kind)
-        image, size = decode_sized(data, at_most=(100, 100))
+        image, size = decode_with_size(data, target=(100, 100))
         assert size == (640, 480)
         assert image.size[0] >= 100 and 100 <= image.size[1] < 200
         assert apart(image, photo(640, 480).resize(image.size, Image.Resampling.BOX)) < 12
-        assert decode(data, at_most=(1000, 1000)).size == (640, 480)
+        assert decode(data, target=(1000, 1000)).size == (640, 480)
         assert decode(data).size == (640, 480)
-    turned = decode(saved(photo(640, 480), "JPEG", exif=exif(6)), at_most=(100, 300))
+    turned = decode(saved(photo(640, 480), "JPEG", exif=exif(6)), target=(100, 300))
     assert turned.width >= 100 and turned.height >= 300 and turned.width < 480
 
 
@@ -158,7 +158,7 @@ def test_thumbnails_are_small_and_always_the_same() -> None:
         assert max(small.size) == min(160, max(image.size))
     assert decode(thumbnail(photo(640, 480))).size == (160, 120)
     assert decode(thumbnail(photo(640, 480), side=32)).size == (32, 24)
-    assert look(thumbnail(photo())).kind == "JPEG"
+    assert read_header(thumbnail(photo())).kind == "JPEG"
 
 
 def test_equal_files_have_equal_hashes() -> None:
@@ -186,7 +186,7 @@ def test_equal_files_have_equal_hashes() -> None:
     ],
 )
 def test_other_kinds_are_refused(data: bytes) -> None:
-    with pytest.raises(InvalidInput, match=r"^a\.jpg cannot be decoded: it is (none of|empty)"):
+    with pytest.raises(InvalidInput, match=r"^a\.jpg: .*JPEG"):
         decode(data, "a.jpg")
 
 
@@ -201,7 +201,7 @@ def test_a_file_that_is_not_whole_is_refused(sample: str, lenient: bool, monkeyp
         try:
             image = decode(data[:length], "cut")
         except InvalidInput as error:
-            assert str(error).startswith("cut cannot be decoded: ")
+            assert str(error).startswith("cut: ")
         else:
             assert sample.startswith(("gif", "bmp-runs")) and apart(image, whole) == 0
 
@@ -209,11 +209,11 @@ def test_a_file_that_is_not_whole_is_refused(sample: str, lenient: bool, monkeyp
 @pytest.mark.parametrize("kind", KINDS)
 def test_limits_are_checked_before_decoding(kind: str) -> None:
     data = saved(photo(), kind)
-    with pytest.raises(TooLarge, match=rf"p has {len(data):,} bytes; up to 100 are taken"):
-        decode(data, "p", most_bytes=100)
-    with pytest.raises(TooLarge, match=r"p is 48 x 32 pixels; up to .* and 1,535 in all are taken"):
-        decode(data, "p", most_pixels=1535)
-    assert decode(data, most_pixels=1536).size == (48, 32)
+    with pytest.raises(TooLarge, match=rf"^p: .*100.*{len(data):,}"):
+        decode(data, "p", max_bytes=100)
+    with pytest.raises(TooLarge, match=r"^p: .*1,535.*48 x 32"):
+        decode(data, "p", max_pixels=1535)
+    assert decode(data, max_pixels=1536).size == (48, 32)
 
 
 def enormous() -> dict[str, bytes]:
@@ -243,7 +243,7 @@ def test_enormous_pictures_are_refused_unseen(sample: str) -> None:
     data = enormous()[sample]
     tracemalloc.start()
     try:
-        with pytest.raises(TooLarge, match="pixels; up to 20,000 a side and 50,000,000 in all"):
+        with pytest.raises(TooLarge, match=r"^image: .*20,000.*50,000,000"):
             decode(data)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
@@ -269,12 +269,12 @@ def test_more_passes_than_a_picture_is_worth() -> None:
     start = data.rindex(b"\xff\xda")
     scan, rest = data[start:-2], data[:start]
     decode(data)
-    with pytest.raises(TooLarge, match=r"coded in 2,0.. passes"):
+    with pytest.raises(TooLarge, match=r"^image: .*passes.*2,0.."):
         decode(rest + scan * 2000 + b"\xff\xd9")
 
 
 def test_more_segments_than_a_file_can_need() -> None:
-    many = MOST_SEGMENTS + 1
+    many = MAX_SEGMENTS + 1
     jpeg, png, gif, webp = (saved(photo(), kind) for kind in ("JPEG", "PNG", "GIF", "WEBP"))
     grown = (
         jpeg[:2] + b"\xff\xfe\0\2" * many + jpeg[2:],
@@ -283,16 +283,16 @@ def test_more_segments_than_a_file_can_need() -> None:
         webp[:4] + struct.pack("<I", len(webp) - 8 + 8 * many) + webp[8:] + b"JUNK\0\0\0\0" * many,
     )
     for data in grown:
-        with pytest.raises(InvalidInput, match="more than 65,536"):
+        with pytest.raises(InvalidInput, match=r"^image: .*65,536"):
             decode(data)
-    long = bmp_of(8, 4, bytes(MOST_RUNS), bits=8, compression=1, palette=bytes(1024))
-    with pytest.raises(InvalidInput, match="run-length coded"):
+    long = bmp_of(8, 4, bytes(MAX_RLE_BYTES), bits=8, compression=1, palette=bytes(1024))
+    with pytest.raises(InvalidInput, match=r"^image: .*run-length"):
         decode(long)
 
 
 @pytest.mark.parametrize("data", [png_of(0, 5), bmp_of(0, 3, b""), bmp_of(3, 0, b"")])
 def test_empty_pictures_are_refused(data: bytes) -> None:
-    with pytest.raises(InvalidInput, match=r"it is . x . pixels"):
+    with pytest.raises(InvalidInput, match=r"^image: .*. x ."):
         decode(data)
 
 
@@ -305,13 +305,13 @@ def test_whatever_pillow_raises_is_ours(error: Exception, monkeypatch: pytest.Mo
         raise error
 
     monkeypatch.setattr(Image, "open", fails)
-    with pytest.raises(InvalidInput, match=r"^x\.png cannot be decoded: ."):
+    with pytest.raises(InvalidInput, match=r"^x\.png: ."):
         decode(samples()["png"], "x.png")
 
 
 def test_a_limit_is_not_wider_than_pillows_own() -> None:
     """Or else Pillow would warn of a bomb where none is."""
-    assert Image.MAX_IMAGE_PIXELS is not None and MOST_PIXELS <= Image.MAX_IMAGE_PIXELS
+    assert Image.MAX_IMAGE_PIXELS is not None and MAX_PIXELS <= Image.MAX_IMAGE_PIXELS
 
 
 # ---- files ----
@@ -321,24 +321,24 @@ def test_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "ä b.png"
     path.write_bytes(samples()["png"])
     assert apart(read_image(path)) == apart(read_image(str(path))) == 0
-    assert read_image(path, at_most=(12, 8)).size == (12, 8)
+    assert read_image(path, target=(12, 8)).size == (12, 8)
 
 
 def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NotFound, match=r"none\.png does not exist"):
+    with pytest.raises(NotFound, match=r"none\.png: "):
         read_image(tmp_path / "none.png")
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(InvalidInput, match="is not a file"):
+        with pytest.raises(InvalidInput, match=str(path)):
             read_image(path)
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match=r"^a"):
         read_image("a\0b")
     large = tmp_path / "large"
     with large.open("wb") as file:
         file.truncate((64 << 20) + 1)
-    with pytest.raises(TooLarge, match="large has 67,108,865 bytes; up to 67,108,864 are taken"):
+    with pytest.raises(TooLarge, match=r"large: .*67,108,864.*67,108,865"):
         read_image(large)
     broken = tmp_path / "broken.gif"
     broken.write_bytes(b"GIF89a")
-    with pytest.raises(InvalidInput, match=rf"{broken} cannot be decoded: the file ends too early"):
+    with pytest.raises(InvalidInput, match=rf"^{broken}: "):
         read_image(broken)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stillhash.encoders import open_encoder
-from stillhash.encoders.torch_models import Asked, _asked
+from stillhash.encoders.torch_models import ModelName, parse_model_name
 from stillhash.errors import InvalidInput, WrongType
 from tests.encoders.pictures import photo
 
@@ -55,7 +55,7 @@ def test_texts(torch: Any) -> None:
     np.testing.assert_array_equal(texts[0], texts[2])
     assert (texts[0] != texts[1]).any() and encoder.encode_texts([]).shape == (0, encoder.dim)
     for bad in ("one text", [5], [None]):
-        with pytest.raises(WrongType, match="texts is a sequence of strings"):
+        with pytest.raises(WrongType, match=r"^texts"):
             encoder.encode_texts(bad)  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ def test_weights_of_a_checkpoint(torch: Any, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=rf"{bad.name}|conv1"):
             open_encoder(f"timm:resnet10t:{bad}")
     path.write_bytes(b"junk")
-    with pytest.raises(InvalidInput, match="cannot be loaded"):
+    with pytest.raises(InvalidInput, match=r"^encoder"):
         open_encoder(f"timm:resnet10t:{path}")
 
 
@@ -93,21 +93,21 @@ def test_unknown_models_are_refused(torch: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "asked"),
+    ("name", "parts"),
     [
-        ("resnet18", Asked("resnet18", None, True, "cpu")),
-        ("resnet18?pretrained=0", Asked("resnet18", None, False, "cpu")),
-        ("resnet18:/a/b.pth?device=cuda&pretrained=1", Asked("resnet18", "/a/b.pth", True, "cuda")),
-        ("hf-hub:timm/resnet18", Asked("hf-hub:timm/resnet18", None, True, "cpu")),
-        ("hf-hub:timm/resnet18:w.pth", Asked("hf-hub:timm/resnet18", "w.pth", True, "cpu")),
-        ("ViT-B-32:openai", Asked("ViT-B-32", "openai", True, "cpu")),
+        ("resnet18", ModelName("resnet18", None, True, "cpu")),
+        ("resnet18?pretrained=0", ModelName("resnet18", None, False, "cpu")),
+        ("resnet18:/a/b.pth?device=cuda&pretrained=1", ModelName("resnet18", "/a/b.pth", True, "cuda")),
+        ("hf-hub:timm/resnet18", ModelName("hf-hub:timm/resnet18", None, True, "cpu")),
+        ("hf-hub:timm/resnet18:w.pth", ModelName("hf-hub:timm/resnet18", "w.pth", True, "cpu")),
+        ("ViT-B-32:openai", ModelName("ViT-B-32", "openai", True, "cpu")),
     ],
 )
-def test_what_a_name_asks_for(told: str, asked: Asked) -> None:
-    assert _asked(f"timm:{told}", told) == asked
+def test_what_a_name_asks_for(name: str, parts: ModelName) -> None:
+    assert parse_model_name(f"timm:{name}") == parts
 
 
-@pytest.mark.parametrize("told", ["a?x=1", "a?pretrained=2", "a?pretrained", "a?device=", "?pretrained=0", ":path"])
-def test_bad_options_are_refused(told: str) -> None:
-    with pytest.raises(InvalidInput, match="encoder is 'timm:"):
-        _asked(f"timm:{told}", told)
+@pytest.mark.parametrize("name", ["a?x=1", "a?pretrained=2", "a?pretrained", "a?device=", "?pretrained=0", ":path"])
+def test_bad_options_are_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^encoder: .*'timm:"):
+        parse_model_name(f"timm:{name}")

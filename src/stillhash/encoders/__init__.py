@@ -1,12 +1,11 @@
-"""From pictures and words to feature vectors.
+"""Encode images and texts to feature vectors.
 
 An encoder is opened by its name and is the same function wherever it is opened: its fingerprint tells whether features
-made elsewhere, or last year, may be compared with its own. Pictures are decoded in one place, `pixels`, which trusts no
-byte of them.
+made elsewhere, or last year, may be compared with its own. Untrusted image bytes are decoded only in `pixels`.
 """
 
 from __future__ import annotations
 
-from stillhash.encoders.base import KNOWN, Encoder, open_encoder
+from stillhash.encoders.base import ENCODER_NAMES, Encoder, open_encoder
 
-__all__ = ["KNOWN", "Encoder", "open_encoder"]
+__all__ = ["ENCODER_NAMES", "Encoder", "open_encoder"]

@@ -1,4 +1,4 @@
-"""What every encoder promises, and how one is opened by its name."""
+"""The protocol of encoders, and how one is opened by its name."""
 
 from __future__ import annotations
 
@@ -16,66 +16,66 @@ from stillhash.numeric.validation import Floats, check_integer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-KNOWN = {
+ENCODER_NAMES = {
     "classic": "colour, edges and texture; needs no weights",
     "onnx:PATH[:OUTPUT]": "a model file, run by onnxruntime",
     "timm:NAME[:PATH]": "a model of timm, with its own weights or those of a checkpoint",
-    "clip:NAME[:PATH]": "a model of open_clip, for images and texts alike",
-    "vectors:DIM": "features that are ready; encodes nothing",
+    "clip:NAME[:PATH]": "a model of open_clip, for images and texts",
+    "vectors:DIM": "features made elsewhere; encodes nothing",
 }
-MOST_COLUMNS = 1 << 16
+MAX_VECTOR_DIM = 1 << 16
 
 
 class Encoder(Protocol):
-    """Features of images: deterministic, and a row does not depend on the others of its batch."""
+    """Features of images: deterministic, and a row is bitwise independent of the batch."""
 
-    name: str  # as it was asked for
+    name: str  # as passed to open_encoder
     dim: int
-    fingerprint: str  # sha256, hex; another one whenever the same image could get other features
-    needs: tuple[int, int]  # width and height: no finer a picture than this has to be decoded for it
+    fingerprint: str  # sha256, hex; differs whenever the same image could get other features
+    decode_size: tuple[int, int]  # width and height: larger images may be scaled down to this as they are decoded
     has_text: bool
 
     def encode(self, images: Sequence[Image]) -> Floats:
-        """Features (n, dim), float32 and finite."""
+        """Return features (n, dim), float32 and finite."""
 
     def encode_texts(self, texts: Sequence[str]) -> Floats:
-        """Features (n, dim) of texts, comparable to those of images; InvalidInput where there is no text tower."""
+        """Return features (n, dim) of texts, comparable to those of images; InvalidInput unless has_text."""
 
 
-class WithoutText:
-    """For encoders that only see."""
+class ImageOnly:
+    """Base of encoders without texts."""
 
     name: str
     has_text = False
 
     def encode_texts(self, texts: Sequence[str]) -> Floats:
-        raise InvalidInput(f"encoder {self.name} has no text tower; one that begins with clip: does")
+        raise InvalidInput(f"encoder: {self.name!r} cannot search by text; use a clip: encoder")
 
 
-class Vectors(WithoutText):
-    """Stands for features that were made elsewhere, so that a collection of them has an encoder too."""
+class VectorsOnly(ImageOnly):
+    """Stand-in for features made elsewhere, so that a collection of them has an encoder too."""
 
-    needs = (1, 1)
+    decode_size = (1, 1)
 
     def __init__(self, dim: int) -> None:
-        self.dim = check_integer(dim, "the number of columns in vectors:DIM", 1, MOST_COLUMNS)
+        self.dim = check_integer(dim, "DIM of vectors:DIM", 1, MAX_VECTOR_DIM)
         self.name = f"vectors:{self.dim}"
         self.fingerprint = fingerprint({"encoder": "vectors", "dim": self.dim})
 
     def encode(self, images: Sequence[Image]) -> Floats:
-        raise InvalidInput(f"encoder {self.name} stands for features that are ready; images want another, classic say")
+        raise InvalidInput(f"encoder: {self.name!r} stands for ready features and encodes no images; use classic, say")
 
 
 def open_encoder(name: str) -> Encoder:
-    """The encoder of this name; KNOWN lists what a name may be."""
+    """Open the encoder of this name, one of ENCODER_NAMES."""
     if not isinstance(name, str):
-        raise WrongType(f"encoder is {name!r}; a name is wanted, as {_known()}")
+        raise WrongType(f"encoder: expected a name ({', '.join(ENCODER_NAMES)}), got {name!r}")
     kind, _, rest = name.partition(":")
     if kind == "vectors" and rest.isascii() and rest.isdigit() and len(rest) < 9:
-        return Vectors(int(rest))
+        return VectorsOnly(int(rest))
     if name != "classic" and not (rest and kind in ("onnx", "timm", "clip")):
-        raise InvalidInput(f"encoder is {name!r}; known are {_known()}")
-    library("PIL.Image", "images", f"encoder {name}")
+        raise InvalidInput(f"encoder: expected one of {', '.join(ENCODER_NAMES)}, got {name!r}")
+    import_library("PIL.Image", "images", name)
     if kind == "classic":
         from stillhash.encoders.classic import Classic
 
@@ -84,38 +84,38 @@ def open_encoder(name: str) -> Encoder:
         from stillhash.encoders.onnx import open_onnx
 
         return open_onnx(rest)
-    from stillhash.encoders.torch_models import open_clip, open_timm
+    from stillhash.encoders.torch_models import Clip, Timm
 
-    return open_timm(rest) if kind == "timm" else open_clip(rest)
-
-
-def fingerprint(told: dict[str, Any]) -> str:
-    """Of everything that features depend on, as plain JSON."""
-    return hashlib.sha256(json.dumps(told, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return Timm(rest) if kind == "timm" else Clip(rest)
 
 
-def library(module: str, extra: str, whose: str) -> Any:
-    """An optional library, imported only when an encoder that needs it is opened."""
+def fingerprint(parameters: dict[str, Any]) -> str:
+    """Hash everything that features depend on, as plain JSON."""
+    return hashlib.sha256(json.dumps(parameters, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def import_library(module: str, extra: str, encoder: str) -> Any:
+    """Import an optional library, only when an encoder that needs it is opened."""
     try:
         return import_module(module)
     except ImportError as error:
-        missing = error.name or module
+        missing = (error.name or module).partition(".")[0]
         raise MissingExtra(
-            f"{whose} needs {missing.partition('.')[0]}: pip install 'stillhash[{extra}]' ({error})"
+            f"encoder: {encoder!r} needs {missing}: pip install 'stillhash[{extra}]' ({error})"
         ) from None
 
 
 def check_images(images: Sequence[Image]) -> list[Image]:
-    """As RGB; pictures of another mode were not decoded by `pixels`, and are taken all the same."""
+    """Return images in RGB; those that `pixels` did not decode may have other modes."""
     from PIL import Image as Images
 
     if isinstance(images, Images.Image):
-        raise WrongType("images is one image; a sequence of them is wanted")
+        raise WrongType("images: expected a sequence, got one image")
     for at, image in enumerate(images):
         if not isinstance(image, Images.Image):
-            raise WrongType(f"images[{at}] is of type {type(image).__name__}; a PIL image is wanted")
+            raise WrongType(f"images[{at}]: expected a PIL image, got {type(image).__name__}")
         if not all(image.size):
-            raise InvalidInput(f"images[{at}] is {image.width} x {image.height}; at least one pixel is wanted")
+            raise InvalidInput(f"images[{at}]: expected at least one pixel, got {image.width} x {image.height}")
     from stillhash.encoders.pixels import as_rgb
 
     return [image if image.mode == "RGB" else as_rgb(image) for image in images]
@@ -123,19 +123,15 @@ def check_images(images: Sequence[Image]) -> list[Image]:
 
 def check_texts(texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise WrongType("texts is a sequence of strings")
+        raise WrongType(f"texts: expected a sequence of strings, got {texts!r}")
     return list(texts)
 
 
-def finite(features: Any, whose: str, rows: int) -> Floats:
-    """What a model gave, as float32 (rows, dim): a model that overflows is told, not stored."""
+def check_output(features: Any, encoder: str, rows: int) -> Floats:
+    """Return a model's output as float32 (rows, dim); InvalidInput if it overflowed."""
     array = np.ascontiguousarray(features, dtype=np.float32)
     if array.ndim != 2 or len(array) != rows:
-        raise InvalidInput(f"{whose} gives an output of shape {array.shape}; ({rows}, dim) is wanted")
+        raise InvalidInput(f"encoder: {encoder!r}: expected an output of shape ({rows}, dim), got {array.shape}")
     if not np.isfinite(array).all():
-        raise InvalidInput(f"{whose} gives features that are not finite")
+        raise InvalidInput(f"encoder: {encoder!r}: expected finite features, got NaN or infinity")
     return array
-
-
-def _known() -> str:
-    return ", ".join(KNOWN)

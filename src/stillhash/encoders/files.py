@@ -1,22 +1,22 @@
-"""Features of many image files, by several processes.
+"""Encode many image files in several processes.
 
-Results come in the order of the paths, and no more than a few batches are under way at a time, so memory stays flat
-over any number of files. A file that cannot be decoded is an entry with an error and nothing more. Even a process that
-dies, as one does that the system kills for its memory, costs only the file it died of: the batch it had is tried again
-file by file.
+Results come in the order of the paths, and only a few batches are under way at a time, so memory stays flat over any
+number of files. A file that cannot be decoded is an entry with an error. A process that dies, as when the system kills
+it for its memory, costs only the file it died of: its batch is tried again file by file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhash.encoders.base import Encoder, open_encoder
-from stillhash.encoders.pixels import THUMBNAIL, content_hash, decode_sized, read_bytes, thumbnail
-from stillhash.encoders.workers import in_order
+from stillhash.encoders.pixels import THUMBNAIL_SIDE, content_hash, decode_with_size, read_bytes, thumbnail
+from stillhash.encoders.workers import map_batches
 from stillhash.errors import StillhashError, WrongType
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats, check_integer
@@ -30,7 +30,7 @@ AnyPath = str | os.PathLike[str]
 
 
 class EncodedFile(NamedTuple):
-    """A file, and what became of it: features or an error."""
+    """A file with its features, or with an error."""
 
     path: str
     features: Floats | None  # (dim,)
@@ -58,20 +58,28 @@ def content_key(data: bytes) -> str:
 def encode_files(
     encoder: str, paths: Iterable[AnyPath], *, workers: int | None = None, batch: int = 32, thumbnails: bool = True
 ) -> Iterator[EncodedFile]:
-    """One entry for each path, in order. `workers` is the number of processes, all usable cores if None; 1 stays here.
+    """Yield one entry for each path, in order.
 
-    The encoder is given by its name, for each process opens it for itself.
+    encoder : a name, since each process opens the encoder itself.
+    workers : processes; None for all usable cores, 1 for none besides this one.
     """
     check_integer(batch, "batch", 1)
     if isinstance(paths, (str, os.PathLike)):
-        raise WrongType(f"paths is one path, {str(paths)!r}; several are wanted: [{str(paths)!r}]")
+        raise WrongType(f"paths: expected several, [{str(paths)!r}], got one path")
     if workers is not None:
         check_integer(workers, "workers", 1)
-    opened = open_encoder(encoder)  # a name that is wrong, or a library that is missing, is told now and once
-    return _entries(opened, _batched(paths, batch), workers, thumbnails)
+    opened = open_encoder(encoder)  # a wrong name or a missing library fails here, once
+    return _encode_batches(opened, _split(paths, batch), workers, thumbnails)
 
 
-def _entries(
+def encode_bytes(encoder: Encoder, data: bytes, name: str = "image") -> Floats:
+    """Return the features (dim,) of one file's bytes, equal to those of `encode_files`."""
+    image, _ = decode_with_size(data, name, target=_decode_target(encoder))
+    row: Floats = encoder.encode([image])[0]
+    return row
+
+
+def _encode_batches(
     encoder: Encoder, batches: Iterator[list[str]], workers: int | None, thumbnails: bool
 ) -> Iterator[EncodedFile]:
     first = list(islice(batches, 2))
@@ -79,69 +87,65 @@ def _entries(
         workers = usable_cores() if len(first) > 1 else 1  # starting processes takes longer than a batch
     batches = chain(first, batches)
     if workers > 1:
-        yield from in_order(_begin, (encoder.name, thumbnails), batches, workers, _lost)
+        yield from map_batches(partial(_encode_by_name, encoder.name, thumbnails), batches, workers, _lost_file)
     else:
-        for some in batches:
-            yield from _encode(encoder, some, thumbnails)
+        for paths in batches:
+            yield from _encode_batch(encoder, paths, thumbnails)
 
 
-def encode_bytes(encoder: Encoder, data: bytes, name: str = "image") -> Floats:
-    """Features (dim,) of one file's bytes: the very ones that `encode_files` gives."""
-    image, _ = decode_sized(data, name, at_most=_fineness(encoder))
-    row: Floats = encoder.encode([image])[0]
-    return row
+def _encode_by_name(encoder: str, thumbnails: bool, paths: list[str]) -> list[EncodedFile]:
+    return _encode_batch(_open_once(encoder), paths, thumbnails)
 
 
-def _encode(encoder: Encoder, paths: list[str], thumbnails: bool) -> list[EncodedFile]:
-    """A batch. Pictures are made small as they are decoded, so that a batch of large ones is no larger."""
+@cache
+def _open_once(encoder: str) -> Encoder:
+    """Open an encoder once in each process."""
+    return open_encoder(encoder)
+
+
+def _encode_batch(encoder: Encoder, paths: list[str], thumbnails: bool) -> list[EncodedFile]:
+    """Encode a batch; images are scaled down as they are decoded, so that large ones take no more memory."""
     entries, images = [], []
     for path in paths:
         content = None
         try:
             data = read_bytes(path)
             content = content_hash(data)
-            image, size = decode_sized(data, path, at_most=_fineness(encoder))
+            image, size = decode_with_size(data, path, target=_decode_target(encoder))
             small = thumbnail(image) if thumbnails else None
         except StillhashError as error:
             entries.append(EncodedFile(path, None, content, None, None, str(error)))
             continue
         images.append(image)
         entries.append(EncodedFile(path, None, content, small, size, None))
-    whole = [at for at, entry in enumerate(entries) if entry.error is None]
-    for at, row in zip(whole, _features(encoder, images), strict=True):
-        told = {"error": row} if isinstance(row, str) else {"features": row}
-        entries[at] = entries[at]._replace(**told)
+    decoded = [at for at, entry in enumerate(entries) if entry.error is None]
+    for at, row in zip(decoded, _encode_images(encoder, images), strict=True):
+        entries[at] = entries[at]._replace(**({"error": row} if isinstance(row, str) else {"features": row}))
     return entries
 
 
-def _features(encoder: Encoder, images: list[Image]) -> list[Floats | str]:
-    """A row or a reason for each image: one that the encoder cannot take does not cost the others theirs."""
+def _encode_images(encoder: Encoder, images: list[Image]) -> list[Floats | str]:
+    """Return a row or an error for each image: one that cannot be encoded does not cost the others theirs."""
     if not images:
         return []
     try:
         return list(encoder.encode(images))
     except Exception as error:  # networks fail in ways of their own
         if len(images) == 1:
-            return [f"it could not be encoded: {error or type(error).__name__}"]
-        return [row for image in images for row in _features(encoder, [image])]
+            return [f"cannot be encoded: {error or type(error).__name__}"]
+        return [row for image in images for row in _encode_images(encoder, [image])]
 
 
-def _fineness(encoder: Encoder) -> tuple[int, int]:
-    """Of decoding. The same with and without thumbnails, as features must not depend on them."""
-    return max(encoder.needs[0], THUMBNAIL), max(encoder.needs[1], THUMBNAIL)
+def _decode_target(encoder: Encoder) -> tuple[int, int]:
+    """Return the size to decode to: the same with and without thumbnails, as features must not depend on them."""
+    return max(encoder.decode_size[0], THUMBNAIL_SIDE), max(encoder.decode_size[1], THUMBNAIL_SIDE)
 
 
-def _begin(encoder: str, thumbnails: bool) -> Callable[[list[str]], list[EncodedFile]]:
-    """In a process of its own: the encoder is opened once."""
-    opened = open_encoder(encoder)
-    return lambda paths: _encode(opened, paths, thumbnails)
+def _lost_file(path: str) -> EncodedFile:
+    return EncodedFile(path, None, None, None, None, f"{path} cannot be encoded: the process died of it")
 
 
-def _lost(path: str) -> EncodedFile:
-    return EncodedFile(path, None, None, None, None, f"{path} could not be encoded: the process died of it")
-
-
-def _batched(paths: Iterable[AnyPath], size: int) -> Iterator[list[str]]:
+def _split(paths: Iterable[AnyPath], size: int) -> Iterator[list[str]]:
     rest = iter(paths)
-    while some := [os.fsdecode(path) for path in islice(rest, size)]:
-        yield some
+    while batch := [os.fsdecode(path) for path in islice(rest, size)]:
+        yield batch

@@ -1,7 +1,7 @@
-"""`onnx:PATH[:OUTPUT]`: features by a model file, run by onnxruntime on the CPU.
+"""`onnx:PATH[:OUTPUT]`: encode by a model file, run by onnxruntime on the CPU.
 
-How pictures are prepared is read from a sidecar, PATH with the ending .json; see `preprocess`. Without one the ways of
-ImageNet are taken, at the size the model itself asks for.
+A sidecar, PATH with the ending .json, says how images are prepared; see `preprocess`. Without one they are prepared as
+for ImageNet, at the model's own size.
 
 An output of shape (n, channels, height, width) is averaged over height and width, or over the middle axes where the
 layout is NHWC; any other is flattened to (n, dim).
@@ -9,54 +9,54 @@ layout is NHWC; any other is flattened to (n, dim).
 
 from __future__ import annotations
 
+import glob
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from stillhash.encoders.base import WithoutText, check_images, fingerprint, finite, library
-from stillhash.encoders.preprocess import Preprocess, read_preprocess
+from stillhash.encoders.base import ImageOnly, check_images, check_output, fingerprint, import_library
+from stillhash.encoders.preprocess import read_preprocess
 from stillhash.errors import InvalidInput
 from stillhash.numeric.validation import Floats
 
-VERSION = 1  # another one whenever the same model gives other features
+ONNX_VERSION = 1  # changes whenever the same model gives other features
 
 
-def open_onnx(told: str) -> Onnx:
-    """From what follows `onnx:` in a name. A colon may be part of the path."""
-    path, colon, output = told.rpartition(":")
-    if Path(told).is_file() or not colon or not path:
-        return Onnx(told)
+def open_onnx(rest: str) -> Onnx:
+    """Open what follows `onnx:` in a name. A colon may be part of the path."""
+    path, colon, output = rest.rpartition(":")
+    if Path(rest).is_file() or not colon or not path:
+        return Onnx(rest)
     return Onnx(path, output or None)
 
 
-class Onnx(WithoutText):
+class Onnx(ImageOnly):
     """A model file as an encoder.
 
     Where the model takes any number of images they go through it one by one: on a CPU that costs little, and a row is
-    the same to the last bit in any batch. Where it takes a fixed number, batches are filled up with empty pictures; its
-    sums may then round otherwise for the same picture at another place.
+    bitwise independent of the batch. Where it takes a fixed number, batches are filled up with zeros; its sums may then
+    round differently for the same image at another place.
     """
 
     def __init__(self, path: str | Path, output: str | None = None, *, threads: int = 1) -> None:
         self.name = f"onnx:{path}" + (f":{output}" if output else "")
-        runtime = library("onnxruntime", "onnx", f"encoder {self.name}")
+        runtime = import_library("onnxruntime", "onnx", self.name)
         file = Path(path)
         if not file.is_file():
-            raise InvalidInput(f"encoder {self.name}: {file} is not a file")
-        self.preprocess, named = read_preprocess(file.with_suffix(".json"))
-        self._session = _session(runtime, file, self.name, threads)
-        self._output = self._choose(output or named)
-        self._input, self._rows = self._take_input(sidecar=file.with_suffix(".json").exists())
-        self.needs = self.preprocess.needs
-        told = {"version": VERSION, "preprocess": self.preprocess.told(), "output": self._output}
-        self.fingerprint = fingerprint({"encoder": "onnx", "model": _sums(file), **told})
-        width, height = self.preprocess.size
-        self.dim = self.encode([Image.new("RGB", (width, height))]).shape[1]
+            raise InvalidInput(f"encoder: {self.name!r}: expected a model file, got {file}")
+        self.preprocess, sidecar_output = read_preprocess(file.with_suffix(".json"))
+        self._session = _open_session(runtime, file, self.name, threads)
+        self.output = self._choose_output(output or sidecar_output)
+        self._input, self._rows = self._choose_input(sidecar=file.with_suffix(".json").exists())
+        self.decode_size = self.preprocess.decode_size
+        state = {"version": ONNX_VERSION, "preprocess": asdict(self.preprocess), "output": self.output}
+        self.fingerprint = fingerprint({"encoder": "onnx", "model": _hash_files(file), **state})
+        self.dim = self.encode([Image.new("RGB", self.preprocess.size)]).shape[1]
 
     def encode(self, images: Sequence[Image.Image]) -> Floats:
         checked = check_images(images)
@@ -68,30 +68,30 @@ class Onnx(WithoutText):
         if len(batch) < self._rows:
             batch = np.concatenate([batch, np.zeros((self._rows - len(batch), *batch.shape[1:]), np.float32)])
         try:
-            (found,) = self._session.run([self._output], {self._input: batch})
+            (result,) = self._session.run([self.output], {self._input: batch})
         except Exception as error:  # onnxruntime's own errors share no base but this
-            raise InvalidInput(f"encoder {self.name} cannot run the model: {_first_line(error)}") from None
-        array = np.asarray(found)
+            raise InvalidInput(f"encoder: {self.name!r} cannot run the model: {_first_line(error)}") from None
+        array = np.asarray(result)
         if array.dtype.kind not in "fiu" or not array.ndim or len(array) != self._rows:
-            wanted = f"numbers of shape ({self._rows}, ...) are wanted"
-            raise InvalidInput(f"encoder {self.name}: output {self._output} is of shape {array.shape}; {wanted}")
+            expected = f"expected numbers of shape ({self._rows}, ...), got {array.dtype} of shape {array.shape}"
+            raise InvalidInput(f"encoder: {self.name!r}: output {self.output}: {expected}")
         if array.ndim == 4:
             array = array.mean(axis=(2, 3) if self.preprocess.layout == "NCHW" else (1, 2), dtype=np.float32)
-        return finite(array.reshape(len(array), -1)[: len(images)], f"encoder {self.name}", len(images))
+        return check_output(array.reshape(len(array), -1)[: len(images)], self.name, len(images))
 
-    def _choose(self, wanted: str | None) -> str:
-        """The output by its name, or the last one; a model with a single output leaves no choice."""
+    def _choose_output(self, name: str | None) -> str:
+        """Return the output of this name, or the last one."""
         names: list[str] = [output.name for output in self._session.get_outputs()]
-        if wanted is not None and wanted not in names:
-            raise InvalidInput(f"encoder {self.name}: there is no output {wanted!r}; there are {', '.join(names)}")
-        return wanted or names[-1]
+        if name is not None and name not in names:
+            raise InvalidInput(f"encoder: {self.name!r}: output: expected one of {', '.join(names)}, got {name!r}")
+        return name or names[-1]
 
-    def _take_input(self, *, sidecar: bool) -> tuple[str, int]:
-        """The name of the one input, and how many images it takes at once; adopts the model's own size if it must."""
+    def _choose_input(self, *, sidecar: bool) -> tuple[str, int]:
+        """Return the name of the one input and how many images it takes; without a sidecar, adopt the model's size."""
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type != "tensor(float)":
-            found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
-            raise InvalidInput(f"encoder {self.name}: one input of float images is wanted; there are {found or 'none'}")
+            kinds = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs) or "none"
+            raise InvalidInput(f"encoder: {self.name!r}: inputs: expected one of float images, got {kinds}")
         rows, *rest = inputs[0].shape
         if not sidecar:
             if rest[2] == 3 and rest[0] != 3:
@@ -102,35 +102,27 @@ class Onnx(WithoutText):
         return inputs[0].name, rows if isinstance(rows, int) and rows > 0 else 1
 
 
-def _session(runtime: Any, file: Path, name: str, threads: int) -> Any:
+def _open_session(runtime: Any, file: Path, name: str, threads: int) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what is wrong is raised; nothing is printed
+    options.log_severity_level = 4  # errors are raised; nothing is printed
     try:
         return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own errors share no base but this
-        raise InvalidInput(f"encoder {name}: {file} cannot be read as a model: {_first_line(error)}") from None
+        raise InvalidInput(f"encoder: {name!r}: expected a model file: {_first_line(error)}") from None
 
 
-def _sums(file: Path) -> list[str]:
-    """Of the model, and of weights kept beside it, which by custom begin with its name: model.onnx.data."""
-    beside = sorted(other for other in file.parent.glob(f"{_plain(file.name)}?*") if other.is_file())
-    return [_sum(one) for one in [file, *beside] if one.suffix != ".json"]
-
-
-def _plain(name: str) -> str:
-    """A name in which glob sees no pattern."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
-
-
-def _sum(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+def _hash_files(file: Path) -> list[str]:
+    """Hash the model, and weights beside it, whose names begin with its own by custom: model.onnx.data."""
+    beside = sorted(other for other in file.parent.glob(f"{glob.escape(file.name)}?*") if other.is_file())
+    hashes = []
+    for one in [file, *beside]:
+        if one.suffix != ".json":
+            with one.open("rb") as opened:
+                hashes.append(hashlib.file_digest(opened, "sha256").hexdigest())
+    return hashes
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:300]
-
-
-__all__ = ["Onnx", "Preprocess", "open_onnx"]

@@ -1,138 +1,157 @@
-"""Batches of work by several processes, with results in order, that outlive the death of any of them.
+"""Run batches in several processes: results in order, bounded work ahead, and no batch lost with a process.
 
-Each process has a pipe of its own. So it is known at once which of them died and at what, even in the middle of an
-answer; the standard library's pool knows neither, and can wait for ever for the rest of an answer that never comes.
+Each thread of a `ThreadPoolExecutor` drives one process over a pipe of its own, so the death of a process ends its pipe
+and costs only its batch. A `ProcessPoolExecutor` shares one result pipe: a process that is killed while it writes
+leaves half a message there, and the pool waits for the rest permanently.
 
-A batch at which a process died is tried again item by item, and an item of which two processes died is given up.
+A batch whose process died is tried again item by item; an item of which two processes died is given up.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from typing import Any, Generic, TypeVar
+from multiprocessing.connection import Connection
+from typing import Generic, TypeVar
 
 from stillhash.errors import InvalidInput
 
-AHEAD = 2  # batches under way, for each process
-TRIES = 2  # of an item by itself
-STARTS = 3  # that fail one after another: then processes cannot be had here
+BATCHES_PER_WORKER = 2  # submitted and not yet yielded
+MAX_FAILED_STARTS = 3  # in a row
 
-ADVICE = 'a script must do its own work under if __name__ == "__main__", and workers=1 needs no other process'
-
-T = TypeVar("T")
-Work = Callable[[list[str]], list[T]]
+Result = TypeVar("Result")
 
 
-class _Batch(Generic[T]):
-    def __init__(self, items: list[str]) -> None:
-        self.items = items
-        self.taken = False
-        self.tries = 0
-        self.results: list[T] | None = None
+def map_batches(
+    function: Callable[[list[str]], list[Result]],
+    batches: Iterator[list[str]],
+    workers: int,
+    lost: Callable[[str], Result],
+) -> Iterator[Result]:
+    """Yield the results of `function`, which must be picklable, for all items; `lost` makes that of a given-up item."""
+    pool = _ProcessPool(function, workers, lost)
+    pending: deque[Future[list[Result]]] = deque()
+    try:
+        while True:
+            free = workers * BATCHES_PER_WORKER - len(pending)
+            pending.extend(pool.threads.submit(pool.run, items) for items in islice(batches, free))
+            if not pending:
+                return
+            yield from pending.popleft().result()
+    finally:
+        pool.close()
 
 
-class _Worker(Generic[T]):
-    """A process, and the batch it is at."""
+class _WorkerDied(Exception):
+    """The process ended before it answered."""
 
-    def __init__(self, begin: Callable[..., Work[T]], arguments: tuple[Any, ...]) -> None:
+
+class _Worker(Generic[Result]):
+    """One process and the pipe to it."""
+
+    def __init__(self, function: Callable[[list[str]], list[Result]]) -> None:
         context = get_context("spawn")  # a fork would carry over locks that threads of this process hold
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, begin, arguments), daemon=True)
+        self.pipe, child_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child_end, function), daemon=True)
         self.process.start()
-        theirs.close()  # so that its death ends the pipe
-        self.ready = False
-        self.batch: _Batch[T] | None = None
+        child_end.close()  # so that its death ends the pipe
 
-    def give(self, batch: _Batch[T]) -> None:
-        self.batch, batch.taken = batch, True
-        with suppress(OSError):  # it has died; that is found out where its answer is awaited
-            self.pipe.send(batch.items)
+    def receive(self) -> list[Result]:
+        try:
+            results: list[Result] = self.pipe.recv()
+        except (EOFError, OSError):
+            raise _WorkerDied from None
+        return results
 
     def stop(self) -> None:
-        """Now, whatever it is at."""
+        """End the process now, whatever it is doing."""
         self.pipe.close()
         self.process.terminate()
         self.process.join()
 
 
-def in_order(
-    begin: Callable[..., Work[T]],
-    arguments: tuple[Any, ...],
-    batches: Iterator[list[str]],
-    count: int,
-    lost: Callable[[str], T],
-) -> Iterator[T]:
-    """Results of all items. Each process calls `begin(*arguments)` once, and what it gets on batches; `lost` makes the
-    result of an item of which processes die."""
-    workers: list[_Worker[T]] = []
-    under_way: list[_Batch[T]] = []
-    failed_starts = 0
-    try:
-        while True:
-            under_way += [_Batch(items) for items in islice(batches, max(0, count * AHEAD - len(under_way)))]
-            if not under_way:
-                return
-            _share_out(workers, under_way, count, lambda: _Worker(begin, arguments))
-            if under_way[0].results is not None:
-                yield from under_way.pop(0).results or ()
-                continue
-            for ready in wait([worker.pipe for worker in workers if worker.batch or not worker.ready]):
-                worker = next(worker for worker in workers if worker.pipe is ready)
-                try:
-                    answer = worker.pipe.recv()
-                except (EOFError, OSError):
-                    workers.remove(worker)
-                    worker.stop()
-                    failed_starts += not worker.ready
-                    if failed_starts == STARTS:
-                        raise InvalidInput(f"workers is {count}, but no process starts; {ADVICE}") from None
-                    _try_again(worker.batch, under_way, lost)
-                    continue
-                if worker.batch is not None:
-                    worker.batch.results = answer
-                worker.ready, worker.batch, failed_starts = True, None, 0
-    finally:
-        for worker in workers:
+class _ProcessPool(Generic[Result]):
+    """Threads that each keep one process running."""
+
+    def __init__(
+        self, function: Callable[[list[str]], list[Result]], workers: int, lost: Callable[[str], Result]
+    ) -> None:
+        self.threads = ThreadPoolExecutor(workers)
+        self._function, self._size, self._lost = function, workers, lost
+        self._own = threading.local()  # the worker of each thread
+        self._workers: list[_Worker[Result]] = []
+        self._lock, self._closed = threading.Lock(), False
+
+    def run(self, items: list[str]) -> list[Result]:
+        """Return the results of a batch, in this thread's process or in those that replace it."""
+        for _ in range(2):
+            try:
+                return self._ask(items)
+            except _WorkerDied:
+                if len(items) > 1:
+                    return [result for item in items for result in self.run([item])]
+        return [self._lost(items[0])]
+
+    def close(self) -> None:
+        """End all processes and threads."""
+        with self._lock:
+            self._closed = True
+        for worker in self._workers:
+            worker.process.terminate()  # its thread, if it waits, sees the pipe end
+        self.threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
             worker.stop()
 
+    def _ask(self, items: list[str]) -> list[Result]:
+        worker: _Worker[Result] | None = getattr(self._own, "worker", None)
+        if worker is None:
+            worker = self._own.worker = self._start()
+        try:
+            with suppress(OSError):  # it has died, which `receive` sees
+                worker.pipe.send(items)
+            return worker.receive()
+        except _WorkerDied:
+            self._own.worker = None
+            self._drop(worker)
+            raise
 
-def _share_out(
-    workers: list[_Worker[T]], under_way: list[_Batch[T]], count: int, start: Callable[[], _Worker[T]]
-) -> None:
-    """Open batches to idle processes; a process is started where all are busy and there may be one more."""
-    open_ones = [batch for batch in under_way if not batch.taken]
-    for worker in workers:
-        if open_ones and worker.ready and worker.batch is None:
-            worker.give(open_ones.pop(0))
-    starting = sum(not worker.ready for worker in workers)
-    workers += [start() for _ in range(min(len(open_ones) - starting, count - len(workers)))]
+    def _start(self) -> _Worker[Result]:
+        for _ in range(MAX_FAILED_STARTS):
+            with self._lock:
+                if self._closed:
+                    raise RuntimeError("the pool is closed")
+                worker = _Worker(self._function)
+                self._workers.append(worker)
+            try:
+                worker.receive()  # an empty message: it is ready
+            except _WorkerDied:
+                self._drop(worker)
+                continue
+            return worker
+        raise InvalidInput(
+            f"workers: expected processes that start, got none of {self._size}. Put a script's own work under "
+            'if __name__ == "__main__", or use workers=1, which needs no other process.'
+        )
+
+    def _drop(self, worker: _Worker[Result]) -> None:
+        worker.stop()
+        with self._lock:
+            if not self._closed:
+                self._workers.remove(worker)
 
 
-def _try_again(batch: _Batch[T] | None, under_way: list[_Batch[T]], lost: Callable[[str], T]) -> None:
-    """Decides what becomes of the batch that a dead process had."""
-    if batch is None:
-        return
-    if len(batch.items) > 1:
-        at = under_way.index(batch)
-        under_way[at : at + 1] = [_Batch(items=[item]) for item in batch.items]
-        return
-    batch.tries += 1
-    batch.taken = batch.tries >= TRIES
-    if batch.taken:
-        batch.results = [lost(batch.items[0])]
-
-
-def _serve(pipe: Connection, begin: Callable[..., Work[T]], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
-    os.environ["OMP_NUM_THREADS"] = "1"  # of networks: there is a process for each core already
-    work = begin(*arguments)
-    with suppress(EOFError, OSError):  # whoever asked is gone
-        pipe.send(None)
+def _serve(pipe: Connection, function: Callable[[list[str]], list[Result]]) -> None:
+    """Answer batches until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides
+    os.environ["OMP_NUM_THREADS"] = "1"  # for networks: there is a process for each core already
+    with suppress(EOFError, OSError):  # the parent is gone
+        pipe.send([])
         while True:
-            pipe.send(work(pipe.recv()))
+            pipe.send(function(pipe.recv()))
