@@ -9,7 +9,7 @@ from stillhash.cluster.encoding import encode_dataset
 from stillhash.cluster.evaluation import evaluate_dataset
 from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers.base import Model
+from stillhash.hashers import Model
 from tests.cluster.fixtures import PART, fitted, shards
 from tests.support.toys import toy
 

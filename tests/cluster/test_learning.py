@@ -17,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 def assert_alike(found: Tally, wanted: Tally) -> None:
     """To 1e-5 of the largest value of each array, of the sums as of the model."""
-    assert list(found.sums_.names) == list(wanted.sums_.names)
-    pairs = [*zip(found.sums_.arrays().values(), wanted.sums_.arrays().values(), strict=True)]
+    assert list(found.stats_.names) == list(wanted.stats_.names)
+    pairs = [*zip(found.stats_.arrays().values(), wanted.stats_.arrays().values(), strict=True)]
     pairs += [(a, b) for a, b in zip(found.model(), wanted.model(), strict=True) if isinstance(b, np.ndarray)]
     for a, b in pairs:
         assert a.shape == b.shape and np.abs(a - b).max() <= 1e-5 * np.abs(b).max()

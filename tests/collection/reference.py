@@ -12,8 +12,7 @@ import numpy as np
 
 from stillhash import Answer, Collection, load
 from stillhash.collection.feedback import Vote, corrected
-from stillhash.hashers import METHODS, Hasher
-from stillhash.hashers.base import Model
+from stillhash.hashers import METHODS, Hasher, Model
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 

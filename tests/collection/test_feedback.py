@@ -13,8 +13,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.collection.feedback import ENOUGH, FLOOR, FORCE, Vote, agreeing, corrected, stepped
 from stillhash.errors import Conflict, InvalidInput, NotFitted, WrongType
-from stillhash.hashers import LSH, OHSL, Hasher, Tally
-from stillhash.hashers.base import Model
+from stillhash.hashers import LSH, OHSL, Hasher, Model, Tally
 from tests.collection.fixtures import DIM, begin, some_rows
 from tests.support.toys import toy
 

@@ -10,8 +10,7 @@ import pytest
 from stillhash import METHODS, load
 from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers import Hasher
-from stillhash.hashers.base import LinearHasher
+from stillhash.hashers import Hasher, LinearHasher
 from stillhash.numeric.codes import signs
 from tests.support.toys import toy
 
@@ -115,26 +114,26 @@ def test_damaged_or_foreign_state_is_refused(method: type[Hasher]) -> None:
     for bad in (b"", b"nonsense", state[:100], state[:-1]):
         with pytest.raises(BadState):
             method.load(bad)
-    with pytest.raises(BadState, match="method"):
+    with pytest.raises(BadState, match=r"^state\b"):
         other.load(state)
-    with pytest.raises(BadState, match="format version 9"):
+    with pytest.raises(BadState, match=r"^state\b"):
         method.load(state.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
 
 
-def test_kept_codes_equal_encode_of_everything_seen(method: type[Hasher]) -> None:
+def test_stored_codes_equal_encode_of_everything_seen(method: type[Hasher]) -> None:
     X, Y = toy()
     hasher = method(bits=32).fit(X[:300], Y[:300])
-    kept, codes = hasher.keep(X[:0]), hasher.encode(X[:0])
+    stored, codes = hasher.keep(X[:0]), hasher.encode(X[:0])
     for s in range(0, 1200, 200):
         hasher.partial_fit(X[s : s + 200], Y[s : s + 200])
         if hasher.stale_:
-            codes = hasher.refresh(kept, lambda s=s: X[:s])
-        kept = np.concatenate([kept, hasher.keep(X[s : s + 200])])
+            codes = hasher.refresh(stored, lambda s=s: X[:s])
+        stored = np.concatenate([stored, hasher.keep(X[s : s + 200])])
         codes = np.concatenate([codes, hasher.encode(X[s : s + 200])])
     assert codes.tobytes() == hasher.encode(X).tobytes()
 
 
-def test_codes_stand_still_where_the_method_says_so(method: type[Hasher]) -> None:
+def test_fixed_codes_never_change(method: type[Hasher]) -> None:
     X, Y = toy()
     hasher = method(bits=32).fit(X[:300], Y[:300])
     before = hasher.encode(X)
@@ -142,7 +141,7 @@ def test_codes_stand_still_where_the_method_says_so(method: type[Hasher]) -> Non
     if method.fixed_codes:
         assert not any(stale) and hasher.encode(X).tobytes() == before.tobytes()
     elif not any(stale):
-        assert hasher.encode(X).tobytes() == before.tobytes()  # nothing changed without a word
+        assert hasher.encode(X).tobytes() == before.tobytes()  # stale_ announces every change
 
 
 def test_an_earlier_model_answers_as_it_did(method: type[Hasher]) -> None:
@@ -158,7 +157,7 @@ def test_an_earlier_model_answers_as_it_did(method: type[Hasher]) -> None:
     assert bare.weigh_by(model, X).tobytes() == before.tobytes()
 
 
-def test_rows_without_labels_teach_nothing(method: type[Hasher]) -> None:
+def test_rows_without_labels_are_ignored(method: type[Hasher]) -> None:
     if not method.supervised:
         pytest.skip(f"{method.__name__} learns without labels")
     X, Y = toy()
@@ -181,31 +180,29 @@ def test_quality_does_not_fall_below_a_random_order(method: type[Hasher]) -> Non
 
 
 BAD_FEATURES = [
-    (lambda X: np.where(np.arange(len(X))[:, None] == 3, np.nan, X), InvalidInput, "NaN"),
-    (lambda X: np.where(np.arange(len(X))[:, None] == 3, np.inf, X), InvalidInput, "infinity"),
-    (lambda X: np.where(np.arange(len(X))[:, None] == 3, -np.inf, X), InvalidInput, "infinity"),
-    (lambda X: np.where(np.arange(len(X))[:, None] == 3, 1e30, X), InvalidInput, "1e\\+30"),
-    (lambda X: X[:, 1:], InvalidInput, "47 features"),
-    (lambda X: X[0], InvalidInput, "1-dimensional"),
-    (lambda X: X[:, :0], InvalidInput, "0 feature"),
-    (lambda X: X.astype(complex), InvalidInput, "Complex"),
-    (lambda X: X.astype(str), WrongType, "dtype"),
-    (lambda X: [["a"] * X.shape[1]], WrongType, "dtype"),
-    (lambda X: None, InvalidInput, "0-dimensional"),
+    (lambda X: np.where(np.arange(len(X))[:, None] == 3, np.nan, X), InvalidInput),
+    (lambda X: np.where(np.arange(len(X))[:, None] == 3, np.inf, X), InvalidInput),
+    (lambda X: np.where(np.arange(len(X))[:, None] == 3, -np.inf, X), InvalidInput),
+    (lambda X: np.where(np.arange(len(X))[:, None] == 3, 1e30, X), InvalidInput),
+    (lambda X: X[:, 1:], InvalidInput),  # 47 features of 48
+    (lambda X: X[0], InvalidInput),
+    (lambda X: X[:, :0], InvalidInput),
+    (lambda X: X.astype(complex), InvalidInput),
+    (lambda X: X.astype(str), WrongType),
+    (lambda X: [["a"] * X.shape[1]], WrongType),
+    (lambda X: None, InvalidInput),
 ]
 
 
-@pytest.mark.parametrize(("spoil", "error", "match"), BAD_FEATURES)
-def test_bad_features_are_refused_and_nothing_changes(
-    method: type[Hasher], spoil: Any, error: type[Exception], match: str
-) -> None:
+@pytest.mark.parametrize(("spoil", "error"), BAD_FEATURES)
+def test_bad_features_are_refused_and_nothing_changes(method: type[Hasher], spoil: Any, error: type[Exception]) -> None:
     hasher, (X, Y) = learnt(method), toy()
     before, bad = hasher.state(), spoil(X)
     for call in (hasher.encode, hasher.weigh, lambda X: hasher.partial_fit(X, Y)):
-        with pytest.raises(error, match=match):
+        with pytest.raises(error, match=r"^X\b"):
             call(bad)
-    if match != "47 features":
-        with pytest.raises(error, match=match):
+    if np.shape(bad) != (len(X), X.shape[1] - 1):  # another number of features is fine for a new fit
+        with pytest.raises(error, match=r"^X\b"):
             hasher.fit(bad)
     assert hasher.state() == before
 
@@ -215,7 +212,7 @@ def test_bad_labels_are_refused_and_nothing_changes(method: type[Hasher], labels
     hasher, X = learnt(method), toy().X
     before = hasher.state()
     for call in (hasher.partial_fit, hasher.fit):
-        with pytest.raises(InvalidInput, match="Y"):
+        with pytest.raises(InvalidInput, match=r"^Y\b"):
             call(X, labels)
     assert hasher.state() == before
 
@@ -223,20 +220,20 @@ def test_bad_labels_are_refused_and_nothing_changes(method: type[Hasher], labels
 @pytest.mark.parametrize("bits", [0, 7, 513, -1, 8.5, "32", True, None])
 def test_bad_bits_are_refused(method: type[Hasher], bits: Any) -> None:
     X = toy(50).X
-    with pytest.raises(InvalidInput, match="bits"):
+    with pytest.raises(InvalidInput, match=r"^bits\b"):
         method(bits=bits).fit(X)
 
 
 def test_before_fit(method: type[Hasher]) -> None:
     X = toy(20).X
     for call in (method().encode, method().weigh):
-        with pytest.raises(NotFitted, match="fit"):
+        with pytest.raises(NotFitted):
             call(X)
     with pytest.raises(NotFitted):
         method().state()
-    with pytest.raises(InvalidInput, match="1 sample"):
+    with pytest.raises(InvalidInput, match=r"^X\b"):
         method().fit(X[:1])
-    with pytest.raises(InvalidInput, match="no parameter"):
+    with pytest.raises(InvalidInput, match=r"^nonsense\b"):
         method().set_params(nonsense=1)
 
 

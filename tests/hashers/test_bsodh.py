@@ -13,8 +13,7 @@ from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import bsodh
 from stillhash.hashers.bsodh import BSODH, best_bit, ridge
 from stillhash.numeric.codes import signs
-from stillhash.numeric.kept import in_use, joined, sharing
-from stillhash.numeric.labels import parse_labels
+from stillhash.numeric.labels import concat_labels, drop_unused, parse_labels, share_label
 from tests.support.toys import toy
 
 Doubles = NDArray[np.float64]
@@ -143,7 +142,7 @@ def test_blocks_of_stored_items_do_not_matter(monkeypatch: pytest.MonkeyPatch) -
         return hasher
 
     whole = learnt()
-    monkeypatch.setattr(bsodh, "BLOCK", 37)
+    monkeypatch.setattr(bsodh, "SIMILARITY_ITEMS", 37)
     assert learnt().state() == whole.state()
 
 
@@ -195,18 +194,18 @@ def test_a_label_without_a_stable_form_is_refused_and_nothing_changes() -> None:
     X, Y = toy(100)
     hasher = BSODH(bits=16).fit(X).partial_fit(X, Y)
     before = hasher.state()
-    with pytest.raises(WrongType, match="stable"):
+    with pytest.raises(WrongType, match=r"^label\b"):
         hasher.partial_fit(X, [object() for _ in X])
     assert hasher.state() == before
 
 
-def test_sharing_is_a_meeting_of_sets() -> None:
+def test_share_label_is_an_intersection_of_sets() -> None:
     rng = np.random.default_rng(0)
     A = [list(rng.choice(30, rng.integers(4), replace=False)) for _ in range(40)]
     B = [list(rng.choice(60, rng.integers(4), replace=False)) for _ in range(25)]
-    both = joined(in_use(joined(parse_labels([[]], 1), parse_labels(A, 40))), parse_labels(B, 25))
+    both = concat_labels(drop_unused(concat_labels(parse_labels([[]], 1), parse_labels(A, 40))), parse_labels(B, 25))
     rows = np.arange(66)
-    met = sharing(both.rows(rows > 40), both.rows((rows > 0) & (rows <= 40)))
+    met = share_label(both.rows(rows > 40), both.rows((rows > 0) & (rows <= 40)))
     np.testing.assert_array_equal(met, [[bool({*b} & {*a}) for a in A] for b in B])
 
 

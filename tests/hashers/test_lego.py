@@ -49,7 +49,7 @@ def test_it_is_the_published_loop_over_the_pairs_of_the_stream() -> None:
     ham = (S[:300, None] != S[None, :300]).sum(axis=2)[np.triu_indices(300, 1)]
     assert (hasher.u_, hasher.v_) == tuple(np.percentile(4 * ham, [5, 95]))
     hasher.partial_fit(X, Y)
-    for i, (x, plus, minus) in enumerate(Reservoir(16, seed=0).meet(S, fingerprints(parse_labels(Y, 700)))):
+    for i, (x, plus, minus) in enumerate(Reservoir(16, seed=0).sample_partners(S, fingerprints(parse_labels(Y, 700)))):
         partner, y = (minus, hasher.v_) if i % 2 else (plus, hasher.u_)
         if partner is None or (x == partner).all():
             continue

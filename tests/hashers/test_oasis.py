@@ -45,7 +45,7 @@ def test_it_is_the_published_loop_over_the_triplets_of_the_stream() -> None:
     X, Y = toy(700)
     hasher = OASIS(bits=16, C=0.01).fit(X[:300]).partial_fit(X, Y)
     S, M = signs(hasher.encode(X), 16).astype(np.float64), np.eye(16)
-    for p, plus, minus in Reservoir(16, seed=0).meet(S, fingerprints(parse_labels(Y, 700))):
+    for p, plus, minus in Reservoir(16, seed=0).sample_partners(S, fingerprints(parse_labels(Y, 700))):
         if plus is not None and minus is not None and (plus != minus).any():
             V = np.outer(p, plus - minus)
             M += min(0.01, max(0, 1 - p @ M @ (plus - minus)) / (V**2).sum()) * V

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stillhash import LSH
 from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers.osuph import BLOCK, OSupH
+from stillhash.hashers.osuph import UPDATE_ROWS, OSupH
 from stillhash.numeric.labels import parse_labels
 from tests.support.toys import toy
 
@@ -36,7 +36,7 @@ def literal(hasher: OSupH, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[np.float
 
 
 @pytest.mark.parametrize("mode", ["hinge", "boosting"])
-@pytest.mark.parametrize("n", [1, BLOCK - 1, BLOCK, 3 * BLOCK + 5])
+@pytest.mark.parametrize("n", [1, UPDATE_ROWS - 1, UPDATE_ROWS, 3 * UPDATE_ROWS + 5])
 def test_blocks_equal_the_loop_over_rows(mode: Any, n: int) -> None:
     X, Y = toy(400)
     hasher = OSupH(bits=24, mode=mode).fit(X)

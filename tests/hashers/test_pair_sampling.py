@@ -25,7 +25,7 @@ def test_fingerprints_are_of_the_label_and_not_of_its_place() -> None:
 
 def test_partners_are_earlier_rows_of_the_right_kind() -> None:
     S, labels = stream(400)
-    met = list(Reservoir(16, seed=0, rows=50).meet(S, labels))
+    met = list(Reservoir(16, seed=0, rows=50).sample_partners(S, labels))
     assert met[0][1] is None and met[0][2] is None
     for i, (x, similar, dissimilar) in enumerate(met):
         np.testing.assert_array_equal(x, S[i])
@@ -39,9 +39,9 @@ def test_partners_are_earlier_rows_of_the_right_kind() -> None:
 def test_partners_do_not_depend_on_chunks_nor_on_saving() -> None:
     S, labels = stream(1500)
     whole, parts = Reservoir(16, seed=4, rows=60), Reservoir(16, seed=4, rows=60)
-    wanted, found = list(whole.meet(S, labels)), []
+    wanted, found = list(whole.sample_partners(S, labels)), []
     for s in range(0, 1500, 11):
-        found += list(parts.meet(S[s : s + 11], labels[s : s + 11]))
+        found += list(parts.sample_partners(S[s : s + 11], labels[s : s + 11]))
         again = Reservoir(16, seed=4, rows=60)
         again.load(parts.arrays(), parts.seen)
         parts = again
@@ -59,10 +59,10 @@ def test_the_sample_is_uniform_and_forgets_labels_that_left_it() -> None:
     for seed in range(300):
         kept = Reservoir(16, seed=seed, rows=20)
         S = np.where(np.unpackbits(np.arange(200, dtype=">u2")[:, None].view(np.uint8), axis=1) > 0, 1.0, -1.0)
-        list(kept.meet(S, [frozenset([i]) for i in range(200)]))
+        list(kept.sample_partners(S, [frozenset([i]) for i in range(200)]))
         rows = [next(iter(row)) for row in kept.labels]
         np.testing.assert_array_equal(kept.signs, S[rows])
-        assert set(kept._having) == set(rows)
+        assert set(kept.slots_by_label) == set(rows)
         counts[rows] += 1
     assert counts.sum() == 300 * 20
     quarters = counts.reshape(4, 50).sum(axis=1)  # 1,500 each are expected, with a deviation of 32
@@ -72,7 +72,7 @@ def test_the_sample_is_uniform_and_forgets_labels_that_left_it() -> None:
 def test_partners_that_do_not_fit_are_refused() -> None:
     S, labels = stream(30)
     kept = Reservoir(16, seed=0)
-    list(kept.meet(S, labels))
+    list(kept.sample_partners(S, labels))
     for seen, spoil in ((29, {}), (30, {"partner_counts": np.ones(29, np.int64)}), (30, {"partners": S})):
         with pytest.raises((InvalidInput, ValueError)):
             Reservoir(16, seed=0).load({**kept.arrays(), **spoil}, seen)

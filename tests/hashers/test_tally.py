@@ -7,7 +7,7 @@ from stillhash import DEFAULT_HASHER, METHODS, load
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import OHSL, PCAITQ, Tally, TallyListwise
-from stillhash.hashers.base import raised
+from stillhash.hashers.model import half_power
 from tests.support.toys import toy
 
 X, Y = toy()
@@ -68,10 +68,10 @@ def test_four_shards_merge_to_one_pass(params: dict[str, object]) -> None:
     close(merged, whole)
 
 
-def test_merge_wants_the_same_hash_functions() -> None:
+def test_merge_needs_the_same_hash_functions() -> None:
     one, other = fitted(), Tally().fit(X[:200])
     before = one.state()
-    with pytest.raises(Conflict, match="hash functions"):
+    with pytest.raises(Conflict, match=r"^other\b"):
         one.merge(other)
     assert one.state() == before
 
@@ -84,8 +84,8 @@ def test_unlearn_undoes_learning(half_life: float | None) -> None:
     hasher.partial_fit(X[600:700], Y[600:700])
     hasher.unlearn(X[600:700], Y[600:700], age=None if half_life is None else 0)
     if half_life is not None:  # the clock has run on for the others
-        never.sums_.decay(0.5 ** (100 / half_life))
-        never._fresh = False
+        never.stats_.decay(0.5 ** (100 / half_life))
+        never = load(never.state())
     close(hasher, never, 1e-4)
 
 
@@ -93,22 +93,22 @@ def test_unlearning_the_past_equals_never_having_seen_it() -> None:
     rest = fitted().partial_fit(X[200:], Y[200:])
     hasher = fitted().partial_fit(X, Y).unlearn(X[:200], Y[:200])
     close(hasher, rest, 1e-4)
-    assert hasher.unlearn(X[200:], Y[200:]).sums_.rows == pytest.approx(0)
+    assert hasher.unlearn(X[200:], Y[200:]).stats_.rows == pytest.approx(0)
     assert hasher.weigh(QUERIES).tobytes() == PCAITQ.weigh(hasher, QUERIES).tobytes()  # type: ignore[arg-type]
 
 
 def test_unlearning_what_was_never_learnt_is_refused() -> None:
     hasher = fitted().partial_fit(X[:100], Y[:100])
     before = hasher.state()
-    with pytest.raises(InvalidInput, match="'nonsense'"):
+    with pytest.raises(InvalidInput, match=r"^Y\b"):
         hasher.unlearn(X[:1], [["nonsense"]])
-    with pytest.raises(InvalidInput, match="only 100"):
+    with pytest.raises(InvalidInput, match=r"^Y\b"):
         hasher.unlearn(X, Y)
-    with pytest.raises(InvalidInput, match="never forgets"):
+    with pytest.raises(InvalidInput, match=r"^age\b"):
         hasher.unlearn(X[:1], Y[:1], age=3)
-    with pytest.raises(InvalidInput, match="age"):
+    with pytest.raises(InvalidInput, match=r"^age\b"):
         fitted(half_life=10).partial_fit(X[:9], Y[:9]).unlearn(X[:1], Y[:1])
-    with pytest.raises(InvalidInput, match="NaN"):
+    with pytest.raises(InvalidInput, match=r"^X\b"):
         hasher.unlearn(np.full_like(X[:1], np.nan), Y[:1])
     assert hasher.state() == before
 
@@ -119,7 +119,7 @@ def test_forgetting_weighs_rows_by_their_age_whatever_the_chunks() -> None:
         parts.partial_fit(X[s : s + 7], Y[s : s + 7])
     close(parts, whole, 1e-4)
     ages = np.arange(1200)[::-1]
-    assert whole.sums_.rows == pytest.approx((0.5 ** (ages / 200)).sum(), rel=1e-5)
+    assert whole.stats_.rows == pytest.approx((0.5 ** (ages / 200)).sum(), rel=1e-5)
 
 
 def test_forgetting_follows_a_change_of_meaning() -> None:
@@ -139,7 +139,7 @@ def test_new_labels_may_come_at_any_time() -> None:
     names = np.array([f"label {c}" for c in range(Y.shape[1])])
     hasher = fitted().partial_fit(X[:600], Y[:600])
     hasher.partial_fit(X[600:], [list(names[row > 0]) for row in Y[600:]])
-    assert len(hasher.sums_.names) == 2 * Y.shape[1]
+    assert len(hasher.stats_.names) == 2 * Y.shape[1]
     again = load(hasher.state())
     assert again.weigh(QUERIES).tobytes() == hasher.weigh(QUERIES).tobytes()
 
@@ -177,7 +177,7 @@ def test_bad_parameters_are_refused(params: dict[str, object], match: str) -> No
         fitted(**params)
 
 
-def test_one_label_alone_teaches_nothing_and_hamming_ranking_remains() -> None:
+def test_one_label_alone_leaves_hamming_ranking() -> None:
     hasher = fitted().partial_fit(X, ["all the same"] * len(X))
     assert hasher.weigh(QUERIES).tobytes() == PCAITQ.weigh(hasher, QUERIES).tobytes()  # type: ignore[arg-type]
 
@@ -198,7 +198,7 @@ def test_listwise_refinement_lowers_its_loss_and_keeps_a_bounded_window() -> Non
 def test_labels_of_a_query_are_predicted_and_sharpened(sharpness: float) -> None:
     hasher = fitted(sharpness=sharpness, rarity=0.0).partial_fit(X, Y)
     linear = fitted(sharpness=1, rarity=0.0).partial_fit(X, Y)
-    sides = hasher.sums_.sides(hasher.ridge)
+    sides = hasher.stats_.sides(hasher.ridge)
     assert sides is not None
     y = hasher.prepare(QUERIES) @ sides.U + sides.u
     np.testing.assert_allclose(hasher.weigh(QUERIES), np.maximum(y, 0) ** sharpness @ sides.V, rtol=1e-3, atol=1e-5)
@@ -207,13 +207,13 @@ def test_labels_of_a_query_are_predicted_and_sharpened(sharpness: float) -> None
 
 
 def test_very_many_labels_are_not_held_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stillhash.hashers.tally.MOST_LABELS", 3)
+    monkeypatch.setattr("stillhash.hashers.tally.MAX_MODEL_LABELS", 3)
     assert fitted(sharpness=2).partial_fit(X, Y).model().side == "features"
 
 
 def test_a_power_rounds_alike_in_any_batch() -> None:
     y = np.random.default_rng(0).standard_normal((37, 13)).astype(np.float32)
     for power in (1, 1.5, 2, 2.5, 4):
-        whole = raised(y, power)
+        whole = half_power(y, power)
         np.testing.assert_allclose(whole, np.maximum(y, 0).astype(np.float64) ** power, rtol=1e-6)
-        assert b"".join(raised(row, power).tobytes() for row in y) == whole.tobytes()
+        assert b"".join(half_power(row, power).tobytes() for row in y) == whole.tobytes()

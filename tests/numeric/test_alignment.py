@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stillhash.numeric.alignment import STRENGTHS, build_bridge, unit_rows
+from stillhash.numeric.alignment import RIDGES, fit_alignment, unit_rows
 
 
 def described(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -23,11 +23,11 @@ def cosines(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("rows", [25, 40, 200])
 def test_what_crosses_points_where_it_should(rows: int) -> None:
     theirs, ours = described(rows)
-    bridge, explained = build_bridge(theirs, ours)
+    bridge, explained = fit_alignment(theirs, ours)
     X, Y = described(100, seed=1)
     middle = ours.mean(axis=0)
-    right = cosines(bridge.cross(X) - middle, Y - middle)
-    wrong = cosines(bridge.cross(X[::-1].copy()) - middle, Y - middle)
+    right = cosines(bridge.apply(X) - middle, Y - middle)
+    wrong = cosines(bridge.apply(X[::-1].copy()) - middle, Y - middle)
     assert np.median(right) > 0.85 and np.median(np.abs(wrong)) < 0.6
     assert 0.5 < explained <= 1
 
@@ -37,18 +37,18 @@ def test_the_error_of_leaving_one_out_is_what_fitting_without_it_gives() -> None
     Z, T = unit_rows(theirs - theirs.mean(axis=0)), unit_rows(ours - ours.mean(axis=0)).astype(np.float64)
     level, K = T.mean(axis=0), (Z @ Z.T).astype(np.float64)
     errors = []
-    for ridge in STRENGTHS * np.linalg.eigvalsh(K).clip(0).mean():
+    for ridge in RIDGES * np.linalg.eigvalsh(K).clip(0).mean():
         gone = []
         for i in range(len(T)):
             keep = np.arange(len(T)) != i
             told = K[i, keep] @ np.linalg.solve(K[np.ix_(keep, keep)] + ridge * np.eye(keep.sum()), (T - level)[keep])
             gone.append(np.square(T[i] - level - told))
         errors.append(np.mean(gone))
-    _, explained = build_bridge(theirs, ours)
+    _, explained = fit_alignment(theirs, ours)
     assert explained == pytest.approx(1 - min(errors) / np.square(T - level).mean(), abs=1e-6)
 
 
 def test_what_is_all_alike_explains_nothing_and_crosses_finitely() -> None:
     same = np.ones((30, 4), np.float32)
-    bridge, explained = build_bridge(same, same)
-    assert explained == 0 and np.isfinite(bridge.cross(same)).all()
+    bridge, explained = fit_alignment(same, same)
+    assert explained == 0 and np.isfinite(bridge.apply(same)).all()

@@ -49,5 +49,5 @@ def test_the_same_seed_gives_the_same_functions() -> None:
 
 
 def test_rows_without_variance_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="no variance"):
+    with pytest.raises(InvalidInput, match=r"^X\b"):
         pca_itq(np.ones((10, 5), np.float32), 8, np.random.default_rng(0))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stillhash.numeric.listwise import Correction, gradient, loss
+from stillhash.numeric.listwise import Correction, gradient
 from stillhash.numeric.sufficient_stats import Similarity
 
 RNG = np.random.default_rng(0)
@@ -14,6 +14,18 @@ SHARED[3] = False  # nothing to find for this one
 FOUND = Similarity(
     0.3 * RNG.standard_normal((6, 8)).astype(np.float32), 0.1 * RNG.standard_normal(8).astype(np.float32)
 )
+
+
+def loss(X: np.ndarray, similarity: Similarity, signs: np.ndarray, shared: np.ndarray) -> float:
+    """The cross-entropy, plainly."""
+    total, count = 0.0, 0
+    for scores, relevant in zip((X @ similarity.M + similarity.m) @ signs.T, shared, strict=True):
+        if relevant.any():
+            scores = scores.astype(np.float64)
+            top = scores.max()
+            total -= float((scores[relevant] - top - np.log(np.exp(scores - top).sum())).mean())
+            count += 1
+    return total / max(1, count)
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhash.numeric.labels import parse_labels
-from stillhash.numeric.sufficient_stats import Similarity, Sums, unit_labels
+from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, unit_labels
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((400, 12)).astype(np.float32)
@@ -16,8 +16,8 @@ Y[Y.sum(axis=1) == 0, 4] = 1
 LABELS = parse_labels(Y, 400)
 
 
-def summed(*parts: slice | np.ndarray) -> Sums:
-    sums = Sums(12, 9)
+def summed(*parts: slice | np.ndarray) -> SufficientStats:
+    sums = SufficientStats(12, 9)
     for rows in parts:
         sums.add(X[rows], B[rows], parse_labels(Y[rows], len(X[rows])))
     return sums
@@ -59,7 +59,7 @@ def test_order_and_chunks_do_not_matter(cuts: list[int], random: object) -> None
     sums = summed(*(part for part in np.split(order, sorted(cuts)) if len(part)))
     whole = summed(slice(None))
     same(sums.similarity(10.0), whole.similarity(10.0))
-    other = Sums(12, 9)
+    other = SufficientStats(12, 9)
     for part in np.array_split(order, 4):
         other.merge(summed(part))
     same(other.similarity(10.0), whole.similarity(10.0))
@@ -84,15 +84,15 @@ def test_the_deviation_is_that_of_all_scores() -> None:
 
 
 def test_nothing_follows_from_nothing() -> None:
-    assert Sums(12, 9).similarity(10.0) is None
-    sums = Sums(12, 9)
+    assert SufficientStats(12, 9).similarity(10.0) is None
+    sums = SufficientStats(12, 9)
     sums.add(X, B, parse_labels(["the same"] * 400, 400))
     assert sums.similarity(10.0) is None
 
 
 def test_state_round_trips_to_the_byte() -> None:
     sums = summed(slice(None))
-    again = Sums.restored(sums.arrays(), list(sums.names), 12, 9)
+    again = SufficientStats.from_arrays(sums.arrays(), list(sums.names), 12, 9)
     for name in ("aa", "cc", "ay", "cy"):
         assert getattr(again, name).tobytes() == np.ascontiguousarray(getattr(sums, name)).tobytes()
 
@@ -102,4 +102,4 @@ def test_sides_multiply_to_the_similarity() -> None:
     sides = sums.sides(3.0, weights)
     assert sides is not None
     same(Similarity(sides.U @ sides.V, sides.u @ sides.V), sums.similarity(3.0, weights), 1e-4)
-    assert Sums(12, 9).sides(1.0) is None
+    assert SufficientStats(12, 9).sides(1.0) is None

@@ -175,7 +175,7 @@ def learn(folder: Path, hasher: Tally, size: int) -> dict[str, float]:
         for start in range(0, len(X), 1000):
             alone.partial_fit(X[start : start + 1000], labels[start : start + 1000])
     seconds = time.perf_counter() - began
-    order = [list(done.hasher.sums_.names).index(name) for name in alone.sums_.names]
+    order = [list(done.hasher.stats_.names).index(name) for name in alone.stats_.names]
     ours, theirs = done.hasher.model(), alone.model()
     assert ours.U is not None and theirs.U is not None and ours.u is not None and theirs.u is not None
     assert ours.M is not None and theirs.M is not None

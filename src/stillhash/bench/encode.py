@@ -14,8 +14,7 @@ import numpy as np
 from stillhash.bench.timing import CODE_LENGTHS, goal, interleaved, median_ms, one_blas_thread, ratio
 from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
-from stillhash.hashers import LSH
-from stillhash.hashers.base import LinearHasher
+from stillhash.hashers import LSH, LinearHasher
 from stillhash.numeric.validation import Codes, Floats
 
 ENCODE_SHAPES = ((1000, 4096), (4000, 4096), (4000, 1280))

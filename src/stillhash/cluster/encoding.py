@@ -19,8 +19,7 @@ from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.types import Id, check_ids, check_path
 from stillhash.encoders import open_encoder
 from stillhash.errors import BadState, InvalidInput
-from stillhash.hashers import METHODS, Hasher
-from stillhash.hashers.base import LinearHasher
+from stillhash.hashers import METHODS, Hasher, LinearHasher
 from stillhash.numeric.codes import width
 from stillhash.numeric.validation import check_integer
 

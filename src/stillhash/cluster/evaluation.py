@@ -20,8 +20,7 @@ from stillhash.cluster.part_files import read_part
 from stillhash.cluster.tasks import each, got, task
 from stillhash.collection.types import check_path
 from stillhash.errors import InvalidInput
-from stillhash.hashers import Hasher
-from stillhash.hashers.base import Model
+from stillhash.hashers import Hasher, Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import from_tiles, signs
 from stillhash.numeric.labels import Labels, parse_labels

@@ -21,7 +21,7 @@ from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.types import check_path
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, Hasher, Tally, load
-from stillhash.numeric.sufficient_stats import Sums
+from stillhash.numeric.sufficient_stats import SufficientStats
 
 SUMS = "sums"
 CHUNK = 256  # rows that are learnt at a time: products within a chunk are float32, and few of them round little
@@ -95,7 +95,7 @@ def learn_part(state: bytes, folder: str, encoder: str | None, part: SourcePart,
         except BadState:
             pass  # it is not there, or not whole
     hasher = Tally.load(state)
-    hasher.sums_ = Sums(hasher.n_features_in_, hasher.bits)
+    hasher.stats_ = SufficientStats(hasher.n_features_in_, hasher.bits)
     taught = 0
     for rows in read_part_rows(Path(folder), encoder, part, hasher.n_features_in_):
         for some in (slice(s, s + CHUNK) for s in range(0, len(rows.labels), CHUNK)):
@@ -111,7 +111,7 @@ def merged(earlier: bytes, rows: int, later: bytes, more: int) -> tuple[bytes, i
     """A task: what both have learnt, the first from rows that came before those of the second."""
     hasher = Tally.load(earlier)
     if hasher.half_life is not None:
-        hasher.sums_.decay(0.5 ** (more / hasher.half_life))
+        hasher.stats_.decay(0.5 ** (more / hasher.half_life))
     return hasher.merge(Tally.load(later)).state(), rows + more
 
 

@@ -16,7 +16,7 @@ import safetensors.numpy
 
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, Conflict, InvalidInput
-from stillhash.numeric.alignment import Bridge, build_bridge
+from stillhash.numeric.alignment import Alignment, fit_alignment
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
 MIN_PAIRS = 20  # a few hundred are better
@@ -83,7 +83,7 @@ def build_alignment(
     Y = check_features(pairs[1], "ours", columns=store.settings["dim"], whose="this collection", least=MIN_PAIRS)
     if len(X) != len(Y):
         raise InvalidInput(f"theirs: expected {len(Y)} rows, as many as ours, got {len(X)}")
-    alignment, explained = build_bridge(X, Y)
+    alignment, explained = fit_alignment(X, Y)
     description = {"name": theirs.name, "dim": theirs.dim, "pairs": len(X), "explained": explained}
     data = safetensors.numpy.save(dict(alignment._asdict()), {"bridge": json.dumps(description)})
     store.set_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint, data)
@@ -97,7 +97,7 @@ def align_features(store: Store, connection: Connection, theirs: EncoderIdentity
         return X
     try:
         arrays = safetensors.numpy.load(store.meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint))
-        return np.ascontiguousarray(Bridge(**arrays).cross(X))
+        return np.ascontiguousarray(Alignment(**arrays).apply(X))
     except (safetensors.SafetensorError, TypeError) as error:
         raise BadState(f"encoder: the alignment from {theirs} cannot be read: {error}") from error
 

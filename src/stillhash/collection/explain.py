@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.read_view import View
 from stillhash.collection.types import Explanation
-from stillhash.hashers.base import Model
+from stillhash.hashers import Model
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.validation import Floats

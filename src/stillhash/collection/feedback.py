@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import Hasher, LabelSpace, Model
+from stillhash.hashers import Hasher, LabelSpace, Model
 from stillhash.numeric.codes import signs
 from stillhash.numeric.threads import one_thread
 

@@ -18,8 +18,7 @@ from stillhash.hashers import Hasher
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.drift import PageHinkley
-from stillhash.numeric.kept import sharing
-from stillhash.numeric.labels import parse_labels
+from stillhash.numeric.labels import parse_labels, share_label
 from stillhash.numeric.validation import Floats
 
 ASKED = 64  # queries of a chunk
@@ -37,7 +36,7 @@ def measured(hasher: Hasher, X: Floats, labels: list[list[Any]]) -> dict[str, An
     sought = np.setdiff1d(taught, asked)
     codes, asked_codes = (signs(hasher.encode(X[rows]), hasher.bits) for rows in (sought, asked))
     parsed, rows = parse_labels(labels, len(X)), np.arange(len(X))
-    shared = sharing(parsed.rows(np.isin(rows, asked)), parsed.rows(np.isin(rows, sought)))
+    shared = share_label(parsed.rows(np.isin(rows, asked)), parsed.rows(np.isin(rows, sought)))
     grades, first = shared.astype(np.float32), min(FIRST, len(sought))
     learnt, hamming = (
         kernels.rank_quality(weights @ codes.T, grades, first).mean(axis=0)

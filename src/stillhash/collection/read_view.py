@@ -11,7 +11,7 @@ import numpy as np
 
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import functions_of, kept
-from stillhash.hashers.base import LinearHasher, Model
+from stillhash.hashers import LinearHasher, Model
 from stillhash.search import Index
 
 RETRIES = 8  # before a search holds up those who follow new commits

@@ -24,8 +24,7 @@ from stillhash.collection.storage.sealed_files import remove_unlisted, write_sea
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import label_texts
 from stillhash.errors import BadState, InvalidInput, NotFitted, StillhashError
-from stillhash.hashers import METHODS, Hasher, load
-from stillhash.hashers.base import LinearHasher, Model
+from stillhash.hashers import METHODS, Hasher, LinearHasher, Model, load
 from stillhash.numeric.validation import Floats, check_integer
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.numeric.labels import TEXT, Labels, parse_labels
+from stillhash.numeric.labels import TEXT_TYPES, Labels, parse_labels
 from stillhash.numeric.validation import check_number
 
 Id = str | int
@@ -184,7 +184,7 @@ def check_metadata(metadata: Any, rows: int) -> list[str | None]:
 def _all_plain(told: list[Any]) -> list[str | None] | None:
     """All of it as JSON at once, if nothing in it wants a closer look; which is most of the time, and much quicker."""
     given = [data for data in told if data is not None]
-    if not (set(map(type, given)) <= {dict} and set(map(type, chain.from_iterable(given))) <= TEXT):
+    if not (set(map(type, given)) <= {dict} and set(map(type, chain.from_iterable(given))) <= TEXT_TYPES):
         return None
     try:
         texts = [None if data is None else encode(data) for data in told]
@@ -194,7 +194,9 @@ def _all_plain(told: list[Any]) -> list[str | None] | None:
 
 
 def _as_json(data: Any) -> str:
-    if not isinstance(data, dict) or not (set(map(type, data)) <= TEXT or all(isinstance(key, str) for key in data)):
+    if not isinstance(data, dict) or not (
+        set(map(type, data)) <= TEXT_TYPES or all(isinstance(key, str) for key in data)
+    ):
         raise WrongType(f"metadata holds {data!r}; dictionaries with texts as keys are wanted")
     try:
         return json_text(data)

@@ -16,7 +16,7 @@ from stillhash.experiments.data import Dataset, RowNumbers
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import DEFAULT_HASHER, Hasher
-from stillhash.numeric.alignment import build_bridge
+from stillhash.numeric.alignment import fit_alignment
 from stillhash.numeric.validation import Codes
 
 FITTED_ROWS = 3000  # rows that fix the hash functions
@@ -46,8 +46,8 @@ def run(
         for pairs in PAIR_COUNTS:
             progress(f"seed {seed}: an alignment by {pairs} images")
             both = np.sort(order[:pairs])
-            alignment, explained = build_bridge(new.read(both), old.read(both))
-            aligned = evaluate(old_hasher.weigh(alignment.cross(new.read(queries))), old_codes, *relevance).map
+            alignment, explained = fit_alignment(new.read(both), old.read(both))
+            aligned = evaluate(old_hasher.weigh(alignment.apply(new.read(queries))), old_codes, *relevance).map
             rows.append({"seed": seed, "pairs": len(both), "map": aligned, "explained": explained, **alone})
     chance = float(((relevance[0] @ relevance[1].T.astype(np.int64)) > 0).mean())
     about = {"old": old.name, "new": new.name, "bits": bits, "queries": len(queries), "items": len(database)}

@@ -17,8 +17,7 @@ from stillhash.collection.feedback import Vote, corrected
 from stillhash.experiments.data import Dataset, RowNumbers
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
-from stillhash.hashers import DEFAULT_HASHER, Hasher
-from stillhash.hashers.base import Model
+from stillhash.hashers import DEFAULT_HASHER, Hasher, Model
 from stillhash.numeric.codes import signs
 from stillhash.numeric.validation import Codes, Floats
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from stillhash.errors import BadState, InvalidInput
-from stillhash.hashers.base import Hasher, OnlineHasher, read_state
+from stillhash.hashers.base import Hasher, OnlineHasher
 from stillhash.hashers.bsodh import BSODH
 from stillhash.hashers.hmoh import HMOH
 from stillhash.hashers.lego import LEGO
+from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.mihash import MIHash
+from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.oasis import OASIS
 from stillhash.hashers.ohsl import OHSL, OHSLSym
 from stillhash.hashers.ohweu import OHWEU
 from stillhash.hashers.okh import OKH
 from stillhash.hashers.osh import OSH
 from stillhash.hashers.osuph import OSupH
+from stillhash.hashers.state import read_state
 from stillhash.hashers.tally import Tally
 from stillhash.hashers.tuned import Tuned
 from stillhash.hashers.unsupervised import LSH, PCAITQ
@@ -76,7 +79,10 @@ __all__ = [
     "OSH",
     "PCAITQ",
     "Hasher",
+    "LabelSpace",
+    "LinearHasher",
     "MIHash",
+    "Model",
     "OHSLSym",
     "OSupH",
     "OnlineHasher",

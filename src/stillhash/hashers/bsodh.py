@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import InvalidInput
-from stillhash.hashers.base import LinearHasher, check_shape
+from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.state import check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs, width
 from stillhash.numeric.hashing import HashFunctions, lsh
-from stillhash.numeric.kept import Mask, in_use, joined, restored, sharing
-from stillhash.numeric.labels import Labels
+from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_integer, check_number
+from stillhash.numeric.validation import (
+    Codes,
+    Doubles,
+    Floats,
+    Mask,
+    check_choice,
+    check_codes,
+    check_integer,
+    check_number,
+)
 
-BLOCK = 4096  # stored items whose similarity to a chunk is held at a time
-
-Doubles = NDArray[np.float64]
+SIMILARITY_ITEMS = 4096  # stored items whose similarity to a chunk is in memory at a time
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BSODH(LinearHasher):
     """Balanced Similarity for Online Discrete Hashing (Lin et al., AAAI 2019), ranked by Hamming distance.
 
@@ -35,7 +43,7 @@ class BSODH(LinearHasher):
     eta_s / eta_d is about the number of dissimilar pairs to a similar one. Where most pairs share a label, the stored
     codes grow alike, and quality falls along the stream.
 
-    Departures: at most `memory` items are kept, a uniform sample of the stream, since the cost of a chunk grows
+    Departures: at most `memory` items are stored, a uniform sample of the stream, since the cost of a chunk grows
     with N and would be quadratic over the stream; a stored bit whose votes cancel keeps its value, as good a
     minimiser as +1 and one that does not erase items unlike the whole chunk when eta_d = 0. The published script
     multiplies S by b twice and drops sigma from the code step, so that step ignores X W: scale="script" does the same.
@@ -48,74 +56,54 @@ class BSODH(LinearHasher):
     scale : "corrected", the minimiser of the objective; or "script".
     memory : stored items at most; None keeps all, as published.
     center, unit_norm : pre-processing of features and queries.
-    random_state : seed of the first W and of the sample that is kept.
+    random_state : seed of the first W and of the stored sample.
     """
 
     name = "bsodh"
     chunk_invariant = False
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        lam: float = 0.6,
-        sigma: float = 0.5,
-        eta_s: float = 1.2,
-        eta_d: float = 0.2,
-        scale: Literal["corrected", "script"] = "corrected",
-        memory: int | None = 20_000,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.lam = lam
-        self.sigma = sigma
-        self.eta_s = eta_s
-        self.eta_d = eta_d
-        self.scale = scale
-        self.memory = memory
+    lam: float = 0.6
+    sigma: float = 0.5
+    eta_s: float = 1.2
+    eta_d: float = 0.2
+    scale: Literal["corrected", "script"] = "corrected"
+    memory: int | None = 20_000
 
     def check_parameters(self) -> None:
         super().check_parameters()
         for name in ("lam", "sigma", "eta_s"):
             check_number(getattr(self, name), name, above=0)
-        if check_number(self.eta_d, "eta_d") < 0:  # 0 is the paper's choice for Places
-            raise InvalidInput(f"eta_d is {self.eta_d}; it must be 0 or more")
+        check_number(self.eta_d, "eta_d", low=0)  # 0 is the paper's choice for Places
         check_choice(self.scale, "scale", ("corrected", "script"))
         if self.memory is not None:
             check_integer(self.memory, "memory", 1)
 
-    codes_: Codes  # (N, width) of the stored items, in order of arrival: Be, packed
-    labels_: Labels  # theirs
-    keys_: Doubles  # (N,) uniform draws; the items of the smallest keys are kept
-    seen_: int  # labelled rows so far: the place in the stream of keys
-
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(HashFunctions(lsh(X, self.bits, rng).W, np.zeros(self.bits, np.float32)))
-        self.codes_ = np.empty((0, width(self.bits)), np.uint8)
-        self.labels_ = Labels(np.zeros(1, np.int64), np.empty(0, np.int64), [])
-        self.keys_, self.seen_ = np.empty(0), 0
+        self.codes_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (N, width) of the stored items: Be, packed
+        self.labels_ = Labels.empty()  # theirs
+        self.keys_: Doubles = np.empty(0)  # (N,) uniform draws; the items of the smallest keys stay
+        self.seen_ = 0  # labelled rows so far: the place in the stream of keys
 
     @one_thread
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         N = len(self.codes_)
-        both = joined(self.labels_, labels)
+        both = concat_labels(self.labels_, labels)
         new = both.rows(np.arange(len(both)) >= N)
-        stored, codes = self.codes_, self._codes(X)
+        stored, new_codes = self.codes_, self._codes(X)
         if N:
             Be = signs(self.codes_, self.bits)  # (N, b)
             Bs = self._new_codes(X, Be, new)  # (n, b)
-            stored, codes = pack(self._stored_codes(Be, Bs, new)), pack(Bs)
+            stored, new_codes = pack(self._stored_codes(Be, Bs, new)), pack(Bs)
             W = ridge(X, Bs, self.sigma, self.lam)
             self.stale_ = not np.array_equal(W, self.W_)
             self.W_ = W
         keys = np.random.default_rng([self.random_state, self.seen_ + 1]).random(len(X))  # not 0: that stream drew W
-        self._store(np.concatenate([stored, codes]), both, np.concatenate([self.keys_, keys]))
+        self._store(np.concatenate([stored, new_codes]), both, np.concatenate([self.keys_, keys]))
         self.seen_ += len(X)
 
     def _new_codes(self, X: Floats, Be: Floats, new: Labels) -> Floats:
-        """The Bs step, bit by bit, from the codes of the oldest similar items."""
+        """Do the Bs step, bit by bit, from the codes of the oldest similar items."""
         b = self.bits
         Z = kernels.project(X, self.W_)  # (n, b)
         sums = np.zeros_like(Z)  # of the codes of each row's similar items: whole numbers, exact in float32
@@ -123,7 +111,7 @@ class BSODH(LinearHasher):
         for s, similar in self._similar(new):
             first = (oldest < 0) & similar.any(axis=1)
             oldest[first] = s + similar[first].argmax(axis=1)
-            sums += similar.astype(np.float32) @ Be[s : s + BLOCK]
+            sums += similar.astype(np.float32) @ Be[s : s + SIMILARITY_ITEMS]
         SBe = self._balanced(sums, Be)  # S Be (n, b)
         P = b * SBe + self.sigma * Z if self.scale == "corrected" else b * b * SBe + Z
         Bs = np.where((oldest >= 0)[:, None], Be[oldest], np.where(Z >= 0, np.float32(1), np.float32(-1)))
@@ -133,33 +121,32 @@ class BSODH(LinearHasher):
         return Bs
 
     def _stored_codes(self, Be: Floats, Bs: Floats, new: Labels) -> Floats:
-        """The Be step, sgn(S^T Bs): in closed form, since the error counts by magnitude and not squared here."""
+        """Do the Be step, sgn(S^T Bs), in closed form: the error counts by magnitude here, not squared."""
         after = np.empty_like(Be)
         for s, similar in self._similar(new):
             votes = self._balanced(similar.T.astype(np.float32) @ Bs, Bs)
-            after[s : s + BLOCK] = np.where(votes, np.where(votes > 0, 1, -1), Be[s : s + BLOCK])
+            after[s : s + SIMILARITY_ITEMS] = np.where(votes, np.where(votes > 0, 1, -1), Be[s : s + SIMILARITY_ITEMS])
         return after
 
     def _balanced(self, sums: Floats, B: Floats) -> Doubles:
-        """S B for the sums of B over similar items, as S = (eta_s + eta_d) [similar] - eta_d."""
+        """Return S B for the sums of B over similar items, as S = (eta_s + eta_d) [similar] - eta_d."""
         total = B.sum(axis=0, dtype=np.float64)
         return np.asarray((self.eta_s + self.eta_d) * sums.astype(np.float64) - self.eta_d * total)
 
     def _similar(self, new: Labels) -> Iterator[tuple[int, Mask]]:
-        """Which new rows share a label with stored items s, s + 1, ...: (n, items), a block of items at a time."""
+        """Yield s and which new rows share a label with stored items s, s + 1, ...: (n, items), a block at a time."""
         places = np.arange(len(self.labels_))
-        for s in range(0, len(places), BLOCK):
-            yield s, sharing(new, self.labels_.rows((places >= s) & (places < s + BLOCK)))
+        for s in range(0, len(places), SIMILARITY_ITEMS):
+            yield s, share_label(new, self.labels_.rows((places >= s) & (places < s + SIMILARITY_ITEMS)))
 
     def _store(self, codes: Codes, labels: Labels, keys: Doubles) -> None:
         keep = np.ones(len(keys), bool)
         if self.memory is not None and len(keys) > self.memory:
             keep = keys <= np.partition(keys, self.memory - 1)[self.memory - 1]
-        self.codes_, self.labels_, self.keys_ = codes[keep], in_use(labels.rows(keep)), keys[keep]
+        self.codes_, self.labels_, self.keys_ = codes[keep], drop_unused(labels.rows(keep)), keys[keep]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        labels = {"indptr": self.labels_.indptr, "indices": self.labels_.indices}
-        return {**super()._arrays(), "codes": self.codes_, "keys": self.keys_, **labels}
+        return {**super()._arrays(), "codes": self.codes_, "keys": self.keys_, **self.labels_.arrays()}
 
     def _extra(self) -> dict[str, Any]:
         return {"labels": self.labels_.names, "seen": self.seen_}
@@ -169,19 +156,19 @@ class BSODH(LinearHasher):
         self.codes_ = check_codes(arrays["codes"], self.bits)
         self.keys_ = arrays["keys"]
         check_shape(self.keys_, self.codes_.shape[:1], "keys", np.float64)
-        self.labels_ = restored(arrays, extra["labels"], len(self.codes_))
+        self.labels_ = Labels.from_arrays(arrays, extra["labels"], len(self.codes_))
         self.seen_ = check_integer(extra["seen"], "seen", len(self.codes_))
 
 
 def best_bit(r: int, P: Doubles, B: Floats, G: Doubles) -> Floats:
-    """Bit r of all rows (n,) that minimises the objective while the other bits of B stay; G = Be^T Be."""
+    """Return bit r of all rows (n,) that minimises the objective while the other bits of B stay; G = Be^T Be."""
     others = G[:, r].copy()
     others[r] = 0
     return np.where(P[:, r] - B @ others >= 0, np.float32(1), np.float32(-1))
 
 
 def ridge(X: Floats, B: Floats, sigma: float, lam: float) -> Floats:
-    """The W step, sigma (sigma X^T X + lam I)^-1 X^T B (D, b), by the smaller of the two Gram matrices."""
+    """Do the W step, sigma (sigma X^T X + lam I)^-1 X^T B (D, b), by the smaller of the two Gram matrices."""
     x = X.astype(np.float64)
     dual = len(X) < X.shape[1]
     K = sigma * (x @ x.T if dual else x.T @ x)

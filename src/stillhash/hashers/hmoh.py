@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput
-from stillhash.hashers.base import Hasher, check_shape
+from stillhash.hashers.base import Hasher
+from stillhash.hashers.state import check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack
+from stillhash.numeric.hashing import squared_distances
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_choice, check_integer
 
-Doubles = NDArray[np.float64]
-
-BLOCK = 64  # rows whose mistakes are found from one Gram matrix
+PERCEPTRON_ROWS = 64  # rows whose mistakes come from one Gram matrix
 MAX_CAPACITY = 2**14
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class HMOH(Hasher):
     """Hadamard Matrix Guided Online Hashing (Lin et al., IJCV 2020), ranked by Hamming distance.
 
     Bit k is a perceptron W_k that starts at zero and, where it errs on a row, moves by g_k x. The hash functions are
     the average of W over all rows so far, sgn(A^T x) with A the sum of W after each row: any positive factor gives
     the same code, so neither the number of rows nor the paper's learning rate matters, and there is none to choose.
-    Nearly every chunk makes the stored codes stale, and only raw features can make them anew.
+    Nearly every chunk makes the stored codes stale, and only raw features can refresh them.
 
     Until a first labelled row A is zero and all codes are +1, so all scores tie.
 
     Departures: where labels collide the zeros of the target code are filled as the paper describes, not as its script
-    does; labels past `capacity` get random signs; features are centred and scaled unless told otherwise, which the
+    does; labels past `capacity` get random signs; features are centred and scaled by default, which the
     authors did not do; anchors and width of the kernel come from the initial sample.
 
     Parameters
@@ -42,7 +44,7 @@ class HMOH(Hasher):
     merge : how several labels make one target code, "hmoh" (the paper's) or "sum_lsh" (one code per label set, for
         any number of labels).
     capacity : labels that get a row of the Hadamard matrix of their own, at most 16384; "hmoh" only. Where it is at
-        most b, and b a power of two, the first bit is +1 for every label and tells nothing.
+        most b, and b a power of two, the first bit is +1 for every label and carries no information.
     kernel : None learns from the features, "rbf" from exp(-|x - a|^2 / (2 eta)) for anchors a; eta is a sixth of the
         mean squared distance.
     anchors : how many, drawn from the initial sample: all of it where it is smaller.
@@ -52,23 +54,10 @@ class HMOH(Hasher):
 
     name = "hmoh"
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        merge: Merge = "hmoh",
-        capacity: int = 128,
-        kernel: Literal["rbf"] | None = None,
-        anchors: int = 300,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.merge = merge
-        self.capacity = capacity
-        self.kernel = kernel
-        self.anchors = anchors
+    merge: Merge = "hmoh"
+    capacity: int = 128
+    kernel: Literal["rbf"] | None = None
+    anchors: int = 300
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -77,35 +66,28 @@ class HMOH(Hasher):
         check_choice(self.kernel, "kernel", (None, "rbf"))
         check_integer(self.anchors, "anchors", 1)
 
-    # float64, because a mistake is a jump: in float32 another chunking would now and then learn another W. D is the
-    # number of features, or of anchors.
-    W_: Doubles  # (D, b)
-    A_: Doubles  # (D, b), the sum of W after every row
-    H_: Floats  # (D, b), A with columns of unit norm
-    anchors_: Floats  # (features, anchors); no columns without a kernel
-    eta_: float
-    targets_: TargetCodes
-
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
-        self.anchors_, self.eta_ = X[:0].T, 0.0
+        self.anchors_, self.eta_ = X[:0].T, 0.0  # (features, anchors); no columns without a kernel
         if self.kernel == "rbf":
-            self.anchors_, self.eta_ = drawn_anchors(X, self.anchors, rng)
+            self.anchors_, self.eta_ = sample_anchors(X, self.anchors, rng)
         self.targets_ = self._targets()
-        self.W_ = np.zeros((self._seen(X[:1]).shape[1], self.bits))
-        self.A_ = np.zeros_like(self.W_)
-        self.H_ = unit_columns(self.A_)
+        # float64, because a mistake is a jump: in float32 another chunking would now and then learn another W. D is the
+        # number of features, or of anchors.
+        self.W_: Doubles = np.zeros((self._inputs(X[:1]).shape[1], self.bits))  # (D, b)
+        self.A_: Doubles = np.zeros_like(self.W_)  # (D, b), the sum of W after every row
+        self.H_ = unit_columns(self.A_)  # (D, b), A with columns of unit norm
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, b) in {-1, +1}
-        self.W_, self.A_ = perceptron(self.W_, self.A_, self._seen(X), G)
+        self.W_, self.A_ = perceptron(self.W_, self.A_, self._inputs(X), G)
         before, self.H_ = self.H_, unit_columns(self.A_)  # a new array, so that readers need no lock
         self.stale_ = not np.array_equal(self.H_, before)
 
     def _codes(self, X: Floats) -> Codes:
-        return pack(kernels.project(self._seen(X), self.H_))  # sgn(A^T x)
+        return pack(kernels.project(self._inputs(X), self.H_))  # sgn(A^T x)
 
-    def _seen(self, X: Floats) -> Floats:
-        """What the perceptrons see of prepared rows."""
+    def _inputs(self, X: Floats) -> Floats:
+        """Return the inputs of the perceptrons, of prepared rows."""
         return X if self.kernel is None else rbf(X, self.anchors_, self.eta_)
 
     def _targets(self) -> TargetCodes:
@@ -129,7 +111,7 @@ class HMOH(Hasher):
             self.anchors_ = arrays["anchors"]
             check_shape(self.anchors_, (rows, len(self.W_)), "anchors")
             if not 0 < self.eta_ < np.inf:
-                raise BadState(f"eta is {self.eta_}; a finite number above 0 is wanted")
+                raise BadState(f"eta: expected a finite number above 0, got {self.eta_}")
             rows = len(self.W_)
         check_shape(self.W_, (rows, self.bits), "W", np.float64)
         check_shape(self.A_, (rows, self.bits), "A", np.float64)
@@ -138,14 +120,14 @@ class HMOH(Hasher):
 
 @one_thread
 def perceptron(W: Doubles, A: Doubles, X: Floats, G: NDArray[np.int8]) -> tuple[Doubles, Doubles]:
-    """W and A after the rows of X (n, D) in order, with targets G (n, b): W += g x where sgn(W^T x) != g, then A += W.
+    """Return W and A after rows X (n, D) in order, with targets G (n, b): W += g x where sgn(W^T x) != g, then A += W.
 
     While learning, a score of 0 counts as -1. The rows of a block see each other only through their inner products, so
     the Gram matrix and the scores at the block's start give all its mistakes; W and A then move by one product each.
     """
     W, A = W.copy(), A.copy()
-    for s in range(0, len(X), BLOCK):
-        x, g = X[s : s + BLOCK].astype(np.float64), G[s : s + BLOCK].astype(np.float64)
+    for s in range(0, len(X), PERCEPTRON_ROWS):
+        x, g = X[s : s + PERCEPTRON_ROWS].astype(np.float64), G[s : s + PERCEPTRON_ROWS].astype(np.float64)
         P, K = x @ W, x @ x.T  # scores at the block's start (B, b); Gram matrix (B, B)
         E = np.zeros_like(P)  # g where a row errs
         for j in range(len(x)):
@@ -157,28 +139,23 @@ def perceptron(W: Doubles, A: Doubles, X: Floats, G: NDArray[np.int8]) -> tuple[
 
 
 def unit_columns(A: Doubles) -> Floats:
-    """A with columns of norm 1, so that float32 can hold them however long the stream; zero columns stay zero."""
+    """Return A with columns of norm 1, so that float32 can hold them for any stream; zero columns stay zero."""
     norms = np.linalg.norm(A, axis=0)
     return (A / np.where(norms > 0, norms, 1)).astype(np.float32)
 
 
-def drawn_anchors(X: Floats, most: int, rng: np.random.Generator) -> tuple[Floats, float]:
-    """Rows of the sample as anchors (D, m), and eta: a sixth of the mean squared distance from them to other rows."""
+def sample_anchors(X: Floats, most: int, rng: np.random.Generator) -> tuple[Floats, float]:
+    """Return sampled rows as anchors (D, m), and eta: a sixth of the mean squared distance from them to other rows."""
     count = min(most, len(X))
     anchors = np.ascontiguousarray(X[np.sort(rng.choice(len(X), count, replace=False))].T)
     eta = float(squared_distances(X, anchors).sum(dtype=np.float64)) / (count * (len(X) - 1)) / 6
     if not eta > 0:
-        raise InvalidInput("X has no variance: all its rows are equal after pre-processing, so a kernel has no width")
+        raise InvalidInput(
+            "X: expected rows that differ, got rows that are all equal after pre-processing (no variance)"
+        )
     return anchors, eta
 
 
 def rbf(X: Floats, anchors: Floats, eta: float) -> Floats:
     similar: Floats = np.exp(squared_distances(X, anchors) / np.float32(-2 * eta))
     return similar
-
-
-def squared_distances(X: Floats, anchors: Floats) -> Floats:
-    """Between rows of X (n, D) and columns of anchors (D, m)."""
-    own, theirs = np.einsum("ij,ij->i", X, X)[:, None], np.einsum("ij,ij->j", anchors, anchors)
-    squares: Floats = np.maximum(own + theirs - 2 * kernels.project(X, anchors), np.float32(0))
-    return squares

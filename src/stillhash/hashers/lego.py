@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stillhash.hashers.pair_sampling import RESERVOIR, Doubles, SquareHasher
+from stillhash.hashers.pair_sampling import RESERVOIR, SquareHasher
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats, check_number
+from stillhash.numeric.validation import Doubles, Floats, check_number
 
-PERCENTILES = 5, 95  # of the distances in the initial sample: what similar and dissimilar rows should have
+PERCENTILES = 5, 95  # of distances in the initial sample: the bounds of similar and of dissimilar pairs
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LEGO(SquareHasher):
     """LogDet Exact Gradient Online metric learning (Jain, Kulis, Dhillon & Grauman, NIPS 2008), on PCA-ITQ codes.
 
@@ -26,9 +28,9 @@ class LEGO(SquareHasher):
 
     Departures: OHSL's paper does not say how pairs come from a stream. Here each arriving labelled row makes one, by
     turns with a similar and with a dissimilar row of a uniform sample of 1,000 earlier rows (not of its own chunk, so
-    that it does not matter how the stream is cut); a row without such a partner teaches nothing. u and v are
-    the 5th and 95th percentile of distances in the initial sample, a habit of metric learning, and a pair that keeps
-    its bound is left alone.
+    that it does not matter how the stream is cut); a row without such a partner is ignored. u and v are
+    the 5th and 95th percentile of distances in the initial sample, as is usual in metric learning, and a pair
+    within its bound is left alone.
 
     Parameters
     ----------
@@ -40,27 +42,15 @@ class LEGO(SquareHasher):
 
     name = "lego"
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        eta: float = 0.01,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.eta = eta
+    eta: float = 0.01
 
     def check_parameters(self) -> None:
         super().check_parameters()
         check_number(self.eta, "eta", above=0)
 
-    u_: float  # the most distance of a similar pair
-    v_: float  # the least of a dissimilar pair
-
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         super()._begin(X, labels, rng)
+        # The largest distance that a similar pair should have, and the smallest of a dissimilar pair.
         self.u_, self.v_ = self._bounds(X[rng.permutation(len(X))[:RESERVOIR]])
 
     @one_thread
@@ -70,7 +60,7 @@ class LEGO(SquareHasher):
         u, v = np.percentile(distances[np.triu_indices(len(S), 1)], PERCENTILES)
         return float(u), float(v)
 
-    def _meet(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:
+    def _learn_row(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:
         even = self.partners_.seen % 2 == 0
         partner = similar if even else dissimilar
         if partner is None:
@@ -89,7 +79,7 @@ class LEGO(SquareHasher):
 
 
 def pair_step(M: Doubles, z: Doubles, y: float, eta: float) -> None:
-    """One step, in place on M (b, b), towards z^T M z = y.
+    """Take one step, in place on M (b, b), towards z^T M z = y.
 
     The new distance yb solves eta yh yb^2 + (1 - eta y yh) yb - yh = 0, with yh the old one, and the published factor
     eta (yb - y) / (1 + eta (yb - y) yh) is eta (yb - y) yb / yh. M stays symmetric to the bit, and positive definite.
@@ -99,5 +89,5 @@ def pair_step(M: Doubles, z: Doubles, y: float, eta: float) -> None:
     if yh > 0:  # codes may be equal
         c = eta * y * yh - 1
         root = math.sqrt(c * c + 4 * eta * yh * yh)
-        yb = (root + c) / (2 * eta * yh) if c > 0 else 2 * yh / (root - c)  # the same; neither subtracts alike numbers
+        yb = (root + c) / (2 * eta * yh) if c > 0 else 2 * yh / (root - c)  # the same; neither form cancels
         M -= eta * (yb - y) * yb / yh * np.outer(Mz, Mz)

@@ -1,40 +1,39 @@
-"""MIHash: distances that tell as much as possible about similarity, and a table that changes only if they tell more."""
+"""MIHash: codes whose distances have the most mutual information with similarity; updated only if it rises."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import LinearHasher, check_shape
+from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.state import check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.hashing import HashFunctions, lsh
-from stillhash.numeric.kept import Mask, in_use, joined, restored, sharing
-from stillhash.numeric.labels import Labels
+from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_integer, check_number
+from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_integer, check_number
 
-BLOCK = 100  # samples whose projections are prepared together
-DRAWS = 1024  # reservoir keys drawn from one seed
-CHANGED = 1e-6  # the least |W - Ws|_1 at which the trigger looks at all
-
-Array = NDArray[Any]
-Doubles = NDArray[np.float64]
+ASCENT_ROWS = 100  # samples whose projections are prepared together
+KEYS_PER_SEED = 1024  # reservoir keys that one generator draws
+MIN_CHANGE = 1e-6  # the least |W - Ws|_1 at which the trigger evaluates at all
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MIHash(LinearHasher):
     """Online hashing by mutual information (Cakir et al., ICCV 2017) with its trigger, ranked by Hamming distance.
 
     Each labelled sample takes one step of gradient ascent on the mutual information between its soft Hamming distance
     to the items of a reservoir and whether they share a label with it. W learns all the time; `encode` and `weigh`
     use a snapshot of it, which is replaced every `interval` samples if, on the reservoir, the codes of W have more
-    mutual information than the snapshot's. Only then do stored codes become stale. Between two looks of the trigger
-    nothing shows how far W is, so rows wait until a block of them is full: blocks end at fixed places of the stream,
-    and the result is the same to the bit however it is cut into chunks.
+    mutual information than the snapshot's. Only then do stored codes become stale. Between two runs of the trigger
+    W is not visible, so rows wait until a block of them is full: blocks end at fixed places of the stream, and the
+    result is the same to the bit for any chunks.
 
     Departures: the reservoir starts empty and fills from the stream (the published code puts a tenth of it in
-    beforehand), so it is a uniform sample of the stream from the first row on; a sample enters it after it has taught.
+    beforehand), so it is a uniform sample of the stream from the first row on; a sample enters it after it is learnt.
     The factor phi(x_r) of the gradient is in [-1, 1], as the objective says, where the published code has [0, 1]. The
     trigger counts distances 0 to b in b + 1 bins; the published histogram merges the last two.
 
@@ -45,7 +44,7 @@ class MIHash(LinearHasher):
     bins : intervals K of the soft histogram of distances; it has K + 1 triangular bins.
     A : slope of the logistic function that makes codes soft.
     lr : the step of the ascent. 1 is the paper's; it can be too large for hard data.
-    interval : samples from one look of the trigger to the next, counted over all chunks.
+    interval : samples from one run of the trigger to the next, counted over all chunks.
     theta : by how much mutual information must rise for a new snapshot.
     center, unit_norm : pre-processing of features and queries.
     random_state : seed of the first W and of the reservoir.
@@ -53,27 +52,12 @@ class MIHash(LinearHasher):
 
     name = "mihash"
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        reservoir: int = 200,
-        bins: int = 16,
-        A: float = 10.0,
-        lr: float = 1.0,
-        interval: int = 100,
-        theta: float = 0.0,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.reservoir = reservoir
-        self.bins = bins
-        self.A = A
-        self.lr = lr
-        self.interval = interval
-        self.theta = theta
+    reservoir: int = 200
+    bins: int = 16
+    A: float = 10.0
+    lr: float = 1.0
+    interval: int = 100
+    theta: float = 0.0
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -83,93 +67,88 @@ class MIHash(LinearHasher):
             check_number(getattr(self, name), name, above=0)
         check_number(self.theta, "theta")
 
-    # W_ is the snapshot Ws.
-    Wt_: Floats  # (D, b), W as it learns
-    X_: Floats  # (n + m, D) prepared rows: the reservoir, n <= R, in order of arrival; then m rows yet to learn from
-    labels_: Labels  # theirs
-    keys_: Doubles  # (n + m,) uniform draws; the R smallest keys of the stream make the reservoir
-    waiting_: int  # m
-    seen_: int  # labelled rows so far
-
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(HashFunctions(lsh(X, self.bits, rng).W, np.zeros(self.bits, np.float32)))
-        self.Wt_ = self.W_
-        self.X_, self.keys_ = np.empty((0, X.shape[1]), np.float32), np.empty(0)
-        self.labels_ = Labels(np.zeros(1, np.int64), np.empty(0, np.int64), [])
-        self.waiting_ = self.seen_ = 0
+        self.Wt_ = self.W_  # (D, b), W as it learns; W_ is the snapshot Ws
+        # (n + m, D) prepared rows: the reservoir, n <= R, in order of arrival; then m rows yet to learn from
+        self.X_: Floats = np.empty((0, X.shape[1]), np.float32)
+        self.keys_: Doubles = np.empty(
+            0
+        )  # (n + m,) uniform draws; the R smallest keys of the stream make the reservoir
+        self.labels_ = Labels.empty()  # of the n + m rows
+        self.pending_ = self.seen_ = 0  # m; labelled rows so far
 
     @one_thread
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
-        joined(self.labels_, labels)  # a label without a stable key is refused here, before anything has changed
+        concat_labels(self.labels_, labels)  # a label without a stable key is refused here, before anything has changed
         places, s = np.arange(len(X)), 0
         while s < len(X):
-            room = min(BLOCK - self.waiting_, self.interval - self.seen_ % self.interval)
-            self._append(X[s : s + room], labels.rows((places >= s) & (places < s + room)))
-            s += room
+            count = min(ASCENT_ROWS - self.pending_, self.interval - self.seen_ % self.interval)
+            self._append(X[s : s + count], labels.rows((places >= s) & (places < s + count)))
+            s += count
             if s <= len(X):  # the block is full
                 self._ascend()
             if self.seen_ % self.interval == 0:
                 self._trigger()
 
     def _append(self, X: Floats, labels: Labels) -> None:
-        self.X_, self.labels_ = np.concatenate([self.X_, X]), joined(self.labels_, labels)
-        self.keys_ = np.concatenate([self.keys_, self._keys(len(X))])
-        self.waiting_, self.seen_ = self.waiting_ + len(X), self.seen_ + len(X)
+        self.X_, self.labels_ = np.concatenate([self.X_, X]), concat_labels(self.labels_, labels)
+        self.keys_ = np.concatenate([self.keys_, self.reservoir_keys(len(X))])
+        self.pending_, self.seen_ = self.pending_ + len(X), self.seen_ + len(X)
 
     def _ascend(self) -> None:
-        """Learns from the rows that wait, in order.
+        """Learn from the pending rows, in order.
 
         A step adds a multiple of x_i to each column of W, so projections move by x_i's Gram column times those
         multiples. The reservoir and the block itself are projected once, and no step has to look at D features again.
         """
-        m, n = self.waiting_, len(self.X_) - self.waiting_
-        similar = sharing(self.labels_, self.labels_.rows(np.arange(n + m) >= n))  # (n + m, m)
+        m, n = self.pending_, len(self.X_) - self.pending_
+        similar = share_label(self.labels_, self.labels_.rows(np.arange(n + m) >= n))  # (n + m, m)
         K = self.X_ @ self.X_[n:].T  # (n + m, m), Gram columns
         Z = self.X_ @ self.Wt_  # (n + m, b), projections by the W of the moment
         S = np.zeros((m, self.bits), np.float32)  # the multiples
-        held = np.arange(n)  # rows in the reservoir
+        sample = np.arange(n)  # rows in the reservoir
         for i in range(m):
-            if len(held):
-                S[i] = self.lr * ascent(Z[n + i], Z[held], similar[held, i], self.bins, self.A)
+            if len(sample):
+                S[i] = self.lr * ascent(Z[n + i], Z[sample], similar[sample, i], self.bins, self.A)
                 Z += np.multiply.outer(K[:, i], S[i])
-            held = self._sampled(held, n + i)
+            sample = self._sampled(sample, n + i)
         self.Wt_ = self.Wt_ + self.X_[n:].T @ S
-        kept = np.isin(np.arange(n + m), held)
-        self.X_, self.keys_, self.labels_ = self.X_[kept], self.keys_[kept], in_use(self.labels_.rows(kept))
-        self.waiting_ = 0
+        keep = np.isin(np.arange(n + m), sample)
+        self.X_, self.keys_, self.labels_ = self.X_[keep], self.keys_[keep], drop_unused(self.labels_.rows(keep))
+        self.pending_ = 0
 
-    def _sampled(self, held: NDArray[np.int64], new: int) -> NDArray[np.int64]:
-        """The reservoir after one more row: the R smallest keys, so that every row of the stream is as likely in it."""
-        if len(held) < self.reservoir:
-            return np.append(held, new)
-        worst = int(self.keys_[held].argmax())
-        if self.keys_[new] < self.keys_[held[worst]]:
-            held[worst] = new
-        return held
+    def _sampled(self, sample: NDArray[np.int64], new: int) -> NDArray[np.int64]:
+        """Return the reservoir after one more row: the R smallest keys, a uniform sample of the stream."""
+        if len(sample) < self.reservoir:
+            return np.append(sample, new)
+        worst = int(self.keys_[sample].argmax())
+        if self.keys_[new] < self.keys_[sample[worst]]:
+            sample[worst] = new
+        return sample
 
-    def _keys(self, count: int) -> Doubles:
-        """The keys of the next rows of the stream, which depend on the seed and their places alone."""
-        first, last = self.seen_ // DRAWS, (self.seen_ + count - 1) // DRAWS
+    def reservoir_keys(self, count: int) -> Doubles:
+        """Return the keys of the next rows of the stream, which depend on the seed and their places alone."""
+        first, last = self.seen_ // KEYS_PER_SEED, (self.seen_ + count - 1) // KEYS_PER_SEED
         blocks = range(first + 1, last + 2)  # not 0: that stream drew W
-        draws = [np.random.default_rng([self.random_state, d]).random(DRAWS) for d in blocks]
-        return np.concatenate(draws)[self.seen_ - first * DRAWS :][:count]
+        draws = [np.random.default_rng([self.random_state, d]).random(KEYS_PER_SEED) for d in blocks]
+        return np.concatenate(draws)[self.seen_ - first * KEYS_PER_SEED :][:count]
 
     def _trigger(self) -> None:
-        """A new snapshot if its codes of the reservoir say more about similarity than those of the old one."""
+        """Take a new snapshot if its codes of the reservoir have more mutual information than those of the old one."""
         W = self.Wt_
-        if np.abs(W - self.W_).sum() <= CHANGED:
+        if np.abs(W - self.W_).sum() <= MIN_CHANGE:
             return
-        similar = sharing(self.labels_, self.labels_)
+        similar = share_label(self.labels_, self.labels_)
         after, before = (table_information(kernels.project(self.X_, part) >= 0, similar) for part in (W, self.W_))
         if after - before > self.theta:
             self.W_, self.stale_ = W, True
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        labels = {"indptr": self.labels_.indptr, "indices": self.labels_.indices}
-        return {**super()._arrays(), "Wt": self.Wt_, "X": self.X_, "keys": self.keys_, **labels}
+        return {**super()._arrays(), "Wt": self.Wt_, "X": self.X_, "keys": self.keys_, **self.labels_.arrays()}
 
     def _extra(self) -> dict[str, Any]:
-        return {"labels": self.labels_.names, "seen": self.seen_, "waiting": self.waiting_}
+        return {"labels": self.labels_.names, "seen": self.seen_, "waiting": self.pending_}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
@@ -178,13 +157,13 @@ class MIHash(LinearHasher):
         check_shape(self.Wt_, self.W_.shape, "Wt")
         check_shape(self.X_, (rows, self.n_features_in_), "X")
         check_shape(self.keys_, (rows,), "keys", np.float64)
-        self.labels_ = restored(arrays, extra["labels"], rows)
+        self.labels_ = Labels.from_arrays(arrays, extra["labels"], rows)
         self.seen_ = check_integer(extra["seen"], "seen", rows)
-        self.waiting_ = check_integer(extra["waiting"], "waiting", 0, min(rows, BLOCK - 1))
+        self.pending_ = check_integer(extra["waiting"], "waiting", 0, min(rows, ASCENT_ROWS - 1))
 
 
 def information(J: Doubles) -> tuple[Doubles, Doubles]:
-    """Mutual information in bits of joint masses J (..., 2, bins), and its terms log2 P(bin | row) - log2 P(bin).
+    """Return mutual information in bits of joint mass J (..., 2, bins), and its terms log2 P(bin | row) - log2 P(bin).
 
     Where a mass is 0 the term is 0: such a bin adds nothing to the information, nor to its gradient.
     """
@@ -193,8 +172,8 @@ def information(J: Doubles) -> tuple[Doubles, Doubles]:
     return (J * terms).sum(axis=(-2, -1)), terms
 
 
-def soft_information(distances: Array, similar: Mask, bits: int, bins: int) -> tuple[float, Doubles]:
-    """Mutual information of soft distances (n,) in [0, bits] and similarity, and its gradient by distance (n,).
+def soft_information(distances: NDArray[Any], similar: Mask, bits: int, bins: int) -> tuple[float, Doubles]:
+    """Return mutual information of soft distances (n,) in [0, bits] and similarity, and its gradient by distance (n,).
 
     A distance lies between two centres of the triangular bins, width d apart, and shares its mass among the two.
     """
@@ -208,8 +187,8 @@ def soft_information(distances: Array, similar: Mask, bits: int, bins: int) -> t
     return float(value), (slopes[at + 1] - slopes[at]) / (n * d)
 
 
-def ascent(z: Array, Z: Array, similar: Mask, bins: int, A: float) -> Array:
-    """dMI/dw_k of a sample x, in units of x (b,), from its projections z (b,) and those of the reservoir Z (n, b).
+def ascent(z: NDArray[Any], Z: NDArray[Any], similar: Mask, bins: int, A: float) -> NDArray[Any]:
+    """Return dMI/dw_k of a sample x, in units of x (b,), from its projections z (b,) and the reservoir's Z (n, b).
 
     Soft codes are phi = 2 s(A z) - 1 = tanh(A z / 2), and distances (b - phi . phi_r) / 2; the phi_r are constants.
     """
@@ -219,7 +198,7 @@ def ascent(z: Array, Z: Array, similar: Mask, bins: int, A: float) -> Array:
 
 
 def table_information(ones: Mask, similar: Mask) -> float:
-    """Mean over items of the mutual information of Hamming distance and similarity to all items; ones (n, b)."""
+    """Return the mean over items of the mutual information of Hamming distance and similarity; ones (n, b)."""
     n, b = ones.shape
     B = ones.astype(np.float32) * 2 - 1
     distances = ((b - B @ B.T) / 2).astype(np.int64)  # (n, n)

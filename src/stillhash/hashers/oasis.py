@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from stillhash.hashers.pair_sampling import Doubles, SquareHasher
-from stillhash.numeric.validation import check_number
+from stillhash.hashers.pair_sampling import SquareHasher
+from stillhash.numeric.validation import Doubles, check_number
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OASIS(SquareHasher):
     """Online Algorithm for Scalable Image Similarity (Chechik et al., JMLR 2010), on fixed PCA-ITQ codes.
 
     As in OHSL's Figure 8 it sees codes only: S(q, x) = q~^T M x~, where M is the paper's W. A row p that shares a label
-    with p+ and none with p- should be more similar to p+ by a margin of 1; Passive-Aggressive steps of at most C see
-    to it. M is neither symmetric nor positive.
+    with p+ and none with p- should be more similar to p+ by a margin of 1; Passive-Aggressive steps of at most C do
+    that. M is neither symmetric nor positive.
 
     Departures: the paper draws triplets from a set that it holds, and OHSL's paper does not say how to draw them from a
     stream. Here each arriving labelled row makes one, with partners from a uniform sample of 1,000 earlier rows (not
-    of its own chunk, so that it does not matter how the stream is cut). A row without both partners teaches nothing.
+    of its own chunk, so that it does not matter how the stream is cut). A row without both partners is ignored.
 
     Parameters
     ----------
@@ -29,31 +32,21 @@ class OASIS(SquareHasher):
 
     name = "oasis"
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        C: float = 1e-3,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.C = C
+    C: float = 1e-3
 
     def check_parameters(self) -> None:
         super().check_parameters()
         check_number(self.C, "C", above=0)
 
-    def _meet(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:
+    def _learn_row(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:
         if similar is not None and dissimilar is not None:
             triplet_step(M, x, similar, dissimilar, self.C)
 
 
 def triplet_step(M: Doubles, p: Doubles, similar: Doubles, dissimilar: Doubles, C: float) -> None:
-    """One Passive-Aggressive step, in place on M (b, b): M += tau p (p+ - p-)^T."""
+    """Take one Passive-Aggressive step, in place on M (b, b): M += tau p (p+ - p-)^T."""
     d = similar - dissimilar
     loss = 1 - float(p @ M @ d)
-    norm = float((p @ p) * (d @ d))  # |p d^T|_F^2; zero where p+ and p- have one code, and nothing can tell them apart
+    norm = float((p @ p) * (d @ d))  # |p d^T|_F^2; zero where p+ and p- have the same code
     if loss > 0 and norm > 0:
         M += np.outer(min(C, loss / norm) * p, d)

@@ -1,14 +1,17 @@
-"""OHSL: the codes stand still, the similarity learns."""
+"""OHSL: fixed binary codes, learnt similarity."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import LinearHasher, Model, check_shape
-from stillhash.hashers.unsupervised import HASH_FUNCTIONS, Init
+from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.model import Model
+from stillhash.hashers.state import check_shape
+from stillhash.hashers.unsupervised import HASH_FUNCTIONS, InitialCodes
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.learning import empty_projection, passive_aggressive
@@ -17,12 +20,13 @@ from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer, check_number
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OHSL(LinearHasher):
     """Online Hashing with Similarity Learning (Weng & Zhu, AAAI 2021), Algorithm 1.
 
     The hash functions are fixed by `fit` on the first few hundred points. `partial_fit` learns, towards target codes
     of the labels, one projection U of raw features and one projection V of codes; the similarity is
-    S(q, x) = (U q) . (V x~) = q^T M x~ (Eq. 3), so a query weighs the bits of stored codes that never change.
+    S(q, x) = (U q) . (V x~) = q^T M x~ (Eq. 3), so a query weighs the bits of codes that never change.
 
     Until a first labelled row M is zero and all scores would tie; the weights are then those of Hamming ranking
     (note 3).
@@ -44,25 +48,11 @@ class OHSL(LinearHasher):
     fixed_codes = True
     tunable: ClassVar = {"C": (0.001, 0.01, 0.1), "target_factor": (3, 8)}
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        C: float = 0.01,
-        target_factor: int = 3,
-        norm_power: Literal[1, 2] = 2,
-        init: Init = "pca-itq",
-        merge: Merge = "sum_lsh",
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.C = C
-        self.target_factor = target_factor
-        self.norm_power = norm_power
-        self.init = init
-        self.merge = merge
+    C: float = 0.01
+    target_factor: int = 3
+    norm_power: Literal[1, 2] = 2
+    init: InitialCodes = "pca-itq"
+    merge: Merge = "sum_lsh"
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -72,38 +62,30 @@ class OHSL(LinearHasher):
         check_choice(self.init, "init", tuple(HASH_FUNCTIONS))
         check_choice(self.merge, "merge", MERGES)
 
-    U_: Floats  # (l, D), stored column by column
-    V_: Floats  # (l, b), likewise
-    M_: Floats | None  # (D, b); None until there is something to learn from
-    targets_: TargetCodes
-
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(HASH_FUNCTIONS[self.init](X, self.bits, rng))
         self.targets_ = self._targets()
-        self.U_ = empty_projection(self.targets_.length, self._query_side(X[:1]).shape[1])
-        self.V_ = empty_projection(self.targets_.length, self.bits)
-        self.M_ = None
+        self.U_: Floats = empty_projection(self.targets_.length, self._query_view(X[:1]).shape[1])  # (l, D), by column
+        self.V_: Floats = empty_projection(self.targets_.length, self.bits)  # (l, b), by column
+        self.M_: Floats | None = None  # (D, b), once there is something to learn from
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, l) in {-1, +1}
-        passive_aggressive(self.U_, self._query_side(X), G, self.C, self.norm_power)  # Eqs. 16-17
-        passive_aggressive(self.V_, self._code_side(X, codes), G, self.C, self.norm_power)  # Eqs. 20-21
-        self.M_ = self._similarity()  # a new array, so that readers need no lock; stale_ stays False
+        S = signs(self._codes(X) if codes is None else codes, self.bits)  # (n, b) in {-1, +1}
+        passive_aggressive(self.U_, self._query_view(X), G, self.C, self.norm_power)  # Eqs. 16-17
+        passive_aggressive(self.V_, S, G, self.C, self.norm_power)  # Eqs. 20-21
+        self.M_ = self._similarity()  # Eq. 8; a new array, so that readers need no lock
 
     def model(self) -> Model:
         return Model("features", self.M_)  # Eq. 4
 
-    def _query_side(self, X: Floats) -> Floats:
-        """What the similarity sees of a query: here, its features."""
+    def _query_view(self, X: Floats) -> Floats:
+        """Return what the similarity multiplies of a query: here, its features."""
         return X
-
-    def _code_side(self, X: Floats, codes: Codes | None = None) -> Floats:
-        """What it sees of an item: the signs of its code."""
-        return signs(self._codes(X) if codes is None else codes, self.bits)
 
     @one_thread
     def _similarity(self) -> Floats:
-        return np.ascontiguousarray(self.U_.T @ self.V_)  # Eq. 8, once a chunk and not once a sample: note 2
+        return np.ascontiguousarray(self.U_.T @ self.V_)  # once a chunk and not once a sample: note 2
 
     def _targets(self) -> TargetCodes:
         return TargetCodes(self.target_factor * self.bits, merge=self.merge, seed=self.random_state)
@@ -119,7 +101,7 @@ class OHSL(LinearHasher):
         self.targets_ = self._targets()
         self.targets_.load(extra["targets"])
         self.U_, self.V_ = (np.asfortranarray(arrays[name]) for name in "UV")
-        columns = self._query_side(np.zeros((1, self.n_features_in_), np.float32)).shape[1]
+        columns = self._query_view(np.zeros((1, self.n_features_in_), np.float32)).shape[1]
         check_shape(self.U_, (self.targets_.length, columns), "U")
         check_shape(self.V_, (self.targets_.length, self.bits), "V")
         self.M_ = self._similarity() if extra["learnt"] else None
@@ -136,5 +118,5 @@ class OHSLSym(OHSL):
     def model(self) -> Model:
         return Model("code", self.M_)
 
-    def _query_side(self, X: Floats) -> Floats:
-        return self._code_side(X)
+    def _query_view(self, X: Floats) -> Floats:
+        return signs(self._codes(X), self.bits)

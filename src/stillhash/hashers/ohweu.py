@@ -1,42 +1,44 @@
-"""OHWEU: stored codes are refreshed by projecting fixed codes, without the raw features."""
+"""OHWEU: refresh stored codes by projecting fixed codes, without the raw features."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from stillhash.hashers.base import LinearHasher, check_shape
+from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.state import check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_number
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_choice, check_codes, check_number
 
-Doubles = NDArray[np.float64]
 Rule = Literal["script_clamped", "script", "pa1"]
 
 # tau from the margins g w.x (b,), |x|^2 and C. The script divides only the margin by |x|^2, so it aims at margin |x|^2.
-STEPS: dict[Rule, Callable[[Doubles, float, float], Doubles]] = {
+STEP_RULES: dict[Rule, Callable[[Doubles, float, float], Doubles]] = {
     "script_clamped": lambda margin, square, C: np.clip(1 - margin / square, 0, C),
     "script": lambda margin, square, C: np.minimum(C, 1 - margin / square),
     "pa1": lambda margin, square, C: np.minimum(C, np.maximum(0, 1 - margin) / square),
 }
 
-BLOCK = 64  # rows whose steps are found from one Gram matrix
+GRAM_ROWS = 64  # rows whose steps come from one Gram matrix
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OHWEU(LinearHasher):
     """Online Hashing with Efficient Updating of Binary Codes (Weng & Zhu, AAAI 2020).
 
     The hash functions are fixed by `fit`, as in OHSL. Two projections learn towards target codes g of the labels: Vp
     of fixed codes, for items, and Qp of raw features, for queries. An item's code is sgn(Vp^T x~), a query's
     sgn(Qp^T q), and they are ranked by Hamming distance. Stored codes go stale whenever Vp learns, but `refresh`
-    makes them anew from fixed codes alone: keep `keep(X)` beside them, and raw features need never be read again.
+    updates them from fixed codes alone: store `keep(X)` beside them, and raw features need never be read again.
 
     Vp and Qp start at random and apart, so until the first labelled rows the ranking is that of chance.
 
@@ -56,34 +58,19 @@ class OHWEU(LinearHasher):
 
     name = "ohweu"
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        C: float = 0.1,
-        rule: Rule = "script_clamped",
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.C = C
-        self.rule = rule
+    C: float = 0.1
+    rule: Rule = "script_clamped"
 
     def check_parameters(self) -> None:
         super().check_parameters()
         check_number(self.C, "C", above=0)
-        check_choice(self.rule, "rule", tuple(STEPS))
-
-    # Learnt in float64: codes are signs of these, and the way a stream is cut into chunks must not turn one.
-    Vp_: Doubles  # (b, b), of fixed codes
-    Qp_: Doubles  # (D, b), of raw features
-    targets_: TargetCodes
+        check_choice(self.rule, "rule", tuple(STEP_RULES))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(pca_itq(X, self.bits, rng))
-        self.Vp_ = lsh(signs(self._fixed(X), self.bits), self.bits, rng).W.astype(np.float64)
-        self.Qp_ = lsh(X, self.bits, rng).W.astype(np.float64)
+        # In float64: codes are signs of these, and how a stream is cut into chunks must not change one.
+        self.Vp_: Doubles = lsh(signs(self._fixed(X), self.bits), self.bits, rng).W.astype(np.float64)  # (b, b)
+        self.Qp_: Doubles = lsh(X, self.bits, rng).W.astype(np.float64)  # (D, b)
         self.targets_ = self._targets()
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
@@ -93,16 +80,16 @@ class OHWEU(LinearHasher):
         self.Vp_ = learn(before, signs(self._fixed(X), self.bits), G, float(self.C), self.rule)
         self.stale_ = not np.array_equal(self.Vp_, before)
 
-    def keep(self, X: Any) -> Codes:
-        """The codes x~ (n, ceil(bits / 8)) that never change: all that `refresh` needs."""
-        return self._chunked(self._checked(X), lambda rows: self._fixed(self.prepare(rows)))
+    def keep(self, X: ArrayLike) -> Codes:
+        """Return the codes x~ (n, ceil(bits / 8)) that never change: all that `refresh` needs."""
+        return self._in_batches(self._checked(X), lambda rows: self._fixed(self.prepare(rows)))
 
-    def refresh(self, kept: Codes, features: Callable[[], Any]) -> Codes:
-        """What encode() gives now for the rows whose fixed codes were kept; raw features are never read."""
-        self._checked(np.empty((0, getattr(self, "n_features_in_", 1))))
-        return self._chunked(check_codes(kept, self.bits, "kept"), self._projected)
+    def refresh(self, stored: Codes, features: Callable[[], ArrayLike]) -> Codes:
+        """Return what encode() gives now for the rows whose fixed codes are stored; raw features are never read."""
+        self._check_fitted()
+        return self._in_batches(check_codes(stored, self.bits, "stored"), self._projected)
 
-    def weigh(self, Q: Any) -> Floats:
+    def weigh(self, Q: ArrayLike) -> Floats:
         Q = self.prepare(self._checked(Q))
         return signs(pack(kernels.project(Q, self.Qp_.astype(np.float32))), self.bits)  # sgn(Qp^T q)
 
@@ -131,14 +118,14 @@ class OHWEU(LinearHasher):
 
 @one_thread
 def learn(U: Doubles, X: Floats, G: NDArray[np.int8], C: float, rule: Rule) -> Doubles:
-    """The projection U (D, b) after u += tau g x for each row x of X (n, D) in order, with targets G (n, b).
+    """Return the projection U (D, b) after u += tau g x for each row x of X (n, D) in order, with targets G (n, b).
 
     The rows of a block see each other only through their inner products, so the Gram matrix and the scores at the
-    block's start give all its steps; U then moves by one product. A zero row teaches nothing.
+    block's start give all its steps; U then moves by one product. A zero row changes nothing.
     """
-    U, step = U.copy(), STEPS[rule]
-    for s in range(0, len(X), BLOCK):
-        x, g = X[s : s + BLOCK].astype(np.float64), G[s : s + BLOCK].astype(np.float64)
+    U, step = U.copy(), STEP_RULES[rule]
+    for s in range(0, len(X), GRAM_ROWS):
+        x, g = X[s : s + GRAM_ROWS].astype(np.float64), G[s : s + GRAM_ROWS].astype(np.float64)
         P, K = x @ U, x @ x.T  # scores at the block's start (B, b); Gram matrix (B, B)
         E = np.zeros_like(P)  # tau g of each row
         for j in np.flatnonzero(np.diagonal(K)):

@@ -1,19 +1,21 @@
-"""OKH: pairs of rows that follow each other, in kernel space."""
+"""OKH: learn from consecutive pairs of rows, in kernel space."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput
-from stillhash.hashers.base import Hasher, check_shape
+from stillhash.hashers.base import Hasher
 from stillhash.hashers.pair_sampling import LabelSet, fingerprints
+from stillhash.hashers.state import check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, sgn
-from stillhash.numeric.hashing import lsh
+from stillhash.numeric.hashing import lsh, squared_distances
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer, check_number
@@ -24,12 +26,13 @@ KERNELS: tuple[Kernel, ...] = ("rbf_centered", "rbf", "linear")
 Signs = NDArray[np.int8]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OKH(Hasher):
     """Online Kernel Hashing (Huang, Yang & Zheng, IJCAI 2013; Online Hashing, TNNLS 2018).
 
     Rows z = [k(x, a_1) ... k(x, a_m), 1] of similarities to m anchors, the initial sample, are hashed by sgn(W^T z).
     Labelled rows 1 and 2, 3 and 4, ... make pairs. A similar pair should differ in at most Ts bits, a dissimilar one
-    in at least Td; if it does not, the cheapest bits that would do are flipped, and W moves there by a
+    in at least Td; if it does not, the cheapest such bits are flipped, and W moves there by a
     Passive-Aggressive step. A row that is left over waits for the next chunk.
 
     Departures: the published drivers do not centre the kernel features, which are all positive and nearly constant, so
@@ -49,25 +52,11 @@ class OKH(Hasher):
 
     name = "okh"
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        kernel: Kernel = "rbf_centered",
-        anchors: int = 300,
-        C: float = 0.1,
-        Ts: int = 0,
-        Td: int | None = None,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.kernel = kernel
-        self.anchors = anchors
-        self.C = C
-        self.Ts = Ts
-        self.Td = Td
+    kernel: Kernel = "rbf_centered"
+    anchors: int = 300
+    C: float = 0.1
+    Ts: int = 0
+    Td: int | None = None
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -78,42 +67,38 @@ class OKH(Hasher):
         if self.Td is not None:
             check_integer(self.Td, "Td", 0, self.bits)
 
-    W_: Floats  # (m + 1, b)
-    anchors_: Floats  # (D, m), an anchor a column; none for the linear kernel
-    middle_: Floats  # (m,), what centring subtracts
-    width_: float
-    waiting_: Floats  # (0 or 1, m + 1), the row that has no partner yet
-    waiting_labels_: LabelSet
-
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         chosen = X[np.sort(rng.permutation(len(X))[: self.anchors])]
-        self.anchors_ = np.ascontiguousarray(chosen[: 0 if self.kernel == "linear" else None].T)
-        self.middle_ = np.zeros(self.anchors_.shape[1], np.float32)
+        self.anchors_: Floats = np.ascontiguousarray(chosen[: 0 if self.kernel == "linear" else None].T)  # (D, m)
+        self.middle_: Floats = np.zeros(self.anchors_.shape[1], np.float32)  # (m,), what centring subtracts
         self.width_ = 1.0
         if self.kernel != "linear":
-            self.width_ = float(self._distances(chosen).mean(dtype=np.float64))
+            self.width_ = float(squared_distances(chosen, self.anchors_).mean(dtype=np.float64))
             if self.width_ <= 0:
-                raise InvalidInput("X has no variance: all its rows are equal after pre-processing, so nothing is near")
+                raise InvalidInput(
+                    "X: expected rows that differ, got rows that are all equal after pre-processing (no variance)"
+                )
             if self.kernel == "rbf_centered":
-                self.middle_ = self._features(chosen)[:, :-1].mean(axis=0)
-        Z = self._features(chosen)
-        self.W_ = lsh(Z, self.bits, rng).W
-        self.waiting_, self.waiting_labels_ = Z[:0], frozenset()
+                self.middle_ = self.kernel_features(chosen)[:, :-1].mean(axis=0)
+        Z = self.kernel_features(chosen)
+        self.W_: Floats = lsh(Z, self.bits, rng).W  # (m + 1, b)
+        self.pending_: Floats = Z[:0]  # (0 or 1, m + 1), the row that has no partner yet
+        self.pending_labels_: LabelSet = frozenset()
 
     @one_thread
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
-        named = [self.waiting_labels_] * len(self.waiting_) + fingerprints(labels)
-        Z = np.concatenate([self.waiting_, self._features(X)])
+        label_sets = [self.pending_labels_] * len(self.pending_) + fingerprints(labels)
+        Z = np.concatenate([self.pending_, self.kernel_features(X)])
         W = self.W_.copy()  # a new array, so that readers need no lock
         for i in range(0, len(Z) - 1, 2):
-            self._meet(W, Z[i : i + 2], similar=not named[i].isdisjoint(named[i + 1]))
+            self._learn_pair(W, Z[i : i + 2], similar=not label_sets[i].isdisjoint(label_sets[i + 1]))
         odd = len(Z) % 2
-        self.waiting_, self.waiting_labels_ = Z[len(Z) - odd :].copy(), named[-1] if odd else frozenset()
+        self.pending_, self.pending_labels_ = Z[len(Z) - odd :].copy(), label_sets[-1] if odd else frozenset()
         self.stale_ = not np.array_equal(W, self.W_)
         self.W_ = W
 
-    def _meet(self, W: Floats, Z: Floats, similar: bool) -> None:
-        """Learns from one pair Z (2, m + 1), in place on W."""
+    def _learn_pair(self, W: Floats, Z: Floats, similar: bool) -> None:
+        """Learn from one pair Z (2, m + 1), in place on W."""
         F = Z @ W  # (2, b)
         H = sgn(F)
         G = zero_loss_codes(F, H, similar, *self._thresholds())
@@ -128,22 +113,15 @@ class OKH(Hasher):
         return self.Ts, -(-self.bits // 2) if self.Td is None else self.Td
 
     def _codes(self, X: Floats) -> Codes:
-        return pack(kernels.project(self._features(X), self.W_))
+        return pack(kernels.project(self.kernel_features(X), self.W_))
 
-    def _features(self, X: Floats) -> Floats:
-        """z of prepared rows, (n, m + 1)."""
+    def kernel_features(self, X: Floats) -> Floats:
+        """Return z of prepared rows, (n, m + 1)."""
         if self.kernel == "linear":
             return np.concatenate([X, np.ones((len(X), 1), np.float32)], axis=1)
         Z = np.ones((len(X), len(self.middle_) + 1), np.float32)
-        Z[:, :-1] = np.exp(self._distances(X) * np.float32(-0.5 / self.width_)) - self.middle_
+        Z[:, :-1] = np.exp(squared_distances(X, self.anchors_) * np.float32(-0.5 / self.width_)) - self.middle_
         return Z
-
-    def _distances(self, X: Floats) -> Floats:
-        """Squared distances (n, m) to the anchors; rounding must not make them negative."""
-        a = np.einsum("ij,ij->j", self.anchors_, self.anchors_)
-        x = np.einsum("ij,ij->i", X, X)[:, None]
-        squared: Floats = np.maximum(x + a - 2 * kernels.project(X, self.anchors_), 0)
-        return squared
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {
@@ -151,8 +129,8 @@ class OKH(Hasher):
             "W": self.W_,
             "anchors": self.anchors_,
             "middle": self.middle_,
-            "waiting": self.waiting_,
-            "waiting_labels": np.array(sorted(self.waiting_labels_), np.uint64),
+            "waiting": self.pending_,
+            "waiting_labels": np.array(sorted(self.pending_labels_), np.uint64),
         }
 
     def _extra(self) -> dict[str, Any]:
@@ -161,26 +139,28 @@ class OKH(Hasher):
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
         self.W_, self.anchors_, self.middle_ = arrays["W"], arrays["anchors"], arrays["middle"]
-        self.waiting_, self.waiting_labels_ = arrays["waiting"], frozenset(arrays["waiting_labels"].tolist())
+        self.pending_, self.pending_labels_ = arrays["waiting"], frozenset(arrays["waiting_labels"].tolist())
         self.width_ = check_number(extra["width"], "width", above=0)
         D, m = self.n_features_in_, self.anchors_.shape[1]
-        if len(self.waiting_) > 1 or (m == 0) != (self.kernel == "linear"):
-            raise BadState(f"waiting has {len(self.waiting_)} rows and anchors has {m}, for the {self.kernel} kernel")
+        if len(self.pending_) > 1 or (m == 0) != (self.kernel == "linear"):
+            raise BadState(
+                f"waiting, anchors: got {len(self.pending_)} rows and {m} anchors for the {self.kernel} kernel"
+            )
         columns = (m or D) + 1
         check_shape(self.anchors_, (D, m), "anchors")
         check_shape(self.middle_, (m,), "middle")
         check_shape(self.W_, (columns, self.bits), "W")
-        check_shape(self.waiting_, (len(self.waiting_), columns), "waiting")
+        check_shape(self.pending_, (len(self.pending_), columns), "waiting")
 
 
 def zero_loss_codes(F: Floats, H: Signs, similar: bool, Ts: int, Td: int) -> Signs:
-    """G (2, b): the codes without loss that cost least to reach from H = sgn(F), the codes of a pair."""
+    """Return G (2, b): the codes without loss that cost least to reach from H = sgn(F), the codes of a pair."""
     differ = H[0] != H[1]
     D = int(differ.sum())
     R = max(0, D - Ts) if similar else max(0, Td - D)  # similarity loss: so many bits must flip
     G = H.copy()
     if R:
-        cost = np.abs(F)  # (2, b); of each bit the row that is less sure of it gives way
+        cost = np.abs(F)  # (2, b); of each bit the row nearer to flipping it does
         candidates = np.flatnonzero(differ if similar else ~differ)
         cheapest = candidates[np.argsort(cost.min(axis=0)[candidates], kind="stable")[:R]]
         G[cost.argmin(axis=0)[cheapest], cheapest] *= -1

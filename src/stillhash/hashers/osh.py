@@ -1,71 +1,72 @@
-"""OSH: principal directions of a whole stream, kept in a sketch of a few rows."""
+"""OSH: principal directions of a whole stream, from a sketch of a few rows."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import LinearHasher, check_shape
+from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.state import check_shape
 from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_integer
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_integer
 
-ROTATION, COMPLETION = 1, 2  # streams of random numbers of the seed
-FAINTEST = 1e-10  # of the largest squared singular value: below it a direction is rounding, not data
-
-Doubles = NDArray[np.float64]
+ROTATION_STREAM, COMPLETION_STREAM = 1, 2  # streams of random numbers of the seed
+MIN_SPECTRUM = 1e-10  # of the largest squared singular value: below it a direction is rounding, not data
 
 
 class FrequentDirections:
-    """At most s rows whose scatter stands for that of all rows ever inserted (Liberty, KDD 2013; s even).
+    """At most s rows whose scatter approximates that of all rows inserted (Liberty, KDD 2013; s even).
 
     For the rows A so far and any unit x: 0 <= x^T (A^T A - Sk^T Sk) x <= 2 |A|_F^2 / s.
     """
 
     def __init__(self, rows: int, columns: int) -> None:
         self.rows = rows
-        self._room = np.zeros((rows, columns))
+        self._buffer = np.zeros((rows, columns))
         self._filled = 0
 
     @property
     def Sk(self) -> Doubles:
-        return self._room[: self._filled]
+        return self._buffer[: self._filled]
 
     def insert(self, A: Doubles) -> None:
         while len(A):
             if self._filled == self.rows:
                 self._shrink()
             taken = A[: self.rows - self._filled]
-            self._room[self._filled : self._filled + len(taken)] = taken
+            self._buffer[self._filled : self._filled + len(taken)] = taken
             self._filled += len(taken)
             A = A[len(taken) :]
 
     def _shrink(self) -> None:
-        """Takes the middle one of the squared singular values off all of them, which empties half of the rows."""
+        """Subtract the middle squared singular value from all of them, which empties half of the rows."""
         squares, Q = self._spectrum()
         half = len(squares) // 2
         rest = np.maximum(squares[:half] - squares[half], 0)
         scale = np.sqrt(np.divide(rest, squares[:half], out=np.zeros(half), where=squares[:half] > 0))
-        self._room[:half] = (Q[:, :half] * scale).T @ self._room  # row i of Q^T Sk is s_i v_i^T
+        self._buffer[:half] = (Q[:, :half] * scale).T @ self._buffer  # row i of Q^T Sk is s_i v_i^T
         self._filled = half
 
     def directions(self, most: int) -> Doubles:
-        """Up to `most` leading right singular vectors (D, r); the largest entry of each is positive."""
+        """Return up to `most` leading right singular vectors (D, r); the largest entry of each is positive."""
         squares, Q = self._spectrum()
-        r = int((squares[:most] > FAINTEST * max(squares[0], 0)).sum())
+        r = int((squares[:most] > MIN_SPECTRUM * max(squares[0], 0)).sum())
         V: Doubles = self.Sk.T @ (Q[:, :r] / np.sqrt(squares[:r]))
         V *= np.sign(V[np.abs(V).argmax(axis=0), np.arange(r)])
         return V
 
     def _spectrum(self) -> tuple[Doubles, Doubles]:
-        """Squared singular values, falling, and left singular vectors, of the s x s Gram matrix: D may be large."""
+        """Return squared singular values, falling, and left singular vectors, by the s x s Gram matrix."""
         squares, Q = np.linalg.eigh(self.Sk @ self.Sk.T)
         return squares[::-1], Q[:, ::-1]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OSH(LinearHasher):
     """Online Sketching Hashing (Leng et al., CVPR 2015), unsupervised: it learns from every row, labelled or not.
 
@@ -75,13 +76,13 @@ class OSH(LinearHasher):
 
     Departures: R is fixed by the seed, where the published code draws a new one after every chunk, and each direction
     has a fixed sign, so that codes drift instead of jumping. Where the data has fewer than b directions, random ones of
-    the seed complete them. `fit` only makes the first hash functions, which stand until b rows have come; its rows
+    the seed complete them. `fit` only makes the first hash functions, which are used until b rows have come; its rows
     are not sketched, for the stream brings them again. Features are centred and scaled as for all methods.
 
     Parameters
     ----------
     bits : code length b, 8 to 512.
-    sketch : rows s of the sketch; at least 2 b are kept, and an even number.
+    sketch : rows s of the sketch; raised to at least 2 b, and to an even number.
     center, unit_norm : pre-processing of features and queries.
     random_state : seed of the rotation.
     """
@@ -90,25 +91,11 @@ class OSH(LinearHasher):
     supervised = False
     chunk_invariant = False  # a chunk enters around its own mean, and a shrink of the sketch falls on another row
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        sketch: int = 200,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.sketch = sketch
+    sketch: int = 200
 
     def check_parameters(self) -> None:
         super().check_parameters()
         check_integer(self.sketch, "sketch", 2)
-
-    sketch_: FrequentDirections
-    mu_: Doubles  # (D,), mean of the rows seen
-    n_: int  # how many they are
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._clear()
@@ -119,7 +106,8 @@ class OSH(LinearHasher):
     def _clear(self) -> None:
         s = max(self.sketch, 2 * self.bits)
         self.sketch_ = FrequentDirections(s + s % 2, self.n_features_in_)
-        self.mu_, self.n_ = np.zeros(self.n_features_in_), 0
+        self.mu_: Doubles = np.zeros(self.n_features_in_)  # (D,), mean of the rows so far
+        self.n_ = 0  # how many they are
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         self._absorb(X)
@@ -143,9 +131,9 @@ class OSH(LinearHasher):
     def _functions(self) -> HashFunctions:
         V = self.sketch_.directions(self.bits)  # (D, r)
         if (r := V.shape[1]) < self.bits:
-            more = self._random(COMPLETION, (self.n_features_in_, self.bits))[:, r:]
+            more = self._random(COMPLETION_STREAM, (self.n_features_in_, self.bits))[:, r:]
             V = np.concatenate([V, more / np.linalg.norm(more, axis=0)], axis=1)
-        R = np.linalg.qr(self._random(ROTATION, (self.bits, self.bits)))[0]
+        R = np.linalg.qr(self._random(ROTATION_STREAM, (self.bits, self.bits)))[0]
         W = V @ R
         return HashFunctions(W.astype(np.float32), (-self.mu_ @ W).astype(np.float32))
 

@@ -1,15 +1,16 @@
-"""OSupH: hash functions that chase the codewords of labels."""
+"""OSupH: hash functions that learn random codewords of the labels."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.base import LinearHasher
+from stillhash.hashers.linear import LinearHasher
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.targets import TargetCodes
@@ -19,10 +20,11 @@ from stillhash.numeric.validation import Codes, Floats, check_choice, check_numb
 Mode = Literal["hinge", "boosting"]
 MODES: tuple[Mode, ...] = ("hinge", "boosting")
 
-BLOCK = 64  # rows whose updates are resolved together
-MOST_EXPONENT = 10.0  # of a boosting weight, which features far from unit norm would make overflow
+UPDATE_ROWS = 64  # rows whose updates are computed together
+MAX_EXPONENT = 10.0  # of a boosting weight, which features far from unit norm would make overflow
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OSupH(LinearHasher):
     """Online Supervised Hashing (Cakir, Bargal & Sclaroff, CVIU 2017): error-correcting output codes in a stream.
 
@@ -33,7 +35,7 @@ class OSupH(LinearHasher):
     Departures: the published pool of codewords is dealt out in order of arrival. Here a codeword is drawn from the seed
     and the label itself, so labels are known alike in any order and process and their number is open; two of n labels
     share a codeword with chance below n^2 / 2^(b+1). The labels of one row are taken in a fixed order of their names.
-    Updates are resolved a block of rows at a time, with the result of the loop over rows (up to rounding).
+    Updates are computed a block of rows at a time, with the result of the loop over rows (up to rounding).
 
     Parameters
     ----------
@@ -47,26 +49,13 @@ class OSupH(LinearHasher):
 
     name = "osuph"
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        mode: Mode = "hinge",
-        eta: float = 0.1,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.mode = mode
-        self.eta = eta
+    mode: Mode = "hinge"
+    eta: float = 0.1
 
     def check_parameters(self) -> None:
         super().check_parameters()
         check_choice(self.mode, "mode", MODES)
         check_number(self.eta, "eta", above=0)
-
-    codewords_: TargetCodes
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         W, t = lsh(X, self.bits, rng)
@@ -78,8 +67,8 @@ class OSupH(LinearHasher):
         G, rows = self._by_row(labels)
         step = hinge_step if self.mode == "hinge" else boosting_step
         W = self.W_.copy()  # a new array, so that readers need no lock
-        for s in range(0, len(X), BLOCK):
-            x = X[s : s + BLOCK]
+        for s in range(0, len(X), UPDATE_ROWS):
+            x = X[s : s + UPDATE_ROWS]
             # Inside a block W^T x_j differs from its value at the block's start only by sum_{i<j} a_i (x_i . x_j).
             P, K = x @ W, x @ x.T  # (B, b), (B, B)
             A = np.zeros_like(P)  # (B, b): what row j adds to W is x_j a_j^T
@@ -94,14 +83,14 @@ class OSupH(LinearHasher):
         self.W_ = W
 
     def _by_row(self, labels: Labels) -> tuple[Floats, list[list[int]]]:
-        """Codewords (labels, b) in the order of the labels' names, and for each row the places of its labels."""
+        """Return codewords (labels, b) in the order of the labels' names, and for each row the places of its labels."""
         order = sorted(range(len(labels.names)), key=lambda i: stable_key(labels.names[i]))
         one_each = np.arange(len(order) + 1)
         G = self.codewords_(Labels(one_each, one_each[:-1], [labels.names[i] for i in order])).astype(np.float32)
         places = np.empty(len(order), np.int64)
         places[order] = one_each[:-1]
-        found = places[labels.indices]
-        return G, [sorted(found[a:b].tolist()) for a, b in pairwise(labels.indptr)]
+        by_label = places[labels.indices]
+        return G, [sorted(by_label[a:b].tolist()) for a, b in pairwise(labels.indptr)]
 
     def _codewords(self) -> TargetCodes:
         return TargetCodes(self.bits, seed=self.random_state)
@@ -112,16 +101,16 @@ class OSupH(LinearHasher):
 
 
 def hinge_step(f: Floats, g: Floats, eta: float, norm: float) -> Floats:
-    """The multiples a (b,) of x that w_1 ... w_b gain, from f = W^T x and the codeword g."""
+    """Return the multiples a (b,) of x that w_1 ... w_b gain, from f = W^T x and the codeword g."""
     return eta * (g * (g * f < 1))
 
 
 def boosting_step(f: Floats, g: Floats, eta: float, norm: float) -> Floats:
-    """The same for the exponential loss: bit k weighs exp(-sum_{j<k} g_j w_j.x), with the w_j already updated."""
+    """Return them for the exponential loss: bit k weighs exp(-sum_{j<k} g_j w_j.x), with the w_j already updated."""
     margins, signs = (g * f).tolist(), g.tolist()
     total, a = 0.0, []  # total: the margins of the bits so far
     for margin, sign in zip(margins, signs, strict=True):
-        step = eta * math.exp(min(MOST_EXPONENT, -total - margin))
+        step = eta * math.exp(min(MAX_EXPONENT, -total - margin))
         a.append(step * sign)
         total += margin + step * norm
     return np.array(a, np.float32)

@@ -1,7 +1,7 @@
-"""Who is similar to whom, whom an arriving row is compared with, and the methods that learn from such partners.
+"""Sample similar and dissimilar partners of arriving rows, and the base of methods that learn from them.
 
 Two rows are similar if they share a label. Labels are compared by 64-bit fingerprints of their stable keys, so a
-row can be remembered in saved state whatever its labels are made of.
+row can be saved whatever its labels are made of.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.base import LinearHasher, Model, check_shape
+from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.model import Model
+from stillhash.hashers.state import check_shape
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import pca_itq
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_codes, check_integer
+from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_codes, check_integer
 
 RESERVOIR = 1000  # earlier rows that partners are drawn from
-DRAWS = 1024  # rows that share a generator: making one takes longer than all the rest of a row
-
-Doubles = NDArray[np.float64]
+ROWS_PER_GENERATOR = 1024  # creating a generator takes longer than all the rest of a row
 LabelSet = frozenset[int]  # of fingerprints
 
 
 def fingerprints(labels: Labels) -> list[LabelSet]:
-    """For each row the set of its labels, as numbers below 2^64."""
+    """Return for each row the set of its labels, as numbers below 2^64."""
     keys = [int.from_bytes(hashlib.shake_256(stable_key(name)).digest(8), "little") for name in labels.names]
-    found = [keys[i] for i in labels.indices.tolist()]
-    return [frozenset(found[a:b]) for a, b in pairwise(labels.indptr.tolist())]
+    flat = [keys[i] for i in labels.indices.tolist()]
+    return [frozenset(flat[a:b]) for a, b in pairwise(labels.indptr.tolist())]
 
 
 class Reservoir:
@@ -46,39 +46,38 @@ class Reservoir:
         self.seed, self.seen = seed, 0  # seen: rows of the stream so far
         self.labels: list[LabelSet] = []  # of each slot that is taken
         self.signs = np.empty((rows, bits))  # (rows, b)
-        self._having: dict[int, NDArray[np.bool_]] = {}  # label -> which slots have it, (rows,)
+        self.slots_by_label: dict[int, Mask] = {}  # label -> which slots have it, (rows,)
         self._draws: tuple[int, list[list[float]]] = (-1, [])  # of which block of rows, and the numbers of each row
 
-    def meet(self, S: Doubles, labels: list[LabelSet]) -> Iterator[tuple[Doubles, Doubles | None, Doubles | None]]:
-        """For each row its signs, and those of a similar and of a dissimilar earlier row; None where there is none.
-
-        A row that has met its partners joins the sample.
-        """
-        for x, named in zip(S, labels, strict=True):
+    def sample_partners(
+        self, S: Doubles, labels: list[LabelSet]
+    ) -> Iterator[tuple[Doubles, Doubles | None, Doubles | None]]:
+        """Yield the signs of each row, of a similar and of a dissimilar earlier row, or None; then sample the row."""
+        for x, label_set in zip(S, labels, strict=True):
             u, v, w = self._uniforms()
-            similar = self.similar(named)
+            similar = self.similar(label_set)
             yield x, self._pick(similar, u), self._pick(~similar, v)
-            self._keep(x, named, w)
+            self._insert(x, label_set, w)
 
-    def similar(self, labels: LabelSet) -> NDArray[np.bool_]:
-        """Which taken slots share a label."""
-        found = np.zeros(len(self.signs), np.bool_)
-        for label in labels & self._having.keys():
-            found |= self._having[label]
-        return found[: len(self.labels)]
+    def similar(self, labels: LabelSet) -> Mask:
+        """Return which taken slots share a label."""
+        slots = np.zeros(len(self.signs), np.bool_)
+        for label in labels & self.slots_by_label.keys():
+            slots |= self.slots_by_label[label]
+        return slots[: len(self.labels)]
 
     def _uniforms(self) -> list[float]:
-        block, row = divmod(self.seen, DRAWS)
+        block, row = divmod(self.seen, ROWS_PER_GENERATOR)
         if self._draws[0] != block:
-            self._draws = block, np.random.default_rng([self.seed, block]).random((DRAWS, 3)).tolist()
+            self._draws = block, np.random.default_rng([self.seed, block]).random((ROWS_PER_GENERATOR, 3)).tolist()
         return self._draws[1][row]
 
-    def _pick(self, slots: NDArray[np.bool_], u: float) -> Doubles | None:
+    def _pick(self, slots: Mask, u: float) -> Doubles | None:
         chosen = np.flatnonzero(slots)
-        return self.signs[chosen[int(u * len(chosen))]].copy() if len(chosen) else None  # the slot may change hands
+        return self.signs[chosen[int(u * len(chosen))]].copy() if len(chosen) else None  # the slot may be overwritten
 
-    def _keep(self, x: Doubles, labels: LabelSet, u: float) -> None:
-        """Row number `seen` takes a free slot, or any slot with the chance rows / (seen + 1): Vitter's algorithm R."""
+    def _insert(self, x: Doubles, labels: LabelSet, u: float) -> None:
+        """Put the row into a free slot, or into any with the chance rows / (seen + 1): Vitter's algorithm R."""
         slot = self.seen if self.seen < len(self.signs) else int(u * (self.seen + 1))
         if slot < len(self.signs):
             self._put(slot, x, labels)
@@ -89,16 +88,16 @@ class Reservoir:
             self.labels.append(labels)
         else:
             for label in self.labels[slot]:
-                self._having[label][slot] = False
-                if not self._having[label].any():
-                    del self._having[label]  # so that memory does not grow with the vocabulary
+                self.slots_by_label[label][slot] = False
+                if not self.slots_by_label[label].any():
+                    del self.slots_by_label[label]  # so that memory does not grow with the vocabulary
             self.labels[slot] = labels
         self.signs[slot] = x
         for label in labels:
-            self._having.setdefault(label, np.zeros(len(self.signs), np.bool_))[slot] = True
+            self.slots_by_label.setdefault(label, np.zeros(len(self.signs), np.bool_))[slot] = True
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What `load` wants back, beside `seen`."""
+        """Return the arrays of saved state, beside `seen`."""
         return {
             "partners": pack(self.signs[: len(self.labels)].astype(np.float32)),
             "partner_labels": np.array([label for row in self.labels for label in sorted(row)], np.uint64),
@@ -110,7 +109,7 @@ class Reservoir:
         labels, counts = arrays["partner_labels"], arrays["partner_counts"]
         self.seen = check_integer(seen, "seen", 0)
         if not len(codes) == len(counts) == min(self.seen, len(self.signs)) or counts.sum() != len(labels):
-            raise BadState(f"partners are {len(codes)} codes with {len(counts)} label sets after {self.seen} rows")
+            raise BadState(f"partners: got {len(codes)} codes and {len(counts)} label sets after {self.seen} rows")
         rows = np.split(labels, np.cumsum(counts)[:-1])
         for slot, (x, row) in enumerate(zip(signs(codes, self.signs.shape[1]), rows, strict=False)):
             self._put(slot, x.astype(np.float64), frozenset(row.tolist()))
@@ -119,30 +118,26 @@ class Reservoir:
 class SquareHasher(LinearHasher):
     """Fixed PCA-ITQ codes under a learnt square form, S(q, x) = q~^T M x~ (Eq. 2 of OHSL's paper); never stale.
 
-    M starts as the identity, which ranks by Hamming distance. Subclasses learn it, in `_meet`, from an arriving row and
+    M starts as the identity, which ranks by Hamming distance. Subclasses learn it, in `_learn_row`, from a row and
     its partners: one similar and one dissimilar row, drawn from a uniform sample of 1,000 earlier rows.
     """
 
     fixed_codes = True
 
-    M_: Doubles  # (b, b)
-    partners_: Reservoir
-
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(pca_itq(X, self.bits, rng))
-        self.M_ = np.eye(self.bits)
+        self.M_: Doubles = np.eye(self.bits)  # (b, b)
         self.partners_ = Reservoir(self.bits, self.random_state)
 
     @one_thread
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
-        named = fingerprints(labels)
         M = self.M_.copy()  # a new array, so that readers need no lock
-        for x, similar, dissimilar in self.partners_.meet(self._signs(X, codes), named):
-            self._meet(M, x, similar, dissimilar)
+        for x, similar, dissimilar in self.partners_.sample_partners(self._signs(X, codes), fingerprints(labels)):
+            self._learn_row(M, x, similar, dissimilar)
         self.M_ = M
 
-    def _meet(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:
-        """Learns from one row and its partners, in place on M."""
+    def _learn_row(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:
+        """Learn from one row and its partners, in place on M."""
         raise NotImplementedError
 
     def model(self) -> Model:

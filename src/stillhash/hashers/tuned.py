@@ -1,38 +1,41 @@
-"""Tuned: parameters chosen from the stream itself, without a human."""
+"""Tuned: choose parameters from the stream itself."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.base import Hasher, LabelSpace, LinearHasher, Model
+from stillhash.hashers.base import Hasher
+from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.listwise import TallyListwise
+from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.ohsl import OHSL
 from stillhash.hashers.tally import Tally
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs, width
-from stillhash.numeric.kept import in_use, joined, restored, sharing
-from stillhash.numeric.labels import Labels
+from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_integer
 
 TUNABLE: dict[str, type[Hasher]] = {method.name: method for method in (Tally, TallyListwise, OHSL)}
-NONE = Labels(np.zeros(1, np.int64), np.empty(0, np.int64), [])
-WINDOW, ASKED = 2000, 200  # codes that are ranked, and rows of a chunk that ask, in the prequential measure
+RANKED_CODES = 2000  # recent codes that a test ranks
+TEST_QUERIES = 200  # rows of a chunk that are queries of a test
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Tuned(Hasher):
     """A race of candidates over the same fixed codes: test each chunk first, learn it then, drop the worse half.
 
     Candidates are all combinations of the method's `tunable` values. Before a chunk is learnt, a sample of its rows
-    asks each candidate for the latest codes; the mean average precision of the answers, which nobody had seen, is the
-    candidate's score. The race has log2(candidates) rounds of equal length, and after each the worse half goes. After
-    `race` rows one is left, and from then on learning costs what that one costs.
+    queries the latest codes by each candidate; the mean average precision, prequential, is the candidate's score. The
+    race has log2(candidates) rounds of equal length, and after each the worse half is dropped. After `race` rows one is
+    left, and from then on learning costs what that one costs.
 
     Budget: n candidates learn `race` rows at most 2 n / log2(n) times altogether, and nothing beyond.
 
@@ -49,82 +52,66 @@ class Tuned(Hasher):
     chunk_invariant = False
     fixed_codes = True
 
-    def __init__(
-        self,
-        bits: int = 32,
-        *,
-        method: str = "tally",
-        race: int = 20_000,
-        center: bool = True,
-        unit_norm: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(bits, center=center, unit_norm=unit_norm, random_state=random_state)
-        self.method = method
-        self.race = race
+    method: str = "tally"
+    race: int = 20_000
 
     def check_parameters(self) -> None:
         super().check_parameters()
         check_choice(self.method, "method", tuple(TUNABLE))
         check_integer(self.race, "race", 1)
 
-    candidates_: list[Hasher]  # still in the race, the best so far first; they see prepared rows
-    scores_: list[tuple[float, int]]  # of this round: sum of average precisions, number of queries
-    rows_: int  # learnt so far
-    recent_: Codes  # (at most WINDOW, bytes)
-    labels_: Labels  # of the recent codes
-
     @property
     def chosen_(self) -> dict[str, Any]:
-        """The parameters of the candidate that leads."""
+        """Return the parameters of the best candidate so far."""
         return {name: getattr(self.candidates_[0], name) for name in self.candidates_[0].tunable}
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         method = TUNABLE[self.method]
-        as_they_are: dict[str, Any] = {"center": False, "unit_norm": False, "random_state": self.random_state}
-        self.candidates_ = [
-            method(self.bits, **dict(zip(method.tunable, values, strict=True)), **as_they_are)
+        shared: dict[str, Any] = {"center": False, "unit_norm": False, "random_state": self.random_state}
+        self.candidates_ = [  # in the race, the best so far first; their rows are prepared here
+            method(self.bits, **dict(zip(method.tunable, values, strict=True)), **shared)
             for values in itertools.product(*method.tunable.values())
         ]
         for candidate in self.candidates_:
-            candidate._start(X, labels)
-        self.scores_ = [(0.0, 0)] * len(self.candidates_)
-        self.rows_ = 0
-        self.recent_ = np.empty((0, width(self.bits)), np.uint8)
-        self.labels_ = NONE
+            candidate.begin(X, labels)
+        self.scores_ = [(0.0, 0)] * len(self.candidates_)  # of this round: sum of average precisions, queries
+        self.rows_ = 0  # learnt so far
+        self.recent_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (at most RANKED_CODES, bytes)
+        self.labels_ = Labels.empty()  # of the recent codes
 
     # ---- the race ----
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         racing = len(self.candidates_) > 1
-        both = joined(self.labels_, labels) if racing else self.labels_
+        both = concat_labels(self.labels_, labels) if racing else self.labels_
         if racing:
             self._test(X, both)
+        codes = self._codes(X) if codes is None else codes
         for candidate in self.candidates_:
             candidate._learn(X, labels, codes)
         before, self.rows_ = self.rows_, self.rows_ + len(X)
         if racing:
-            codes = np.concatenate([self.recent_, self._codes(X) if codes is None else codes])
-            latest = np.arange(len(codes)) >= len(codes) - WINDOW
-            self.recent_, self.labels_ = codes[latest], in_use(both.rows(latest))
+            codes = np.concatenate([self.recent_, codes])
+            latest = np.arange(len(codes)) >= len(codes) - RANKED_CODES
+            self.recent_, self.labels_ = codes[latest], drop_unused(both.rows(latest))
             self._halve(before)
 
     @one_thread
     def _test(self, X: Floats, both: Labels) -> None:
-        """The rows of this chunk, not learnt yet, ask for the recent codes."""
-        known, asked = len(self.recent_), np.zeros(len(both), bool)
-        asked[known + np.unique(np.linspace(0, len(X) - 1, min(ASKED, len(X))).astype(int))] = True
-        shared = sharing(both.rows(asked), both.rows(np.arange(len(both)) < known)).astype(np.float32)
-        some = shared.any(axis=1)
-        if not some.any():
+        """Rank the recent codes by each candidate, for rows of this chunk, which is not learnt yet."""
+        known, queries = len(self.recent_), np.zeros(len(both), bool)
+        queries[known + np.unique(np.linspace(0, len(X) - 1, min(TEST_QUERIES, len(X))).astype(int))] = True
+        shared = share_label(both.rows(queries), both.rows(np.arange(len(both)) < known)).astype(np.float32)
+        answerable = shared.any(axis=1)
+        if not answerable.any():
             return
         items = signs(self.recent_, self.bits).T
         for i, candidate in enumerate(self.candidates_):
-            weights = candidate.weigh(X[asked[known:]][some])
-            found = kernels.rank_quality(weights @ items, shared[some], WINDOW)[:, 0]
+            weights = candidate.weigh(X[queries[known:]][answerable])
+            precisions = kernels.rank_quality(weights @ items, shared[answerable], RANKED_CODES)[:, 0]
             total, count = self.scores_[i]
-            self.scores_[i] = total + float(found.sum()), count + len(found)
-        order = sorted(range(len(self.scores_)), key=lambda i: -self.scores_[i][0])  # all have answered alike often
+            self.scores_[i] = total + float(precisions.sum()), count + len(precisions)
+        order = sorted(range(len(self.scores_)), key=lambda i: -self.scores_[i][0])  # all had the same queries
         self.candidates_ = [self.candidates_[i] for i in order]
         self.scores_ = [self.scores_[i] for i in order]
 
@@ -135,12 +122,12 @@ class Tuned(Hasher):
             self.candidates_ = self.candidates_[: max(1, (len(self.candidates_) + 1) // 2)]
             self.scores_ = [(0.0, 0)] * len(self.candidates_)
         if len(self.candidates_) == 1:
-            self.recent_, self.labels_ = self.recent_[:0], NONE
+            self.recent_, self.labels_ = self.recent_[:0], Labels.empty()
 
     # ---- using ----
 
     def _codes(self, X: Floats) -> Codes:
-        return self.candidates_[0]._codes(X)
+        return self.candidates_[0].encode_checked(X)
 
     def model(self) -> Model:
         return self.candidates_[0].model()
@@ -149,20 +136,15 @@ class Tuned(Hasher):
         return self.candidates_[0].label_space()
 
     def functions(self) -> LinearHasher:
-        bare = self.candidates_[0].functions()  # these see rows that are prepared already
+        bare = self.candidates_[0].functions()  # candidates have rows that are prepared already
         bare.center, bare.unit_norm, bare.mean_ = self.center, self.unit_norm, self.mean_
         return bare
 
     # ---- state ----
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        kept: dict[str, NDArray[Any]] = {
-            "recent": self.recent_,
-            "indptr": self.labels_.indptr,
-            "indices": self.labels_.indices,
-        }
         states = {f"candidate{i}": np.frombuffer(c.state(), np.uint8) for i, c in enumerate(self.candidates_)}
-        return {**super()._arrays(), **kept, **states}
+        return {**super()._arrays(), "recent": self.recent_, **self.labels_.arrays(), **states}
 
     def _extra(self) -> dict[str, Any]:
         return {"rows": self.rows_, "scores": self.scores_, "recent": self.labels_.names}
@@ -174,6 +156,6 @@ class Tuned(Hasher):
         states = [arrays[f"candidate{i}"].tobytes() for i in range(len(self.scores_))]
         self.candidates_ = [TUNABLE[self.method].load(state) for state in states]
         if not states or any(c.n_features_in_ != self.n_features_in_ or c.bits != self.bits for c in self.candidates_):
-            raise BadState("the candidates are not of this many features and bits")
+            raise BadState(f"candidates: expected {self.n_features_in_} features and {self.bits} bits, got others")
         self.recent_ = check_codes(arrays["recent"], self.bits, "recent")
-        self.labels_ = restored(arrays, extra["recent"], len(self.recent_))
+        self.labels_ = Labels.from_arrays(arrays, extra["recent"], len(self.recent_))

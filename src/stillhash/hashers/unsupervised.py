@@ -1,4 +1,4 @@
-"""Hash functions that learn nothing after the initial stage: the baselines, and the codes under OHSL."""
+"""Unsupervised hash functions, fixed by the initial stage: two baselines, and the codes of OHSL."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from stillhash.hashers.base import LinearHasher
+from stillhash.hashers.linear import LinearHasher
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Floats
 
-Init = Literal["pca-itq", "lsh"]
-HASH_FUNCTIONS: dict[Init, Callable[[Floats, int, np.random.Generator], HashFunctions]] = {
+InitialCodes = Literal["pca-itq", "lsh"]
+HASH_FUNCTIONS: dict[InitialCodes, Callable[[Floats, int, np.random.Generator], HashFunctions]] = {
     "pca-itq": pca_itq,
     "lsh": lsh,
 }

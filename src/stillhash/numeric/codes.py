@@ -1,6 +1,6 @@
 """Binary codes: packed rows, their signs, and the tiles that the scan reads.
 
-A code of `bits` bits is ceil(bits / 8) bytes; bit i of byte j is hash bit 8 j + i, and 1 stands for +1. A tile
+A code of `bits` bits is ceil(bits / 8) bytes; bit i of byte j is hash bit 8 j + i, and 1 means +1. A tile
 holds 1,024 codes as byte planes, (planes, 1024): plane j is byte j of each code, so that one SIMD register
 holds the same byte of many codes. Rows past the end of the last tile are zero.
 """
@@ -21,36 +21,38 @@ Tiles = NDArray[np.uint8]  # (tiles, planes, 1024)
 
 
 def width(bits: int) -> int:
-    """Bytes of a packed code."""
+    """Return the bytes of a packed code."""
     return (bits + 7) // 8
 
 
 def pack(projections: Floats) -> Codes:
-    """Codes of the signs of (n, bits) real projections; sgn(0) = +1."""
+    """Return the codes of the signs of (n, bits) real projections; sgn(0) = +1."""
     return kernels.pack_signs(projections)
 
 
 def signs(codes: Codes, bits: int) -> Floats:
-    """Codes as (n, bits) of -1 and +1."""
+    """Return codes as (n, bits) of -1 and +1."""
     ones = np.unpackbits(codes, axis=1, count=bits, bitorder="little")
     return ones.astype(np.float32) * 2 - 1
 
 
 def sgn(values: NDArray[Any]) -> NDArray[np.int8]:
-    """+1 where a value is >= 0, else -1; never 0."""
+    """Return +1 where a value is >= 0, else -1; never 0."""
     return np.where(values >= 0, np.int8(1), np.int8(-1))
 
 
 def empty_tiles(rows: int, bits: int) -> Tiles:
-    """Room for `rows` codes, all zero."""
+    """Return tiles for `rows` codes, all zero."""
     return np.zeros((-(-rows // TILE), width(bits), TILE), dtype=np.uint8)
 
 
 def to_tiles(codes: Codes, bits: int) -> Tiles:
+    """Return the codes as tiles."""
     tiles = empty_tiles(len(codes), bits)
     kernels.write_tiles(tiles, 0, codes)
     return tiles
 
 
 def from_tiles(tiles: Tiles, rows: int) -> Codes:
+    """Return the codes of the first rows of the tiles."""
     return kernels.read_tiles(tiles, np.arange(rows, dtype=np.int64))

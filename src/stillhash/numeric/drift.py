@@ -1,31 +1,31 @@
-"""A drift monitor: hears a signal value by value, and says when its mean has fallen."""
+"""A drift detector: raises an alarm when the mean of a signal has fallen."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, Self
 
-from stillhash.errors import BadState, InvalidInput
+from stillhash.errors import BadState
 from stillhash.numeric.validation import MAX_MAGNITUDE, check_integer, check_number
 
 PRIOR = 5  # how many values' worth of evidence `noise` is
-LARGEST = 4  # deviations that a step from one value to the next may teach as noise: a fall must not hide itself
+MAX_STEP = 4  # deviations between two values that count as noise at most: a fall must not hide itself
 
 
 class PageHinkley:
     """Page's cumulative sum (Biometrika, 1954) against a running mean (Hinkley, Biometrika, 1971), for a fall.
 
     With the mean m and the deviation s of the values so far, each value x adds (m - x) / s - delta to a sum that never
-    goes below zero; above `threshold` it is an alarm, and everything starts anew. Counting in deviations spares the
-    parameters from depending on the signal. The deviation is that of successive differences, so that a slow rise,
+    goes below zero; above `threshold` it is an alarm, and everything starts again. Counting in deviations makes the
+    parameters independent of the signal. The deviation is that of successive differences, so that a slow rise,
     as of quality while something learns, does not count as noise.
 
     delta        deviations below the mean that are tolerated
     threshold    deviations that must add up beyond these
-    min_samples  values after a start that only tell what is usual
+    min_samples  values after a start that only set what is usual
     alpha        how much of its weight a value keeps with each later one, so that the mean follows a signal that
                  rises; 1 forgets nothing
-    noise        the deviation to expect; what is seen soon outweighs it, but it is never zero
+    noise        the deviation to expect at first; observed noise soon outweighs it, but never becomes zero
     """
 
     def __init__(
@@ -37,15 +37,11 @@ class PageHinkley:
         alpha: float = 0.92,
         noise: float = 0.01,
     ) -> None:
-        self.delta = check_number(delta, "delta")
+        self.delta = check_number(delta, "delta", low=0)
         self.threshold = check_number(threshold, "threshold", above=0)
         self.min_samples = check_integer(min_samples, "min_samples", 1)
-        self.alpha = check_number(alpha, "alpha", above=0)
+        self.alpha = check_number(alpha, "alpha", above=0, high=1)
         self.noise = check_number(noise, "noise", above=0)
-        if self.delta < 0:
-            raise InvalidInput(f"delta is {self.delta:g}; at least 0 is wanted")
-        if self.alpha > 1:
-            raise InvalidInput(f"alpha is {self.alpha:g}; at most 1 is wanted")
         self._start()
 
     def _start(self) -> None:
@@ -60,17 +56,15 @@ class PageHinkley:
         return math.sqrt((PRIOR * self.noise**2 + self.pairs_ * self.variance_) / (PRIOR + self.pairs_))
 
     def update(self, value: float) -> bool:
-        """Hears the next value; True is an alarm."""
-        x = check_number(value, "value")
-        if abs(x) > MAX_MAGNITUDE:
-            raise InvalidInput(f"value is {x:g}; magnitudes up to {MAX_MAGNITUDE:g} are wanted")
+        """Add the next value; return True for an alarm."""
+        x = check_number(value, "value", low=-MAX_MAGNITUDE, high=MAX_MAGNITUDE)
         if self.count_ >= self.min_samples:  # against what was usual before x
             self.sum_ = max(0.0, self.sum_ + (self.mean_ - x) / self.deviation - self.delta)
             if self.sum_ > self.threshold:
                 self._start()
                 return True
         if self.count_:
-            step = min(abs(x - self.last_), LARGEST * self.deviation)
+            step = min(abs(x - self.last_), MAX_STEP * self.deviation)
             self.pairs_ = self.alpha * self.pairs_ + 1
             self.variance_ += (step**2 / 2 - self.variance_) / self.pairs_
         self.weight_ = self.alpha * self.weight_ + 1
@@ -80,19 +74,19 @@ class PageHinkley:
         return False
 
     def state(self) -> dict[str, Any]:
-        """All parameters and all it has heard, as plain numbers for JSON."""
+        """Return all parameters and statistics, as plain numbers for JSON."""
         return dict(vars(self))
 
     @classmethod
     def load(cls, state: dict[str, Any]) -> Self:
-        """The monitor that `state()` described."""
+        """Return the detector that `state()` saved."""
         try:
-            monitor = cls(**{name: value for name, value in state.items() if not name.endswith("_")})
-            heard = {name: check_number(state[name], name) for name in vars(monitor) if name.endswith("_")}
+            detector = cls(**{name: value for name, value in state.items() if not name.endswith("_")})
+            learnt = {name: check_number(state[name], name) for name in vars(detector) if name.endswith("_")}
             count = check_integer(state["count_"], "count_", 0)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadState(f"state does not describe a PageHinkley: {error}") from error
-        if low := [name for name in heard if name not in ("last_", "mean_") and heard[name] < 0]:
-            raise BadState(f"state does not describe a PageHinkley: {low[0]} is below 0")
-        vars(monitor).update(heard | {"count_": count})
-        return monitor
+            raise BadState(f"state: expected a saved PageHinkley, got {error!r}") from error
+        if low := [name for name in learnt if name not in ("last_", "mean_") and learnt[name] < 0]:
+            raise BadState(f"state: expected {low[0]} of at least 0, got {learnt[low[0]]:g}")
+        vars(detector).update(learnt | {"count_": count})
+        return detector

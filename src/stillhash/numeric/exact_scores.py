@@ -1,7 +1,7 @@
-"""What the score of a code is, exactly.
+"""Exact scores, by weights on a grid.
 
 score(w, x) = sum_i w_i x_i, rounded once to float32. Floating-point sums depend on their order, and a search that
-is exact "up to rounding" would break ties differently on each path. So the weights of a query are first put on
+is exact "up to rounding" would break ties differently on each path. So the weights of a query are first rounded to
 a grid: multiples of a power of two, coarse enough that every partial sum fits the 53 bits of a double. Then
 any order of summation, on any path or machine, gives the same number, and hits have one total order: higher
 score first, smaller id among equals.
@@ -21,7 +21,7 @@ Grid = NDArray[np.float64]  # (m, bits)
 
 
 def snap(weights: Floats) -> Grid:
-    """Weights (m, bits) on the grid of exact sums, as float64."""
+    """Return weights (m, bits) on the grid of exact sums, as float64."""
     exact = weights.astype(np.float64)
     _, exponent = np.frexp(np.abs(exact).sum(axis=1, keepdims=True))  # sum < 2^exponent
     shift = exponent - 51

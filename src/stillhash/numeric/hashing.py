@@ -1,4 +1,4 @@
-"""The fixed hash functions x~ = sgn(W^T x + t): random projections, and PCA-ITQ."""
+"""Fixed hash functions x~ = sgn(W^T x + t): random projections, PCA-ITQ, and ITQ guided by labels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
+from stillhash.numeric import kernels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats
 
@@ -20,8 +21,15 @@ class HashFunctions(NamedTuple):
     t: Floats  # (b,)
 
 
+def squared_distances(X: Floats, anchors: Floats) -> Floats:
+    """Return squared distances (n, m) of rows of X (n, D) to columns of anchors (D, m), never negative by rounding."""
+    own, theirs = np.einsum("ij,ij->i", X, X)[:, None], np.einsum("ij,ij->j", anchors, anchors)
+    squares: Floats = np.maximum(own + theirs - 2 * kernels.project(X, anchors), np.float32(0))
+    return squares
+
+
 def lsh(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
-    """Sign random projections, centred on the mean of the sample X0."""
+    """Return sign random projections, centred on the mean of the sample X0."""
     W = rng.standard_normal((X0.shape[1], bits))
     W /= np.linalg.norm(W, axis=0)
     mean = X0.mean(axis=0, dtype=np.float64)
@@ -30,7 +38,7 @@ def lsh(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
 
 @one_thread
 def pca_itq(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
-    """Principal directions of the sample X0, turned so that rounding to signs loses least (Gong et al.)."""
+    """Return the principal directions of the sample X0, rotated so that signs lose least (Gong et al.)."""
     mean = X0.mean(axis=0, dtype=np.float64)
     Z = X0 - mean  # (n0, D)
     P = principal_directions(Z, bits)  # (D, r), r <= b
@@ -40,18 +48,20 @@ def pca_itq(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
 
 
 def principal_directions(Z: NDArray[np.float64], most: int) -> NDArray[np.float64]:
-    """Up to `most` principal directions (D, r) of centred rows, by a thin SVD: never the D x D covariance."""
+    """Return up to `most` principal directions (D, r) of centred rows, by a thin SVD: never the D x D covariance."""
     _, s, Vt = np.linalg.svd(Z, full_matrices=False)
     rank = int((s > s[0] * max(Z.shape) * np.finfo(s.dtype).eps).sum()) if len(s) and s[0] > 0 else 0
     if rank == 0:
-        raise InvalidInput("X has no variance: all its rows are equal after pre-processing, so nothing can be hashed")
+        raise InvalidInput(
+            "X: expected rows that differ, got rows that are all equal after pre-processing (no variance)"
+        )
     return Vt[: min(most, rank)].T
 
 
 def itq_rotation(
     A: NDArray[np.float64], bits: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], list[float]]:
-    """R (r, b) with R R^T = I that brings A R close to its signs; and the objective |sgn(A R) - A R|^2 on the way.
+    """Return R (r, b), R R^T = I, that brings A R close to its signs; and the objective |sgn(A R) - A R|^2 by step.
 
     With r = b this is ITQ's rotation. With r < b (features narrower than the code, or a small sample) R is a
     tight frame instead, and both alternating steps stay optimal, so the objective still never rises (note 5).
@@ -69,19 +79,19 @@ def itq_rotation(
 
 @one_thread
 def label_itq(X0: Floats, Y0: Floats, bits: int, share: float, rng: np.random.Generator) -> HashFunctions:
-    """ITQ where labels are known: `share` of the bits see the directions that predict the labels Y0 (n0, C) best, the
-    others the principal directions of what is left, so that labels yet to come find something too."""
+    """Return ITQ where labels are known: `share` of the bits hash the directions that predict the labels Y0 (n0, C)
+    best, the others the principal directions of what is left, so that later labels are represented too."""
     mean = X0.mean(axis=0, dtype=np.float64)
     Z, Y = X0 - mean, Y0 - Y0.mean(axis=0, dtype=np.float64)
-    told = predictive_directions(Z, Y, round(share * bits))
-    Q = np.linalg.qr(told)[0]
+    predictive = predictive_directions(Z, Y, round(share * bits))
+    Q = np.linalg.qr(predictive)[0]
     rest = Z - (Z @ Q) @ Q.T
-    split = round(share * bits) if told.shape[1] else 0
+    split = round(share * bits) if predictive.shape[1] else 0
     if np.linalg.norm(rest) <= 1e-6 * np.linalg.norm(Z):
-        split = bits  # the labels leave nothing over
+        split = bits  # the labels explain everything
     parts = []
     if split:
-        parts.append(told @ itq_rotation(Z @ told, split, rng)[0])
+        parts.append(predictive @ itq_rotation(Z @ predictive, split, rng)[0])
     if split < bits:
         P = principal_directions(rest, bits - split)
         parts.append(P @ itq_rotation(rest @ P, bits - split, rng)[0])
@@ -90,7 +100,7 @@ def label_itq(X0: Floats, Y0: Floats, bits: int, share: float, rng: np.random.Ge
 
 
 def predictive_directions(Z: NDArray[np.float64], Y: NDArray[np.float64], most: int) -> NDArray[np.float64]:
-    """Up to `most` directions (D, r), each as long as it predicts well: the principal components of the ridge
+    """Return up to `most` directions (D, r), longer where they predict better: the principal components of the ridge
     regression of Y on Z, both centred."""
     tall = Z.shape[1] <= len(Z)
     S = Z.T @ Z if tall else Z @ Z.T  # the smaller of the two forms of ridge regression

@@ -1,7 +1,7 @@
-"""One name per kernel. Each is served by the native extension, or by its NumPy twin in `reference`.
+"""One name per kernel. Each runs in the native extension, or as its NumPy twin in `reference`.
 
 The extension picks the widest instruction set of the machine ("avx512", "avx2", "portable"); without the extension, or
-with "numpy", the twins serve. `STILLHASH_LANES` or `using` choose another: search answers are the same to the bit.
+with "numpy", the twins run. `STILLHASH_LANES` or `using` choose another: search answers are the same to the bit.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.numeric import reference
+from stillhash.numeric.reference import Array
 
 try:
     native: Any = import_module("stillhash.numeric._native")
     missing = ""
 except ImportError as error:  # no compiler at install time: slower, and stillhash.info() says so
     native, missing = None, str(error)
-
-Array = NDArray[Any]
 
 
 class Block(NamedTuple):
@@ -56,31 +55,31 @@ class Slots(NamedTuple):
 
 
 def available() -> tuple[str, ...]:
-    """Lanes that run on this machine, the fastest first."""
+    """Return the lanes that run on this machine, the fastest first."""
     return (*(native.lanes() if native else ()), "numpy")
 
 
-def _chosen(name: str | None) -> str:
+def _check_lanes(name: str | None) -> str:
     if not name:
         return available()[0]
     if name not in available():
-        raise InvalidInput(f"lanes is {name!r}; this machine has {', '.join(available())}")
+        raise InvalidInput(f"lanes: expected one of {', '.join(available())}, got {name!r}")
     return name
 
 
-_lanes = _chosen(os.environ.get("STILLHASH_LANES"))
+_lanes = _check_lanes(os.environ.get("STILLHASH_LANES"))
 
 
 def lanes() -> str:
-    """The lanes in use."""
+    """Return the lanes in use."""
     return _lanes
 
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Within the block, in the whole process, kernels run on these lanes."""
+    """Run kernels on these lanes within the block, in the whole process."""
     global _lanes
-    before, _lanes = _lanes, _chosen(name)
+    before, _lanes = _lanes, _check_lanes(name)
     try:
         yield
     finally:
@@ -90,9 +89,9 @@ def using(name: str) -> Iterator[None]:
 def scan_top(
     blocks: list[Block], weights: Array, k: int, floors: Array, threads: int = 1
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The k best hits of each query, (m, k) scores and ids, padded with -inf and -1.
+    """Return the k best hits of each query, (m, k) scores and ids, padded with -inf and -1.
 
-    weights: (m, bits) float64 on the grid of `scores.snap`; floors: (m,) float32, lower scores are not hits.
+    weights: (m, bits) float64 on the grid of `exact_scores.snap`; floors: (m,) float32, lower scores are not hits.
     """
     if _lanes == "numpy":
         return reference.scan_top(blocks, weights, k, floors)
@@ -103,15 +102,15 @@ def scan_top(
 
 
 def scan_all(blocks: list[Block], weights: Array, floors: Array, threads: int = 1) -> list[tuple[Array, Array]]:
-    """For each query the scores and ids of all rows of at least its floor, best first."""
+    """Return for each query the scores and ids of all rows of at least its floor, best first."""
     if _lanes == "numpy":
         return reference.scan_all(blocks, weights, floors)
-    found: list[tuple[Array, Array]] = native.scan_all(_lanes, blocks, weights, floors, threads)
-    return found
+    hits: list[tuple[Array, Array]] = native.scan_all(_lanes, blocks, weights, floors, threads)
+    return hits
 
 
 def passive_aggressive(Ut: Array, X: Array, G: Array, C: float, norm_power: int) -> None:
-    """PA-I over the rows of X in order, in place on Ut (D, l); X (n, D) of its dtype, G (n, l) int8."""
+    """Update Ut (D, l) in place by PA-I over the rows of X (n, D), of its dtype, in order; G (n, l) int8."""
     if _lanes == "numpy":
         reference.passive_aggressive(Ut, X, G, C, norm_power)
     elif Ut.dtype == np.float32:
@@ -121,7 +120,7 @@ def passive_aggressive(Ut: Array, X: Array, G: Array, C: float, norm_power: int)
 
 
 def project(X: Array, W: Array) -> Array:
-    """X (n, D) times W (D, b), float32; each row's result is the same in any company (native lanes)."""
+    """Return X (n, D) times W (D, b), float32; on native lanes each row's result is independent of the batch."""
     if _lanes == "numpy":
         return reference.project(X, W)
     Z = np.empty((len(X), W.shape[1]), dtype=np.float32)
@@ -130,7 +129,7 @@ def project(X: Array, W: Array) -> Array:
 
 
 def pack_signs(Z: Array) -> NDArray[np.uint8]:
-    """Packed codes of the signs of Z (n, b) float32; zero counts as +1."""
+    """Return the packed codes of the signs of Z (n, b) float32; zero counts as +1."""
     if _lanes == "numpy":
         return reference.pack_signs(Z)
     codes = np.empty((len(Z), (Z.shape[1] + 7) // 8), dtype=np.uint8)
@@ -139,12 +138,12 @@ def pack_signs(Z: Array) -> NDArray[np.uint8]:
 
 
 def write_tiles(tiles: Array, start: int, codes: Array) -> None:
-    """Rows start, start + 1, ... of the tiles become these codes."""
+    """Write these codes to rows start, start + 1, ... of the tiles."""
     (reference if _lanes == "numpy" else native).write_tiles(tiles, start, codes)
 
 
 def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
-    """The codes of these rows of the tiles."""
+    """Return the codes of these rows of the tiles."""
     if _lanes == "numpy":
         return reference.read_tiles(tiles, rows)
     codes = np.empty((len(rows), tiles.shape[1]), dtype=np.uint8)
@@ -153,7 +152,7 @@ def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
 
 
 def fill_table(codes: Array, slots: Array, at: int, width: int) -> Table:
-    """The table of `width` bits from bit `at` over codes (n, planes) that go by these slots (uint32)."""
+    """Return the table of `width` bits from bit `at` over codes (n, planes) with these slots (uint32)."""
     if _lanes == "numpy":
         return Table(at, width, *reference.fill_table(codes, slots, at, width))
     table = Table(at, width, np.empty(2**width + 1, np.uint32), np.empty_like(slots), np.empty_like(codes))
@@ -171,7 +170,7 @@ def table_top(
     budgets: Array,
     threads: int = 1,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """The k best hits of each query among the rows of the tables, as `scan_top`, and the effort (m, 3).
+    """Return the k best hits of each query among the rows of the tables, as `scan_top`, and the effort (m, 3).
 
     price: nanoseconds of a probe and of a row. A query gives up once its effort would cost more than its budget; then
     effort[q] = (probes, rows, 0), and its hits are some good ones, not the best. So does a query of zero weights.
@@ -186,7 +185,7 @@ def table_top(
 
 
 def rank_quality(scores: Array, grades: Array, k: int) -> NDArray[np.float64]:
-    """How good the ranking of n items by each row of scores (m, n) is, given their grades (m, n), both float32.
+    """Return the quality of ranking n items by each row of scores (m, n), given their grades (m, n), both float32.
 
     (m, 4): average precision, the same averaged over all orders of ties, precision and nDCG of the first k.
     """

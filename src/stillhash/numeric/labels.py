@@ -1,4 +1,4 @@
-"""Labels in the shapes people have them, as one thing: for each row, the set of its labels.
+"""Parse labels of any accepted shape into one: for each row, the set of its labels.
 
 Accepted are an indicator matrix (2-D array of 0 and 1, or scipy sparse; label j is column j), a list of label lists, or
 flat single labels. A row may have none: an all-zero row, an empty list, or None. Labels are any hashable with
@@ -17,29 +17,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import InvalidInput, WrongType
+from stillhash.errors import BadState, InvalidInput, WrongType
+from stillhash.numeric.validation import Floats, Mask
 
-TEXT = {str}  # what labels mostly are, and what needs no representative
+TEXT_TYPES = {str}  # what labels mostly are: text is canonical already
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Row r has the labels names[i] for i in indices[indptr[r]:indptr[r + 1]], each once."""
+    """The labels of rows: row r has the labels names[i] for i in indices[indptr[r]:indptr[r + 1]], each once."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int64]
     names: list[Hashable]
 
+    @classmethod
+    def empty(cls, rows: int = 0) -> Labels:
+        """Return rows without labels."""
+        return cls(np.zeros(rows + 1, np.int64), np.empty(0, np.int64), [])
+
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
     @property
-    def labelled(self) -> NDArray[np.bool_]:
-        """Which rows have a label."""
+    def labelled(self) -> Mask:
+        """Return which rows have a label."""
         return np.diff(self.indptr) > 0
 
-    def rows(self, keep: NDArray[np.bool_]) -> Labels:
-        """The rows that are kept."""
+    def rows(self, keep: Mask) -> Labels:
+        """Return the labels of these rows."""
         counts = np.diff(self.indptr)
         indptr = np.concatenate([[0], np.cumsum(counts[keep])])
         return Labels(indptr, self.indices[np.repeat(keep, counts)], self.names)
@@ -47,21 +53,38 @@ class Labels:
     def row(self, r: int) -> list[Hashable]:
         return [self.names[i] for i in self.indices[self.indptr[r] : self.indptr[r + 1]]]
 
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """Return the arrays of saved state; the names are saved as JSON."""
+        return {"indptr": self.indptr, "indices": self.indices}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], names: list[str], rows: int) -> Labels:
+        """Return the labels of so many rows from saved state."""
+        indptr, indices = arrays["indptr"], arrays["indices"]
+        if {indptr.dtype, indices.dtype} != {np.dtype(np.int64)}:
+            raise BadState(f"indptr, indices: expected int64, got {indptr.dtype} and {indices.dtype}")
+        counts = np.diff(indptr)
+        if len(counts) != rows or (counts < 0).any() or indptr[0] != 0 or counts.sum() != len(indices):
+            raise BadState(f"indptr: expected {rows} rows of {len(indices)} labels, got {indptr}")
+        if not ((indices >= 0) & (indices < len(names))).all():
+            raise BadState(f"indices: expected 0 to {len(names) - 1}, got others")
+        return cls(indptr, indices, list(names))
+
 
 def parse_labels(Y: Any, rows: int, name: str = "Y") -> Labels:
-    """Labels for so many rows, from any of the accepted shapes; None leaves all rows without."""
+    """Return the labels of so many rows, from any of the accepted shapes or parsed already; None is unlabelled."""
     if Y is None:
-        return Labels(np.zeros(rows + 1, np.int64), np.empty(0, np.int64), [])
-    found = Y if isinstance(Y, Labels) else _from_sparse(Y, name) if hasattr(Y, "tocsr") else _from_dense(Y, name)
-    if len(found) != rows:
-        raise InvalidInput(f"{name} has {len(found)} rows of labels for {rows} rows of features; one each is wanted")
-    return found
+        return Labels.empty(rows)
+    labels = Y if isinstance(Y, Labels) else _from_sparse(Y, name) if hasattr(Y, "tocsr") else _from_dense(Y, name)
+    if len(labels) != rows:
+        raise InvalidInput(f"{name}: expected labels of {rows} rows, as of the features, got {len(labels)}")
+    return labels
 
 
 def _from_sparse(Y: Any, name: str) -> Labels:
     csr = Y.tocsr()
     if csr.nnz and not np.isin(csr.data, (0, 1)).all():
-        raise InvalidInput(f"{name} holds values other than 0 and 1; an indicator matrix is wanted")
+        raise InvalidInput(f"{name}: expected an indicator matrix of 0 and 1, got other values")
     r, c = csr.nonzero()
     return _from_pairs(np.asarray(r), np.asarray(c), csr.shape[0])
 
@@ -71,11 +94,11 @@ def _from_dense(Y: Any, name: str) -> Labels:
         array = np.asarray(Y)
         if array.ndim == 2:
             if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
-                raise InvalidInput(f"{name} is 2-D and holds other than 0 and 1; an indicator matrix is wanted")
+                raise InvalidInput(f"{name}: expected an indicator matrix of 0 and 1, got other values")
             r, c = np.nonzero(array)
             return _from_pairs(r, c, len(array))
         if array.ndim != 1:
-            raise InvalidInput(f"{name} is {array.ndim}-dimensional; 1-D labels or a 2-D indicator matrix is wanted")
+            raise InvalidInput(f"{name}: expected 1-D labels or a 2-D indicator matrix, got {array.ndim}-D")
         Y = array.tolist()
     return _from_sets([_label_set(entry, name) for entry in Y], name)
 
@@ -96,8 +119,9 @@ def _label_set(entry: Any, name: str) -> Collection[Any]:
 
 
 def _from_sets(sets: list[Collection[Any]], name: str) -> Labels:
-    told = list(chain.from_iterable(sets))
-    flat = told if set(map(type, told)) <= TEXT else [canonical(label, name) for label in told]
+    flat: list[Any] = list(chain.from_iterable(sets))
+    if not set(map(type, flat)) <= TEXT_TYPES:
+        flat = [canonical(label, name) for label in flat]
     places = {label: place for place, label in enumerate(dict.fromkeys(flat))}
     r = np.repeat(np.arange(len(sets)), list(map(len, sets)))
     c = np.fromiter(map(places.__getitem__, flat), np.int64, len(flat))
@@ -108,7 +132,7 @@ def _from_sets(sets: list[Collection[Any]], name: str) -> Labels:
 
 
 def canonical(label: Any, name: str = "Y") -> Hashable:
-    """One representative of all labels equal to this one, of a plain Python type where there is one."""
+    """Return one representative of all labels equal to this one, of a plain Python type where there is one."""
     if isinstance(label, np.generic):
         label = label.item()
     if isinstance(label, tuple):
@@ -117,15 +141,15 @@ def canonical(label: Any, name: str = "Y") -> Hashable:
         return int(label)
     if isinstance(label, float):
         if not math.isfinite(label):
-            raise InvalidInput(f"{name} contains {label}; a label must not be NaN or infinite")
+            raise InvalidInput(f"{name}: expected finite labels, got {label}")
         return int(label) if label.is_integer() else label
     if label is None or not isinstance(label, Hashable):
-        raise WrongType(f"{name} contains {label!r}; a label must be hashable and not None")
+        raise WrongType(f"{name}: expected hashable labels, not None, got {label!r}")
     return label
 
 
 def stable_key(label: Hashable) -> bytes:
-    """The same bytes for a canonical label in every process, and different ones for different labels."""
+    """Return bytes that are the same for a canonical label in every process, and differ between labels."""
     kind = type(label)
     if kind is str:
         return b"str:" + str(label).encode("utf-8", "surrogatepass")
@@ -135,10 +159,40 @@ def stable_key(label: Hashable) -> bytes:
     if isinstance(label, frozenset):
         return b"frozenset:" + stable_key(tuple(sorted(stable_key(part) for part in label)))
     if kind.__repr__ is object.__repr__:
-        raise WrongType(f"a label of type {kind.__name__} has no stable form; give the class a __repr__ of its value")
+        raise WrongType(f"label: expected a type with a __repr__ of its value, got {kind.__name__}")
     return f"{kind.__module__}.{kind.__qualname__}:{label!r}".encode()
 
 
 def from_json(name: Any) -> Hashable:
-    """JSON has lists where labels have tuples."""
+    """Return a label read from JSON: lists become tuples."""
     return tuple(map(from_json, name)) if isinstance(name, list) else name
+
+
+def concat_labels(stored: Labels, new: Labels) -> Labels:
+    """Return the stored rows, then the new ones. Labels become their stable keys, which are text for any label."""
+    columns = {name: c for c, name in enumerate(stored.names)}
+    keys = [stable_key(name).decode("latin-1") for name in new.names]
+    places = np.array([columns.setdefault(key, len(columns)) for key in keys], np.int64)
+    indptr = np.concatenate([stored.indptr, stored.indptr[-1] + new.indptr[1:]])
+    return Labels(indptr, np.concatenate([stored.indices, places[new.indices]]), list(columns))
+
+
+def drop_unused(labels: Labels) -> Labels:
+    """Return the labels without names that no row has, so that a bounded number of rows has a bounded vocabulary."""
+    used, indices = np.unique(labels.indices, return_inverse=True)
+    return Labels(labels.indptr, indices.astype(np.int64), [labels.names[c] for c in used])
+
+
+def share_label(A: Labels, B: Labels) -> Mask:
+    """Return which rows of A share a label with which rows of B (rows of A, rows of B); both have the same names."""
+    used = np.unique(A.indices)
+    places = np.full(len(A.names), len(used))
+    places[used] = np.arange(len(used))
+    return np.asarray(_indicator(A, places, len(used)) @ _indicator(B, places, len(used)).T > 0)
+
+
+def _indicator(labels: Labels, places: NDArray[np.int64], columns: int) -> Floats:
+    """Return an indicator matrix (rows, columns) of labels at places < columns."""
+    Y = np.zeros((len(labels), columns + 1), np.float32)  # the last column takes the other labels
+    Y[np.repeat(np.arange(len(labels)), np.diff(labels.indptr)), places[labels.indices]] = 1
+    return Y[:, :-1]

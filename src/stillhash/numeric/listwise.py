@@ -1,24 +1,23 @@
 """Listwise refinement: a correction to a similarity, by gradient steps on the ranking of recent codes.
 
-For each query of a chunk the scores of the recent codes, as a softmax, are pulled towards the uniform distribution over
+For each query of a chunk the scores of the recent codes, as a softmax, are moved towards the uniform distribution over
 the codes that share a label with it (the cross-entropy of ListNet, Cao et al., ICML 2007), with Adam's step sizes
-(Kingma & Ba, ICLR 2015). Unlike the sums under it, it depends on the order of the stream.
+(Kingma & Ba, ICLR 2015). Unlike the sufficient statistics below it, it depends on the order of the stream.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.numeric.sufficient_stats import Similarity
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.validation import Floats, Mask
 
-FIRST, SECOND, FLOOR = 0.9, 0.999, 1e-8  # Adam's usual constants
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's usual constants
 
 
 class Correction:
-    """What is added to M; the steps have the size of weights that give scores a deviation of 1."""
+    """A matrix added to M; step sizes suit weights that give scores a deviation of 1."""
 
     def __init__(self, dim: int, bits: int) -> None:
         self.steps = 0
@@ -26,32 +25,20 @@ class Correction:
 
     def step(self, gradient: Floats, rate: float) -> None:
         self.steps += 1
-        self.mean_step = self.mean_step + np.float32(1 - FIRST) * (gradient - self.mean_step)
-        self.square_step = self.square_step + np.float32(1 - SECOND) * (gradient * gradient - self.square_step)
-        size = np.sqrt(self.square_step / np.float32(1 - SECOND**self.steps)) + np.float32(FLOOR)
-        self.value = self.value - np.float32(rate / (1 - FIRST**self.steps)) * self.mean_step / size
+        self.mean_step = self.mean_step + np.float32(1 - BETA1) * (gradient - self.mean_step)
+        self.square_step = self.square_step + np.float32(1 - BETA2) * (gradient * gradient - self.square_step)
+        size = np.sqrt(self.square_step / np.float32(1 - BETA2**self.steps)) + np.float32(EPSILON)
+        self.value = self.value - np.float32(rate / (1 - BETA1**self.steps)) * self.mean_step / size
 
 
 @one_thread
-def gradient(X: Floats, found: Similarity, signs: Floats, shared: NDArray[np.bool_]) -> Floats:
-    """Of the cross-entropy by M (D, b), for queries X (n, D) over codes as signs (m, b); shared (n, m)."""
-    asked = shared.any(axis=1)
-    X, shared = X[asked], shared[asked]
-    S = (X @ found.M + found.m) @ signs.T
+def gradient(X: Floats, similarity: Similarity, signs: Floats, shared: Mask) -> Floats:
+    """Return d(cross-entropy)/dM (D, b), for queries X (n, D) over codes as signs (m, b); shared (n, m)."""
+    relevant = shared.any(axis=1)
+    X, shared = X[relevant], shared[relevant]
+    S = (X @ similarity.M + similarity.m) @ signs.T
     S -= S.max(axis=1, keepdims=True)
     np.exp(S, out=S)
     S /= S.sum(axis=1, keepdims=True)
     S -= shared / shared.sum(axis=1, keepdims=True, dtype=np.float32)
     return np.asarray((X.T @ (S @ signs)) / np.float32(max(1, len(X))), np.float32)
-
-
-def loss(X: Floats, found: Similarity, signs: Floats, shared: NDArray[np.bool_]) -> float:
-    """The cross-entropy itself, plainly; `gradient` is held against it."""
-    total, asked = 0.0, 0
-    for scores, relevant in zip((X @ found.M + found.m) @ signs.T, shared, strict=True):
-        if relevant.any():
-            scores = scores.astype(np.float64)
-            top = scores.max()
-            total -= float((scores[relevant] - top - np.log(np.exp(scores - top).sum())).mean())
-            asked += 1
-    return total / max(1, asked)

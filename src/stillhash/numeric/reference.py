@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-STEP = 64  # tiles unpacked at a time, and rows of a block of the Passive-Aggressive recursion
+CHUNK_TILES = 64  # tiles unpacked at a time
+PA_BLOCK = 64  # rows of a block of the Passive-Aggressive recursion
 
 
 def passive_aggressive_literal(Ut: Array, X: Array, G: Array, C: float, norm_power: int) -> None:
-    """The recursion as it is written, one row at a time (Eqs. 16-17)."""
+    """Run the recursion as it is written, one row at a time (Eqs. 16-17)."""
     for x, g in zip(X, G, strict=True):
         norm = np.sqrt(x @ x) ** norm_power
         if norm > 0:
@@ -28,10 +29,10 @@ def passive_aggressive_literal(Ut: Array, X: Array, G: Array, C: float, norm_pow
 
 
 def passive_aggressive(Ut: Array, X: Array, G: Array, C: float, norm_power: int) -> None:
-    """The same, a block of rows at a time: margins and Gram matrix first, then one product (see learn.inl)."""
+    """Do the same, a block of rows at a time: margins and Gram matrix first, then one product (see learn.inl)."""
     C = Ut.dtype.type(C)
-    for s in range(0, len(X), STEP):
-        x, g = X[s : s + STEP], G[s : s + STEP]
+    for s in range(0, len(X), PA_BLOCK):
+        x, g = X[s : s + PA_BLOCK], G[s : s + PA_BLOCK]
         P, K = x @ Ut, x @ x.T  # margins at the block's start (B, l); Gram matrix (B, B)
         norms = np.sqrt(np.diagonal(K)) ** norm_power
         A = np.zeros_like(P)  # tau g of each row
@@ -64,10 +65,10 @@ def scan_top(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in weights]
     for signs, ids in _rows(blocks, weights.shape[1]):
-        scores = (weights @ signs.T).astype(np.float32)  # exact before it is rounded: see scores.py
+        scores = (weights @ signs.T).astype(np.float32)  # exact before it is rounded: see exact_scores.py
         for q in range(len(weights)):
-            found = np.concatenate([best[q][0], scores[q]]), np.concatenate([best[q][1], ids])
-            best[q] = _ranked(*found, floors[q], k)
+            merged = np.concatenate([best[q][0], scores[q]]), np.concatenate([best[q][1], ids])
+            best[q] = _ranked(*merged, floors[q], k)
     out = np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64)
     for q, (top, names) in enumerate(best):
         out[0][q, : len(top)], out[1][q, : len(top)] = top, names
@@ -82,18 +83,17 @@ def scan_all(blocks: list[Block], weights: Array, floors: Array) -> list[tuple[A
 
 
 def _ranked(scores: Array, ids: Array, floor: float, k: int) -> tuple[Array, Array]:
-    """The best k of at least the floor: higher score first, smaller id among equals."""
-    kept = scores >= floor
-    scores, ids = scores[kept], ids[kept]
+    """Return the best k of at least the floor: higher score first, smaller id among equals."""
+    scores, ids = scores[scores >= floor], ids[scores >= floor]
     order = np.lexsort((ids, -scores))[:k]
     return scores[order], ids[order]
 
 
 def _rows(blocks: list[Block], bits: int) -> Iterator[tuple[Array, Array]]:
-    """The live rows of all blocks, a few tiles at a time: signs (n, bits) float64 and ids (n,)."""
+    """Yield the live rows of all blocks, a few tiles at a time: signs (n, bits) float64 and ids (n,)."""
     for tiles, rows, first, ids, live in blocks:
-        for start in range(0, rows, STEP * tiles.shape[2]):
-            here = np.arange(start, min(rows, start + STEP * tiles.shape[2]))
+        for start in range(0, rows, CHUNK_TILES * tiles.shape[2]):
+            here = np.arange(start, min(rows, start + CHUNK_TILES * tiles.shape[2]))
             if live is not None:
                 here = here[np.unpackbits(live, bitorder="little")[here] == 1]
             ones = np.unpackbits(read_tiles(tiles, here), axis=1, count=bits, bitorder="little")
@@ -101,7 +101,7 @@ def _rows(blocks: list[Block], bits: int) -> Iterator[tuple[Array, Array]]:
 
 
 def values_of(codes: Array, at: int, width: int) -> NDArray[np.int64]:
-    """The value of `width` bits from bit `at` of each code."""
+    """Return the value of `width` bits from bit `at` of each code."""
     bits = np.unpackbits(codes, axis=1, bitorder="little")[:, at : at + width]
     return bits.astype(np.int64) @ (1 << np.arange(width))
 
@@ -114,7 +114,7 @@ def fill_table(codes: Array, slots: Array, at: int, width: int) -> tuple[Array, 
 
 
 class BestFirst:
-    """The values of a substring in order of loss: textbook MIWQ, with a heap.
+    """Yield the values of a substring in order of loss: textbook MIWQ, with a heap.
 
     With the bits sorted by loss, a set of disagreeing bits whose dearest is bit j has two children: add bit j + 1, or
     have it in place of j. Neither loses less, and every set has one parent, so each comes once and in order.
@@ -128,7 +128,7 @@ class BestFirst:
 
     @property
     def frontier(self) -> float:
-        """What the next value loses."""
+        """Return the loss of the next value."""
         return self.heap[0][0] if self.heap else np.inf
 
     def pop(self) -> int:
@@ -145,7 +145,7 @@ class BestFirst:
 def table_top(
     tables: list[Table], slots: Slots, weights: Array, k: int, floors: Array
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """MIWQ as it is described, without a budget: always complete, unless the weights are zero."""
+    """Run MIWQ as it is described, without a budget: always complete, unless the weights are zero."""
     scores, ids = np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64)
     effort = np.zeros((len(weights), 3), np.int64)
     for q, w in enumerate(weights):
@@ -172,9 +172,9 @@ def table_top(
             if slots.live is not None:
                 new &= np.unpackbits(slots.live, bitorder="little")[names] == 1
             ones = np.unpackbits(table.codes[bucket][new], axis=1, count=len(w), bitorder="little")
-            found = ((ones * 2.0 - 1) @ w).astype(np.float32)
+            exact = ((ones * 2.0 - 1) @ w).astype(np.float32)
             known = names[new] + slots.first if slots.ids is None else slots.ids[names[new]]
-            top = _ranked(np.concatenate([top[0], found]), np.concatenate([top[1], known]), floor, k)
+            top = _ranked(np.concatenate([top[0], exact]), np.concatenate([top[1], known]), floor, k)
             if len(top[0]) == k:
                 floor = max(floor, top[0][-1])
         scores[q, : len(top[0])], ids[q, : len(top[0])] = top
@@ -183,7 +183,7 @@ def table_top(
 
 
 def rank_quality(scores: Array, grades: Array, k: int) -> NDArray[np.float64]:
-    """Average precision, the same over all orders of ties, precision at k and nDCG at k, of each row (m, 4)."""
+    """Return (m, 4): average precision, the same over all orders of ties, precision at k and nDCG at k of each row."""
     rows = zip(scores, grades, strict=True)
     return np.array([_quality_of(s, g, k) for s, g in rows], np.float64).reshape(-1, 4)
 
@@ -192,12 +192,12 @@ def _quality_of(scores: Array, grades: Array, k: int) -> tuple[float, float, flo
     order = np.argsort(-scores, kind="stable")
     relevant = grades[order] > 0
     ranks = np.arange(1, len(order) + 1)
-    found = np.cumsum(relevant)
+    hits = np.cumsum(relevant)
     most = max(1, int(relevant.sum()))
     discount = 1 / np.log2(np.arange(2, k + 2))
     gained, best = (((2.0 ** g[:k] - 1) * discount[: len(g)]).sum() for g in (grades[order], -np.sort(-grades)))
     return (
-        float((found / ranks)[relevant].sum()) / most,
+        float((hits / ranks)[relevant].sum()) / most,
         _over_orders_of_ties(scores[order], relevant) / most,
         float(relevant[:k].sum()) / k,
         float(gained / best) if best else 0.0,
@@ -205,10 +205,10 @@ def _quality_of(scores: Array, grades: Array, k: int) -> tuple[float, float, flo
 
 
 def _over_orders_of_ties(scores: Array, relevant: Array) -> float:
-    """The expected sum of precisions at the ranks of relevant items.
+    """Return the expected sum of precisions at the ranks of relevant items.
 
     A group of n ties from rank t + 1 on, r of them relevant, c relevant before it: the item at place i of the group is
-    relevant with chance r/n, and then c, itself and (i - 1)(r - 1)/(n - 1) others have been found among t + i. The sum
+    relevant with chance r/n, and then c, itself and (i - 1)(r - 1)/(n - 1) others are among the first t + i. The sum
     over i of (c + 1 + (i - 1) rho) / (t + i) is n rho + (c + 1 - rho (t + 1)) (H(t + n) - H(t)).
     """
     t = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]])) if len(scores) else np.empty(0, np.int64)

@@ -1,7 +1,7 @@
-"""Sums over labelled rows, and the two ridge regressions that follow from them.
+"""Additive sufficient statistics of labelled rows, and the two ridge regressions that follow from them.
 
 A label set A is a unit vector over labels, y_c = 1 / sqrt(|A|) for its members, so y . y' = |A n B| / sqrt(|A| |B|).
-Four sums say all that linear least squares can know of the rows: a = (1, features), c = (1, signs of the code),
+Four sums are all that linear least squares needs of the rows: a = (1, features), c = (1, signs of the code),
 
   aa = sum a a^T     ay = sum y a^T     cc = sum c c^T     cy = sum y c^T
 
@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 from stillhash.errors import BadState
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats
-
-Sum = NDArray[np.float64]
+from stillhash.numeric.validation import Doubles, Floats
 
 
 class Similarity(NamedTuple):
@@ -41,7 +39,7 @@ class Sides(NamedTuple):
 
 
 def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
-    """Rows of labels as unit vectors (n, labels in use), and the names of the columns."""
+    """Return rows of labels as unit vectors (n, labels in use), and the names of the columns."""
     used, columns = np.unique(labels.indices, return_inverse=True)
     sizes = np.diff(labels.indptr)
     Y = np.zeros((len(labels), len(used)), np.float32)
@@ -49,28 +47,30 @@ def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
     return Y, [labels.names[c] for c in used]
 
 
-class Sums:
+class SufficientStats:
+    """The four sums over the rows learnt so far."""
+
     def __init__(self, dim: int, bits: int) -> None:
         self.names: dict[Hashable, int] = {}
         self.aa, self.cc = np.zeros((dim + 1, dim + 1)), np.zeros((bits + 1, bits + 1))
-        self._ay, self._cy = np.zeros((0, dim + 1)), np.zeros((0, bits + 1))  # with room for labels to come
+        self._ay, self._cy = np.zeros((0, dim + 1)), np.zeros((0, bits + 1))  # with spare rows for new labels
 
     @property
     def rows(self) -> float:
-        """How many rows the sums hold; a row that was decayed counts for less."""
+        """Return how many rows the statistics hold; a row that has decayed counts for less."""
         return float(self.aa[0, 0])
 
     @property
-    def ay(self) -> Sum:
+    def ay(self) -> Doubles:
         return self._ay[: len(self.names)]
 
     @property
-    def cy(self) -> Sum:
+    def cy(self) -> Doubles:
         return self._cy[: len(self.names)]
 
     @one_thread
     def add(self, X: Floats, signs: Floats, labels: Labels, weights: Floats | None = None, *, sign: int = 1) -> None:
-        """Adds labelled rows, each counted `weights` times; the sign -1 takes them out."""
+        """Add labelled rows, each counted `weights` times; the sign -1 takes them out."""
         Y, names = unit_labels(labels)
         a, c = (np.insert(side, 0, 1, axis=1) for side in (X, signs))
         if weights is not None:  # half on either side of a product, so that aa and cc stay symmetric to the bit
@@ -87,7 +87,7 @@ class Sums:
             array *= factor
 
     def merge(self, other: Self) -> None:
-        """Adds the sums of other rows over the same features and codes."""
+        """Add the statistics of other rows over the same features and codes."""
         places = self._places(list(other.names))
         self.aa += other.aa
         self.cc += other.cc
@@ -96,10 +96,10 @@ class Sums:
 
     @one_thread
     def similarity(self, ridge: float, label_weights: NDArray[np.float64] | None = None) -> Similarity | None:
-        """Both sides regressed on the labels: y(q) = ybar + U^T (q - qbar), y(x~) = const + V^T x~; weights are V y(q).
+        """Regress labels on both sides: y(q) = ybar + U^T (q - qbar), y(x~) = const + V^T x~; weights are V y(q).
 
-        Intercepts are free, slopes are held by `ridge` times the mean square of a row. None if labels teach nothing:
-        no rows, or all of them have the same labels.
+        Intercepts are free, slopes are shrunk by `ridge` times the mean square of a row. None if there is
+        nothing to learn: no rows, or all of them have the same labels.
         """
         V = self._code_side(ridge, label_weights)
         if V is None:
@@ -110,7 +110,7 @@ class Sums:
 
     @one_thread
     def sides(self, ridge: float, label_weights: NDArray[np.float64] | None = None) -> Sides | None:
-        """The same regressions, before they are multiplied."""
+        """Return the same regressions, before they are multiplied."""
         V = self._code_side(ridge, label_weights)
         if V is None:
             return None
@@ -118,8 +118,8 @@ class Sums:
         u = self.ay[:, 0] / self.rows - self.aa[0, 1:] / self.rows @ U
         return Sides(U.astype(np.float32), u.astype(np.float32), V.astype(np.float32))
 
-    def _code_side(self, ridge: float, label_weights: NDArray[np.float64] | None) -> Sum | None:
-        """What each label adds to the weights (C, b); None if labels teach nothing."""
+    def _code_side(self, ridge: float, label_weights: NDArray[np.float64] | None) -> Doubles | None:
+        """Return what each label adds to the weights (C, b); None if labels carry no information."""
         if self.rows <= 0.5:
             return None
         V = _slopes(self.cc, self.cy, ridge)  # (b, C)
@@ -127,44 +127,47 @@ class Sums:
             return None
         return V.T if label_weights is None else label_weights[:, None] * V.T
 
-    def deviation(self, found: Similarity) -> float:
-        """Of the scores of all queries with all codes that the sums hold."""
+    def deviation(self, similarity: Similarity) -> float:
+        """Return the standard deviation of the scores of all rows, as queries, with all codes."""
+        M, m = similarity
         second = self.aa / self.rows
-        mean = second[0, 1:] @ found.M + found.m
-        weights = found.M.T @ (second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])) @ found.M + np.outer(mean, mean)
+        mean = second[0, 1:] @ M + m
+        weights = M.T @ (second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])) @ M + np.outer(mean, mean)
         codes = self.cc[1:, 1:] / self.rows - np.outer(self.cc[0, 1:], self.cc[0, 1:]) / self.rows**2
         return float(np.sqrt(max(0.0, np.einsum("ij,ij->", weights, codes))))
 
-    def arrays(self) -> dict[str, Sum]:
-        """For saved state: of aa, which is symmetric, the lower triangle."""
+    def arrays(self) -> dict[str, Doubles]:
+        """Return the arrays of saved state: of aa, which is symmetric, the lower triangle."""
         return {"aa": self.aa[np.tril_indices(len(self.aa))], "cc": self.cc, "ay": self.ay, "cy": self.cy}
 
     @classmethod
-    def restored(cls, arrays: dict[str, NDArray[Any]], names: list[Hashable], dim: int, bits: int) -> Self:
-        sums = cls(dim, bits)
-        sums.names = {name: c for c, name in enumerate(names)}
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], names: list[Hashable], dim: int, bits: int) -> Self:
+        stats = cls(dim, bits)
+        stats.names = {name: c for c, name in enumerate(names)}
         shapes = {"aa": ((dim + 1) * (dim + 2) // 2,), "cc": (bits + 1, bits + 1)}
         shapes |= {"ay": (len(names), dim + 1), "cy": (len(names), bits + 1)}
         for name, shape in shapes.items():
             array = arrays[name]
             if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
-                raise BadState(f"{name} is not a finite float64 array of shape {shape}")
+                raise BadState(
+                    f"{name}: expected a finite float64 array of shape {shape}, got {array.dtype} {array.shape}"
+                )
         at = np.tril_indices(dim + 1)
-        sums.aa[at] = sums.aa[at[::-1]] = arrays["aa"]
-        sums.cc, sums._ay, sums._cy = arrays["cc"].copy(), arrays["ay"].copy(), arrays["cy"].copy()
-        return sums
+        stats.aa[at] = stats.aa[at[::-1]] = arrays["aa"]
+        stats.cc, stats._ay, stats._cy = arrays["cc"].copy(), arrays["ay"].copy(), arrays["cy"].copy()
+        return stats
 
     def _places(self, names: list[Hashable]) -> NDArray[np.int64]:
         for name in names:
             self.names.setdefault(name, len(self.names))
         if len(self.names) > len(self._ay):
-            room = max(16, len(self.names))
-            self._ay, self._cy = (np.concatenate([s, np.zeros((room, s.shape[1]))]) for s in (self._ay, self._cy))
+            spare = max(16, len(self.names))
+            self._ay, self._cy = (np.concatenate([s, np.zeros((spare, s.shape[1]))]) for s in (self._ay, self._cy))
         return np.array([self.names[name] for name in names], np.int64)
 
 
-def _slopes(xx: Sum, yx: Sum, ridge: float) -> Sum:
-    """Regression of y on x with a free intercept from the sums of (1, x)(1, x)^T and y (1, x)^T: slopes (D, C)."""
+def _slopes(xx: Doubles, yx: Doubles, ridge: float) -> Doubles:
+    """Return the slopes (D, C) of y on x with a free intercept, from the sums of (1, x)(1, x)^T and y (1, x)^T."""
     rows, mean = xx[0, 0], xx[0, 1:] / xx[0, 0]
     S = xx[1:, 1:] - rows * np.outer(mean, mean)  # sums about the mean
     scale = np.trace(xx[1:, 1:]) / rows  # the mean square of a row

@@ -1,8 +1,8 @@
-"""Target codes g in {-1, +1}^l that stand for label sets, for a vocabulary that may grow for ever.
+"""Target codes g in {-1, +1}^l of label sets, for a vocabulary that may grow without limit.
 
-Every label owns a row of l integers drawn from the seed and the label itself, so it is the same row in any order of
+Every label owns a row of l integers generated from the seed and the label itself, so it is the same row in any order of
 arrival, in any process and on any machine. The draws come from SHAKE-256, not from NumPy's generators,
-whose streams may change between releases: a model saved today must name its labels alike tomorrow.
+whose streams may change between releases: a saved model must give its labels the same codes later.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from stillhash.numeric.labels import Labels, from_json, stable_key
 Merge = Literal["sum_lsh", "hmoh"]
 MERGES: tuple[Merge, ...] = ("sum_lsh", "hmoh")
 
-Targets = NDArray[np.int8]  # (n, l)
+TargetArray = NDArray[np.int8]  # (n, l)
 
 
 def gaussian_integers(count: int, seed: int, key: bytes) -> NDArray[np.int64]:
-    """Nearly normal integers (sums of eight uniform 16-bit draws, centred) that depend on seed and key alone."""
+    """Return nearly normal integers (sums of eight uniform 16-bit draws, centred) that depend on seed and key alone."""
     stream = hashlib.shake_256(b"stillhash:%d:" % seed + key).digest(16 * count)
     draws = np.frombuffer(stream, "<u2").reshape(count, 8)
     return np.asarray(draws.sum(axis=1, dtype=np.int64) - 4 * 65535)
 
 
 class TargetCodes:
-    """Turns rows of labels into target codes.
+    """Turn rows of labels into target codes.
 
     merge="sum_lsh": g = sgn(sum of the labels' rows). Deterministic per label set; for label sets A and B the expected
     agreement E[g_A . g_B] / l is (2 / pi) asin(|A n B| / sqrt(|A| |B|)).
 
     merge="hmoh": the faithful reading of HMOH. Labels own rows of a Hadamard matrix in order of arrival; the sign of
-    their sum has its zeros filled at random, towards balance, anew for each row of data; then sgn(h R) where the
+    their sum has its zeros filled at random, towards balance, for each row of data; then sgn(h R) where the
     matrix is wider than l. It has orthogonal rows for max(l, capacity) labels.
     """
 
@@ -48,8 +48,8 @@ class TargetCodes:
         self._codebook = np.empty((0, self.side), np.int64)  # (labels, side)
         self._R = self._reduction() if self.side != length else None
 
-    def __call__(self, labels: Labels) -> Targets:
-        """The target codes (n, l) of rows that each have a label."""
+    def __call__(self, labels: Labels) -> TargetArray:
+        """Return the target codes (n, l) of rows that each have a label."""
         for name in _by_arrival(labels) if self.merge == "hmoh" else ():
             self._place(name)
         places = np.array([self._place(name) for name in labels.names], np.int64)[labels.indices]
@@ -63,7 +63,7 @@ class TargetCodes:
         return np.where(sums >= 0, np.int8(1), np.int8(-1))
 
     def state(self) -> dict[str, Any]:
-        """What the seed does not give back: only hmoh depends on the order of arrival."""
+        """Return what the seed does not determine: only hmoh depends on the order of arrival."""
         return {"names": list(self.names), "rows_seen": self.rows_seen} if self.merge == "hmoh" else {}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -76,8 +76,8 @@ class TargetCodes:
             draw: Callable[[Hashable], NDArray[np.int64]] = self._hadamard if self.merge == "hmoh" else self._random
             row = draw(name)
             if len(self.names) == len(self._codebook):
-                room = np.zeros((max(16, len(self._codebook)), self.side), np.int64)
-                self._codebook = np.concatenate([self._codebook, room])
+                spare = np.zeros((max(16, len(self._codebook)), self.side), np.int64)
+                self._codebook = np.concatenate([self._codebook, spare])
             self._codebook[len(self.names)] = row
             self.names[name] = len(self.names)
         return self.names[name]
@@ -86,7 +86,7 @@ class TargetCodes:
         return gaussian_integers(self.side, self.seed, stable_key(name))
 
     def _hadamard(self, name: Hashable) -> NDArray[np.int64]:
-        """Row c of Sylvester's matrix, (-1)^popcount(c & j); random signs once its rows are used up (note 6)."""
+        """Return row c of Sylvester's matrix, (-1)^popcount(c & j); random signs once its rows are used up (note 6)."""
         c = len(self.names)
         if c >= self.side:
             return np.where(self._random(name) >= 0, 1, -1)
@@ -94,11 +94,11 @@ class TargetCodes:
         return 1 - 2 * (shared % 2)
 
     def _reduction(self) -> NDArray[np.int64]:
-        """R (side, l): draws once from the seed, as the length reduction of HMOH."""
+        """Return R (side, l), drawn once from the seed: the length reduction of HMOH."""
         return gaussian_integers(self.side * self.length, self.seed, b"reduction").reshape(self.side, self.length)
 
     def _balanced(self, signs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Zeros go to the minority sign until both signs are even, the rest half and half, at random places."""
+        """Fill zeros with the minority sign until both are even, the rest half and half, at random places."""
         for r in np.flatnonzero((signs == 0).any(axis=1)):
             zeros = np.flatnonzero(signs[r] == 0)
             np.random.default_rng([self.seed, self.rows_seen + int(r)]).shuffle(zeros)
@@ -113,7 +113,7 @@ class TargetCodes:
 
 
 def _by_arrival(labels: Labels) -> list[Hashable]:
-    """The names in the order in which rows bring them, so that a label's place does not depend on the chunking."""
+    """Return the names in order of their first rows, so that a label's place does not depend on the chunks."""
     rows = np.repeat(np.arange(len(labels)), np.diff(labels.indptr))
     first = np.full(len(labels.names), len(labels))
     np.minimum.at(first, labels.indices, rows)

@@ -1,6 +1,6 @@
-"""The door: every array from outside passes one of these, once, and comes out C-contiguous and finite.
+"""Validate arguments once, where they come in: arrays come out C-contiguous and finite, and inputs are not changed.
 
-None of them changes its input. A message names the argument, what was found and what is wanted.
+A message names the argument, what was expected and what came.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ MIN_BITS, MAX_BITS = 8, 512
 MAX_MAGNITUDE = 1e15  # beyond it squared norms overflow float32
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Codes = NDArray[np.uint8]  # (n, ceil(bits / 8)), little-endian bit order
 
 
@@ -25,51 +27,53 @@ def check_bits(bits: Any) -> int:
 
 
 def check_integer(value: Any, name: str, low: int, high: int | None = None) -> int:
-    wanted = f"{name} must be an integer of at least {low}" + ("" if high is None else f" and at most {high}")
-    if isinstance(value, (bool, np.bool_)):
-        raise WrongType(f"{name} is {value!r}; {wanted}")
+    expected = f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
     try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise WrongType(f"{name} is {value!r}; {wanted}") from None
+        raise WrongType(f"{name}: expected {expected}, got {value!r}") from None
     if number < low or (high is not None and number > high):
-        raise InvalidInput(f"{name} is {number}; {wanted}")
+        raise InvalidInput(f"{name}: expected {expected}, got {number}")
     return number
 
 
-def check_number(value: Any, name: str, *, above: float = -np.inf) -> float:
+def check_number(value: Any, name: str, *, above: float = -np.inf, low: float = -np.inf, high: float = np.inf) -> float:
+    """A finite number above `above`, from `low` to `high`."""
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise WrongType(f"{name} is {value!r}; it must be a number") from None
-    if not np.isfinite(number) or number <= above:
-        bound = "" if above == -np.inf else f" above {above:g}"
-        raise InvalidInput(f"{name} is {number}; it must be a finite number{bound}")
+        raise WrongType(f"{name}: expected a number, got {value!r}") from None
+    if not np.isfinite(number) or number <= above or not low <= number <= high:
+        bounds = [f"above {above:g}"] * (above > -np.inf) + [f"at least {low:g}"] * (low > -np.inf)
+        bounds += [f"at most {high:g}"] * (high < np.inf)
+        raise InvalidInput(f"{name}: expected a finite number {' and '.join(bounds)}".rstrip() + f", got {number}")
     return number
 
 
 def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> None:
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
-        raise InvalidInput(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+        raise InvalidInput(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def _numbers(value: Any, name: str) -> NDArray[Any]:
-    """As an array of real numbers, whatever the order and dtype it came in."""
+    """Return an array of real numbers, from any layout and dtype."""
     if hasattr(value, "toarray") and hasattr(value, "nnz"):
-        raise WrongType(f"{name} is a sparse matrix; dense rows are wanted: pass {name}.toarray()")
+        raise WrongType(f"{name}: expected dense rows, got a sparse matrix; pass {name}.toarray()")
     try:
         array = np.asarray(value)
     except ValueError:
-        raise InvalidInput(f"{name} has rows of several lengths; rows of one length are wanted") from None
+        raise InvalidInput(f"{name}: expected rows of one length, got several lengths") from None
     if array.dtype == object:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError, OverflowError) as error:
-            raise WrongType(f"{name} holds something that is not a number: {error}") from None
+            raise WrongType(f"{name}: expected numbers, got something else: {error}") from None
     if np.iscomplexobj(array):
-        raise InvalidInput(f"Complex data not supported: {name} has dtype {array.dtype}, real numbers are wanted")
+        raise InvalidInput(f"{name}: expected real numbers, got {array.dtype}. Complex data not supported")
     if array.dtype.kind not in "fiub":
-        raise WrongType(f"{name} has dtype {array.dtype}; real numbers are wanted")
+        raise WrongType(f"{name}: expected real numbers, got dtype {array.dtype}")
     return array
 
 
@@ -78,14 +82,13 @@ def _finite_float32(array: NDArray[Any], name: str, limit: float) -> Floats:
         top = max(float(array.max()), -float(array.min()))
         if not top <= limit:  # also when it is NaN
             if np.isfinite(top):
-                raise InvalidInput(f"{name} holds {top:g}; magnitudes up to {limit:g} are wanted")
-            kind = "NaN" if np.isnan(top) else "infinity"
-            raise InvalidInput(f"{name} contains {kind}; finite numbers are wanted")
+                raise InvalidInput(f"{name}: expected magnitudes up to {limit:g}, got {top:g}")
+            raise InvalidInput(f"{name}: expected finite numbers, got {'NaN' if np.isnan(top) else 'infinity'}")
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
 def _surely_small(array: NDArray[Any], limit: float) -> bool:
-    """Whether a sum of squares already shows that all is finite and within the limit: one quick look at most arrays."""
+    """Return whether the sum of squares shows that all is finite and within the limit: quick for most arrays."""
     if array.dtype != np.float32 or not array.flags.c_contiguous:
         return False
     flat = array.reshape(-1)
@@ -100,14 +103,14 @@ def check_features(
     array = _numbers(value, name)
     if array.ndim != 2:
         raise InvalidInput(
-            f"{name} is {array.ndim}-dimensional (Expected 2D array); rows of features are wanted. "
+            f"{name}: Expected 2D array of features, got {array.ndim}-dimensional. "
             f"Reshape your data: {name}.reshape(1, -1) makes one row of one vector"
         )
     if array.shape[1] == 0:
-        raise InvalidInput(f"{name} has 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
+        raise InvalidInput(f"{name}: got 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
     if array.shape[0] < least:
-        found = "1 sample" if array.shape[0] == 1 else f"{array.shape[0]} samples"
-        raise InvalidInput(f"{name} has {found} (shape={array.shape}) while a minimum of {least} is required.")
+        count = "1 sample" if array.shape[0] == 1 else f"{array.shape[0]} samples"
+        raise InvalidInput(f"{name}: got {count} (shape={array.shape}) while a minimum of {least} is required.")
     if columns is not None and array.shape[1] != columns:
         raise InvalidInput(
             f"{name} has {array.shape[1]} features, but {whose} is expecting {columns} features as input"
@@ -120,11 +123,11 @@ def check_codes(value: Any, bits: int, name: str = "codes") -> Codes:
     array = np.asarray(value)
     width = (bits + 7) // 8
     if array.dtype != np.uint8:
-        raise WrongType(f"{name} has dtype {array.dtype}; packed codes of dtype uint8 are wanted")
+        raise WrongType(f"{name}: expected packed codes of dtype uint8, got {array.dtype}")
     if array.ndim != 2 or array.shape[1] != width:
-        raise InvalidInput(f"{name} has shape {array.shape}; {bits} bits want shape (n, {width})")
+        raise InvalidInput(f"{name}: expected shape (n, {width}) for {bits} bits, got {array.shape}")
     if bits % 8 and array.size and int(array[:, -1].max()) >> (bits % 8):
-        raise InvalidInput(f"{name} has bits set past bit {bits - 1}; was it packed for another number of bits?")
+        raise InvalidInput(f"{name}: expected zeros past bit {bits - 1}, got ones; was it packed for more bits?")
     return np.ascontiguousarray(array)
 
 
@@ -134,7 +137,7 @@ def check_weights(value: Any, bits: int, name: str = "weights") -> Floats:
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or array.shape[1] != bits:
-        raise InvalidInput(f"{name} has shape {np.shape(value)}; {bits} bits want shape (m, {bits})")
+        raise InvalidInput(f"{name}: expected shape (m, {bits}) for {bits} bits, got {np.shape(value)}")
     return _finite_float32(array, name, float(np.finfo(np.float32).max) / (2 * MAX_BITS))
 
 
@@ -152,12 +155,14 @@ def check_ids(value: Any, name: str = "ids", *, count: int | None = None) -> NDA
     if array.size == 0 and array.ndim == 1:
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise WrongType(f"{name} has shape {array.shape} and dtype {array.dtype}; a flat array of integers is wanted")
+        got = f"shape {array.shape} and dtype {array.dtype}"
+        raise WrongType(f"{name}: expected a flat array of integers, got {got}")
     if count is not None and len(array) != count:
-        raise InvalidInput(f"{name} has {len(array)} entries for {count} codes; one each is wanted")
+        raise InvalidInput(f"{name}: expected one for each of {count} codes, got {len(array)}")
     if array.size and (int(array.min()) < 0 or int(array.max()) > np.iinfo(np.int64).max):
-        raise InvalidInput(f"{name} holds {array.min() if array.min() < 0 else array.max()}; 0 to 2**63 - 1 is wanted")
+        got = array.min() if array.min() < 0 else array.max()
+        raise InvalidInput(f"{name}: expected 0 to 2**63 - 1, got {got}")
     ids = array.astype(np.int64)
     if ids.size > 1 and not (np.diff(ids) > 0).all() and len(np.unique(ids)) < len(ids):
-        raise InvalidInput(f"{name} holds an id more than once")
+        raise InvalidInput(f"{name}: expected distinct ids, got some more than once")
     return ids

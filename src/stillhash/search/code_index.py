@@ -35,7 +35,7 @@ from stillhash.search.blocks import (
     rows_of,
     without,
 )
-from stillhash.search.merge import Scored, resize
+from stillhash.search.merge import ScoredIds, resize
 
 
 class CodeIndex(ABC):
@@ -140,7 +140,7 @@ class CodeIndex(ABC):
     # ---- inside ----
 
     @abstractmethod
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> Scored:
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> ScoredIds:
         """Return the k best hits of each query, where k is no more than there are rows."""
 
     def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, Ids | None]:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from stillhash.search.base import Hits
 
-Scored = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and ids, as in Hits
+ScoredIds = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and ids, as in Hits
 
 
-def merge_top(sources: Sequence[Scored], k: int, queries: int | None = None) -> Hits:
+def merge_top(sources: Sequence[ScoredIds], k: int, queries: int | None = None) -> Hits:
     """Return the k best hits of each query, given (m, any) hits of each source, about different rows.
 
     `queries` is m, needed only where there may be no source at all.
@@ -27,7 +27,7 @@ def merge_top(sources: Sequence[Scored], k: int, queries: int | None = None) -> 
     return resize((scores, ids), k)
 
 
-def merge_all(sources: Sequence[Scored]) -> Hits:
+def merge_all(sources: Sequence[ScoredIds]) -> Hits:
     """Return all hits of one query, given flat hits of each source, about different rows."""
     scores = np.concatenate([np.empty(0, np.float32), *(source[0] for source in sources)])
     ids = np.concatenate([np.empty(0, np.int64), *(source[1] for source in sources)])
@@ -35,7 +35,7 @@ def merge_all(sources: Sequence[Scored]) -> Hits:
     return Hits(scores[order], ids[order])
 
 
-def resize(hits: Scored, k: int) -> Hits:
+def resize(hits: ScoredIds, k: int) -> Hits:
     """Return exactly k columns: the best k, or all of them and then missing ones (-inf, -1)."""
     return Hits(_columns(hits[0], k, -np.inf), _columns(hits[1], k, -1))
 

@@ -14,7 +14,7 @@ from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.kernels import Block
 from stillhash.search.blocks import Bitmap, Ids, restrict_all, skip_rows
 from stillhash.search.code_index import CodeIndex
-from stillhash.search.merge import Scored, merge_top
+from stillhash.search.merge import ScoredIds, merge_top
 from stillhash.search.scan import scan_blocks
 from stillhash.search.substring_tables import SubstringTables, build_tables, count_tables
 
@@ -145,7 +145,7 @@ class MIWQ(CodeIndex):
                 tables = tables.without(ids)
             self._publish_tables(tables, tuple(block.rows for block in blocks))
 
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> Scored:
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> ScoredIds:
         state = self.state
         budget = self.planner.budget(state, len(grid), k, allowed) if state.tables is not None and k else None
         if state.tables is None or budget is None:
@@ -154,8 +154,8 @@ class MIWQ(CodeIndex):
         return self._complete(state, grid, (scores, ids), effort[:, 2] == 1, allowed)
 
     def _complete(
-        self, state: TableState, grid: Grid, hits: Scored, complete: NDArray[np.bool_], allowed: Bitmap | None
-    ) -> Scored:
+        self, state: TableState, grid: Grid, hits: ScoredIds, complete: NDArray[np.bool_], allowed: Bitmap | None
+    ) -> ScoredIds:
         """Return the best of all rows, given the hits of the tables, by scanning the rest from their lowest score.
 
         The rest are the unmerged rows; or all rows, where the tables gave up and their hits may not be the best.

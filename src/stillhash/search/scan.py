@@ -11,7 +11,7 @@ from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.kernels import Block
 from stillhash.search.blocks import Bitmap, restrict_all
 from stillhash.search.code_index import CodeIndex
-from stillhash.search.merge import Scored
+from stillhash.search.merge import ScoredIds
 
 
 class Scan(CodeIndex):
@@ -21,11 +21,11 @@ class Scan(CodeIndex):
     bytes more. `threads` is the most that one search uses; small searches use fewer.
     """
 
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> Scored:
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> ScoredIds:
         return scan_blocks(self._blocks, grid, k, allowed, self.threads)
 
 
-def scan_blocks(blocks: Sequence[Block], grid: Grid, k: int, allowed: Bitmap | None, threads: int) -> Scored:
+def scan_blocks(blocks: Sequence[Block], grid: Grid, k: int, allowed: Bitmap | None, threads: int) -> ScoredIds:
     """Return the k best hits of each query among the allowed rows of the blocks."""
     floors = np.full(len(grid), -np.inf, np.float32)
     return kernels.scan_top(restrict_all(blocks, allowed), grid, k, floors, threads)

@@ -1,0 +1,73 @@
+"""Methods whose code is the sign of linear functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.hashers.base import Hasher
+from stillhash.hashers.state import check_shape
+from stillhash.numeric import kernels
+from stillhash.numeric.alignment import unit_rows
+from stillhash.numeric.codes import pack, signs
+from stillhash.numeric.hashing import HashFunctions
+from stillhash.numeric.validation import Codes, Floats
+
+DECODE_STEPS = 200  # at most
+DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
+
+
+class LinearHasher(Hasher):
+    """A method whose code is x~ = sgn(W^T x + t)."""
+
+    name = "linear"
+
+    W_: Floats  # (D, b)
+    t_: Floats  # (b,)
+
+    def _fix(self, functions: HashFunctions) -> None:
+        self.W_, self.t_ = functions
+
+    def functions(self) -> LinearHasher:
+        """Return the hash functions alone, which encode, and weigh by any model of the same fixed codes."""
+        bare = LinearHasher(self.bits, center=self.center, unit_norm=self.unit_norm)
+        bare.mean_, bare.W_, bare.t_ = self.mean_, self.W_, self.t_
+        bare.n_features_in_ = self.n_features_in_
+        return bare
+
+    def _codes(self, X: Floats) -> Codes:
+        return pack(kernels.project(X, self.W_) + self.t_)  # Eq. 7
+
+    def decode(self, codes: Codes) -> Floats:
+        """Return features (n, D) that have these codes, or nearly so; they are of no other use.
+
+        A code is a side of every hash function. Features start from the mean direction of its sides and step, as a
+        perceptron does, until they lie on all of them, a little away from the edge. Each row is independent of the
+        batch, to the bit.
+        """
+        step = 1.8 / float(np.linalg.norm(self.W_, 2)) ** 2  # with less than 2 it converges
+        back = np.ascontiguousarray(self.W_.T * np.float32(step))
+        features = np.empty((len(codes), self.n_features_in_), np.float32)
+        for row, side in enumerate(signs(codes, self.bits)[:, None]):
+            x = self._scaled(kernels.project(side, back))
+            for _ in range(DECODE_STEPS):
+                gap = np.maximum(DECODE_MARGIN - side * (kernels.project(x, self.W_) + self.t_), 0)
+                if not gap.any():
+                    break
+                x = self._scaled(x + kernels.project(side * gap, back))
+            features[row] = x[0] + self.mean_
+        return features
+
+    def _scaled(self, x: Floats) -> Floats:
+        return unit_rows(x) if self.unit_norm else x
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {**super()._arrays(), "W": self.W_, "t": self.t_}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
+        super()._restore(arrays, extra)
+        self.W_, self.t_ = arrays["W"], arrays["t"]
+        check_shape(self.W_, (self.n_features_in_, self.bits), "W")
+        check_shape(self.t_, (self.bits,), "t")
