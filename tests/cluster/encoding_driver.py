@@ -1,7 +1,11 @@
-"""A driver of its own process, to be killed: python -m tests.cluster.encoding_driver ADDRESS SOURCE OUT STATE."""
+"""A driver in a process of its own, to be killed. Arguments: ADDRESS SOURCE OUT STATE PAUSE_AT.
+
+It pauses after PAUSE_AT parts, so that it cannot end before it is killed.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -10,12 +14,17 @@ import ray
 from stillhash.cluster.encoding import encode_dataset
 from stillhash.cluster.local import LOOPBACK
 from stillhash.hashers import load
-from tests.cluster.fixtures import PART
+from tests.cluster.fixtures import PART_ROWS
 
 
-def main(address: str, source: str, out: str, state: str) -> None:
+def main(address: str, source: str, out: str, state: str, pause_at: str) -> None:
+    def pause(parts_done: int, *_: object) -> None:
+        if parts_done >= int(pause_at):
+            signal.pause()
+
     ray.init(address=address, _node_ip_address=LOOPBACK, log_to_driver=False, logging_level="error")
-    encode_dataset(source, load(Path(state).read_bytes()), out, rows_per_part=PART // 8, at_once=3)
+    hasher = load(Path(state).read_bytes())
+    encode_dataset(source, hasher, out, rows_per_part=PART_ROWS // 8, max_tasks=3, progress=pause)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from stillhash.cluster.encoding import encode_dataset
 from stillhash.cluster.evaluation import evaluate_dataset
 from stillhash.cluster.learning import learn_dataset
 from stillhash.cluster.local import LOOPBACK
-from stillhash.cluster.manifest import read_plan
-from stillhash.cluster.part_files import read_part
+from stillhash.cluster.part_files import read_manifest, read_part
 from stillhash.errors import StillhashError
 from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import evaluate
@@ -152,13 +151,13 @@ def encode_with_kills(folder: Path, hasher: Tally, size: int, address: str, rows
     same = [file for file in files & whole if (out / file).read_bytes() == (folder / "whole" / file).read_bytes()]
     differing = len(files | whole) - len(same)
     astray = count_misplaced(folder / "source", hasher, out)
-    return {"parts": parts, "killed_at": at, "again": last.made, "astray": astray, "differing": differing}
+    return {"parts": parts, "killed_at": at, "again": last.new_rows, "astray": astray, "differing": differing}
 
 
 def count_misplaced(source: Path, hasher: Tally, out: Path) -> int:
     """Count rows that are not stored exactly once, in their place and with their code."""
-    plan = read_plan(out)
-    parts = [read_part(out, number, first, CODE_BITS) for number, (first, _) in enumerate(plan.parts)]
+    manifest = read_manifest(out)
+    parts = [read_part(out, number, first, CODE_BITS) for number, (first, _) in enumerate(manifest.parts)]
     ids = np.concatenate([items.ids for _, items in parts])
     codes = np.concatenate([from_tiles(segment.tiles, segment.rows) for segment, _ in parts])
     expected = np.concatenate([hasher.encode(X) for X, _ in read_source(source)])
@@ -198,7 +197,7 @@ def evaluate_both(folder: Path, hasher: Tally) -> dict[str, float]:
     """Compare the mAP of the cluster and of one process."""
     Q, labels = labelled(BULK_QUERIES, seed=10**6)
     began = time.perf_counter()
-    quality = evaluate_dataset(hasher, Q, labels, folder / "killed", at_once=4)
+    quality = evaluate_dataset(hasher, Q, labels, folder / "killed", max_tasks=4)
     seconds, began = time.perf_counter() - began, time.perf_counter()
     all_labels = np.concatenate([some for _, some in read_source(folder / "source")])
     codes = np.concatenate([hasher.encode(X) for X, _ in read_source(folder / "source")])

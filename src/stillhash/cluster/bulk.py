@@ -1,23 +1,62 @@
-"""From parts to a collection: all of them at once, under hash functions that are the same and a hasher that may have
-learnt meanwhile."""
+"""Turn a data set into a collection: fit on its first rows, encode and learn on all machines, publish in one commit.
+
+Every step can be interrupted, and continues when it is started again. The hasher is fitted once and stored beside the
+parts, since all codes must come from the same hash functions.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import stillhash.collection as collections
-from stillhash.cluster.encoding import still_functions
-from stillhash.cluster.manifest import Plan, read_plan
-from stillhash.cluster.part_files import read_part
+from stillhash.cluster.encoding import encode_dataset, hash_functions
+from stillhash.cluster.learning import learn_dataset
+from stillhash.cluster.part_files import Manifest, read_manifest, read_part
+from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
+from stillhash.cluster.tasks import ProgressCallback, no_progress
 from stillhash.collection import Collection
 from stillhash.collection.bulk_load import Batch, bulk_load, is_loaded
 from stillhash.collection.encoder_alignment import EncoderIdentity
+from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.types import check_path
 from stillhash.errors import BadState, Conflict
-from stillhash.hashers import Hasher
-from stillhash.numeric.validation import check_integer, check_number
+from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, check_fixed_codes, load
+from stillhash.numeric.validation import Floats, check_integer, check_number
+
+HASHER_NAME = "hasher.safetensors"  # a sealed file
+
+
+def ingest(
+    source: SourcePaths,
+    path: str | Path,
+    *,
+    bits: int = 64,
+    method: str = DEFAULT_HASHER.name,
+    encoder: str | None = None,
+    sample: int = 3000,
+    learn: bool = True,
+    parts: str | Path | None = None,
+    progress: ProgressCallback = no_progress,
+) -> Collection:
+    """Create a collection at `path` from all rows of a source (sources.py); the folder `parts` holds work under way.
+
+    sample : rows from the beginning that the hash functions are fitted on. learn : whether to learn from labels, which
+    needs a method that can be merged.
+    """
+    path = check_path(path)
+    out = path.with_name(f"{path.name}.parts") if parts is None else check_path(parts)
+    hasher = _fit_once(find_source(source, encoder), out, bits, method, check_integer(sample, "sample", 300))
+    encode_dataset(source, hasher, out, encoder=encoder, progress=progress)
+    learnt = 0
+    if learn:
+        hasher, learnt, _ = learn_dataset(source, hasher, out=out / "learnt", encoder=encoder, progress=progress)
+    return publish(out, path, hasher, learnt=learnt)
 
 
 def publish(
@@ -31,11 +70,11 @@ def publish(
     keep_versions: int = 32,
     source_cap: float = 1000.0,
 ) -> Collection:
-    """Makes a collection of the parts that `encode_dataset` left in `out`: it is there with all its items, or not.
+    """Create a collection from the parts that `encode_dataset` wrote to `out`: with all its items, or not at all.
 
-    Its codes are the very files in `out` wherever they can be linked, and `out` is needed no more. Its first version is
-    what the hasher has learnt, from `learnt` rows; the other settings are those of `stillhash.open`. Once it was done,
-    doing it again opens the collection that is there.
+    Its segments are hard links to the files in `out` where possible, and `out` is not needed any more. Its first
+    version is what the hasher has learnt, from `learnt` rows; the other settings are those of `stillhash.open`. Calling
+    it again opens the collection.
     """
     out, path = check_path(out), check_path(path)
     settings = {
@@ -44,25 +83,46 @@ def publish(
         "keep_versions": check_integer(keep_versions, "keep_versions", 2),
         "source_cap": check_number(source_cap, "source_cap", above=0),
     }
-    plan = read_plan(out)
-    fingerprint = hashlib.sha256(still_functions(hasher).state()).hexdigest()
-    if fingerprint != plan.about["functions"]:
-        raise Conflict(f"hasher has other hash functions than made the codes in {out.name}: their fingerprint differs")
-    source = hashlib.sha256(plan.text() + hasher.state()).hexdigest()
+    manifest = read_manifest(out)
+    if hashlib.sha256(hash_functions(hasher).state()).hexdigest() != manifest.job["functions"]:
+        raise Conflict(f"hasher: expected the hash functions that encoded {out.name}, got others")
+    source = hashlib.sha256(manifest.to_json() + hasher.state()).hexdigest()
     if not is_loaded(path, source):
-        encoder = EncoderIdentity(**plan.about["origin"]) if "origin" in plan.about else None
+        encoder = EncoderIdentity(**manifest.job["origin"]) if "origin" in manifest.job else None
         rows = check_integer(learnt, "learnt", 0)
-        bulk_load(path, hasher, _batches(out, plan), source=source, learnt=rows, encoder=encoder, settings=settings)
+        bulk_load(path, hasher, _batches(out, manifest), source=source, learnt=rows, encoder=encoder, settings=settings)
     return collections.open(path)
 
 
-def _batches(out: Path, plan: Plan) -> Iterator[Batch]:
-    for number, (first, _) in enumerate(plan.parts):
+def _batches(out: Path, manifest: Manifest) -> Iterator[Batch]:
+    for number, (first, _) in enumerate(manifest.parts):
         try:
-            segment, items = read_part(out, number, first, plan.about["bits"])
+            segment, items = read_part(out, number, first, manifest.job["bits"])
         except BadState as error:
-            raise BadState(
-                f"part {number} of {len(plan.parts)} in {out.name} is not there, or not whole; encode_dataset goes on "
-                f"with what is missing: {error}"
-            ) from error
+            place = f"part {number} of {len(manifest.parts)} in {out.name}"
+            raise BadState(f"{place} is missing or damaged: {error}. Call encode_dataset to encode it.") from error
         yield Batch(segment, items.ids, items.labels, items.metadata, items.pictures)
+
+
+def _fit_once(source: Source, out: Path, bits: int, method: str, sample: int) -> Hasher:
+    """Return the hasher that the job in this folder was begun with, or fit one."""
+    file = out / HASHER_NAME
+    if file.is_file():
+        hasher = load(read_sealed(file))
+        if (hasher.name, hasher.bits) != (method, bits):
+            begun = f"{hasher.name} and {hasher.bits} bits"
+            raise Conflict(f"method, bits: expected {begun}, which {out.name} was begun with, got {method} and {bits}")
+        return hasher
+    check_fixed_codes(method)
+    features, labels = zip(*islice(_first_rows(source, sample), sample), strict=True)
+    hasher = METHODS[method](bits=bits).fit(np.stack(features), list(labels))
+    out.mkdir(parents=True, exist_ok=True)
+    write_sealed(file, [hasher.state()])
+    return hasher
+
+
+def _first_rows(source: Source, count: int) -> Iterator[tuple[Floats, list[Any]]]:
+    """Yield rows from the beginning, with their labels."""
+    for part in source.parts(count):
+        for rows in read_part_rows(source.folder, source.encoder, part, count_columns(source)):
+            yield from zip(rows.features, rows.labels, strict=True)

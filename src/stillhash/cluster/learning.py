@@ -1,7 +1,7 @@
-"""Learning from a data set on a cluster: what a Tally learns are sums, so machines learn parts and the sums are added.
+"""Learn from a data set on a cluster: the statistics of a Tally add up, so tasks learn parts and these are merged.
 
-The result is that of one pass over all rows on one machine, but for the last digits of float64; also with a half-life,
-where the sums of earlier parts fade by the rows that came after.
+The result is that of one pass over all rows on one machine, up to the last digits of float64; also with a half-life,
+where the statistics of earlier parts decay by the rows that came after.
 """
 
 from __future__ import annotations
@@ -9,118 +9,112 @@ from __future__ import annotations
 import hashlib
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ray
 
-from stillhash.cluster.encoding import Progress, silent
-from stillhash.cluster.manifest import fix, name, planned, tidy
-from stillhash.cluster.sources import SourcePart, find_source, read_part_rows
-from stillhash.cluster.tasks import cancel, got, task
+from stillhash.cluster.part_files import SUMS_SUFFIX, part_path, remove_unfinished, write_manifest
+from stillhash.cluster.sources import SourcePart, SourcePaths, find_source, read_part_rows
+from stillhash.cluster.tasks import ProgressCallback, cancel, get_result, no_progress, remote_task
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.types import check_path
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, Hasher, Tally, load
 from stillhash.numeric.sufficient_stats import SufficientStats
 
-SUMS = "sums"
-CHUNK = 256  # rows that are learnt at a time: products within a chunk are float32, and few of them round little
-MERGING = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
+LEARN_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
+MERGEABLE = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
 
 
-class Learnt(NamedTuple):
+class LearningResult(NamedTuple):
     hasher: Tally
     rows: int  # that had labels
     seconds: float
 
 
 def learn_dataset(
-    source: Any,
+    source: SourcePaths,
     hasher: Hasher,
     *,
     out: str | Path | None = None,
     encoder: str | None = None,
     rows_per_part: int = 131_072,
-    progress: Progress = silent,
-) -> Learnt:
-    """What a fitted hasher has learnt once it has seen all labelled rows of a source; it stays as it is itself.
+    progress: ProgressCallback = no_progress,
+) -> LearningResult:
+    """Learn from all labelled rows of a source; the result has a new hasher, and the given one stays as it is.
 
     source, encoder, rows_per_part : as for `encode_dataset`.
-    out : a folder that keeps the sums of parts, so that a run that was interrupted goes on when it is called again.
+    out : a folder for the statistics of parts, so that an interrupted run continues when it is called again.
     """
     began = time.perf_counter()
-    base = _merging(hasher)
-    state = base.state()
-    found = find_source(source, encoder)
-    parts = found.parts(rows_per_part)
+    state = _check_mergeable(hasher).state()
+    files = find_source(source, encoder)
+    parts = files.parts(rows_per_part)
     folder = None if out is None else check_path(out)
     if folder is not None:
-        plan = planned(found, parts, {"learns": hashlib.sha256(state).hexdigest()})
-        fix(plan, folder)
-    shared = ray.put(state)
-    learn, merge = task(learn_part, returns=2), task(merged, returns=2)
-    kept = None if folder is None else str(folder)
-    level = [learn.remote(shared, str(found.folder), encoder, part, kept) for part in parts]
-    waiting = {rows: part for (_, rows), part in zip(level, parts, strict=True)}
+        manifest = write_manifest(folder, files, parts, {"hasher": hashlib.sha256(state).hexdigest()})
+    learn, merge = remote_task(learn_part, returns=2), remote_task(merge_learnt, returns=2)
+    state_ref, out_path = ray.put(state), None if folder is None else str(folder)
+    level = [learn.remote(state_ref, str(files.folder), encoder, part, out_path) for part in parts]
+    running = {rows: part for (_, rows), part in zip(level, parts, strict=True)}
     while len(level) > 1:  # neighbours, so that labels come in the order of the rows
         pairs = [level[n : n + 2] for n in range(0, len(level), 2)]
         level = [merge.remote(*pair[0], *pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
     try:
-        seen = 0
-        while waiting:
-            (done,), _ = ray.wait(list(waiting))
-            got(done)
-            part = waiting.pop(done)
-            seen += part.end - part.first
-            progress(len(parts) - len(waiting), len(parts), seen, seen / max(1e-9, time.perf_counter() - began))
-        learnt, rows = got(list(level[0]))
+        rows_done = 0
+        while running:
+            (done,), _ = ray.wait(list(running))
+            get_result(done)
+            part = running.pop(done)
+            rows_done += part.end - part.first
+            speed = rows_done / max(1e-9, time.perf_counter() - began)
+            progress(len(parts) - len(running), len(parts), rows_done, speed)
+        learnt, rows = get_result(list(level[0]))
     except BaseException:
-        cancel([*waiting, level[0][1]])
+        cancel([*running, level[0][1]])
         raise
     if not rows:
-        raise InvalidInput(f"source is {source!r}; none of its rows has labels")
+        raise InvalidInput(f"source: expected rows with labels, got none in {source!r}")
     if folder is not None:
-        tidy(plan, folder, (SUMS,))
-    total, rows = merged(state, 0, learnt, rows)
-    return Learnt(Tally.load(total), rows, time.perf_counter() - began)
+        remove_unfinished(folder, manifest, (SUMS_SUFFIX,))
+    total, rows = merge_learnt(state, 0, learnt, rows)
+    return LearningResult(Tally.load(total), rows, time.perf_counter() - began)
 
 
 def learn_part(state: bytes, folder: str, encoder: str | None, part: SourcePart, out: str | None) -> tuple[bytes, int]:
-    """A task: what a hasher that knows nothing yet learns from a part, and from how many rows."""
-    kept = None if out is None else Path(out) / "parts" / name(part.number, SUMS)
-    if kept is not None:
+    """Learn from a part alone, as a task; the hasher's state, and how many rows had labels."""
+    file = None if out is None else part_path(Path(out), part.number, SUMS_SUFFIX)
+    if file is not None:
         try:
-            told = read_sealed(kept)
-            return told[8:], int.from_bytes(told[:8], "little")
+            content = read_sealed(file)
+            return content[8:], int.from_bytes(content[:8], "little")
         except BadState:
-            pass  # it is not there, or not whole
+            pass  # missing, or damaged
     hasher = Tally.load(state)
     hasher.stats_ = SufficientStats(hasher.n_features_in_, hasher.bits)
-    taught = 0
+    labelled = 0
     for rows in read_part_rows(Path(folder), encoder, part, hasher.n_features_in_):
-        for some in (slice(s, s + CHUNK) for s in range(0, len(rows.labels), CHUNK)):
-            hasher.partial_fit(rows.features[some], rows.labels[some])
-        taught += sum(map(bool, rows.labels))
+        for chunk in (slice(s, s + LEARN_ROWS) for s in range(0, len(rows.labels), LEARN_ROWS)):
+            hasher.partial_fit(rows.features[chunk], rows.labels[chunk])
+        labelled += sum(map(bool, rows.labels))
     learnt = hasher.state()
-    if kept is not None:
-        write_sealed(kept, [taught.to_bytes(8, "little") + learnt])
-    return learnt, taught
+    if file is not None:
+        write_sealed(file, [labelled.to_bytes(8, "little") + learnt])
+    return learnt, labelled
 
 
-def merged(earlier: bytes, rows: int, later: bytes, more: int) -> tuple[bytes, int]:
-    """A task: what both have learnt, the first from rows that came before those of the second."""
+def merge_learnt(earlier: bytes, rows: int, later: bytes, more: int) -> tuple[bytes, int]:
+    """Merge what two hashers learnt, as a task: the first from rows that came before those of the second."""
     hasher = Tally.load(earlier)
     if hasher.half_life is not None:
         hasher.stats_.decay(0.5 ** (more / hasher.half_life))
     return hasher.merge(Tally.load(later)).state(), rows + more
 
 
-def _merging(hasher: Hasher) -> Tally:
-    """A copy, if it is of a method whose parts add up."""
-    if hasher.name not in MERGING:
-        raise InvalidInput(
-            f"hasher is {hasher!r}; learning in parts wants one that can be merged: {', '.join(MERGING)}"
-        )
+def _check_mergeable(hasher: Hasher) -> Tally:
+    """Return a copy of a hasher whose statistics add up."""
+    if hasher.name not in MERGEABLE:
+        raise InvalidInput(f"hasher: expected a method that can be merged ({', '.join(MERGEABLE)}), got {hasher!r}")
     copy = load(hasher.state())
     assert isinstance(copy, Tally)
     return copy

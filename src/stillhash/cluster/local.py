@@ -22,7 +22,7 @@ RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "worker died or was killed|been marked dead|Raylet|raylet|Task .* failed|Workers",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": r"A worker died or was killed|Task .* failed\. There are|has been marked dead",
 }
 for setting, value in RAY_SETTINGS.items():
     os.environ.setdefault(setting, value)

@@ -1,4 +1,14 @@
-"""What lies on disk of a part that is encoded: its codes as a segment, and beside them what its rows are."""
+"""The files of a bulk job: a manifest, fixed before the first task, and the part files that tasks write.
+
+    manifest.json            the files of the source as they were, what is computed from them, and the parts
+    functions.safetensors    the hash functions; a sealed file
+    parts/00000000.tiles     the codes of part 0: a segment, as in a collection
+    parts/00000000.items     its ids, labels, metadata and pictures: a sealed file
+    parts/00000000.sums      what a hasher learnt from part 0: a sealed file
+
+A part depends on the manifest alone, so its files have the same bytes whichever task writes them and however often.
+A run that was interrupted continues when it is started again.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +20,102 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stillhash.cluster.manifest import name
-from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
+from stillhash.cluster.sources import Source, SourceFile, SourcePart
+from stillhash.collection.storage.sealed_files import read_sealed, remove_unlisted, write_durably, write_sealed
 from stillhash.collection.storage.segments import Segment, read_segment, write_segment
 from stillhash.collection.types import Id
-from stillhash.errors import BadState
+from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
 from stillhash.numeric.validation import Codes
 
-CODES, ITEMS = "tiles", "items"
+MANIFEST_FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+CODES_SUFFIX, ITEMS_SUFFIX, SUMS_SUFFIX = "tiles", "items", "sums"
 
 
-class Items(NamedTuple):
-    """One entry for each row of a part."""
+class Manifest(NamedTuple):
+    """What a job computes, from which files, and the first and end row of each part."""
+
+    job: dict[str, Any]
+    files: list[SourceFile]
+    parts: list[tuple[int, int]]
+
+    def to_json(self) -> bytes:
+        content = {"format": MANIFEST_FORMAT, **self.job, "files": self.files, "parts": self.parts}
+        return json.dumps(content, indent=0).encode()
+
+
+def write_manifest(out: Path, source: Source, parts: list[SourcePart], job: dict[str, Any]) -> Manifest:
+    """Write the manifest of a job to its folder; Conflict if the folder has another one."""
+    encoder = {} if source.encoder is None else {"encoder": source.encoder}
+    manifest = Manifest({**job, **encoder}, source.files, [(part.first, part.end) for part in parts])
+    try:
+        (out / "parts").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreFailed(f"out: cannot write to {str(out)!r}: {error.strerror or error}") from error
+    if not (out / MANIFEST_NAME).exists():
+        write_durably(out / MANIFEST_NAME, [manifest.to_json()])
+    if (existing := read_manifest(out)) != manifest:
+        raise Conflict(f"out: {str(out)!r} holds another job: {_difference(existing, manifest)}. Use another folder.")
+    return manifest
+
+
+def read_manifest(out: Path) -> Manifest:
+    """Read the manifest of a job from its folder."""
+    try:
+        job = json.loads((out / MANIFEST_NAME).read_bytes())
+        version = job.pop("format")
+        files = [SourceFile(*file) for file in job.pop("files")]
+        parts = [(int(first), int(end)) for first, end in job.pop("parts")]
+    except FileNotFoundError:
+        raise InvalidInput(f"out: expected a folder with {MANIFEST_NAME}, got {str(out)!r}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadState(f"{out.name}/{MANIFEST_NAME} cannot be read: {error}") from error
+    if version != MANIFEST_FORMAT:
+        raise BadState(f"{out.name}/{MANIFEST_NAME}: expected format version {MANIFEST_FORMAT}, got {version}")
+    return Manifest(job, files, parts)
+
+
+def _difference(old: Manifest, new: Manifest) -> str:
+    """Describe the first difference."""
+    for key in sorted(old.job.keys() | new.job.keys()):
+        if old.job.get(key) != new.job.get(key):
+            return f"{key}: expected {old.job.get(key)}, got {new.job.get(key)}"
+    before, after = ({file.name: file for file in manifest.files} for manifest in (old, new))
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            return (
+                f"source: {name} was {'added' if name not in before else 'removed' if name not in after else 'changed'}"
+            )
+    return f"parts: expected {len(old.parts)}, got {len(new.parts)}, or the source's files in another order"
+
+
+def part_path(out: Path, number: int, suffix: str) -> Path:
+    return out / "parts" / f"{number:08d}.{suffix}"
+
+
+def remove_unfinished(out: Path, manifest: Manifest, suffixes: tuple[str, ...]) -> None:
+    """Remove what tasks that died left behind."""
+    numbers = range(len(manifest.parts))
+    remove_unlisted(out / "parts", {part_path(out, number, suffix).name for number in numbers for suffix in suffixes})
+
+
+class PartItems(NamedTuple):
+    """The items of a part, one entry for each row."""
 
     ids: list[Id]
     labels: list[list[Any]]
     metadata: list[str | None]  # JSON
     pictures: list[bytes | None] | None
-    broken: dict[str, str]  # files that are no images, and why; they are no rows
+    broken: dict[str, str]  # image files that cannot be read, and why; they are not rows
 
-    def as_bytes(self) -> bytes:
-        told = {
+    def to_bytes(self) -> bytes:
+        items = {
             "ids": self.ids,
             "labels": self.labels if any(self.labels) else None,
             "metadata": None if all(one is None for one in self.metadata) else self.metadata,
             "broken": self.broken,
         }
-        arrays = {"told": np.frombuffer(json.dumps(told).encode(), np.uint8)}
+        arrays = {"items": np.frombuffer(json.dumps(items).encode(), np.uint8)}
         if self.pictures is not None:
             sizes = [-1 if data is None else len(data) for data in self.pictures]
             joined = b"".join(data for data in self.pictures if data is not None)
@@ -44,32 +123,32 @@ class Items(NamedTuple):
         return safetensors.numpy.save(arrays)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Items:
+    def from_bytes(cls, data: bytes) -> PartItems:
         try:
             arrays = safetensors.numpy.load(data)
-            told = json.loads(arrays["told"].tobytes())
-            ids, pictures = told["ids"], None
+            items = json.loads(arrays["items"].tobytes())
+            ids, pictures = items["ids"], None
             if "pictures" in arrays:
                 sizes, joined = arrays["sizes"], arrays["pictures"].tobytes()
                 ends = np.cumsum(np.maximum(sizes, 0)).tolist()
-                each = zip(sizes.tolist(), ends, strict=True)
-                pictures = [None if size < 0 else joined[end - size : end] for size, end in each]
-            labels, metadata = told["labels"] or [[] for _ in ids], told["metadata"] or [None] * len(ids)
-            return cls(ids, labels, metadata, pictures, told["broken"])
+                ranges = zip(sizes.tolist(), ends, strict=True)
+                pictures = [None if size < 0 else joined[end - size : end] for size, end in ranges]
+            labels, metadata = items["labels"] or [[] for _ in ids], items["metadata"] or [None] * len(ids)
+            return cls(ids, labels, metadata, pictures, items["broken"])
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
             raise BadState(f"the items of a part cannot be read: {error}") from error
 
 
-def write_part(out: Path, number: int, first: int, codes: Codes, items: Items, bits: int) -> None:
-    """Each file is whole or not there; they are on disk when this returns."""
-    write_sealed(out / "parts" / name(number, ITEMS), [items.as_bytes()])
-    write_segment(out / "parts" / name(number, CODES), codes, np.arange(first, first + len(codes)), bits)
+def write_part(out: Path, number: int, first: int, codes: Codes, items: PartItems, bits: int) -> None:
+    """Write the files of a part; each is complete or missing, and on disk when this returns."""
+    write_sealed(part_path(out, number, ITEMS_SUFFIX), [items.to_bytes()])
+    write_segment(part_path(out, number, CODES_SUFFIX), codes, np.arange(first, first + len(codes)), bits)
 
 
-def read_part(out: Path, number: int, first: int, bits: int) -> tuple[Segment, Items]:
-    """A part, once both files are held against their checksums; BadState if it is not there, or not whole."""
-    segment = read_segment(out / "parts" / name(number, CODES), bits)
-    items = Items.from_bytes(read_sealed(out / "parts" / name(number, ITEMS)))
+def read_part(out: Path, number: int, first: int, bits: int) -> tuple[Segment, PartItems]:
+    """Read a part and verify the checksums of its files; BadState if one is missing or damaged."""
+    segment = read_segment(part_path(out, number, CODES_SUFFIX), bits)
+    items = PartItems.from_bytes(read_sealed(part_path(out, number, ITEMS_SUFFIX)))
     if len(items.ids) != segment.rows or (segment.rows and segment.first != first):
-        raise BadState(f"part {number} of {out.name} has {segment.rows} codes for {len(items.ids)} items")
+        raise BadState(f"part {number} of {out.name}: expected {segment.rows} items, got {len(items.ids)}")
     return segment, items

@@ -28,6 +28,7 @@ from stillhash.io import RowBlock, count_rows, list_images, list_row_files, read
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
 BLOCK_IMAGES = 256  # images encoded at a time
+SourcePaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]  # a folder, a file, or several files
 
 
 class SourceFile(NamedTuple):
@@ -81,12 +82,12 @@ class Source(NamedTuple):
         return pieces
 
 
-def find_source(source: Any, encoder: str | None = None) -> Source:
+def find_source(source: SourcePaths, encoder: str | None = None) -> Source:
     """List the files at a path, or at several; with an encoder, the images of a folder."""
-    several = not isinstance(source, (str, os.PathLike))
-    if several and not isinstance(source, Iterable):
+    if not isinstance(source, (str, os.PathLike, Iterable)):
         raise WrongType(f"source: expected a folder, a file or a list of files, got {source!r}")
-    paths = [check_path(path) for path in source] if several else [check_path(source)]
+    several = not isinstance(source, (str, os.PathLike))
+    paths = [check_path(source)] if isinstance(source, (str, os.PathLike)) else [check_path(path) for path in source]
     if encoder is not None:
         if several or not paths[0].is_dir():
             raise InvalidInput(f"source: expected one folder of images for an encoder, got {source!r}")

@@ -1,6 +1,6 @@
-"""Work on a Ray cluster: tasks that may die with their machine and are then done elsewhere, and errors as our own.
+"""Run Ray tasks that may die with their machine and are then run elsewhere, with errors as if raised here.
 
-A task leaves whole files behind or none, and doing it twice leaves the same bytes, so it may be tried again freely.
+A task writes complete files or none, and running it twice writes the same bytes, so it may be retried freely.
 """
 
 from __future__ import annotations
@@ -14,43 +14,49 @@ from ray.exceptions import RayError, RayTaskError
 
 from stillhash.errors import StillhashError, Unreachable
 
-RETRIES = 5  # of a task whose process or machine died
-AHEAD = 2  # tasks under way for each core of the cluster
+TASK_RETRIES = 5  # of a task whose process or machine died
+TASKS_PER_CORE = 2  # under way, for each core of the cluster
+
+ProgressCallback = Callable[[int, int, int, float], None]  # parts done, parts, rows done, rows per second of this run
 
 
-def task(function: Callable[..., Any], returns: int = 1) -> Any:
-    """A function as a Ray task of one core, anywhere."""
-    return ray.remote(num_cpus=1, max_retries=RETRIES, num_returns=returns)(function)
+def no_progress(parts_done: int, parts: int, rows: int, rows_per_second: float) -> None:
+    """Do nothing: the default progress callback."""
 
 
-def each(
-    function: Callable[..., Any], shared: Any, arguments: Iterable[tuple[Any, ...]], at_once: int | None = None
+def remote_task(function: Callable[..., Any], returns: int = 1) -> Any:
+    """Make a function a Ray task of one core, on any node."""
+    return ray.remote(num_cpus=1, max_retries=TASK_RETRIES, num_returns=returns)(function)
+
+
+def run_tasks(
+    function: Callable[..., Any], shared: Any, arguments: Iterable[tuple[Any, ...]], max_tasks: int | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """The results of function(shared, *arguments[n]) as they come, each with its n.
+    """Yield the results of function(shared, *arguments[n]) as they come, each with its n.
 
-    So many tasks are under way at once, or a few for each core that the cluster has at the time. Once one fails for
-    good, so does this, and what is under way is given up.
+    At most `max_tasks` are under way, or a few for each core that the cluster has at the time. When one fails
+    permanently, the others are cancelled.
     """
-    remote, rest = task(function), enumerate(arguments)
-    known = ray.put(shared)
-    under_way: dict[Any, int] = {}
+    remote, queue = remote_task(function), enumerate(arguments)
+    shared_ref = ray.put(shared)
+    running: dict[Any, int] = {}
     try:
         while True:
-            room = (at_once or AHEAD * _cores()) - len(under_way)
-            for _, (number, given) in zip(range(room), rest, strict=False):  # in this order: nothing is skipped
-                under_way[remote.remote(known, *given)] = number
-            if not under_way:
+            free = (max_tasks or TASKS_PER_CORE * _count_cores()) - len(running)
+            for _, (number, args) in zip(range(free), queue, strict=False):  # in this order: nothing is skipped
+                running[remote.remote(shared_ref, *args)] = number
+            if not running:
                 return
-            done, _ = ray.wait(list(under_way))
+            done, _ = ray.wait(list(running))
             for ref in done:
-                number = under_way.pop(ref)
-                yield number, got(ref)
+                number = running.pop(ref)
+                yield number, get_result(ref)
     finally:
-        cancel(under_way)
+        cancel(running)
 
 
-def got(ref: Any) -> Any:
-    """The result of a task; what went wrong in it, as it would have been raised here."""
+def get_result(ref: Any) -> Any:
+    """Wait for the result of a task; raise its error as it would have been raised here."""
     try:
         return ray.get(ref)
     except RayError as error:
@@ -61,7 +67,7 @@ def got(ref: Any) -> Any:
             raise cause from None
         if isinstance(error, RayTaskError):
             raise
-        raise Unreachable(f"the cluster gave a task up after {RETRIES} more tries: {cause}") from error
+        raise Unreachable(f"a task failed after {TASK_RETRIES} retries: {cause}") from error
 
 
 def cancel(refs: Iterable[Any]) -> None:
@@ -70,7 +76,6 @@ def cancel(refs: Iterable[Any]) -> None:
             ray.cancel(ref)
 
 
-def _cores() -> int:
-    """Of the cluster, at this time."""
+def _count_cores() -> int:
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return max(1, int(resources.get("CPU", 1)))
