@@ -89,7 +89,7 @@ def test_it_appears_with_all_items_or_not_at_all(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(bulk_load, "sync_folder", interrupt)  # when all rows are in, before the commit
+        patched.setattr(bulk_load, "sync", interrupt)  # when all rows are in, before the commit
         with pytest.raises(KeyboardInterrupt):
             publish(out, tmp_path / "published", fit_tally())
     assert list(tmp_path.iterdir()) == []

@@ -115,7 +115,7 @@ def test_errors_name_the_file_and_the_rows(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"^shard-0.npy, rows 0 to 255: features"):
         encode_dataset(source, hasher, tmp_path / "out", rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
     np.save(source / "shard-0.npy", rows.X[:700, :5])
-    with pytest.raises(InvalidInput, match=r"rows 0 to 255: features"):
+    with pytest.raises(InvalidInput, match=r"^shard-0.npy, rows .*: features"):
         encode_dataset(source, hasher, tmp_path / "other", rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
     (source / "shard-0.npy").write_bytes(b"nothing")
     with pytest.raises(InvalidInput, match=r"^shard-0.npy: "):

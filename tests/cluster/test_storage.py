@@ -10,7 +10,7 @@ import pytest
 import stillhash.cluster.shard
 from stillhash import Index
 from stillhash.cluster import ClusterIndex, LocalCluster
-from stillhash.cluster.shard import SearchRequest, Shard, ShardSegment
+from stillhash.cluster.shard import Shard, ShardRequest, ShardSegment
 from stillhash.cluster.storage import SegmentCache, SegmentRef, Storage, open_segment
 from stillhash.collection.storage.segments import write_segment
 from stillhash.errors import BadState, Conflict, StoreFailed
@@ -100,7 +100,7 @@ def test_a_missing_url_is_refused(tmp_path: Path) -> None:
 def test_a_shard_answers_from_the_requested_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Ray: a shard is a plain class."""
     monkeypatch.setattr(stillhash.cluster.shard, "OLD_VERSION_SECONDS", np.inf)
-    shard, requests = Shard(str(tmp_path / "cache"), threads=1), [SearchRequest(WEIGHTS, 600, None, None)]
+    shard, requests = Shard(str(tmp_path / "cache"), threads=1), [ShardRequest(WEIGHTS, 600, None, None)]
     first = Storage(tmp_path).write(CODES[:300], np.arange(300), 64)
     second = Storage(tmp_path).write(CODES[300:], np.arange(300, 500), 64)
     assert shard.search(1, requests) is None and shard.codes(1, NO_IDS) is None

@@ -1,4 +1,4 @@
-"""The commands of clusters: a trial of several nodes on this machine, and what a served collection does on one."""
+"""Commands of clusters: a local cluster for trials, bulk ingest, and the shards of a served collection."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ from stillhash.cli.collection import optional_module
 from stillhash.cli.output import AsJson, answer, sentence
 from stillhash.errors import NotFound
 
-app = typer.Typer(help="Spread collections over a Ray cluster: a trial here, or the real thing.", no_args_is_help=True)
-NOTE = Path(".stillhash-cluster.json")  # which process holds the trial of this folder
+app = typer.Typer(help="Distribute collections over a Ray cluster, on this machine or on many.", no_args_is_help=True)
+CLUSTER_FILE = Path(".stillhash-cluster.json")  # which process runs the local cluster of this folder
 
-Url = Annotated[str, typer.Option(metavar="URL", help="Of a server that was started with --cluster.")]
-Key = Annotated[str | None, typer.Option(envvar="STILLHASH_KEY", help="A key of that server, if it wants one.")]
-Named = Annotated[str | None, typer.Option("--collection", metavar="NAME", help="Which one, if it has several.")]
-HERE = "http://127.0.0.1:8000"
-PARTS = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+Url = Annotated[str, typer.Option(metavar="URL", help="Server that was started with --cluster.")]
+ServerKey = Annotated[str | None, typer.Option(envvar="STILLHASH_KEY", help="Key of that server, if it needs one.")]
+CollectionName = Annotated[
+    str | None, typer.Option("--collection", metavar="NAME", help="Collection, if the server has several.")
+]
+LOCAL_SERVER = "http://127.0.0.1:8000"
+PROGRESS_COLUMNS = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
 
 
 @app.command()
 def up(nodes: Annotated[int, typer.Option(min=1, help="Nodes besides the head.")] = 4) -> None:
-    """Start a head and nodes on this machine, all on loopback, and hold them until Ctrl-C or 'cluster down'."""
+    """Start a head and nodes on this machine, all on loopback, and run them until Ctrl-C or 'cluster down'."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     console = Console()
     with Console(stderr=True).status(f"starting a head and {nodes} nodes"):
-        trial = optional_module("cluster", "cluster").LocalCluster(nodes)
+        local = optional_module("cluster", "cluster").LocalCluster(nodes)
     try:
-        NOTE.write_text(json.dumps({"pid": os.getpid(), "address": trial.address}))
-        told = f"The cluster is up: stillhash serve PATH --cluster {trial.address}; Ctrl-C ends it."
-        console.print(Text(told), soft_wrap=True)
+        CLUSTER_FILE.write_text(json.dumps({"pid": os.getpid(), "address": local.address}))
+        message = f"The cluster is up: stillhash serve PATH --cluster {local.address}; Ctrl-C ends it."
+        console.print(Text(message), soft_wrap=True)
         stopped.wait()
     except KeyboardInterrupt:
         pass
     finally:
-        NOTE.unlink(missing_ok=True)
-        trial.down()
+        CLUSTER_FILE.unlink(missing_ok=True)
+        local.down()
 
 
 @app.command()
@@ -54,78 +56,82 @@ def ingest(
     source: Annotated[
         Path, typer.Argument(help="A folder of .npy or .parquet files, or of images.", show_default=False)
     ],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The collection to make.", show_default=False)],
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; this machine alone if not given.")] = None,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Collection to create.", show_default=False)],
+    address: Annotated[str | None, typer.Option(help="Ray cluster; without it, this machine alone.")] = None,
     bits: Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")] = 64,
-    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="What describes images: classic, ...")] = None,
-    sample: Annotated[int, typer.Option(min=300, help="Rows that fix the hash functions.")] = 3000,
-    learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Whether labels are learnt from.")] = True,
+    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="Encoder of images: classic, ...")] = None,
+    sample: Annotated[int, typer.Option(min=300, help="Rows that the hash functions are fitted on.")] = 3000,
+    learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Learn from labels.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Encode and learn a whole dataset on all machines, and publish it in one commit. A run that stopped goes on."""
+    """Encode and learn a data set on all machines, and publish it in one commit. An interrupted run continues."""
     cluster = optional_module("cluster", "cluster")
     console = Console(stderr=True)
-    with Progress(*PARTS, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(*PROGRESS_COLUMNS, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("connecting", total=None)
 
-        def heard(done: int, parts: int, rows: int, pace: float) -> None:
-            progress.update(task, description=f"{rows:,} rows, {pace:,.0f} a second", completed=done, total=parts)
+        def show_progress(done: int, parts: int, rows: int, speed: float) -> None:
+            progress.update(task, description=f"{rows:,} rows, {speed:,.0f} per second", completed=done, total=parts)
 
         with (
             cluster.connected(address),
             cluster.ingest(
-                source, path, bits=bits, encoder=encoder, sample=sample, learn=learn, progress=heard
-            ) as made,
+                source, path, bits=bits, encoder=encoder, sample=sample, learn=learn, progress=show_progress
+            ) as collection,
         ):
-            items = made.count()
+            items = collection.count()
     answer({"items": items, "path": str(path)}, as_json, sentence(f"{items:,} items in {path}"))
 
 
 @app.command()
 def down() -> None:
-    """End the trial that 'cluster up' holds in this folder."""
+    """Stop the cluster that 'cluster up' runs in this folder."""
     try:
-        note = json.loads(NOTE.read_text())
-        os.kill(note["pid"], signal.SIGTERM)
+        running = json.loads(CLUSTER_FILE.read_text())
+        os.kill(running["pid"], signal.SIGTERM)
     except (OSError, ValueError, KeyError):
-        NOTE.unlink(missing_ok=True)
-        raise NotFound("no cluster is up in this folder; 'stillhash cluster up' starts one") from None
-    Console().print(Text(f"the cluster at {note['address']} is told to end"))
+        CLUSTER_FILE.unlink(missing_ok=True)
+        raise NotFound("no cluster runs in this folder. Start one with 'stillhash cluster up'.") from None
+    Console().print(Text(f"the cluster at {running['address']} is stopping"))
 
 
 @app.command()
-def status(url: Url = HERE, key: Key = None, collection: Named = None, as_json: AsJson = False) -> None:
-    """Say what runs where: nodes, shards, their actors, and whether all are up to date."""
+def status(
+    url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
+) -> None:
+    """Show nodes, shards and their actors, and whether all are up to date."""
     with stillhash.Client(url, key, collection=collection) as client:
         answer(client.cluster(), as_json, _show)
 
 
 @app.command()
-def add_shard(url: Url = HERE, key: Key = None, collection: Named = None, as_json: AsJson = False) -> None:
-    """Add a shard, and give it its share of the rows; searches go on meanwhile."""
+def add_shard(
+    url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
+) -> None:
+    """Add a shard and move its share of the rows to it; searches continue meanwhile."""
     with stillhash.Client(url, key, collection=collection) as client:
         number = client.add_shard()
-    answer({"shard": number}, as_json, sentence(f"shard {number} is there"))
+    answer({"shard": number}, as_json, sentence(f"shard {number} added"))
 
 
 @app.command()
 def drain(
     node: Annotated[
-        str, typer.Argument(metavar="NODE", help="Its id, as 'cluster status' has it.", show_default=False)
+        str, typer.Argument(metavar="NODE", help="Id of the node, from 'cluster status'.", show_default=False)
     ],
-    url: Url = HERE,
-    key: Key = None,
-    collection: Named = None,
+    url: Url = LOCAL_SERVER,
+    key: ServerKey = None,
+    collection: CollectionName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move all actors off a node, before it is taken away."""
+    """Move all actors off a node, before it is removed."""
     with stillhash.Client(url, key, collection=collection) as client:
         moved = client.drain(node)
     answer({"moved": moved}, as_json, sentence(f"{moved} actors moved"))
 
 
-def _show(told: dict[str, Any], console: Console) -> None:
-    for name, value in told.items():
+def _show(status: dict[str, Any], console: Console) -> None:
+    for name, value in status.items():
         rows = value if isinstance(value, list) else [value]
         console.print(Text(name, style="bold"))
         for row in rows:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.cluster.shard import SearchRequest
+from stillhash.cluster.shard import ShardRequest
 from stillhash.numeric.validation import Floats
 from stillhash.search.base import Hits
 from stillhash.search.blocks import Bitmap
@@ -114,11 +114,11 @@ class BatchQueue:
         return next_leader
 
 
-class QueryGroup(NamedTuple):
+class RequestGroup(NamedTuple):
     """Queries that a shard answers as one request: of one kind, with the same allowed ids and similar k."""
 
     queries: list[PendingQuery]
-    request: SearchRequest
+    request: ShardRequest
 
     def deliver(self, replies: Sequence[list[Hits]]) -> None:
         """Merge the hits of all shards, and give each query its own."""
@@ -134,7 +134,7 @@ class QueryGroup(NamedTuple):
             query.hits = [resize((scores[own], ids[own]), query.k)] if thresholds is None else merged[own]
 
 
-def group_queries(batch: Sequence[PendingQuery], rows: int) -> tuple[list[QueryGroup], list[Bitmap]]:
+def group_queries(batch: Sequence[PendingQuery], rows: int) -> tuple[list[RequestGroup], list[Bitmap]]:
     """Group a batch for an index of so many rows; the groups, and the bitmaps that their requests refer to."""
     by_kind: dict[tuple[int, int], list[PendingQuery]] = {}
     bitmaps: dict[int, Bitmap] = {}
@@ -150,5 +150,5 @@ def group_queries(batch: Sequence[PendingQuery], rows: int) -> tuple[list[QueryG
         k = max(min(query.k, rows) for query in queries) if size > 0 else 0
         thresholds = [query.thresholds for query in queries if query.thresholds is not None]
         joined = np.concatenate(thresholds) if thresholds else None
-        groups.append(QueryGroup(queries, SearchRequest(weights, k, joined, places.get(bitmap))))
+        groups.append(RequestGroup(queries, ShardRequest(weights, k, joined, places.get(bitmap))))
     return groups, list(bitmaps.values())

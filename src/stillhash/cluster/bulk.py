@@ -105,13 +105,13 @@ def _batches(out: Path, manifest: Manifest) -> Iterator[Batch]:
 
 
 def _fit_once(source: Source, out: Path, bits: int, method: str, sample: int) -> Hasher:
-    """Return the hasher that the job in this folder was begun with, or fit one."""
+    """Return the hasher of the job in this folder, or fit one."""
     file = out / HASHER_NAME
     if file.is_file():
         hasher = load(read_sealed(file))
         if (hasher.name, hasher.bits) != (method, bits):
-            begun = f"{hasher.name} and {hasher.bits} bits"
-            raise Conflict(f"method, bits: expected {begun}, which {out.name} was begun with, got {method} and {bits}")
+            expected = f"{hasher.name} and {hasher.bits} as in {out.name}"
+            raise Conflict(f"method, bits: expected {expected}, got {method} and {bits}")
         return hasher
     check_fixed_codes(method)
     features, labels = zip(*islice(_first_rows(source, sample), sample), strict=True)

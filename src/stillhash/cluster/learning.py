@@ -22,7 +22,7 @@ from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, Hasher, Tally, load
 from stillhash.numeric.sufficient_stats import SufficientStats
 
-LEARN_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
+LEARN_CHUNK_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
 MERGEABLE = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
 
 
@@ -94,7 +94,7 @@ def learn_part(state: bytes, folder: str, encoder: str | None, part: SourcePart,
     hasher.stats_ = SufficientStats(hasher.n_features_in_, hasher.bits)
     labelled = 0
     for rows in read_part_rows(Path(folder), encoder, part, hasher.n_features_in_):
-        for chunk in (slice(s, s + LEARN_ROWS) for s in range(0, len(rows.labels), LEARN_ROWS)):
+        for chunk in (slice(s, s + LEARN_CHUNK_ROWS) for s in range(0, len(rows.labels), LEARN_CHUNK_ROWS)):
             hasher.partial_fit(rows.features[chunk], rows.labels[chunk])
         labelled += sum(map(bool, rows.labels))
     learnt = hasher.state()

@@ -36,11 +36,8 @@ OBJECT_STORE_BYTES = 100 * 2**20  # of a node
 LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and looks for another address
 STOP_SECONDS = 30.0  # for killed processes to disappear
 # How soon a node that was cut off is given up. Ray's own values wait for about 15 seconds.
-FAST_HEALTH_CHECK = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 500,
-    "health_check_failure_threshold": 4,
-}
+HEALTH_CHECK_MS = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500}
+FAST_HEALTH_CHECK = {**HEALTH_CHECK_MS, "health_check_failure_threshold": 4}
 
 
 @contextlib.contextmanager
@@ -73,12 +70,7 @@ class LocalCluster:
         self.object_store_bytes = check_integer(object_store_bytes, "object_store_bytes", 80 * 2**20)
         self._nodes: dict[str, Any] = {}  # by their id
         self._cluster: Any = None
-        self.up(check_integer(nodes, "nodes", 0), fast_health_check=fast_health_check)
-
-    def up(self, nodes: int = 4, *, fast_health_check: bool = False) -> None:
-        """Start the cluster, unless it is up."""
-        if self._cluster is not None:
-            return
+        check_integer(nodes, "nodes", 0)
         if ray.is_initialized():
             raise InvalidInput("this process is already connected to a Ray cluster. Call ray.shutdown() first.")
         with quiet_ray():
@@ -147,7 +139,7 @@ class LocalCluster:
         return str(name)
 
     def down(self) -> None:
-        """Stop every process that `up` and `add_node` started."""
+        """Stop every process of the cluster."""
         cluster, self._cluster = self._cluster, None
         self._nodes = {}
         if cluster is not None:
@@ -167,11 +159,8 @@ class LocalCluster:
         return str(node.node_id)
 
     def _node_options(self) -> dict[str, Any]:
-        return {
-            "num_cpus": self.cpus,
-            "object_store_memory": self.object_store_bytes,
-            "node_ip_address": LOOPBACK,
-        }
+        store = self.object_store_bytes
+        return {"num_cpus": self.cpus, "object_store_memory": store, "node_ip_address": LOOPBACK}
 
 
 def node_processes(node: Any) -> list[int]:

@@ -99,7 +99,7 @@ class Reconciler:
         """Ping every replica, and give them so long to reply."""
         for _ in range(2):  # a ping under way may be an earlier one
             self._ping()
-            pings = [replica.ping for _, replica in self._replicas.all()]
+            pings = [replica.ping for _, replica in self._replicas.all() if replica.ping is not None]  # one may be new
             ray.wait(pings, num_returns=len(pings), timeout=seconds)
         self._ping()
 

@@ -48,7 +48,7 @@ class ShardChange(NamedTuple):
     deleted: Ids
 
 
-class SearchRequest(NamedTuple):
+class ShardRequest(NamedTuple):
     """Queries of one kind: the k best hits of each or, with thresholds, all hits from there up."""
 
     weights: Floats  # (m, bits)
@@ -123,7 +123,7 @@ class Shard:
 
     # ---- reading ----
 
-    def search(self, version: int, requests: list[SearchRequest], *bitmaps: Bitmap) -> ShardReply | None:
+    def search(self, version: int, requests: list[ShardRequest], *bitmaps: Bitmap) -> ShardReply | None:
         """Answer requests from this version; None if the shard does not have it."""
         began = time.perf_counter()
         self._drop_old_versions()
@@ -172,7 +172,7 @@ def _attach(index: Index, segment: Segment) -> None:
     index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
 
 
-def _search(index: Index, request: SearchRequest, bitmaps: tuple[Bitmap, ...]) -> list[Hits]:
+def _search(index: Index, request: ShardRequest, bitmaps: tuple[Bitmap, ...]) -> list[Hits]:
     allowed = None if request.bitmap is None else bitmaps[request.bitmap]
     if request.thresholds is not None:
         return index.range_search(request.weights, request.thresholds, allowed=allowed)

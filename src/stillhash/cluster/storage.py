@@ -107,11 +107,15 @@ class SegmentCache:
 
     def _evict(self, newest: Path) -> None:
         """Delete the least recently used copies. A process that has one mapped keeps it."""
-        files = sorted((file for file in self.folder.glob("*.seg") if file != newest), key=_modified)
-        size = sum(_size(file) for file in [*files, newest])
-        while size > self.max_bytes and files:
-            size -= _size(files[0])
-            files.pop(0).unlink(missing_ok=True)
+        copies = []
+        for file in self.folder.glob("*.seg"):
+            with suppress(FileNotFoundError):  # another process evicts too
+                copies.append((file != newest, file.stat().st_mtime, file.stat().st_size, file))
+        total = sum(size for _, _, size, _ in copies)
+        for _, _, size, file in sorted(copies)[1:]:
+            if total > self.max_bytes:
+                total -= size
+                file.unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
@@ -182,15 +186,3 @@ def _file_checksum(path: Path) -> str:
     with translate_read_errors(path), path.open("rb") as file:
         file.seek(-CHECKSUM_BYTES, os.SEEK_END)
         return file.read(CHECKSUM_BYTES).hex()
-
-
-def _modified(path: Path) -> float:
-    with suppress(OSError):
-        return path.stat().st_mtime
-    return 0.0
-
-
-def _size(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_size
-    return 0
