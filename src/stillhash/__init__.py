@@ -45,9 +45,6 @@ from stillhash.numeric import kernels
 from stillhash.numeric.threads import usable_cores
 from stillhash.search import MIWQ, Hits, Index, Scan, Searcher
 
-if TYPE_CHECKING:
-    from stillhash.client import Client
-
 __version__ = version("stillhash")
 
 
@@ -64,13 +61,17 @@ def info() -> dict[str, Any]:
     }
 
 
-def __getattr__(name: str) -> Any:
-    """Import the client on first use: it needs urllib3, which is optional."""
-    if name == "Client":
-        from stillhash.client import Client
+if TYPE_CHECKING:  # type checkers see a plain import, so that they notice names that do not exist
+    from stillhash.client import Client
+else:
 
-        return Client
-    raise AttributeError(f"module 'stillhash' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Import the client on first use: it needs urllib3, which is optional."""
+        if name == "Client":
+            from stillhash.client import Client
+
+            return Client
+        raise AttributeError(f"module 'stillhash' has no attribute {name!r}")
 
 
 __all__ = [

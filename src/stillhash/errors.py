@@ -1,4 +1,4 @@
-"""What can go wrong, as one small tree. Each class carries the HTTP status and the exit code it maps to."""
+"""All errors of the library. Each class carries its HTTP status and its exit code."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from typing import ClassVar
 
 
 class StillhashError(Exception):
-    """Anything this library raises on purpose."""
+    """Base of all errors of this library."""
 
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
 
 
 class InvalidInput(StillhashError, ValueError):
-    """An argument is not what it must be; the message names it, what was found and what is wanted."""
+    """An argument is invalid; the message names it, what was expected and what came."""
 
     status = 422
     exit_code = 2
 
 
 class WrongType(InvalidInput, TypeError):
-    """An argument is of a kind that can never do: text among numbers, a sparse matrix for features."""
+    """An argument has the wrong type: text among numbers, a sparse matrix for features."""
 
 
 class NotFitted(StillhashError, ValueError, AttributeError):
-    """The hash functions are not fixed yet: `fit`, or a first `partial_fit`, comes before this."""
+    """The hasher is not fitted yet: call `fit`, or a first `partial_fit`, before."""
 
     status = 409
     exit_code = 3
 
 
 class Conflict(StillhashError, ValueError):
-    """The request contradicts what is stored: an id that is already there, for instance."""
+    """The request contradicts what is stored: an id that already exists, for instance."""
 
     status = 409
     exit_code = 4
@@ -45,47 +45,47 @@ class Closed(StillhashError, ValueError):
 
 
 class BadState(StillhashError, ValueError):
-    """Saved state that cannot be read: damaged, of another class or of an unknown format version."""
+    """Saved state cannot be read: it is damaged, of another class or of an unknown format version."""
 
     status = 500
     exit_code = 5
 
 
 class MissingExtra(StillhashError, ImportError):
-    """An optional dependency is not installed; the message says which extra brings it."""
+    """An optional dependency is not installed; the message names the extra to install."""
 
     status = 501
     exit_code = 6
 
 
 class NotFound(StillhashError, LookupError):
-    """There is nothing of this name."""
+    """Nothing with this name exists."""
 
     status = 404
     exit_code = 8
 
 
 class Denied(StillhashError, PermissionError):
-    """No key came with the request, or an unknown one."""
+    """The request has no key, or an unknown one."""
 
     status = 401
     exit_code = 9
 
 
 class Forbidden(Denied):
-    """The key, or the page that sent the request, may not do this."""
+    """The key, or the page that sent the request, has no permission for this."""
 
     status = 403
 
 
 class TooLarge(InvalidInput):
-    """More at once than the server takes."""
+    """The request is larger than the server accepts."""
 
     status = 413
 
 
 class Busy(StillhashError):
-    """Too much is waiting; nothing of the request was kept. Try again in `retry_after` seconds."""
+    """The queue is full; nothing of the request was stored. Try again in `retry_after` seconds."""
 
     status = 503
     exit_code = 10
@@ -93,20 +93,20 @@ class Busy(StillhashError):
 
 
 class TooMany(Busy):
-    """More requests than this client may make."""
+    """This client exceeded its rate limit."""
 
     status = 429
 
 
 class Unreachable(StillhashError, ConnectionError):
-    """The server does not answer, or not as a stillhash server does."""
+    """The server does not answer, or is not a stillhash server."""
 
     status = 502
     exit_code = 11
 
 
 class StoreFailed(StillhashError, OSError):
-    """The disk would not take a write, or gave an error back; nothing of the request was kept."""
+    """The disk refused a write or returned an error; nothing of the request was stored."""
 
     status = 507
     exit_code = 7

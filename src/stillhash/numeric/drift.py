@@ -9,7 +9,7 @@ from stillhash.errors import BadState
 from stillhash.numeric.validation import MAX_MAGNITUDE, check_integer, check_number
 
 PRIOR = 5  # how many values' worth of evidence `noise` is
-MAX_STEP = 4  # deviations between two values that count as noise at most: a fall must not hide itself
+MAX_NOISE_STEP = 4  # deviations between two values that count as noise at most: a fall must not hide itself
 
 
 class PageHinkley:
@@ -64,7 +64,7 @@ class PageHinkley:
                 self._start()
                 return True
         if self.count_:
-            step = min(abs(x - self.last_), MAX_STEP * self.deviation)
+            step = min(abs(x - self.last_), MAX_NOISE_STEP * self.deviation)
             self.pairs_ = self.alpha * self.pairs_ + 1
             self.variance_ += (step**2 / 2 - self.variance_) / self.pairs_
         self.weight_ = self.alpha * self.weight_ + 1

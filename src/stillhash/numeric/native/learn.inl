@@ -8,7 +8,7 @@
 //
 // U is held transposed (D, l): a row of target bits is contiguous, so all three products are one register
 // tile, c[r][:] += sum_k a(k, r) b[k][:], and the columns (target bits) are independent of each other. The
-// block of X is transposed once into XT (D, kBlock), which serves as `a` in all three.
+// block of X is transposed once into XT (D, kBlock), which is `a` in all three.
 //
 // Included by one translation unit per instruction set, which defines LANE_BYTES, TILE_ROWS, TILE_VECTORS.
 
@@ -27,7 +27,7 @@ struct Vector<T, 0> {
 };
 
 constexpr int64_t kDepth = 128;  // so that a panel's slice stays in the first-level cache
-constexpr int kAhead = 8;   // rows of b that are fetched before their turn
+constexpr int kAhead = 8;   // rows of b that are fetched ahead of use
 constexpr int kPanel = 64;  // row stride of the P and A scratch; at least the widest register tile
 
 // c[r][0:N*lanes] += sum_k a[k*ka + r*ra] * b[k*kb + 0:N*lanes]
@@ -60,7 +60,7 @@ inline void rows(int64_t count, int64_t K, const T* a, int64_t ka, int64_t ra, c
 
 // Rows [s, s + B) of X, transposed into XT (D, kBlock); the columns past B are zero.
 template <class T>
-void turn(const T* X, int64_t s, int64_t B, int64_t D, T* XT) {
+void transpose(const T* X, int64_t s, int64_t B, int64_t D, T* XT) {
   constexpr int64_t kSquare = 16;  // fits the first-level cache
   for (int64_t d0 = 0; d0 < D; d0 += kSquare) {
     const int64_t d1 = d0 + kSquare < D ? d0 + kSquare : D;
@@ -135,12 +135,12 @@ void learn(T* Ut, const T* X, const int8_t* G, int64_t n, int64_t D, int64_t l, 
   constexpr int L = Vector<T, LANE_BYTES>::lanes;
   for (int64_t s = 0; s < n; s += kBlock) {
     const int64_t B = n - s < kBlock ? n - s : kBlock;
-    turn(X, s, B, D, XT);
+    transpose(X, s, B, D, XT);
     for (int64_t i = 0; i < kBlock * kBlock; ++i) K[i] = 0;
     for (int64_t r = 0; r < B; r += TILE_ROWS)
       for (int64_t c = 0; c < r + TILE_ROWS; c += 2 * L)
         tile<T, LANE_BYTES, TILE_ROWS, 2>(D, XT + r, kBlock, 1, XT + c, kBlock, K + r * kBlock + c, kBlock);
-    T steps[kBlock];  // 1 / |x|^norm_power; a zero row teaches nothing
+    T steps[kBlock];  // 1 / |x|^norm_power; a zero row changes nothing
     for (int64_t j = 0; j < B; ++j) {
       const T squared = K[j * kBlock + j];
       const T norm = norm_power == 2 ? squared : static_cast<T>(__builtin_sqrt(static_cast<double>(squared)));

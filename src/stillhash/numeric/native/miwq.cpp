@@ -6,11 +6,11 @@ namespace stillhash {
 namespace {
 
 constexpr int kSteps = 64;      // bands that a table's losses are cut into
-constexpr size_t kBuffer = 2048; // buckets found before they are read, so that memory can be fetched ahead
+constexpr size_t kBuffer = 2048; // buckets collected before they are read, so that memory can be fetched ahead
 constexpr double kPast = 1e-12;
 constexpr double kCheck = 0.08;  // share of the budget after which the rest is estimated; again at each doubling
-constexpr double kCommit = 0.3;  // up to this share: who has spent more is better off to finish
-constexpr double kHope = 2;      // times the budget that the whole may cost by the first estimate: the floor is still
+constexpr double kCommit = 0.3;  // up to this share: beyond it, finishing is cheaper
+constexpr double kTolerance = 2;      // times the budget that the whole may cost by the first estimate: the floor is still
                                  // poor, and will rise; half of that by the second
 
 uint32_t value_of(const uint8_t* code, int planes, int at, int width) {
@@ -81,13 +81,13 @@ struct Staircase {
 
 // Probes that raise the sum of the frontiers to `loss`, if all tables rise by equal shares of what they can.
 double probes_between(const std::vector<Staircase>& stairs, double loss) {
-  double reached = 0, room = 0;
+  double reached = 0, remaining = 0;
   for (const Staircase& s : stairs) {
     reached += s.frontier;
-    room += std::max(0.0, s.most - s.frontier);
+    remaining += std::max(0.0, s.most - s.frontier);
   }
-  if (loss <= reached || room == 0) return 0;
-  const double share = std::min(1.0, (loss - reached) / room);
+  if (loss <= reached || remaining == 0) return 0;
+  const double share = std::min(1.0, (loss - reached) / remaining);
   double probes = 0;
   for (const Staircase& s : stairs)
     probes += s.below(s.frontier + share * std::max(0.0, s.most - s.frontier)) - s.below(s.frontier);
@@ -106,7 +106,7 @@ class Search {
   }
 
   Effort run(const Price& price) {
-    double check = kCheck * price.budget, hope = kHope;
+    double check = kCheck * price.budget, tolerance = kTolerance;
     std::vector<uint32_t> values;
     values.reserve(kBuffer);
     for (;;) {
@@ -120,15 +120,15 @@ class Search {
       }
       const double admissible = ranking_.admissible_loss();
       if (reached > admissible) return done();
-      if (cheapest < 0) return effort_;  // all weights are zero: nothing tells rows apart
+      if (cheapest < 0) return effort_;  // all weights are zero: all rows tie
       const double spent = effort_.probes * price.probe + effort_.rows * price.row;
       if (spent > price.budget) return effort_;
       if (spent > check && std::isfinite(admissible)) {
         // The floor only rises from here, so this is about the most that the rest can cost.
         check = 2 * spent < kCommit * price.budget ? 2 * spent : std::numeric_limits<double>::infinity();
         const double per_probe = price.probe + price.row * effort_.rows / std::max<int64_t>(1, effort_.probes);
-        if (spent + probes_between(stairs_, admissible) * per_probe > hope * price.budget) return effort_;
-        hope /= 2;
+        if (spent + probes_between(stairs_, admissible) * per_probe > tolerance * price.budget) return effort_;
+        tolerance /= 2;
       }
       Staircase& s = stairs_[cheapest];
       double to = s.frontier + s.most / kSteps;

@@ -1,4 +1,4 @@
-// The Python door of the kernels. Callers have checked their arguments (numeric/kernels.py); here shapes are
+// Python bindings of the kernels. Callers have validated their arguments (numeric/kernels.py); here shapes are
 // trusted, arrays are C-contiguous, and the GIL is released around all work.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -25,17 +25,17 @@ template <class T, int N>
 using In = Array<const T, N>;
 
 static std::vector<const Lanes*> runnable() {
-  std::vector<const Lanes*> found;
+  std::vector<const Lanes*> runnable_lanes;
 #ifdef STILLHASH_X86
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-    found.push_back(&kAvx512);
-  if (avx2) found.push_back(&kAvx2);
+    runnable_lanes.push_back(&kAvx512);
+  if (avx2) runnable_lanes.push_back(&kAvx2);
 #endif
-  found.push_back(&kPortable);
-  return found;
+  runnable_lanes.push_back(&kPortable);
+  return runnable_lanes;
 }
 
 static const Lanes& lanes_named(const std::string& name) {
@@ -71,26 +71,26 @@ static void scan_top(const std::string& lanes, nb::list list, In<double, 2> weig
   const std::vector<Block> blocks = blocks_from(list);  // the caller's list keeps the arrays alive
   const int64_t queries = weights.shape(0), k = scores.shape(1);
   nb::gil_scoped_release free_gil;
-  const auto found = scan(lanes_named(lanes), blocks, static_cast<int>(weights.shape(1)), weights.data(), queries,
+  const auto hits = scan(lanes_named(lanes), blocks, static_cast<int>(weights.shape(1)), weights.data(), queries,
                           k, floors.data(), threads);
   for (int64_t q = 0; q < queries; ++q)
-    for (size_t i = 0; i < found[q].size(); ++i) {
-      scores.data()[q * k + i] = found[q][i].score;
-      ids.data()[q * k + i] = found[q][i].id;
+    for (size_t i = 0; i < hits[q].size(); ++i) {
+      scores.data()[q * k + i] = hits[q][i].score;
+      ids.data()[q * k + i] = hits[q][i].id;
     }
 }
 
 static nb::list scan_all(const std::string& lanes, nb::list list, In<double, 2> weights, In<float, 1> floors,
                          int threads) {
   const std::vector<Block> blocks = blocks_from(list);
-  std::vector<std::vector<Hit>> found;
+  std::vector<std::vector<Hit>> by_query;
   {
     nb::gil_scoped_release free_gil;
-    found = scan(lanes_named(lanes), blocks, static_cast<int>(weights.shape(1)), weights.data(),
+    by_query = scan(lanes_named(lanes), blocks, static_cast<int>(weights.shape(1)), weights.data(),
                  weights.shape(0), -1, floors.data(), threads);
   }
   nb::list out;
-  for (const auto& hits : found) {
+  for (const auto& hits : by_query) {
     auto scores = std::make_unique<float[]>(hits.size() + 1);
     auto ids = std::make_unique<int64_t[]>(hits.size() + 1);
     for (size_t i = 0; i < hits.size(); ++i) scores[i] = hits[i].score, ids[i] = hits[i].id;
@@ -167,13 +167,13 @@ static std::vector<Table> tables_from(nb::list list) {
 }
 
 // The slots are (first, ids or None, live or None); effort (m, 3) becomes probes, rows, completeness of each query.
-static void table_top(nb::list list, nb::tuple whose, In<double, 2> weights, In<float, 1> floors, double probe,
+static void table_top(nb::list list, nb::tuple slot_arrays, In<double, 2> weights, In<float, 1> floors, double probe,
                       double row, In<double, 1> budgets, int threads, Array<float, 2> scores, Array<int64_t, 2> ids,
                       Array<int64_t, 2> effort) {
   const std::vector<Table> tables = tables_from(list);
-  Slots slots{nb::cast<int64_t>(whose[0]), nullptr, nullptr};
-  if (!whose[1].is_none()) slots.ids = nb::cast<In<int64_t, 1>>(whose[1]).data();
-  if (!whose[2].is_none()) slots.live = nb::cast<In<uint8_t, 1>>(whose[2]).data();
+  Slots slots{nb::cast<int64_t>(slot_arrays[0]), nullptr, nullptr};
+  if (!slot_arrays[1].is_none()) slots.ids = nb::cast<In<int64_t, 1>>(slot_arrays[1]).data();
+  if (!slot_arrays[2].is_none()) slots.live = nb::cast<In<uint8_t, 1>>(slot_arrays[2]).data();
   const int64_t queries = weights.shape(0), k = scores.shape(1);
   const int bits = static_cast<int>(weights.shape(1));
   nb::gil_scoped_release free_gil;
@@ -189,8 +189,8 @@ static void table_top(nb::list list, nb::tuple whose, In<double, 2> weights, In<
         scores.data()[q * k + i] = hits[i].score;
         ids.data()[q * k + i] = hits[i].id;
       }
-      int64_t* told = effort.data() + q * 3;
-      told[0] = spent.probes, told[1] = spent.rows, told[2] = spent.complete;
+      int64_t* row_effort = effort.data() + q * 3;
+      row_effort[0] = spent.probes, row_effort[1] = spent.rows, row_effort[2] = spent.complete;
     }
   });
 }

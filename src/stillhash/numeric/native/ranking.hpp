@@ -1,7 +1,7 @@
 // One query's side of a search: its exact scores, its best hits so far, and the 8-bit bound that skips codes.
 //
 // A score is the sum of w_i x_i over the bits, rounded to float32. The weights arrive on a grid coarse enough
-// that every such sum is exact in a double whatever its order (see snap() in numeric/scores.py), so the
+// that every such sum is exact in a double whatever its order (see snap() in numeric/exact_scores.py), so the
 // score of a code is one number on every path, and hits are totally ordered: score, then smaller id.
 #pragma once
 #include <algorithm>
@@ -43,7 +43,7 @@ struct Losses {
         }
   }
 
-  // The code whose bytes stand `stride` apart, from `at`.
+  // Score of the code whose bytes are `stride` apart, from `at`.
   float score(const uint8_t* at, int64_t stride) const {
     double loss = 0;
     for (int j = 0; j < planes; ++j) {
@@ -63,11 +63,11 @@ class Ranking {
   float floor() const { return floor_; }  // no lower score can be among the hits
   const Losses& losses() const { return *losses_; }
 
-  // The 8-bit bound at the present floor. A search that never asks for it never pays for it.
+  // The 8-bit bound at the present floor. Computed only when it is needed.
   Bound bound() {
     if (floor_ != bound_floor_) {
       bound_floor_ = floor_;
-      // Finer steps pay once the limit has shrunk by a quarter; until then the old table serves.
+      // Finer steps pay once the limit has shrunk by a quarter; until then the old table is used.
       const int limit = limit_at(admissible_loss());
       if (limit < 190) quantise();
       else limit_ = static_cast<uint8_t>(limit);

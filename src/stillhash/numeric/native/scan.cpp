@@ -44,7 +44,7 @@ bool any_live(const Block& block, int64_t row) {
 }
 
 // A group of queries over a span of tiles. Floors are shared between threads: the k-th best score one thread
-// has found bounds what the others need to keep.
+// has reached bounds what the others need to keep.
 void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, Ranking* rankings, int64_t count,
                std::atomic<float>* floors) {
   uint64_t survivors[kGroup][kWords];
