@@ -14,11 +14,11 @@ from stillhash import METHODS
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.drift import LEANING_SHARE, SCENARIOS, DriftWatch, drifting, open_stream, parse
-from stillhash.experiments.drift_report import Score, score
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.presets import PRESETS
 from stillhash.experiments.report import report
-from stillhash.experiments.results import read
+from stillhash.experiments.report_drift import AlarmScore, score_alarms
+from stillhash.experiments.results import read_results
 from stillhash.experiments.run import Job, records, run
 from tests.experiments.test_report import line, tables, write, written
 from tests.support.toys import toy
@@ -259,10 +259,10 @@ def test_tables_of_groups_and_alarms(tmp_path: Path) -> None:
 
 
 def test_alarms_are_scored_by_the_last_change_before_them() -> None:
-    assert score([], [100]) == Score(0, [])
-    assert score([150, 160, 350], [100, 300], 100) == Score(0, [50, 50])
-    assert score([100, 201, 90], [100], 100) == Score(3, [])  # an alarm at the change itself knew nothing of it
-    assert score([5], []) == Score(1, [])
+    assert score_alarms([], [100]) == AlarmScore(0, [])
+    assert score_alarms([150, 160, 350], [100, 300], 100) == AlarmScore(0, [50, 50])
+    assert score_alarms([100, 201, 90], [100], 100) == AlarmScore(3, [])  # too early, too late
+    assert score_alarms([5], []) == AlarmScore(1, [])
 
 
 def test_a_report_without_what_drift_adds(tmp_path: Path) -> None:
@@ -286,4 +286,4 @@ def test_a_report_without_what_drift_adds(tmp_path: Path) -> None:
 def test_bad_fields_are_refused(tmp_path: Path, key: str, value: Any) -> None:
     write(tmp_path, [line(experiment="drift", **{key: value})])
     with pytest.raises(InvalidInput, match=f"line 1: {key}"):
-        read(tmp_path)
+        read_results(tmp_path)

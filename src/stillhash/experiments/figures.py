@@ -1,7 +1,7 @@
-"""The paper's figures, from runs. Every line is named where it ends, so colour is never the only clue.
+"""Draw the paper's figures from runs. Every line is named where it ends, so colour is never the only clue.
 
-Files have a white ground and stand alone. `inline` makes a figure part of a page: no ground, and its ink is the
-colour of the page's text, so it is at home in the dark as well.
+Files have a white ground. `inline` makes a figure part of a page: no ground, and its ink is the colour of the page's
+text, so it suits a dark page too.
 """
 
 from __future__ import annotations
@@ -20,39 +20,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from stillhash.experiments.results import Checkpoint, Run, Variant, grouped
+from stillhash.experiments.results import METHOD_STYLES, Checkpoint, Run, Variant, grouped
 
 # Small in inches, so that text stays readable where a page is as narrow as a phone.
-SIZE, DPI = (5.8, 4.1), 190
+FIGURE_SIZE, FIGURE_DPI = (5.8, 4.1), 190
 INK, GROUND = "#24292f", "#ffffff"
-LOG_FROM = 20  # slowest method over fastest, from which a linear axis would flatten most lines
-GAP = 0.045  # between names of lines, in heights of the axes
+LOG_SCALE_RATIO = 20  # slowest method over fastest, from which a linear axis would flatten most lines
+LABEL_GAP = 0.045  # between names of lines, in heights of the axes
 
-# Middle tones, for light and dark; neighbours in a chart differ in marker as well as in hue.
-LOOKS = {
-    "tally": ("#5b3fd6", "*"),
-    "tally-listwise": ("#8f7be8", "1"),
-    "tuned": ("#b04fd0", "H"),
-    "ohsl": ("#d1380b", "o"),
-    "ohsl-sym": ("#e08a1e", "s"),
-    "ohweu": ("#0b6fb8", "^"),
-    "hmoh": ("#0a9a74", "D"),
-    "bsodh": ("#d471a4", "v"),
-    "mihash": ("#35a7e0", "P"),
-    "osuph": ("#8a6d3b", "X"),
-    "okh": ("#a62b6f", "<"),
-    "osh": ("#6da33a", ">"),
-    "oasis": ("#7d55c7", "h"),
-    "lego": ("#a39a1a", "p"),
-    "pca-itq": ("#6b7280", "d"),
-    "lsh": ("#9aa1ad", "."),
-}
-BOLD = ("tally", "ohsl")
-SPARE = list(LOOKS.values())
-DASHES = ("-", "--", ":", "-.")
+METHOD_LOOKS = {method: (colour, marker) for method, (_, colour, marker) in METHOD_STYLES.items()}
+BOLD_METHODS = ("tally", "ohsl")
+SPARE_LOOKS = list(METHOD_LOOKS.values())
+LINE_DASHES = ("-", "--", ":", "-.")
 
 
-class Look(NamedTuple):
+class LineLook(NamedTuple):
     colour: str
     marker: str
     dash: str = "-"
@@ -63,7 +45,7 @@ class Line(NamedTuple):
     """One line of a chart: mean, least and largest value at each x."""
 
     label: str
-    look: Look
+    look: LineLook
     x: list[float]
     mean: list[float]
     low: list[float]
@@ -71,16 +53,17 @@ class Line(NamedTuple):
 
 
 Lines = list[Line]
+Looks = dict[Variant, LineLook]
 
 
-def looks(variants: Iterable[Variant]) -> dict[Variant, Look]:
-    """A method has one colour and marker wherever it appears; its variants differ by dashes."""
+def looks(variants: Iterable[Variant]) -> Looks:
+    """Give a method one colour and marker wherever it appears; its variants differ by dashes."""
     chosen = {}
-    for method, group in grouped(sorted(set(variants), key=lambda v: v.place), lambda v: v.method).items():
-        colour, marker = LOOKS.get(method) or SPARE[crc32(method.encode()) % len(SPARE)]
+    for method, group in grouped(sorted(set(variants), key=lambda v: v.sort_key), lambda v: v.method).items():
+        colour, marker = METHOD_LOOKS.get(method) or SPARE_LOOKS[crc32(method.encode()) % len(SPARE_LOOKS)]
         for i, variant in enumerate(group):
-            wide = 2.6 if method in BOLD and not variant.params else 1.5
-            chosen[variant] = Look(colour, marker, DASHES[i % len(DASHES)], wide)
+            wide = 2.6 if method in BOLD_METHODS and not variant.params else 1.5
+            chosen[variant] = LineLook(colour, marker, LINE_DASHES[i % len(LINE_DASHES)], wide)
     return chosen
 
 
@@ -88,18 +71,16 @@ def looks(variants: Iterable[Variant]) -> dict[Variant, Look]:
 
 
 def along(runs: Sequence[Run], measure: Callable[[Checkpoint], float | None]) -> list[tuple[int, list[float]]]:
-    """What the seeds of one variant measured, at each number of rows where all of them did."""
-    found = grouped(
+    """Return what the seeds of one variant measured, at each number of rows where all of them did."""
+    by_rows = grouped(
         ((at.rows, value) for run in runs for at in run.checkpoints if (value := measure(at)) is not None),
         lambda pair: pair[0],
     )
-    return [(rows, [value for _, value in pairs]) for rows, pairs in sorted(found.items()) if len(pairs) == len(runs)]
+    return [(rows, [value for _, value in pairs]) for rows, pairs in sorted(by_rows.items()) if len(pairs) == len(runs)]
 
 
-def curves(
-    runs: Sequence[Run], measure: Callable[[Checkpoint], float | None], look: dict[Variant, Look], *, after: int = 0
-) -> Lines:
-    """One line per variant against rows, from `after` rows on; a variant measured only once has no line."""
+def curves(runs: Sequence[Run], measure: Callable[[Checkpoint], float | None], look: Looks, *, after: int = 0) -> Lines:
+    """Return one line per variant against rows, from `after` rows on; a variant measured only once has no line."""
     lines = []
     for variant, group in grouped(runs, lambda run: run.variant).items():
         points = [(rows, values) for rows, values in along(group, measure) if rows >= after]
@@ -109,20 +90,22 @@ def curves(
 
 
 def sweep(runs: Sequence[Run]) -> Lines:
-    """Final mAP against the swept parameter, one line per variant and code length."""
+    """Return final mAP against the swept parameter, one line per variant and code length."""
     several = len({run.variant for run in runs}) > 1
     lines = []
     for i, ((variant, bits), group) in enumerate(grouped(runs, lambda run: (run.variant, run.bits)).items()):
-        found = grouped((run for run in group if run.end.map is not None), lambda run: run.swept or 0.0)
-        points = [(x, [run.end.map or 0.0 for run in some]) for x, some in sorted(found.items())]
+        by_value = grouped((run for run in group if run.end.map is not None), lambda run: run.swept or 0.0)
+        points = [(x, [run.end.map or 0.0 for run in some]) for x, some in sorted(by_value.items())]
         if len(points) > 1:
             label = f"{variant.label}, {bits} bits" if several else f"{bits} bits"
-            look = Look(*SPARE[(i * 2) % len(SPARE)], DASHES[i // len(SPARE) % len(DASHES)], 1.8)
+            look = LineLook(
+                *SPARE_LOOKS[(i * 2) % len(SPARE_LOOKS)], LINE_DASHES[i // len(SPARE_LOOKS) % len(LINE_DASHES)], 1.8
+            )
             lines.append(line_of(label, look, points))
     return lines
 
 
-def line_of(label: str, look: Look, points: Sequence[tuple[float, list[float]]]) -> Line:
+def line_of(label: str, look: LineLook, points: Sequence[tuple[float, list[float]]]) -> Line:
     x, values = zip(*points, strict=True)
     mean = [float(np.mean(some)) for some in values]
     return Line(label, look, list(x), mean, [min(some) for some in values], [max(some) for some in values])
@@ -132,7 +115,7 @@ def line_of(label: str, look: Look, points: Sequence[tuple[float, list[float]]])
 
 
 def rows_chart(lines: Lines, title: str, changes: Iterable[int] = ()) -> Figure:
-    """mAP against rows; where the stream changes there are upright lines."""
+    """Draw mAP against rows, with upright lines where the stream changes."""
     figure, axes = _chart(title, "rows learnt", "mean average precision")
     for rows in changes:
         axes.axvline(rows, color=INK, alpha=0.55, linewidth=1, linestyle=(0, (5, 3)), zorder=1)
@@ -144,10 +127,10 @@ def rows_chart(lines: Lines, title: str, changes: Iterable[int] = ()) -> Figure:
 
 
 def time_chart(lines: Lines, title: str) -> Figure:
-    """Seconds against rows; on logarithmic axes, where a slope is a power, if the methods lie far apart."""
+    """Draw seconds against rows; on logarithmic axes, where a slope is a power, if the methods lie far apart."""
     figure, axes = _chart(title, "rows", "accumulated time, s")
     ends = [line.mean[-1] for line in lines]
-    if min(line.mean[0] for line in lines) > 0 and max(ends) > LOG_FROM * min(ends):
+    if min(line.mean[0] for line in lines) > 0 and max(ends) > LOG_SCALE_RATIO * min(ends):
         axes.set(xscale="log", yscale="log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
@@ -164,7 +147,7 @@ def time_chart(lines: Lines, title: str) -> Figure:
 
 
 def sweep_chart(lines: Lines, title: str, xlabel: str, *, log: bool) -> Figure:
-    """Final mAP against a parameter; its values are the ticks."""
+    """Draw final mAP against a parameter; its values are the ticks."""
     figure, axes = _chart(title, xlabel, "mean average precision")
     if log:
         axes.set_xscale("log")
@@ -181,7 +164,7 @@ def _rows(number: float, _place: int) -> str:
 
 
 def _chart(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained", facecolor=GROUND)
+    figure = Figure(figsize=FIGURE_SIZE, dpi=FIGURE_DPI, layout="constrained", facecolor=GROUND)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor="none")
     axes.set_title(title, loc="left", weight="bold", color=INK, fontsize=10, parse_math=False)
@@ -216,8 +199,8 @@ def _draw(axes: Axes, lines: Lines, margin: float = 0) -> None:
 
 
 def _name(axes: Axes, lines: Lines, written: Callable[[float], str]) -> None:
-    """Names and last values to the right of the axes, each as near to the end of its line as the others allow."""
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # from here on they stand
+    """Write names and last values to the right of the axes, each as near to the end of its line as possible."""
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # fixed from here on
     to_axes = axes.transScale + axes.transLimits
     ends = [float(to_axes.transform((line.x[-1], line.mean[-1]))[1]) for line in lines]
     order = np.argsort(ends, kind="stable")
@@ -225,7 +208,7 @@ def _name(axes: Axes, lines: Lines, written: Callable[[float], str]) -> None:
     marks, names = (
         axes.transAxes + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans) for points in (10, 16)
     )
-    for place, i in zip(apart([ends[i] for i in order]), order, strict=True):
+    for place, i in zip(separate([ends[i] for i in order]), order, strict=True):
         line, colour = lines[i], lines[i].look.colour
         dash = "-" if line.x[-1] == last else ":"  # a line that ends early must not seem to go on
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.8, "linestyle": dash, "shrinkA": 0, "shrinkB": 0}
@@ -235,13 +218,13 @@ def _name(axes: Axes, lines: Lines, written: Callable[[float], str]) -> None:
         axes.text(1, place, text, va="center", fontsize=8.5, color=INK, parse_math=False, transform=names)
 
 
-def apart(wanted: list[float], gap: float = GAP) -> list[float]:
-    """The places nearest to the wanted ones, which rise, that are a gap apart; inside 0 to 1 if there is room.
+def separate(places: list[float], gap: float = LABEL_GAP) -> list[float]:
+    """Move rising places as little as possible until they are a gap apart; inside 0 to 1 if there is space.
 
     Least squares under an order is isotonic regression, here by its min-max formula.
     """
-    n = len(wanted)
-    z = np.subtract(wanted, gap * np.arange(n))
+    n = len(places)
+    z = np.subtract(places, gap * np.arange(n))
     best = [max(min(float(z[a:b].mean()) for b in range(i + 1, n + 1)) for a in range(i + 1)) for i in range(n)]
     highest = max(0.0, 1 - gap * (n - 1))
     return [min(max(value, 0.0), highest) + gap * i for i, value in enumerate(best)]
@@ -251,14 +234,14 @@ def apart(wanted: list[float], gap: float = GAP) -> list[float]:
 
 
 def save(figure: Figure, png: Path, svg: Path) -> None:
-    """The same figure gives the same bytes: no date, and ids that depend on the name of the file alone."""
+    """Save a figure; the same one gives the same bytes: no date, and ids that depend on the name of the file alone."""
     figure.savefig(png, format="png")
     with mpl.rc_context({"svg.hashsalt": svg.stem, "svg.fonttype": "none"}):
         figure.savefig(svg, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
 
 
 def inline(svg: str, prefix: str, title: str) -> str:
-    """The figure as part of an HTML page, its ids made unique by `prefix`; `title` is already escaped."""
+    """Return the figure as part of an HTML page, its ids made unique by `prefix`; `title` is already escaped."""
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     box = re.search(r'viewBox="[^"]+"', svg)
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)

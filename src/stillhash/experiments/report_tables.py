@@ -1,0 +1,212 @@
+"""Make the report's tables of quality, time, speed and provenance; cells are Markdown."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stillhash.experiments import figures
+from stillhash.experiments.results import PAPER_TABLES, TIME_PARTS, Checkpoint, Run, RunSet, Variant, grouped
+from stillhash.experiments.tables import TableData
+
+ABSENT = "—"
+TIES_MATTER = 0.001  # a difference in mAP by the order of ties that is worth a table
+
+Cells = dict[tuple[Variant, int], list[float]]  # values of the seeds, by variant and code length
+
+
+def plain(text: str) -> str:
+    """Escape what Markdown or HTML would see as marks."""
+    text = re.sub(r"([\\`*\[\]<>|&~])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
+
+
+def plural(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def mean_cell(values: Sequence[float]) -> str:
+    """Return the mean, with the deviation of several seeds."""
+    mean = f"{statistics.fmean(values):.3f}"
+    return f"{mean} ± {statistics.stdev(values):.3f}" if len(values) > 1 else mean
+
+
+# ---- quality: Tables 1 and 2 ----
+
+
+def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return for each dataset what the template shows: a table, facts, the paper's table, ties."""
+    parts = []
+    for dataset, group in grouped(runs, lambda run: run.dataset).items():
+        cells = _cells(group, lambda at: at.map)
+        if not cells:
+            continue
+        comparable = len({run.variant.method for run in group}) > 1 and "initial rows" not in dataset
+        papers = [paper for start, paper in PAPER_TABLES.items() if dataset.lower().startswith(start)]
+        paper = papers[0] if papers and comparable else None
+        facts: dict[str, list[Any]] = {
+            "Queries": [run.queries for run in group if run.queries is not None],
+            "Database": [run.database for run in group if run.database is not None],
+            "Chance": [round(run.end.chance, 3) for run in group if run.end.chance is not None],
+        }
+        expected = _cells(group, lambda at: at.expected_map)
+        both = cells.keys() & expected.keys()
+        ties = any(abs(statistics.fmean(cells[cell]) - statistics.fmean(expected[cell])) > TIES_MATTER for cell in both)
+        parts.append(
+            {
+                "dataset": dataset,
+                "seeds": _seeds(cells),
+                "facts": [f"{name}: {_values(values)}." for name, values in facts.items() if values],
+                "table": _quality_table(cells, paper.map if paper else {}),
+                "paper": paper,
+                "expected": _quality_table(expected, {}) if ties else None,
+            }
+        )
+    return parts
+
+
+def _cells(runs: Iterable[Run], measure: Callable[[Checkpoint], float | None]) -> Cells:
+    cells: Cells = {}
+    for run in runs:
+        if (value := measure(run.end)) is not None:
+            cells.setdefault((run.variant, run.bits), []).append(value)
+    return cells
+
+
+def _seeds(cells: Cells) -> str:
+    most = max(map(len, cells.values()))
+    if most == 1:
+        return "one seed"
+    fewer = "; cells of fewer seeds say so" if any(len(values) < most for values in cells.values()) else ""
+    return f"mean ± standard deviation over {most} seeds{fewer}"
+
+
+def _quality_table(cells: Cells, paper: Mapping[str, Mapping[int, float]]) -> TableData:
+    lengths = sorted({bits for _, bits in cells})
+    printed = [bits for bits in lengths if any(bits in row for row in paper.values())]
+    most = max(map(len, cells.values()))
+    # Two means that print alike share a place: nothing that is shown sets them apart.
+    means = {cell: f"{statistics.fmean(values):.3f}" for cell, values in cells.items()}
+    best = {b: sorted({mean for (_, bits), mean in means.items() if bits == b}, reverse=True) for b in lengths}
+    rows = []
+    for variant in sorted({variant for variant, _ in cells} | set(map(Variant, paper)), key=lambda v: v.sort_key):
+        row = [plain(variant.label)]
+        for bits in lengths:
+            values, mean = cells.get((variant, bits)), means.get((variant, bits))
+            text = mean_cell(values) if values else ABSENT
+            text = f"**{text}**" if mean == best[bits][0] else f"<u>{text}</u>" if mean in best[bits][1:2] else text
+            row.append(text if not values or len(values) == most else f"{text} (n = {len(values)})")
+        for bits in printed:
+            value = None if variant.params else paper.get(variant.method, {}).get(bits)
+            row.append(ABSENT if value is None else f"*{value:.3f}*")
+        rows.append(row)
+    return TableData(None, ["", *(f"{bits} bits" for bits in lengths), *(f"*paper, {b}*" for b in printed)], rows)
+
+
+# ---- time: Figure 5 ----
+
+
+class TimeFit(NamedTuple):
+    """Least squares of seconds by rows n: a n alone, then a n + b n²; R² is the share of the variance explained."""
+
+    linear: tuple[float]
+    linear_r2: float
+    quadratic: tuple[float, float]
+    quadratic_r2: float
+
+
+def fit_time(rows: ArrayLike, seconds: ArrayLike) -> TimeFit | None:
+    """Fit both curves; None if there are too few points to tell the two apart, or all are alike."""
+    t = np.asarray(seconds, np.float64)
+    n = np.asarray(rows, np.float64)
+    if len(t) < 3 or not n.any() or np.ptp(t) == 0:
+        return None
+    scale = n.max()
+    powers = np.stack([n / scale, (n / scale) ** 2], axis=1)
+    solutions = [np.linalg.lstsq(powers[:, :count], t, rcond=None)[0] for count in (1, 2)]
+    residues = [powers[:, : len(solution)] @ solution - t for solution in solutions]
+    r2 = [1 - float((residue**2).sum() / ((t - t.mean()) ** 2).sum()) for residue in residues]
+    (a,), (c, d) = solutions
+    return TimeFit((float(a / scale),), r2[0], (float(c / scale), float(d / scale**2)), r2[1])
+
+
+def time_table(runs: Sequence[Run]) -> TableData:
+    by_variant = grouped(runs, lambda run: run.variant)
+    totals = {
+        variant: {rows: statistics.fmean(values) for rows, values in figures.along(group, lambda at: at.total)}
+        for variant, group in by_variant.items()
+    }
+    rows = []
+    for variant, group in by_variant.items():
+        ends = [run.end for run in group]
+        length, total = ends[0].rows, statistics.fmean(at.total for at in ends)
+        shares = [statistics.fmean(at.seconds[part] for at in ends) / (total or 1) for part in TIME_PARTS]
+        curve = {n: seconds for n, seconds in totals[variant].items() if n}
+        fit = fit_time(list(curve), list(curve.values()))
+        ohsl = totals.get(Variant("ohsl"), {}).get(length)
+        rows.append(
+            [
+                plain(variant.label),
+                f"{length:,}",
+                _three_digits(total),
+                *(f"{share:.1%}" for share in shares),
+                *([f"{fit.linear_r2:.4f}", f"{fit.quadratic_r2:.4f}"] if fit else [ABSENT, ABSENT]),
+                _three_digits(total / ohsl) if ohsl else ABSENT,
+            ]
+        )
+    parts = ("learning", "refreshing", "encoding", "I/O")
+    return TableData(None, ["", "rows", "total, s", *parts, "R² linear", "R² quadratic", "times OHSL"], rows)
+
+
+def _three_digits(value: float) -> str:
+    """Write three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def speed_tables(runs: Sequence[Run]) -> dict[str, TableData]:
+    """Return rows a second of learning, by dataset."""
+    tables = {}
+    for dataset, group in grouped(runs, lambda run: run.dataset).items():
+        cells = _cells(group, lambda at: at.rows / at.seconds["learn"] if at.rows and at.seconds["learn"] else None)
+        if cells:
+            lengths = sorted({bits for _, bits in cells})
+            rows = []
+            for variant in sorted({variant for variant, _ in cells}, key=lambda v: v.sort_key):
+                speeds = [cells.get((variant, bits)) for bits in lengths]
+                row = [f"{statistics.fmean(values):,.0f}" if values else ABSENT for values in speeds]
+                rows.append([plain(variant.label), *row])
+            tables[dataset] = TableData(None, ["", *(f"{bits} bits" for bits in lengths)], rows)
+    return tables
+
+
+# ---- provenance ----
+
+
+def provenance_table(run_set: RunSet) -> dict[str, Any]:
+    """Return the commits, machines, versions and commands of all checkpoints."""
+    checkpoints = [at for run in [*run_set.runs, *run_set.unfinished] for at in run.checkpoints]
+    rows = [["commit", _values([at.commit for at in checkpoints if at.commit])]]
+    for attribute in ("machine", "versions"):
+        objects: list[Mapping[str, Any]] = [getattr(at, attribute) for at in checkpoints]
+        keys = dict.fromkeys(key for one in objects for key in one)
+        rows += [[f"{attribute}: {plain(key)}", _values(one[key] for one in objects if key in one)] for key in keys]
+    commands = dict.fromkeys(" ".join(at.command.split()) for at in checkpoints if at.command)
+    return {"provenance": TableData(None, ["", "found"], rows), "commands": list(commands)}
+
+
+def _values(values: Iterable[Any]) -> str:
+    """List the distinct values; of many numbers, the range."""
+    distinct = list(dict.fromkeys(json.dumps(value) if isinstance(value, dict | list) else value for value in values))
+    if len(distinct) > 3 and all(isinstance(value, int | float) for value in distinct):
+        distinct = [f"{_value(min(distinct))} to {_value(max(distinct))}"]
+    return ", ".join(map(_value, distinct)) or "not recorded"
+
+
+def _value(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(str(value))
