@@ -1,4 +1,4 @@
-"""The commands of collections, learning and upkeep: the verbs of `Collection`, one command each, and no logic."""
+"""Commands for learning and upkeep: one command per method of `Collection`, without logic."""
 
 from __future__ import annotations
 
@@ -10,194 +10,201 @@ import typer
 
 import stillhash
 from stillhash.cli import output
-from stillhash.cli.collection import At, Labels, Rows, Size, Vector, current_version, each, opened
-from stillhash.cli.output import AsJson, answer, sentence
+from stillhash.cli.collection import (
+    ChunkOption,
+    IdsArgument,
+    LabelsOption,
+    PathArgument,
+    RowsArgument,
+    VectorOption,
+    current_version,
+    for_each_chunk,
+    open_collection,
+)
+from stillhash.cli.output import AsJson, answer, count_of, sentence
 from stillhash.errors import BadState, InvalidInput
 from stillhash.io import Chunk, parse_ids, read_chunks, read_queries
 
 app = typer.Typer()
-LEARNING, UPKEEP = "Collections: learning", "Collections: upkeep"
-MANY = 20  # ids in a line
+LEARNING_PANEL, UPKEEP_PANEL = "Collections: learning", "Collections: upkeep"
+MAX_LISTED_IDS = 20
 
-Numbered = Annotated[
+VersionArgument = Annotated[
     int, typer.Argument(metavar="VERSION", min=1, help="The number of the version.", show_default=False)
 ]
 
 
-# ---- learning ----
-
-
-@app.command(rich_help_panel=LEARNING)
-def learn(path: At, file: Rows, labels: Labels = None, chunk: Size = 1000, as_json: AsJson = False) -> None:
-    """Learn from labelled rows that are no items. Each chunk makes a version."""
-    made: list[int] = []
-
-    def step(c: Chunk) -> None:
-        if not any(c.labels):
-            raise InvalidInput("no row has labels; they come with the rows, or from --labels FILE")
-        made.append(collection.learn(c.features, c.labels))
-
-    with opened(path, write=True) as collection:
-        rows = each(read_chunks(file, collection.dim, chunk, labels=labels), step, "learnt")
-        result = {"rows": rows, "version": current_version(collection), "versions": made}
-    answer(result, as_json, sentence(f"{output.rows(rows)} learnt; version {result['version']} is current"))
-
-
-@app.command(rich_help_panel=LEARNING)
-def feedback(
-    path: At,
-    ids: Annotated[
-        list[str],
-        typer.Argument(metavar="IDS", help="Items; whole numbers are integers, '\"7\"' is text.", show_default=False),
-    ],
-    vector: Vector,
-    relevant: Annotated[bool, typer.Option("--up/--down", help="Whether they are what was looked for.")],
-    weight: Annotated[float, typer.Option(help="How much of a full vote, up to 1.")] = 1.0,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Who says so; a source's last word counts.")] = "",
+@app.command(rich_help_panel=LEARNING_PANEL)
+def learn(
+    path: PathArgument,
+    file: RowsArgument,
+    labels: LabelsOption = None,
+    chunk: ChunkOption = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """Learn from a thumb up or down on items that were found for a query."""
-    with opened(path, write=True) as collection:
-        asked = read_queries(vector, collection.dim)
-        if len(asked) != 1:
-            raise InvalidInput(f"--vector holds {len(asked)} queries; one is wanted")
-        version = collection.feedback(asked[0], parse_ids(ids), relevant, weight=weight, source=source)
-    told = f"thumbs {'up' if relevant else 'down'}: {len(ids)}; version {version} is current"
-    answer({"thumbs": len(ids), "version": version}, as_json, sentence(told))
+    """Learn from labelled rows that are not stored as items. Each chunk makes a version."""
+    versions: list[int] = []
+
+    def learn_chunk(rows: Chunk) -> None:
+        if not any(rows.labels):
+            raise InvalidInput("labels: expected some, in the rows or by --labels FILE, got none")
+        versions.append(collection.learn(rows.features, rows.labels))
+
+    with open_collection(path, write=True) as collection:
+        rows = for_each_chunk(read_chunks(file, collection.dim, chunk, labels=labels), learn_chunk, "learnt")
+        result = {"rows": rows, "version": current_version(collection), "versions": versions}
+    answer(result, as_json, sentence(f"{count_of(rows, 'row')} learnt; version {result['version']} is current"))
 
 
-@app.command(rich_help_panel=LEARNING)
+@app.command(rich_help_panel=LEARNING_PANEL)
+def feedback(
+    path: PathArgument,
+    ids: IdsArgument,
+    vector: VectorOption,
+    relevant: Annotated[bool, typer.Option("--up/--down", help="Whether these items are good hits.")],
+    weight: Annotated[float, typer.Option(help="Share of a full vote, up to 1.")] = 1.0,
+    source: Annotated[str, typer.Option(metavar="NAME", help="Who votes; the last vote of a source counts.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Learn from votes, up or down, on hits of one query."""
+    with open_collection(path, write=True) as collection:
+        queries = read_queries(vector, collection.dim)
+        if len(queries) != 1:
+            raise InvalidInput(f"--vector: expected one query, got {len(queries)}")
+        version = collection.feedback(queries[0], parse_ids(ids), relevant, weight=weight, source=source)
+    text = f"{count_of(len(ids), 'vote')} {'up' if relevant else 'down'}; version {version} is current"
+    answer({"votes": len(ids), "version": version}, as_json, sentence(text))
+
+
+@app.command(rich_help_panel=LEARNING_PANEL)
 def relabel(
-    path: At,
+    path: PathArgument,
     name: Annotated[str, typer.Argument(metavar="ID", help="An item.", show_default=False)],
     labels: Annotated[str, typer.Argument(metavar="LABELS", help="'cat|dog'; '' for none.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Give an item other labels, and learn from them."""
-    told = [label.strip() for label in labels.split("|") if label.strip()]
-    with opened(path, write=True) as collection:
-        collection.relabel(parse_ids([name]), [told])
+    """Replace the labels of an item, and learn from them."""
+    names = [label.strip() for label in labels.split("|") if label.strip()]
+    with open_collection(path, write=True) as collection:
+        collection.relabel(parse_ids([name]), [names])
         version = collection.flush()
-    line = f"{name} is labelled {', '.join(told) or 'nothing'}; version {version} is current"
-    answer({"id": name, "labels": told, "version": version}, as_json, sentence(line))
+    text = f"{name} has the labels {', '.join(names) or 'none'}; version {version} is current"
+    answer({"id": name, "labels": names, "version": version}, as_json, sentence(text))
 
 
-@app.command(rich_help_panel=LEARNING)
-def flush(path: At, as_json: AsJson = False) -> None:
-    """Learn the labelled items that wait for a full step."""
-    with opened(path, write=True) as collection:
+@app.command(rich_help_panel=LEARNING_PANEL)
+def flush(path: PathArgument, as_json: AsJson = False) -> None:
+    """Learn all pending labelled rows now, instead of waiting for a full step."""
+    with open_collection(path, write=True) as collection:
         version = collection.flush()
     answer({"version": version}, as_json, sentence(f"version {version} is current"))
 
 
-@app.command(rich_help_panel=LEARNING)
+@app.command(rich_help_panel=LEARNING_PANEL)
 def fit(
-    path: At,
+    path: PathArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A sample, as for add; else the rows that wait.")
+        Path | None, typer.Argument(metavar="FILE", help="Sample of rows, as for add; default: the items.")
     ] = None,
-    labels: Labels = None,
+    labels: LabelsOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fix the hash functions now, for ever, instead of waiting for more rows."""
+    """Fit the hash functions now and permanently, instead of waiting for more rows."""
     if file is None and labels is not None:
-        raise InvalidInput("--labels is given without a FILE of rows")
-    with opened(path, write=True) as collection:
+        raise InvalidInput("--labels: expected a FILE of rows with it")
+    with open_collection(path, write=True) as collection:
         if file is None:
             collection.fit()
         else:
             sample = list(read_chunks(file, collection.dim, 1000, labels=labels))
             if not sample:
-                raise InvalidInput(f"{file.name}: there are no rows")
-            told = [one for c in sample for one in c.labels]
-            collection.fit(np.concatenate([c.features for c in sample]), told)
+                raise InvalidInput(f"{file.name}: expected rows, got none")
+            row_labels = [one for chunk in sample for one in chunk.labels]
+            collection.fit(np.concatenate([chunk.features for chunk in sample]), row_labels)
         version = current_version(collection)
-    answer({"version": version}, as_json, sentence(f"the hash functions are fixed; version {version} is current"))
+    answer({"version": version}, as_json, sentence(f"the hash functions are fitted; version {version} is current"))
 
 
-@app.command(rich_help_panel=LEARNING)
-def versions(path: At, as_json: AsJson = False) -> None:
-    """List the versions of the model that are kept."""
-    with opened(path) as collection:
-        found = collection.versions()
-    answer({"versions": found}, as_json, output.versions)
+@app.command(rich_help_panel=LEARNING_PANEL)
+def versions(path: PathArgument, as_json: AsJson = False) -> None:
+    """List the versions of the model."""
+    with open_collection(path) as collection:
+        answer({"versions": collection.versions()}, as_json, output.versions)
 
 
-@app.command(rich_help_panel=LEARNING)
+@app.command(rich_help_panel=LEARNING_PANEL)
 def tag(
-    path: At,
-    version: Numbered,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name from now on.", show_default=False)],
+    path: PathArgument,
+    version: VersionArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the version.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Name a version; one that has a name is kept."""
-    with opened(path, write=True) as collection:
+    """Name a version; a version with a name is never dropped."""
+    with open_collection(path, write=True) as collection:
         collection.tag(version, name)
-    answer({"version": version, "tag": name}, as_json, sentence(f"version {version} is {name!r} and will be kept"))
+    answer({"version": version, "tag": name}, as_json, sentence(f"version {version} is named {name!r} and kept"))
 
 
-@app.command(rich_help_panel=LEARNING)
-def rollback(path: At, version: Numbered, as_json: AsJson = False) -> None:
-    """Publish an earlier version anew: the same answers, under a new number."""
-    with opened(path, write=True) as collection:
-        now = collection.rollback(version)
-    told = f"version {now} is current, and answers as version {version} did"
-    answer({"version": now, "rollback_to": version}, as_json, sentence(told))
+@app.command(rich_help_panel=LEARNING_PANEL)
+def rollback(path: PathArgument, version: VersionArgument, as_json: AsJson = False) -> None:
+    """Restore an earlier version under a new number; results are identical."""
+    with open_collection(path, write=True) as collection:
+        current = collection.rollback(version)
+    text = f"version {current} is current, with the results of version {version}"
+    answer({"version": current, "rollback_to": version}, as_json, sentence(text))
 
 
-# ---- upkeep ----
-
-
-@app.command(rich_help_panel=UPKEEP)
-def seal(path: At, as_json: AsJson = False) -> None:
-    """Move the latest codes into a segment now; it happens by itself every 131,072 rows."""
-    with opened(path, write=True) as collection:
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def seal(path: PathArgument, as_json: AsJson = False) -> None:
+    """Move unsealed codes into a segment now; this happens by itself every 131,072 rows."""
+    with open_collection(path, write=True) as collection:
         sealed = collection.seal()
     answer({"sealed": sealed}, as_json, sentence("sealed" if sealed else "nothing to seal"))
 
 
-@app.command(rich_help_panel=UPKEEP)
-def compact(path: At, as_json: AsJson = False) -> None:
-    """Rewrite the codes without deleted rows, which frees their disk and memory."""
-    with opened(path, write=True) as collection:
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def compact(path: PathArgument, as_json: AsJson = False) -> None:
+    """Rewrite the codes without deleted rows, to free disk and memory."""
+    with open_collection(path, write=True) as collection:
         dropped = collection.stats()["deleted"]
         collection.compact()
-    answer({"dropped": dropped}, as_json, sentence(f"compacted; deleted rows dropped: {dropped:,}"))
+    answer({"dropped": dropped}, as_json, sentence(f"{count_of(dropped, 'deleted row')} dropped"))
 
 
-@app.command(rich_help_panel=UPKEEP)
+@app.command(rich_help_panel=UPKEEP_PANEL)
 def snapshot(
-    path: At,
-    to: Annotated[Path, typer.Argument(metavar="TO", help="A folder that is not there yet.", show_default=False)],
+    path: PathArgument,
+    to: Annotated[Path, typer.Argument(metavar="TO", help="A folder that does not exist.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Copy the collection, as it stands at one commit, to a new folder; others may write meanwhile."""
-    with opened(path) as collection:
+    """Copy the collection, as of one commit, to a new folder; other processes may write meanwhile."""
+    with open_collection(path) as collection:
         size = collection.snapshot(to)
-    answer({"path": str(to), "bytes": size}, as_json, sentence(f"{to} is a copy, of {size:,} bytes"))
+    answer({"path": str(to), "bytes": size}, as_json, sentence(f"copied {size:,} bytes to {to}"))
 
 
-@app.command(rich_help_panel=UPKEEP)
-def stats(path: At, as_json: AsJson = False) -> None:
-    """Say how the collection stands: settings, items, versions, bytes."""
-    with opened(path) as collection:
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def stats(path: PathArgument, as_json: AsJson = False) -> None:
+    """Show settings, counts and disk use."""
+    with open_collection(path) as collection:
         answer(collection.stats(), as_json, output.pairs)
 
 
-@app.command(rich_help_panel=UPKEEP)
-def verify(path: At, as_json: AsJson = False) -> None:
-    """Check all that is stored, and list what is wrong. The exit code is 5 if anything is."""
-    with opened(path) as collection:
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def verify(path: PathArgument, as_json: AsJson = False) -> None:
+    """Check all stored data, and list the problems. The exit code is 5 if there are any."""
+    with open_collection(path) as collection:
         problems = collection.verify()
-    answer({"problems": problems}, as_json, sentence("\n".join(problems) or "all is well"))
+    answer({"problems": problems}, as_json, sentence("\n".join(problems) or "OK"))
     if problems:
         raise typer.Exit(BadState.exit_code)
 
 
-@app.command(rich_help_panel=UPKEEP)
-def repair(path: At, as_json: AsJson = False) -> None:
-    """Bring back what is not damaged, and name the items that are lost. Nobody else may have the collection open."""
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def repair(path: PathArgument, as_json: AsJson = False) -> None:
+    """Restore what is not damaged, and list the lost items. No other process may have the collection open."""
     done, lost = stillhash.repair(path)
-    told = [*done, f"items lost: {len(lost)}" if lost else "no item is lost"] if done else ["all is well"]
-    names = f" ({', '.join(map(str, lost[:MANY]))}{', ...' if len(lost) > MANY else ''})" if lost else ""
-    answer({"done": done, "lost": lost}, as_json, sentence("\n".join(told) + names))
+    lines = [*done, f"{count_of(len(lost), 'item')} lost"] if done else ["OK"]
+    if lost:
+        lines[-1] += f": {', '.join(map(str, lost[:MAX_LISTED_IDS]))}{', ...' if len(lost) > MAX_LISTED_IDS else ''}"
+    answer({"done": done, "lost": lost}, as_json, sentence("\n".join(lines)))
