@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from stillhash import Collection
 from stillhash.server import Settings, create_app
-from stillhash.server.dependencies import state_of
+from stillhash.server.dependencies import AppState
 from stillhash.server.write_queue import CollectionExecutor
 
 TIMEOUT = 60.0  # seconds until a server that does not start, or does not stop, is a failure
@@ -41,7 +41,8 @@ class LiveServer:
     pool: urllib3.PoolManager
 
     def executor(self, name: str = "c") -> CollectionExecutor:
-        return state_of(self.app).executors[name]
+        state: AppState = self.app.state.stillhash
+        return state.executors[name]
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
         """Send a request; a body that is not bytes is sent as JSON. In the names of headers _ stands for -."""

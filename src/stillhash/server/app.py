@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stillhash.collection import Collection
-from stillhash.errors import InvalidInput, NotFound, StillhashError
+from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server import routes_cluster, routes_items, routes_learning, routes_search, routes_server
-from stillhash.server.dependencies import AppState, state_of
+from stillhash.server.dependencies import AppState
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import learning, login, search
@@ -35,16 +35,6 @@ ROUTERS = (
 )
 
 log = logging.getLogger("stillhash.server")
-
-
-class Unexpected(StillhashError):
-    """A bug; the log has the details."""
-
-
-class NotAllowed(StillhashError):
-    """The path exists, but not for this method."""
-
-    status = 405
 
 
 def create_app(
@@ -81,9 +71,9 @@ def create_app(
         redoc_url=None,
         lifespan=_lifespan,
         exception_handlers={
-            StillhashError: _on_stillhash_error,
-            RequestValidationError: _on_validation_error,
-            HTTPException: _on_http_error,
+            StillhashError: _on_error,
+            RequestValidationError: _on_error,
+            HTTPException: _on_error,
             Exception: _on_unexpected_error,
         },
     )
@@ -99,32 +89,16 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
-    for executor in state_of(app).executors.values():
+    for executor in app.state.stillhash.executors.values():
         executor.close()
 
 
-async def _on_stillhash_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, StillhashError)
-    return error_response(error, request.state.request_id)
-
-
-async def _on_validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return error_response(to_error(error), request.state.request_id)
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    known: StillhashError = InvalidInput(str(error.detail))
-    if error.status_code == 404:
-        known = NotFound(f"No route {request.url.path}")
-    elif error.status_code == 405:
-        known = NotAllowed(f"method: {request.method} is not allowed for {request.url.path}")
-    response = error_response(known, request.state.request_id)
-    response.headers.update(error.headers or {})
+async def _on_error(request: Request, error: Exception) -> Response:
+    response = error_response(to_error(error, f"{request.method} {request.url.path}"), request.state.request_id)
+    response.headers.update(getattr(error, "headers", None) or {})
     return response
 
 
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:
     log.exception("unexpected", exc_info=error, extra={"fields": {"request_id": request.state.request_id}})
-    return error_response(Unexpected("Unexpected error. The server's log has the details"), request.state.request_id)
+    return await _on_error(request, error)

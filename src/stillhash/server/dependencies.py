@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from stillhash.errors import NotFound
@@ -29,11 +29,7 @@ class AppState(NamedTuple):
 
 
 def app_state(request: Request) -> AppState:
-    return state_of(request.app)
-
-
-def state_of(app: FastAPI) -> AppState:
-    state: AppState = app.state.stillhash
+    state: AppState = request.app.state.stillhash
     return state
 
 
@@ -63,3 +59,6 @@ def check_key(request: Request, credentials: HTTPAuthorizationCredentials | None
     """Check the key in the request's header, or in the cookie of a browser that has signed in."""
     key = credentials.credentials if credentials else request.cookies.get(KEY_COOKIE)
     app_state(request).settings.keys.check(key, role)
+
+
+KEY_CHECKS = {"read": [Depends(require_read)], "write": [Depends(require_write)], None: []}

@@ -9,11 +9,22 @@ from collections.abc import Sequence
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from stillhash.errors import Busy, InvalidInput, StillhashError, WrongType
+from stillhash.errors import Busy, InvalidInput, NotFound, StillhashError, WrongType
 
 JSON_MEDIA = "application/json"
+
+
+class Unexpected(StillhashError):
+    """A bug; the log has the details."""
+
+
+class NotAllowed(StillhashError):
+    """The path exists, but not for this method."""
+
+    status = 405
 
 
 def json_response(content: object, status: int = 200) -> Response:
@@ -38,8 +49,18 @@ def error_response(error: StillhashError, request_id: str, **extra: object) -> R
     return response
 
 
-def to_error(error: ValidationError | RequestValidationError) -> InvalidInput:
-    """Convert the first problem that pydantic reports to one of our errors."""
+def to_error(error: Exception, route: str = "") -> StillhashError:
+    """Convert an error of pydantic, FastAPI or Starlette to one of ours."""
+    if isinstance(error, (ValidationError, RequestValidationError)):
+        return _validation_error(error)
+    if isinstance(error, HTTPException):
+        kind = {404: NotFound, 405: NotAllowed}.get(error.status_code, InvalidInput)
+        return kind(f"{route}: {error.detail}")
+    return error if isinstance(error, StillhashError) else Unexpected("unexpected error; the server's log has details")
+
+
+def _validation_error(error: ValidationError | RequestValidationError) -> InvalidInput:
+    """Convert the first problem that pydantic reports."""
     if isinstance(error, RequestValidationError):
         problems = [{**problem, "loc": problem["loc"][1:]} for problem in error.errors()]  # without "query" or "path"
     else:

@@ -11,7 +11,7 @@ from stillhash.errors import NotFound
 from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.responses import json_response
 from stillhash.server.routing import api_router
-from stillhash.server.schemas import DrainRequest
+from stillhash.server.schemas import DrainBody
 from stillhash.server.write_queue import ClusterControl
 
 read_router, write_router = api_router("read", "cluster"), api_router("write", "cluster")
@@ -42,7 +42,7 @@ async def add_shard(executor: ExecutorParam, cluster: ClusterParam) -> dict[str,
 async def drain(
     executor: ExecutorParam,
     cluster: ClusterParam,
-    body: Annotated[DrainRequest, Depends(DrainRequest.from_request)],
+    body: Annotated[DrainBody, Depends(DrainBody.from_request)],
 ) -> dict[str, int]:
     """Move every actor off a node, and stop using it."""
     return {"moved": await executor.read(lambda _: cluster.drain(body.node), unlimited=True)}

@@ -17,39 +17,33 @@ from stillhash.server.request_body import RowStream
 from stillhash.server.responses import error_response, json_response
 from stillhash.server.routing import api_router
 from stillhash.server.schemas import (
-    AddRequest,
+    AddBody,
     CountResponse,
-    DeleteRequest,
+    DeleteBody,
     FeaturesResponse,
-    IdsRequest,
+    IdsBody,
     ItemsResponse,
-    PictureRequest,
+    PictureBody,
     PictureResponse,
-    RelabelRequest,
+    RelabelBody,
 )
 
 read_router, write_router = api_router("read", "items"), api_router("write", "items")
 
-AddBody = Annotated[AddRequest, Depends(AddRequest.from_request)]
-IdsBody = Annotated[IdsRequest, Depends(IdsRequest.from_request)]
+Rows = Annotated[AddBody, Depends(AddBody.from_request)]
+Ids = Annotated[IdsBody, Depends(IdsBody.from_request)]
 
 
 @write_router.post("/collections/{name}/add")
-async def add(body: AddBody, executor: ExecutorParam) -> CountResponse:
+async def add(body: Rows, executor: ExecutorParam) -> CountResponse:
     """Add items. They are on disk when this returns."""
-    pictures = body.picture_bytes()
-    arguments = body.ids, body.features, body.labels, body.metadata
-    return CountResponse(count=await executor.write(lambda c: c.add(*arguments, pictures=pictures, learn=body.learn)))
+    return CountResponse(count=await executor.write(partial(Collection.add, **body.arguments())))
 
 
 @write_router.post("/collections/{name}/upsert")
-async def upsert(body: AddBody, executor: ExecutorParam) -> CountResponse:
+async def upsert(body: Rows, executor: ExecutorParam) -> CountResponse:
     """Add items, and replace those whose ids exist."""
-    pictures = body.picture_bytes()
-    arguments = body.ids, body.features, body.labels, body.metadata
-    return CountResponse(
-        count=await executor.write(lambda c: c.upsert(*arguments, pictures=pictures, learn=body.learn))
-    )
+    return CountResponse(count=await executor.write(partial(Collection.upsert, **body.arguments())))
 
 
 @write_router.post("/collections/{name}/ingest", response_model=CountResponse)
@@ -77,7 +71,7 @@ async def ingest(
 
 @write_router.post("/collections/{name}/delete")
 async def delete(
-    body: Annotated[DeleteRequest, Depends(DeleteRequest.from_request)], executor: ExecutorParam
+    body: Annotated[DeleteBody, Depends(DeleteBody.from_request)], executor: ExecutorParam
 ) -> CountResponse:
     """Delete items, and count those that existed."""
     return CountResponse(count=await executor.write(lambda c: c.delete(body.ids)))
@@ -85,14 +79,14 @@ async def delete(
 
 @write_router.post("/collections/{name}/relabel")
 async def relabel(
-    body: Annotated[RelabelRequest, Depends(RelabelRequest.from_request)], executor: ExecutorParam
+    body: Annotated[RelabelBody, Depends(RelabelBody.from_request)], executor: ExecutorParam
 ) -> CountResponse:
     """Replace the labels of items, and learn from them."""
     return CountResponse(count=await executor.write(lambda c: c.relabel(body.ids, body.labels, learn=body.learn)))
 
 
 @read_router.post("/collections/{name}/get", response_model=ItemsResponse)
-async def get(body: IdsBody, executor: ExecutorParam) -> Response:
+async def get(body: Ids, executor: ExecutorParam) -> Response:
     """Return items by their ids."""
     return json_response({"items": await executor.read(lambda c: c.get(body.ids))})
 
@@ -104,7 +98,7 @@ async def sample(executor: ExecutorParam, count: int = 1) -> Response:
 
 
 @read_router.post("/collections/{name}/reconstruct", response_model=FeaturesResponse)
-async def reconstruct(body: IdsBody, executor: ExecutorParam) -> Response:
+async def reconstruct(body: Ids, executor: ExecutorParam) -> Response:
     """Return features rebuilt from the codes of items, to search for similar ones."""
     features = await executor.read(lambda c: c.reconstruct(body.ids))
     return json_response({"features": features.tolist()})
@@ -112,7 +106,7 @@ async def reconstruct(body: IdsBody, executor: ExecutorParam) -> Response:
 
 @read_router.post("/collections/{name}/picture")
 async def picture(
-    body: Annotated[PictureRequest, Depends(PictureRequest.from_request)], executor: ExecutorParam
+    body: Annotated[PictureBody, Depends(PictureBody.from_request)], executor: ExecutorParam
 ) -> PictureResponse:
     """Return the small image that was added with an item."""
     data = await executor.read(lambda c: c.picture(body.id))

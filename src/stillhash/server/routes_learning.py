@@ -12,12 +12,12 @@ from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.responses import json_response
 from stillhash.server.routing import api_router
 from stillhash.server.schemas import (
-    FeedbackRequest,
-    FitRequest,
-    LearnRequest,
+    FeedbackBody,
+    FitBody,
+    LearnBody,
     QualityResponse,
-    RollbackRequest,
-    TagRequest,
+    RollbackBody,
+    TagBody,
     VersionResponse,
     VersionsResponse,
 )
@@ -27,28 +27,26 @@ read_router, write_router = api_router("read", "learning"), api_router("write", 
 
 @write_router.post("/collections/{name}/learn")
 async def learn(
-    body: Annotated[LearnRequest, Depends(LearnRequest.from_request)], executor: ExecutorParam
+    body: Annotated[LearnBody, Depends(LearnBody.from_request)], executor: ExecutorParam
 ) -> VersionResponse:
     """Learn from labelled rows that are not stored as items."""
     return VersionResponse(version=await executor.write(lambda c: c.learn(body.features, body.labels)))
 
 
 @write_router.post("/collections/{name}/fit")
-async def fit(
-    body: Annotated[FitRequest, Depends(FitRequest.from_request)], executor: ExecutorParam
-) -> VersionResponse:
+async def fit(body: Annotated[FitBody, Depends(FitBody.from_request)], executor: ExecutorParam) -> VersionResponse:
     """Fit the hash functions now, permanently: by a sample, or by the rows that await codes."""
     return VersionResponse(version=await executor.write(lambda c: _fit(c, body)))
 
 
-def _fit(collection: Collection, body: FitRequest) -> int:
+def _fit(collection: Collection, body: FitBody) -> int:
     collection.fit(body.features, body.labels)
     return int(collection.stats()["version"])
 
 
 @write_router.post("/collections/{name}/feedback")
 async def feedback(
-    body: Annotated[FeedbackRequest, Depends(FeedbackRequest.from_request)], executor: ExecutorParam
+    body: Annotated[FeedbackBody, Depends(FeedbackBody.from_request)], executor: ExecutorParam
 ) -> VersionResponse:
     """Learn from a vote up or down on hits of a query."""
     version = await executor.write(
@@ -76,7 +74,7 @@ async def quality(executor: ExecutorParam) -> Response:
 
 
 @write_router.post("/collections/{name}/tag")
-async def tag(body: Annotated[TagRequest, Depends(TagRequest.from_request)], executor: ExecutorParam) -> TagRequest:
+async def tag(body: Annotated[TagBody, Depends(TagBody.from_request)], executor: ExecutorParam) -> TagBody:
     """Name a version, which keeps it permanently."""
     await executor.write(lambda c: c.tag(body.version, body.name))
     return body
@@ -84,7 +82,7 @@ async def tag(body: Annotated[TagRequest, Depends(TagRequest.from_request)], exe
 
 @write_router.post("/collections/{name}/rollback")
 async def rollback(
-    body: Annotated[RollbackRequest, Depends(RollbackRequest.from_request)], executor: ExecutorParam
+    body: Annotated[RollbackBody, Depends(RollbackBody.from_request)], executor: ExecutorParam
 ) -> VersionResponse:
     """Restore an earlier version under a new number, with identical results."""
     return VersionResponse(version=await executor.write(lambda c: c.rollback(body.version)))

@@ -13,7 +13,7 @@ from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.request_body import EncodableQuery
 from stillhash.server.responses import json_response
 from stillhash.server.routing import api_router
-from stillhash.server.schemas import FeaturesResponse, RangeSearchRequest, SearchRequest, SearchResponse
+from stillhash.server.schemas import FeaturesResponse, RangeSearchBody, SearchBody, SearchResponse
 
 read_router = api_router("read", "search")
 
@@ -21,7 +21,7 @@ read_router = api_router("read", "search")
 @read_router.post("/collections/{name}/search", response_model=SearchResponse)
 async def search(
     request: Request,
-    body: Annotated[SearchRequest, Depends(SearchRequest.from_request)],
+    body: Annotated[SearchBody, Depends(SearchBody.from_request)],
     executor: ExecutorParam,
 ) -> Response:
     """Return the k best items for one query or many."""
@@ -39,7 +39,7 @@ async def search(
 @read_router.post("/collections/{name}/range_search", response_model=SearchResponse)
 async def range_search(
     request: Request,
-    body: Annotated[RangeSearchRequest, Depends(RangeSearchRequest.from_request)],
+    body: Annotated[RangeSearchBody, Depends(RangeSearchBody.from_request)],
     executor: ExecutorParam,
 ) -> Response:
     """Return all items of at least this score."""

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.params import Depends as DependsParam
 from fastapi.routing import APIRoute
 
+from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import Role
-from stillhash.server.dependencies import require_read, require_write
+from stillhash.server.dependencies import KEY_CHECKS
 from stillhash.server.schemas import ErrorResponse
 
-ERRORS = {
-    401: "No key, or an unknown one.",
-    403: "The key does not allow this.",
-    404: "No such collection.",
-    409: "The request conflicts with what is stored.",
-    413: "Too large.",
-    422: "An argument is invalid.",
-    429: "Too many requests.",
-    503: "Too many requests are waiting.",
-}
-PUBLIC_ERRORS = (403, 429, 503)
+ERRORS = (Denied, Forbidden, NotFound, Conflict, TooLarge, InvalidInput, TooMany, Busy)
+PUBLIC_ERRORS = (Forbidden, TooMany, Busy)
 
 
 class ApiRoute(APIRoute):
@@ -40,10 +32,8 @@ class ApiRoute(APIRoute):
 
 def api_router(role: Role | None, tag: str) -> APIRouter:
     """Return a router below /v1 for requests with a key of this role; without a role, for everyone."""
-    required = {"read": [Depends(require_read)], "write": [Depends(require_write)], None: []}[role]
     responses: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorResponse, "description": description}
-        for status, description in ERRORS.items()
-        if role is not None or status in PUBLIC_ERRORS
+        error.status: {"model": ErrorResponse, "description": error.__doc__}
+        for error in (PUBLIC_ERRORS if role is None else ERRORS)
     }
-    return APIRouter(prefix="/v1", dependencies=required, responses=responses, tags=[tag], route_class=ApiRoute)
+    return APIRouter(prefix="/v1", dependencies=KEY_CHECKS[role], responses=responses, tags=[tag], route_class=ApiRoute)

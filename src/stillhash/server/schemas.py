@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -43,7 +42,7 @@ RankingVersion = Annotated[StrictInt | None, Field(ge=0, le=MAX_INT64, descripti
 # ---- requests ----
 
 
-class AddRequest(RequestBody):
+class AddBody(RequestBody):
     raw_field = row_field = "features"
     ids: ItemIds
     features: FeatureRows
@@ -54,68 +53,66 @@ class AddRequest(RequestBody):
     ] = None
     learn: StrictBool = True
 
-    def picture_bytes(self) -> list[bytes | None] | None:
-        """Decode the pictures."""
-        if self.pictures is None:
-            return None
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `Collection.add`, with the pictures decoded."""
         try:
-            return [None if text is None else base64.b64decode(text, validate=True) for text in self.pictures]
-        except (binascii.Error, ValueError) as error:
+            pictures = [text and base64.b64decode(text, validate=True) for text in self.pictures or ()]
+        except ValueError as error:
             raise InvalidInput(f"pictures: expected base64: {error}") from None
+        return {**vars(self), "pictures": None if self.pictures is None else pictures}
 
 
-class DeleteRequest(RequestBody):
+class DeleteBody(RequestBody):
     ids: ItemIds
 
 
-class IdsRequest(RequestBody):
+class IdsBody(RequestBody):
     row_field = "ids"
     ids: ItemIds
 
 
-class RelabelRequest(IdsRequest):
+class RelabelBody(IdsBody):
     labels: LabelLists
     learn: StrictBool = True
 
 
-class PictureRequest(RequestBody):
+class PictureBody(RequestBody):
     id: Annotated[ItemId, Field(examples=["a"])]
 
 
-class SearchRequest(RequestBody):
+class QueryBody(RequestBody):
     raw_field = row_field = "query"
     query: QueryVectors
-    k: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 10
     where: Condition = None
     version: RankingVersion = None
+
+
+class SearchBody(QueryBody):
+    k: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 10
     explain: Annotated[
         StrictBool | StrictInt,
         Field(description="true, or the number of a version to compare with.", json_schema_extra={"minimum": 0}),
     ] = False
 
 
-class RangeSearchRequest(RequestBody):
-    raw_field = row_field = "query"
-    query: QueryVectors
+class RangeSearchBody(QueryBody):
     threshold: float
-    where: Condition = None
-    version: RankingVersion = None
     most: Annotated[StrictInt | None, Field(ge=1, le=MAX_INT64, description="Refuse more hits than this.")] = None
 
 
-class LearnRequest(RequestBody):
+class LearnBody(RequestBody):
     raw_field = row_field = "features"
     features: FeatureRows
     labels: LabelLists
 
 
-class FitRequest(RequestBody):
+class FitBody(RequestBody):
     raw_field = row_field = "features"
     features: FeatureRows = None
     labels: LabelLists = None
 
 
-class FeedbackRequest(RequestBody):
+class FeedbackBody(RequestBody):
     raw_field = row_field = "query"
     query: QueryVectors
     id: Annotated[ItemId | list[ItemId], Field(description="An item, or several.", examples=["a"])]
@@ -128,16 +125,15 @@ class FeedbackRequest(RequestBody):
         return self.query[0] if isinstance(self.query, np.ndarray) and len(self.query) == 1 else self.query
 
 
-class TagRequest(RequestBody):
+class RollbackBody(RequestBody):
     version: VersionNumber
+
+
+class TagBody(RollbackBody):
     name: Annotated[str, Field(min_length=1, examples=["good"])]
 
 
-class RollbackRequest(RequestBody):
-    version: VersionNumber
-
-
-class DrainRequest(RequestBody):
+class DrainBody(RequestBody):
     node: Annotated[str, Field(min_length=1, description="The id of a node, as in the cluster's status.")]
 
 

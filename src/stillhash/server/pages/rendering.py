@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import FormData
@@ -19,7 +19,7 @@ from starlette.templating import Jinja2Templates
 
 from stillhash.errors import InvalidInput, StillhashError, TooLarge
 from stillhash.server.auth import Role
-from stillhash.server.dependencies import KEY_COOKIE, app_state, require_read, require_write
+from stillhash.server.dependencies import KEY_CHECKS, KEY_COOKIE, app_state
 from stillhash.server.responses import to_error
 
 SERVER_FOLDER = Path(__file__).parent.parent
@@ -74,12 +74,8 @@ class PageRoute(APIRoute):
         async def handle(request: Request) -> Response:
             try:
                 return await handler(request)
-            except RequestValidationError as invalid:
-                error: StillhashError = to_error(invalid)
-            except HTTPException as http_error:
-                error = InvalidInput(str(http_error.detail))
-            except StillhashError as stillhash_error:
-                error = stillhash_error
+            except (RequestValidationError, HTTPException, StillhashError) as raised:
+                error = to_error(raised, f"{request.method} {request.url.path}")
             if "hx-request" in request.headers or request.url.path.endswith(("/picture", "/events")):
                 raise error
             if error.status == 401:
@@ -91,8 +87,7 @@ class PageRoute(APIRoute):
 
 def page_router(role: Role | None = None) -> APIRouter:
     """Return a router of pages for visitors with a key of this role; without a role, for everyone."""
-    required = {"read": [Depends(require_read)], "write": [Depends(require_write)], None: []}[role]
-    return APIRouter(route_class=PageRoute, include_in_schema=False, dependencies=required)
+    return APIRouter(route_class=PageRoute, include_in_schema=False, dependencies=KEY_CHECKS[role])
 
 
 def _return_path(request: Request) -> str:
