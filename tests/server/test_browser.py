@@ -1,6 +1,6 @@
-"""The page in a real browser: what a visitor does and sees, on a desk and on a phone.
+"""The page in a real browser: what a visitor does and sees, on a desktop and on a phone.
 
-With STILLHASH_SHOTS naming a folder, pictures of every view are left there to be looked at.
+STILLHASH_SCREENSHOTS names a folder for pictures of every view.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="
 SOON = 15_000 if os.environ.get("CI") else 2000  # milliseconds until a thumb shows; a busy machine gets more
 HOSTILE = ["<script>document.title='taken'</script>", "x" * 400, "🦊 مرحبا", "a'\"&b", "</template>{{7*7}}"]
 WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
-LOOKS: dict[str, dict[str, Any]] = {
+THEMES: dict[str, dict[str, Any]] = {
     "light": {**WIDE, "color_scheme": "light"},
     "dark": {**WIDE, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
 }
 
 
-def stocked(path: Path, rows: int = 700) -> Collection:
+def fill(path: Path, rows: int = 700) -> Collection:
     X, Y = toy(1200, 24, 6)
     collection = stillhash.open(path, 24, 64, init_rows=300, learn_rows=100)
     ids = [HOSTILE[row] if row < len(HOSTILE) else row for row in range(rows)]
@@ -58,7 +58,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LiveServer]:
     collections = {
-        "toys": stocked(tmp_path / "toys"),
+        "toys": fill(tmp_path / "toys"),
         "few": stillhash.open(tmp_path / "few", 4, 32),
         "empty": stillhash.open(tmp_path / "empty", 4, 32),
     }
@@ -70,7 +70,7 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     """Opens a page; at the end no script may have failed, and the page's own rules not have been broken."""
-    wrong: list[str] = []
+    errors: list[str] = []
     contexts = []
 
     def open_page(address: str, **options: Any) -> Any:
@@ -78,15 +78,18 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(15_000)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on(
+            "console",
+            lambda message: errors.append(message.text) if "Content Security Policy" in message.text else None,
+        )
         page.goto(address)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
-    assert wrong == []
+    assert errors == []
 
 
 def collection_of(server: LiveServer) -> Collection:
@@ -95,20 +98,19 @@ def collection_of(server: LiveServer) -> Collection:
 
 
 def order(page: Any, side: str = "now") -> list[str]:
-    """The items of a column, best first."""
+    """Return the items of a column, best first."""
     names: list[str] = page.locator(f".{side} .card .id bdi").all_text_contents()
     return names
 
 
-def told(page: Any, words: str) -> None:
-    """Waits until the page says so."""
-    page.locator("#message", has_text=words).wait_for()
+def wait_for_message(page: Any, text: str) -> None:
+    page.locator("#message", has_text=text).wait_for()
 
 
 # ---- search ----
 
 
-def test_from_a_random_item_to_hits_before_and_after_learning(server: LiveServer, visit: Callable[..., Any]) -> None:
+def test_random_item_shows_hits_before_and_after_learning(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(server.url)
     assert 0 < page.locator(".starts .card").count() <= 12
     page.get_by_role("link", name="Random item").click()
@@ -129,7 +131,7 @@ def test_from_a_random_item_to_hits_before_and_after_learning(server: LiveServer
     assert order(page, "then") != order(page)
 
 
-def test_a_vector_is_uploaded_or_pasted(server: LiveServer, visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_vector_is_uploaded_or_pasted(server: LiveServer, visit: Callable[..., Any], tmp_path: Path) -> None:
     X, _ = toy(1200, 24, 6)
     np.save(tmp_path / "query.npy", X[40])
     page = visit(f"{server.url}/c/toys")
@@ -159,16 +161,16 @@ PASTE = """async (bytes) => {
 }"""
 
 
-def test_an_image_is_dropped_or_pasted(visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_image_is_dropped_or_pasted(visit: Callable[..., Any], tmp_path: Path) -> None:
     write_shapes(tmp_path / "images", 320, 0, size=32, fmt="PNG")
     encoder = open_encoder("classic")
     collection = stillhash.open(tmp_path / "c", encoder=encoder, init_rows=300)
     index_folder(tmp_path / "images", collection, "classic", open_labels(tmp_path / "images"), workers=1)
     data = list((tmp_path / "images" / "000007.png").read_bytes())
     with live_server({"c": collection}, query_encoders={"c": open_query_encoder(collection)}) as server:
-        for what, name in ((DROP, "dropped.png"), (PASTE, "pasted.png")):
+        for action, name in ((DROP, "dropped.png"), (PASTE, "pasted.png")):
             page = visit(f"{server.url}/c/c")
-            page.evaluate(what, data)
+            page.evaluate(action, data)
             page.wait_for_url("**q=**")
             assert page.locator(".query h2").text_content() == name
             assert order(page, "then")[0] == "000007.png"
@@ -187,7 +189,7 @@ def test_labels_are_edited_and_learnt(server: LiveServer, visit: Callable[..., A
     assert item is not None and item.labels == ["<b>", "label 3", "mine"]
 
 
-def test_a_thumb_changes_the_ranking_soon(server: LiveServer, visit: Callable[..., Any]) -> None:
+def test_thumb_changes_the_ranking(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     before = order(page)
     version = collection_of(server).stats()["version"]
@@ -198,7 +200,7 @@ def test_a_thumb_changes_the_ranking_soon(server: LiveServer, visit: Callable[..
     assert page.locator(".then .delta").count() == 0
     liked = order(page)[2]
     page.locator(".now .thumb.up").nth(2).click()
-    told(page, f"version {version + 2}")
+    wait_for_message(page, f"version {version + 2}")
     page.locator(f".now .card:has-text('{liked}') .thumb.up[aria-pressed=true]").wait_for(timeout=SOON)
     after = order(page)
     page.reload()
@@ -206,7 +208,7 @@ def test_a_thumb_changes_the_ranking_soon(server: LiveServer, visit: Callable[..
     assert page.locator(f".now .card:has-text('{liked}') .thumb.up[aria-pressed=true]").count() == 1
 
 
-def test_an_explanation_opens_and_closes(server: LiveServer, visit: Callable[..., Any]) -> None:
+def test_explanation_opens_and_closes(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     for side in (".now", ".then"):
         page.locator(f"{side} .why").nth(1).click()
@@ -217,7 +219,7 @@ def test_an_explanation_opens_and_closes(server: LiveServer, visit: Callable[...
         page.locator("#why:not([open])").wait_for(state="attached")
 
 
-def test_keys_do_all_of_it(server: LiveServer, visit: Callable[..., Any]) -> None:
+def test_page_works_by_keyboard(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     focus = "document.activeElement.closest('.card')?.querySelector('.id bdi').textContent"
     page.keyboard.press("ArrowRight")
@@ -233,7 +235,7 @@ def test_keys_do_all_of_it(server: LiveServer, visit: Callable[..., Any]) -> Non
     page.locator("#why[open]").wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("u")
-    told(page, "Learnt as version")
+    wait_for_message(page, "Learnt as version")
     assert page.evaluate(focus) in order(page)  # it is still among the hits
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("d")
@@ -241,11 +243,11 @@ def test_keys_do_all_of_it(server: LiveServer, visit: Callable[..., Any]) -> Non
     page.keyboard.press("r")
     page.wait_for_url(lambda url: "like=77" not in url)
     page.locator("#like").focus()
-    page.keyboard.type("rude")  # letters are letters where one writes
+    page.keyboard.type("rude")  # no shortcuts in a text field
     assert page.locator("#like").input_value() == "rude"
 
 
-def test_hostile_texts_are_only_texts(server: LiveServer, visit: Callable[..., Any]) -> None:
+def test_hostile_texts_are_escaped(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(server.url)
     for text in HOSTILE:
         page.goto(f"{server.url}/c/toys")
@@ -258,14 +260,14 @@ def test_hostile_texts_are_only_texts(server: LiveServer, visit: Callable[..., A
         page.locator("#why[open]").wait_for()
         page.keyboard.press("Escape")
         page.locator(".now .thumb.up").first.click()
-        told(page, "Learnt as version")
+        wait_for_message(page, "Learnt as version")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 # ---- learning ----
 
 
-def test_the_curve_moves_and_a_rollback_restores(server: LiveServer, visit: Callable[..., Any]) -> None:
+def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callable[..., Any]) -> None:
     collection, (X, Y) = collection_of(server), toy(1200, 24, 6)
     search = visit(f"{server.url}/c/toys?like=77")
     before, version = order(search), collection.stats()["version"]
@@ -273,14 +275,14 @@ def test_the_curve_moves_and_a_rollback_restores(server: LiveServer, visit: Call
     page.locator("#live.on").wait_for()
     points = int(page.locator("#curve").get_attribute("data-points"))
     assert points == len(collection.quality()["curve"])
-    drawn = page.locator("#curve canvas").screenshot()
+    picture = page.locator("#curve canvas").screenshot()
     rows = page.locator("#versions tbody tr").count()
-    labels = [[f"label {c}" for c in np.flatnonzero(1 - y)] for y in Y[700:]]  # turned round, so that much changes
+    labels = [[f"label {c}" for c in np.flatnonzero(1 - y)] for y in Y[700:]]  # inverted, so that much changes
     for start in range(0, 500, 100):
         part = slice(start, start + 100)
         collection.add([*range(2000 + start, 2100 + start)], X[700:][part], labels[part])
     page.locator(f"#curve[data-points='{points + 5}']").wait_for()
-    assert page.locator("#curve canvas").screenshot() != drawn
+    assert page.locator("#curve canvas").screenshot() != picture
     assert page.locator("[data-figure=items]").text_content() == "1,200"
     assert page.locator("[data-figure=rate]").text_content() != "0"
     page.wait_for_function("n => document.querySelectorAll('#versions tbody tr').length === n", arg=rows + 5)
@@ -291,11 +293,11 @@ def test_the_curve_moves_and_a_rollback_restores(server: LiveServer, visit: Call
     row.locator(".tagging summary").click()
     row.locator("input[name=tag]").fill("before the turn")
     page.keyboard.press("Enter")
-    told(page, "before the turn")
+    wait_for_message(page, "before the turn")
     row.get_by_text("Roll back").click()
-    assert collection.stats()["version"] == version + 5  # one click does nothing yet
+    assert collection.stats()["version"] == version + 5  # needs a second click
     row.get_by_role("button", name="Yes").click()
-    told(page, f"answers as version {version} did")
+    wait_for_message(page, f"Version {version} is restored")
     search.goto(f"{server.url}/c/toys?like=77&against={version}")
     assert order(search) == order(search, "then")
     row.get_by_role("link", name="Compare").click()
@@ -306,11 +308,11 @@ def test_the_curve_moves_and_a_rollback_restores(server: LiveServer, visit: Call
 # ---- the collection ----
 
 
-def test_the_collection_is_verified(server: LiveServer, visit: Callable[..., Any]) -> None:
+def test_collection_is_verified(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys/collection")
-    assert "every code is looked at" in page.locator("main").text_content()
+    assert "every code is scored" in page.locator("main").text_content()
     page.get_by_role("button", name="Verify").click()
-    page.get_by_text("all is well").wait_for()
+    page.locator("#verified .good").wait_for()
     page.locator("select[data-visit]").select_option(label="few")
     page.wait_for_url("**/c/few/collection")
     assert "20 of 3,000 rows" in page.locator(".health").text_content()
@@ -319,11 +321,11 @@ def test_the_collection_is_verified(server: LiveServer, visit: Callable[..., Any
 # ---- when something is wrong ----
 
 
-def test_errors_have_words(server: LiveServer, visit: Callable[..., Any]) -> None:
+def test_errors_are_shown(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/nowhere")
     assert page.locator("h1").text_content() == "There is nothing here"
     page.goto(f"{server.url}/c/toys?like=nobody")
-    assert "There is no item 'nobody'" in page.locator(".state.error").text_content()
+    assert "No item 'nobody'" in page.locator(".state.error").text_content()
     page.goto(f"{server.url}/c/empty")
     assert "Nothing is stored yet" in page.locator("main").text_content()
     page.goto(f"{server.url}/c/empty/learning")
@@ -331,26 +333,26 @@ def test_errors_have_words(server: LiveServer, visit: Callable[..., Any]) -> Non
     page.goto(f"{server.url}/c/few?like=3")
     assert "cosine of raw features" in page.locator(".notice").text_content()
     page.goto(f"{server.url}/c/toys?like=77")
-    server.executor("toys").queue = 0
+    server.executor("toys").max_queued = 0
     page.locator(".now .thumb.up").first.click()
     page.locator("#error", has_text="writes are waiting").wait_for()
     page.get_by_role("button", name="Close this message").click()
     page.locator("#error").wait_for(state="hidden")
 
 
-def test_a_server_that_is_gone_is_noticed(tmp_path: Path, visit: Callable[..., Any]) -> None:
-    with live_server({"toys": stocked(tmp_path / "toys")}) as server:
+def test_stopped_server_is_noticed(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    with live_server({"toys": fill(tmp_path / "toys")}) as server:
         page = visit(f"{server.url}/c/toys?like=77")
         learning = visit(f"{server.url}/c/toys/learning")
         learning.locator("#live.on").wait_for()
     page.locator(".now .thumb.up").first.click()
     page.locator("#error", has_text="does not answer").wait_for()
-    learning.locator("#live.off", has_text="no news").wait_for()
+    learning.locator("#live.off", has_text="no events").wait_for()
 
 
-def test_the_door_wants_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None:
+def test_sign_in_with_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None:
     reading, writing = "reading-" * 3, "writing-" * 3
-    with live_server({"toys": stocked(tmp_path / "toys")}, Settings(keys=Keys((reading,), (writing,)))) as server:
+    with live_server({"toys": fill(tmp_path / "toys")}, Settings(keys=Keys((reading,), (writing,)))) as server:
         page = visit(f"{server.url}/c/toys?like=77")
         page.get_by_label("Key").fill("not a key at all")
         page.keyboard.press("Enter")
@@ -368,24 +370,24 @@ def test_the_door_wants_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None
 # ---- looks ----
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_nothing_is_cut_off_and_nothing_jumps(server: LiveServer, visit: Callable[..., Any], look: str) -> None:
-    shots = os.environ.get("STILLHASH_SHOTS")
-    page = visit(f"{server.url}/c/toys?like=77", **LOOKS[look])
+@pytest.mark.parametrize("theme", THEMES)
+def test_layout_fits_and_does_not_jump(server: LiveServer, visit: Callable[..., Any], theme: str) -> None:
+    shots = os.environ.get("STILLHASH_SCREENSHOTS")
+    page = visit(f"{server.url}/c/toys?like=77", **THEMES[theme])
     views = {"start": "toys", "search": "toys?like=77", "learning": "toys/learning", "collection": "toys/collection"}
-    views |= {"few": "few?like=3", "empty": "empty", "wrong": "nowhere"}
+    views |= {"few": "few?like=3", "empty": "empty", "error": "nowhere"}
     for name, path in views.items():
         page.goto(f"{server.url}/c/{path}")
         if name == "learning":
             page.locator("#live.on").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         if shots:
-            page.screenshot(path=Path(shots) / f"{name}-{look}.png", full_page=True)
+            page.screenshot(path=Path(shots) / f"{name}-{theme}.png", full_page=True)
     page.goto(f"{server.url}/c/toys?like=77")
     places = "[...document.querySelectorAll('.now .card')].map(c => [c.offsetLeft, c.offsetTop, c.offsetHeight].join())"
     before = page.evaluate(places)
     page.locator(".now .thumb.down").first.click()
-    told(page, "Learnt as version")
+    wait_for_message(page, "Learnt as version")
     assert page.evaluate(places) == before
     if shots:
-        page.screenshot(path=Path(shots) / f"thumb-{look}.png", full_page=True)
+        page.screenshot(path=Path(shots) / f"thumb-{theme}.png", full_page=True)
