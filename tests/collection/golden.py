@@ -18,7 +18,7 @@ import numpy as np
 
 import stillhash
 from stillhash.collection.encoder_alignment import EncoderIdentity
-from stillhash.collection.storage.store import FORMAT
+from stillhash.collection.storage.schema import STORE_FORMAT
 from tests.collection.fixtures import DIM, begin, some_rows
 from tests.support.toys import toy
 
@@ -70,7 +70,7 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
 
 def make() -> Path:
     FOLDER.mkdir(exist_ok=True)
-    file = FOLDER / f"format-{FORMAT}.zip"
+    file = FOLDER / f"format-{STORE_FORMAT}.zip"
     if file.exists():
         sys.exit(f"{file.name} is there; what is released does not change")
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from stillhash import Answer, Collection, load
-from stillhash.collection.feedback import Vote, corrected
+from stillhash.collection.feedback import correct
+from stillhash.collection.storage.versions import StoredVote
 from stillhash.hashers import METHODS, Hasher, Model
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
@@ -48,7 +49,7 @@ class Twin:
     versions: dict[int, Version] = field(default_factory=dict)
     version: int = 0
     hasher: Hasher | None = None
-    thumbs: dict[tuple[bytes, Id, str], tuple[int, Vote]] = field(default_factory=dict)  # with their version
+    thumbs: dict[tuple[bytes, Id, str], tuple[int, StoredVote]] = field(default_factory=dict)  # with their version
 
     # ---- items ----
 
@@ -109,7 +110,7 @@ class Twin:
         for id_, liked in zip(ids, likes, strict=True):
             entry = self.items[id_]
             code = self.hasher.encode(entry.features[None]).tobytes()
-            thumb = Vote(asked, json.dumps(id_), code, entry.labels, 1.0 if liked else -1.0, source)
+            thumb = StoredVote(asked, json.dumps(id_), code, entry.labels, 1.0 if liked else -1.0, source)
             self.thumbs.pop((asked, id_, source), None)
             self.thumbs[asked, id_, source] = self.version + 1, thumb
         return self.publish()
@@ -117,7 +118,7 @@ class Twin:
     def publish(self, model: Model | None = None) -> int:
         assert self.hasher is not None
         if model is None:
-            model = corrected(self.hasher, self.hasher.model(), [thumb for _, thumb in self.thumbs.values()])
+            model = correct(self.hasher, self.hasher.model(), [thumb for _, thumb in self.thumbs.values()])
         self.version += 1
         self.versions[self.version] = Version(model, self.hasher.state())
         for number, version in list(self.versions.items()):

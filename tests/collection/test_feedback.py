@@ -11,7 +11,8 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.feedback import ENOUGH, FLOOR, FORCE, Vote, agreeing, corrected, stepped
+from stillhash.collection.feedback import LIKED_SUM, MAX_FACTOR, MIN_LABEL, agreeing_labels, correct, step_on_codes
+from stillhash.collection.storage.versions import StoredVote
 from stillhash.errors import Conflict, InvalidInput, NotFitted, WrongType
 from stillhash.hashers import LSH, OHSL, Hasher, Model, Tally
 from tests.collection.fixtures import DIM, begin, some_rows
@@ -28,8 +29,8 @@ def learnt(method: type[Hasher] = Tally) -> Hasher:
 
 def make_vote(
     hasher: Hasher, item: int, weight: float, source: str = "", query: np.ndarray = QUERY, **new: Any
-) -> Vote:
-    vote = Vote(
+) -> StoredVote:
+    vote = StoredVote(
         query.astype(np.float32).tobytes(),
         str(item),
         hasher.encode(X[item : item + 1]).tobytes(),
@@ -56,16 +57,16 @@ def scores(hasher: Hasher, model: Model, query: np.ndarray = QUERY) -> np.ndarra
 
 def test_votes_move_labels_just_enough() -> None:
     y = np.array([0.4, 0.2, 0.1, 0.0])
-    up = agreeing(y, np.array([[0.0, 1, 1, 0]]), np.array([1.0]))
-    assert up[1] + up[2] == pytest.approx(ENOUGH) and up[1] / up[2] == pytest.approx(2) and up[0] == y[0]
-    down = agreeing(y, np.array([[1.0, 0, 0, 0]]), np.array([-1.0]))
-    assert down[0] == pytest.approx(0.4 / FORCE) and down[1] == y[1]
-    content = agreeing(y, np.array([[1.0, 1, 1, 0]]), np.array([1.0]))
-    assert np.array_equal(content, np.maximum(y, FLOOR))  # passive: the vote says what was thought
-    weak = agreeing(y, np.array([[0.0, 0, 0, 1]]), np.array([1.0]))
-    assert weak[3] == pytest.approx(FLOOR * FORCE)  # and no vote moves things further than this
-    half = agreeing(y, np.array([[0.0, 0, 0, 1]]), np.array([0.5]))
-    assert half[3] == pytest.approx(FLOOR * np.sqrt(FORCE))
+    up = agreeing_labels(y, np.array([[0.0, 1, 1, 0]]), np.array([1.0]))
+    assert up[1] + up[2] == pytest.approx(LIKED_SUM) and up[1] / up[2] == pytest.approx(2) and up[0] == y[0]
+    down = agreeing_labels(y, np.array([[1.0, 0, 0, 0]]), np.array([-1.0]))
+    assert down[0] == pytest.approx(0.4 / MAX_FACTOR) and down[1] == y[1]
+    content = agreeing_labels(y, np.array([[1.0, 1, 1, 0]]), np.array([1.0]))
+    assert np.array_equal(content, np.maximum(y, MIN_LABEL))  # passive: the vote says what was thought
+    weak = agreeing_labels(y, np.array([[0.0, 0, 0, 1]]), np.array([1.0]))
+    assert weak[3] == pytest.approx(MIN_LABEL * MAX_FACTOR)  # and no vote moves things further than this
+    half = agreeing_labels(y, np.array([[0.0, 0, 0, 1]]), np.array([0.5]))
+    assert half[3] == pytest.approx(MIN_LABEL * np.sqrt(MAX_FACTOR))
 
 
 def test_order_of_votes_does_not_matter() -> None:
@@ -74,7 +75,7 @@ def test_order_of_votes_does_not_matter() -> None:
         y, items = rng.random(8) * 0.4, (rng.random((6, 8)) < 0.3).astype(np.float64)
         items[items.sum(axis=1) == 0, 0] = 1
         votes, order = rng.choice([-1.0, 1.0], 6), rng.permutation(6)
-        one, other = agreeing(y, items, votes), agreeing(y, items[order], votes[order])
+        one, other = agreeing_labels(y, items, votes), agreeing_labels(y, items[order], votes[order])
         np.testing.assert_allclose(one, other, rtol=0.02, atol=1e-3)
 
 
@@ -85,11 +86,11 @@ def test_a_step_on_codes_is_passive_aggressive() -> None:
     rng = np.random.default_rng(0)
     w, codes = rng.standard_normal(32), rng.choice([-1.0, 1.0], (4, 32))
     votes = np.array([1.0, -1.0, 1.0, -1.0])
-    after = stepped(w, codes, votes)
+    after = step_on_codes(w, codes, votes)
     before = codes @ w
     assert (codes @ after - before)[votes > 0].sum() > (codes @ after - before)[votes < 0].sum()
     liked = codes[0] * 0 + np.sign(w)  # as far above as can be
-    assert np.array_equal(stepped(w, liked[None], np.array([1.0])), w)
+    assert np.array_equal(step_on_codes(w, liked[None], np.array([1.0])), w)
 
 
 @pytest.mark.parametrize("method", [OHSL, LSH])
@@ -99,7 +100,7 @@ def test_without_labels_codes_are_compared(method: type[Hasher]) -> None:
         hasher.partial_fit(X[:800], Y[:800])
     model = hasher.model()
     votes = [make_vote(hasher, item, 1.0 if item % 2 else -1.0, labels=[]) for item in range(10)]
-    after = scores(hasher, corrected(hasher, model, votes)) - scores(hasher, model)
+    after = scores(hasher, correct(hasher, model, votes)) - scores(hasher, model)
     assert after[1:10:2].mean() > 0.1 and after[0:10:2].mean() < -0.1
 
 
@@ -111,7 +112,7 @@ def test_votes_raise_the_scores_of_liked_items() -> None:
     model, liked = hasher.model(), [item for item in range(300) if 2 in NAMES[item]][:6]
     disliked = [item for item in range(300) if 4 in NAMES[item] and 2 not in NAMES[item]][:6]
     votes = [*(make_vote(hasher, i, 1.0) for i in liked), *(make_vote(hasher, i, -1.0) for i in disliked)]
-    after = scores(hasher, corrected(hasher, model, votes)) - scores(hasher, model)
+    after = scores(hasher, correct(hasher, model, votes)) - scores(hasher, model)
     twos = np.array([2 in named and 4 not in named for named in NAMES])
     fours = np.array([4 in named and 2 not in named for named in NAMES])
     assert after[twos].mean() > after[fours].mean() + 0.2
@@ -121,14 +122,14 @@ def test_opposite_votes_cancel_and_faint_ones_are_faint() -> None:
     hasher = learnt()
     model = hasher.model()
     both = [make_vote(hasher, 3, 1.0, "ann"), make_vote(hasher, 3, -1.0, "bo")]
-    assert corrected(hasher, model, both) == model
-    assert corrected(hasher, model, []) is model
-    faint = corrected(hasher, model, [make_vote(hasher, item, -0.01, "bo") for item in range(200)])
-    loud = corrected(hasher, model, [make_vote(hasher, item, -1.0, "bo") for item in range(200)])
+    assert correct(hasher, model, both) == model
+    assert correct(hasher, model, []) is model
+    faint = correct(hasher, model, [make_vote(hasher, item, -0.01, "bo") for item in range(200)])
+    loud = correct(hasher, model, [make_vote(hasher, item, -1.0, "bo") for item in range(200)])
     change = [np.linalg.norm(weights(hasher, m) - weights(hasher, model)) for m in (loud, faint)]
     assert change[1] < 0.1 * change[0]
-    louder = corrected(hasher, model, [make_vote(hasher, 3, 1.0, "ann"), make_vote(hasher, 3, 1.0, "bo")])
-    once = corrected(hasher, model, [make_vote(hasher, 3, 1.0, "ann")])
+    louder = correct(hasher, model, [make_vote(hasher, 3, 1.0, "ann"), make_vote(hasher, 3, 1.0, "bo")])
+    once = correct(hasher, model, [make_vote(hasher, 3, 1.0, "ann")])
     np.testing.assert_array_equal(weights(hasher, louder), weights(hasher, once))  # a vote is at most one
 
 
@@ -136,7 +137,7 @@ def test_other_queries_hardly_move() -> None:
     hasher = learnt()
     model = hasher.model()
     votes = [make_vote(hasher, item, -1.0) for item in range(8)]
-    after = corrected(hasher, model, votes)
+    after = correct(hasher, model, votes)
     Q = hasher.prepare(X[:200])
     ours = hasher.prepare(QUERY[None])[0]
     moved = np.linalg.norm(

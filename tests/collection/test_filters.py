@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stillhash.collection.filters import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH, compile_filter
-from stillhash.collection.types import check_labels, check_metadata
+from stillhash.collection.validation import check_label_lists, check_metadata
 from stillhash.errors import InvalidInput
 from tests.collection.reference import COMPARE, Row, chosen, kind
 
@@ -19,7 +19,7 @@ from tests.collection.reference import COMPARE, Row, chosen, kind
 def select_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:
     db = sqlite3.connect(":memory:")
     db.execute("CREATE TABLE items (row INTEGER PRIMARY KEY, labels TEXT NOT NULL, metadata TEXT)")
-    labels = check_labels([labels for labels, _ in rows], len(rows))
+    labels = check_label_lists([labels for labels, _ in rows], len(rows))
     metadata = check_metadata([data for _, data in rows], len(rows))
     stored = zip(range(len(rows)), map(json.dumps, labels), metadata, strict=True)
     db.executemany("INSERT INTO items VALUES (?, ?, ?)", stored)

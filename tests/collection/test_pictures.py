@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.types import MOST_PICTURE
+from stillhash.collection.validation import MAX_PICTURE_BYTES
 from stillhash.errors import InvalidInput, WrongType
 from tests.support.toys import toy
 
@@ -46,7 +46,7 @@ def test_pictures_stay_with_their_items(collection: stillhash.Collection, tmp_pa
         (["text"], WrongType, "^pictures"),
         ([PNG, PNG], InvalidInput, "^pictures"),
         (PNG, WrongType, "^pictures"),
-        ([PNG + b"x" * MOST_PICTURE], InvalidInput, "^pictures"),
+        ([PNG + b"x" * MAX_PICTURE_BYTES], InvalidInput, "^pictures"),
     ],
 )
 def test_invalid_pictures_are_refused(
@@ -60,7 +60,8 @@ def test_invalid_pictures_are_refused(
 def test_reconstructed_features_have_the_same_codes(collection: stillhash.Collection) -> None:
     back = collection.reconstruct(range(300))
     assert back.shape == (300, 48) and back.dtype == np.float32
-    functions = collection._view.functions
+    with collection._view.pinned() as snapshot:
+        functions = snapshot.functions
     assert functions is not None
     same = (functions.encode(back) == functions.encode(X[:300])).all(axis=1)
     assert same.mean() > 0.95
@@ -104,7 +105,8 @@ def test_version_0_is_hamming_distance(collection: stillhash.Collection) -> None
     collection.flush()
     now, before = collection.search(X[0], 700), collection.search(X[0], 700, version=0)
     assert before.version == 0 and before.ranking.startswith("Hamming") and now.ranking == "learnt similarity"
-    functions = collection._view.functions
+    with collection._view.pinned() as snapshot:
+        functions = snapshot.functions
     assert functions is not None
     far = np.unpackbits(functions.encode(X[:1]) ^ functions.encode(X), axis=1).sum(axis=1)
     assert [hit.score for hit in before.hits] == sorted((32.0 - 2 * far).tolist(), reverse=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.prequential import ASKED, measured
+from stillhash.collection.prequential import CHUNK_QUERIES, evaluate_chunk
+from stillhash.collection.validation import check_rows
 from stillhash.numeric.reference import rank_quality
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.support.toys import toy
@@ -18,12 +20,16 @@ def as_lists(Y: np.ndarray) -> list[list[int]]:
     return [np.flatnonzero(y).tolist() for y in Y]
 
 
+def evaluate(hasher: stillhash.Tally, X: np.ndarray, labels: list[list[int]]) -> dict[str, Any] | None:
+    return evaluate_chunk(hasher, check_rows(X, labels, DIM), hasher.encode(X))
+
+
 def test_it_is_what_the_reference_measures() -> None:
     X, Y = toy(400, DIM, 4, seed=1)
     hasher = stillhash.Tally(bits=BITS).fit(X[:300]).partial_fit(X[:300], Y[:300])
-    quality = measured(hasher, X[300:], as_lists(Y[300:]))
+    quality = evaluate(hasher, X[300:], as_lists(Y[300:]))
     assert quality is not None
-    queries = np.arange(300, 400, 2)[:ASKED]
+    queries = np.arange(300, 400, 2)[:CHUNK_QUERIES]
     sought = np.setdiff1d(np.arange(300, 400), queries)
     taught = Y.any(axis=1)
     assert taught[300:].all()
@@ -37,8 +43,8 @@ def test_it_is_what_the_reference_measures() -> None:
 def test_few_rows_tell_nothing() -> None:
     X, Y = toy(100, DIM, 4)
     hasher = stillhash.Tally(bits=BITS).fit(X)
-    assert measured(hasher, X[:19], as_lists(Y[:19])) is None
-    assert measured(hasher, X, [[]] * 100) is None
+    assert evaluate(hasher, X[:19], as_lists(Y[:19])) is None
+    assert evaluate(hasher, X, [[]] * 100) is None
 
 
 def test_quality_is_stored_with_the_version(tmp_path: Path) -> None:

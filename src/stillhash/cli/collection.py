@@ -158,7 +158,9 @@ def add(
         first_id = None if upsert else collection.count()
         files = {"ids": ids, "labels": labels, "metadata": metadata}
         chunks = read_chunks(file, collection.dim, chunk, **files, require_ids=True, first_id=first_id)
-        rows = for_each_chunk(chunks, lambda c: put(c.ids, c.features, c.labels, c.metadata, learn=learn), "added")
+        rows = for_each_chunk(
+            chunks, lambda c: put(c.ids or [], c.features, c.labels, c.metadata, learn=learn), "added"
+        )
         result = {"added": rows, "count": collection.count(), "version": current_version(collection)}
     text = f"{count_of(rows, 'row')} added, {count_of(result['count'], 'item')} in total"
     answer(result, as_json, sentence(text))

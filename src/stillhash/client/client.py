@@ -18,8 +18,8 @@ import numpy as np
 
 from stillhash.client.serialization import row_to_json, to_answer, to_json
 from stillhash.client.transport import FIRST_BACKOFF, JSON_TYPE, MAX_BACKOFF, RetryWhen, Transport
-from stillhash.collection.reader import as_array
-from stillhash.collection.types import Item, check_labels, check_metadata, check_pictures
+from stillhash.collection.types import Item
+from stillhash.collection.validation import as_array, check_label_lists, check_metadata, check_pictures
 from stillhash.errors import Busy, InvalidInput, StillhashError, WrongType
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
@@ -146,7 +146,7 @@ class Client:
     def relabel(self, ids: Any, labels: Any, *, learn: bool = True) -> int:
         """Replace the labels of items, learn from them unless `learn` is false, and return how many."""
         ids = list(ids) if isinstance(ids, Iterable) and not isinstance(ids, (str, bytes)) else [ids]
-        body = {"ids": ids, "labels": check_labels(labels, len(ids)), "learn": bool(learn)}
+        body = {"ids": ids, "labels": check_label_lists(labels, len(ids)), "learn": bool(learn)}
         return int(self._post("relabel", body, retry="not stored")["count"])
 
     def delete(self, ids: Any) -> int:
@@ -201,12 +201,12 @@ class Client:
     def fit(self, features: Any = None, labels: Any = None) -> None:
         """Fit the hash functions now, permanently: by a sample, or by the rows that await codes."""
         X = None if features is None else self._features(features, "features")
-        self._post("fit", {"labels": labels if X is None else check_labels(labels, len(X))}, X, "not stored")
+        self._post("fit", {"labels": labels if X is None else check_label_lists(labels, len(X))}, X, "not stored")
 
     def learn(self, features: Any, labels: Any) -> int:
         """Learn from labelled rows that are not stored as items; return the new version."""
         X = self._features(features, "features")
-        return int(self._post("learn", {"labels": check_labels(labels, len(X))}, X, "not stored")["version"])
+        return int(self._post("learn", {"labels": check_label_lists(labels, len(X))}, X, "not stored")["version"])
 
     def feedback(self, query: Any, id: Any, relevant: Any, *, weight: float = 1.0, source: str = "") -> int:
         """Learn from a vote up (`relevant`) or down on an item, or on a list of items, for a query (D,)."""
@@ -266,7 +266,7 @@ class Client:
 
     def _put(self, verb: str, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool) -> int:
         X = self._features(features, "features")
-        body = {"ids": ids, "labels": check_labels(labels, len(X)), "learn": bool(learn)}
+        body = {"ids": ids, "labels": check_label_lists(labels, len(X)), "learn": bool(learn)}
         if (images := check_pictures(pictures, len(X))) is not None:
             body["pictures"] = [None if data is None else base64.b64encode(data).decode() for data in images]
         texts = ", ".join(text or "null" for text in check_metadata(metadata, len(X)))  # JSON already

@@ -24,7 +24,7 @@ from stillhash.collection import Collection
 from stillhash.collection.bulk_load import Batch, bulk_load, is_loaded
 from stillhash.collection.encoder_alignment import EncoderIdentity
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
-from stillhash.collection.types import check_path
+from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, Conflict
 from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, check_fixed_codes, load
 from stillhash.numeric.validation import Floats, check_integer, check_number

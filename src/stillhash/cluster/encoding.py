@@ -23,7 +23,7 @@ from stillhash.cluster.sources import SourcePart, SourcePaths, find_source, read
 from stillhash.cluster.tasks import ProgressCallback, no_progress, run_tasks
 from stillhash.collection.encoder_alignment import identify
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
-from stillhash.collection.types import check_ids, check_path
+from stillhash.collection.validation import check_ids, check_path
 from stillhash.encoders import open_encoder
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import Hasher, LinearHasher, check_fixed_codes

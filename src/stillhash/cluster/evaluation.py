@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from stillhash.cluster.encoding import read_functions
 from stillhash.cluster.part_files import read_manifest, read_part
 from stillhash.cluster.tasks import get_result, remote_task, run_tasks
-from stillhash.collection.types import check_path
+from stillhash.collection.validation import check_path
 from stillhash.errors import InvalidInput
 from stillhash.hashers import Hasher, Model
 from stillhash.numeric import kernels

@@ -17,7 +17,7 @@ from stillhash.cluster.part_files import SUMS_SUFFIX, part_path, remove_unfinish
 from stillhash.cluster.sources import SourcePart, SourcePaths, find_source, read_part_rows
 from stillhash.cluster.tasks import ProgressCallback, cancel, get_result, no_progress, remote_task
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
-from stillhash.collection.types import check_path
+from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, Hasher, Tally, load
 from stillhash.numeric.sufficient_stats import SufficientStats

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.types import Id, check_labels, check_metadata, check_path
+from stillhash.collection.types import Id
+from stillhash.collection.validation import check_label_lists, check_metadata, check_path
 from stillhash.encoders import open_encoder
 from stillhash.encoders.files import encode_files
 from stillhash.errors import Conflict, InvalidInput, WrongType
@@ -141,7 +142,9 @@ def _describe_file(folder: Path, name: str, encoder: str | None) -> SourceFile:
 
 def _validate(block: RowBlock, columns: int) -> SourceRows:
     rows = len(block.features)
-    labels = _row_labels(block.labels) if isinstance(block.labels, np.ndarray) else check_labels(block.labels, rows)
+    labels = (
+        _row_labels(block.labels) if isinstance(block.labels, np.ndarray) else check_label_lists(block.labels, rows)
+    )
     features = check_features(block.features, "features", columns=columns, whose="this hasher")
     return SourceRows(features, block.ids, labels, check_metadata(block.metadata, rows))
 
@@ -149,9 +152,9 @@ def _validate(block: RowBlock, columns: int) -> SourceRows:
 def _row_labels(labels: NDArray[Any]) -> list[list[Any]]:
     """Return the labels of each row; where rows have one each, every distinct label is checked once."""
     if labels.ndim != 1:
-        return check_labels(labels, len(labels))
+        return check_label_lists(labels, len(labels))
     values, places = np.unique(labels, return_inverse=True)
-    names = check_labels(values, len(values))
+    names = check_label_lists(values, len(values))
     return [names[place] for place in places.tolist()]
 
 

@@ -11,13 +11,14 @@ from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
-from stillhash.collection.types import Answer, Hit, Item, check_labels, check_path
+from stillhash.collection.types import Answer, Hit, Item
+from stillhash.collection.validation import check_path, check_rows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
-from stillhash.hashers import DEFAULT_HASHER, METHODS
-from stillhash.numeric.validation import check_bits, check_features, check_integer, check_number
+from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
+from stillhash.numeric.validation import check_bits, check_integer, check_number
 from stillhash.search import Index
 
-LEAST_INIT = 300
+MIN_INIT_ROWS = 300
 
 
 def open(
@@ -36,94 +37,92 @@ def open(
     read_only: bool = False,
     searcher: Callable[[int], Any] = Index,
 ) -> Collection:
-    """Opens a collection, or makes a new one if `dim` is given and there is none.
+    """Open a collection, or create one if `dim` is given and there is none.
 
-    dim, bits : length of the features, and of the codes (64 if not given). For a collection that is there they may be
-        left out, and must be its own otherwise. All that follows counts for new ones only.
-    method, params : the hasher, by its name in METHODS; one whose codes never go stale.
-    encoder : what makes the features; a new collection remembers its name and fingerprint, and has its dim. One that is
-        there must have been made with it, or have a bridge from it.
+    dim, bits : length of the features, and of the codes (64 by default). For an existing collection they may be left
+        out, and must be its own otherwise. All that follows applies to new collections only.
+    method, params : the hasher, by its name in METHODS; one with fixed codes.
+    encoder : what computes the features; a new collection records its name and fingerprint, and has its dim. An
+        existing one must have been created with it, or have an alignment from it.
     init : a sample to fit the hash functions on at once: features (n, D), or a pair of features and labels.
     init_rows : rows that the hash functions are fitted on, at least 300; until then search ranks by cosine.
     learn_rows : labelled rows that make a step of learning, and a version.
     keep_versions : versions that can be rolled back to.
-    source_cap : thumbs that one source of feedback counts for at most, however many it gives.
+    source_cap : votes that one source of feedback counts for at most.
     read_only : search beside a process that writes.
-    searcher : makes what searches codes of so many bits; `stillhash.cluster.HybridIndexFactory` does so on a cluster.
+    searcher : returns an index for codes of so many bits; `stillhash.cluster.HybridIndexFactory` does so on a cluster.
     """
     path = check_path(path)
-    made_by = None if encoder is None else identify(encoder)
-    if made_by is not None:
-        dim = _agreed(dim, made_by, path)
-    if not (path / "store.db").is_file() and dim is not None and not read_only:
-        settings = {
-            "dim": check_integer(dim, "dim", 1),
-            "bits": check_bits(64 if bits is None else bits),
-            "method": _still(method),
-            "params": _told({} if params is None else params, method),
-            "init_rows": check_integer(init_rows, "init_rows", LEAST_INIT),
-            "learn_rows": check_integer(learn_rows, "learn_rows", 1),
-            "keep_versions": check_integer(keep_versions, "keep_versions", 2),
-            "source_cap": check_number(source_cap, "source_cap", above=0),
-            "encoder": None if made_by is None else made_by._asdict(),
-        }
-        sample = init if isinstance(init, tuple) else (init,)
-        if not 1 <= len(sample) <= 2:
-            raise InvalidInput(f"init has {len(sample)} parts; features, or features and labels, are wanted")
-        if init is not None:
-            X = check_features(sample[0], "init", columns=dim, whose="this collection", least=2)
-            check_labels(sample[1] if len(sample) == 2 else None, len(X))
-        try:
-            collection = Collection(Store.create(path, settings), searcher)
-        except OSError as error:
-            raise StoreFailed(f"path is {str(path)!r}; a collection cannot be made there: {error}") from error
-        if init is not None:
-            collection.fit(*sample)
-        return collection
+    identity = None if encoder is None else identify(encoder)
+    exists = (path / "store.db").is_file()
+    if identity is not None:
+        if dim is not None and dim != identity.dim:
+            raise InvalidInput(f"dim: expected {identity.dim}, the dim of {identity.name}, got {dim}")
+        dim = None if exists else identity.dim
+    if exists or dim is None or read_only:
+        return _open_existing(path, dim, bits, identity, read_only, searcher)
+    settings = {
+        "dim": check_integer(dim, "dim", 1),
+        "bits": check_bits(64 if bits is None else bits),
+        "method": check_fixed_codes(method),
+        "params": _check_params({} if params is None else params, method),
+        "init_rows": check_integer(init_rows, "init_rows", MIN_INIT_ROWS),
+        "learn_rows": check_integer(learn_rows, "learn_rows", 1),
+        "keep_versions": check_integer(keep_versions, "keep_versions", 2),
+        "source_cap": check_number(source_cap, "source_cap", above=0),
+        "encoder": None if identity is None else identity._asdict(),
+    }
+    sample = init if isinstance(init, tuple) else (init,)
+    if not 1 <= len(sample) <= 2:
+        raise InvalidInput(f"init: expected features, or features and labels, got {len(sample)} parts")
+    if init is not None:
+        check_rows(sample[0], sample[1] if len(sample) == 2 else None, dim, "init", least=2)
+    try:
+        collection = Collection(Store.create(path, settings), searcher)
+    except OSError as error:
+        raise StoreFailed(f"path: a collection cannot be created at {str(path)!r}: {error}") from error
+    if init is not None:
+        collection.fit(*sample)
+    return collection
+
+
+def _open_existing(
+    path: Path,
+    dim: int | None,
+    bits: int | None,
+    encoder: EncoderIdentity | None,
+    read_only: bool,
+    searcher: Callable[[int], Any],
+) -> Collection:
     store = Store(path, writer=not read_only)
-    if made_by is not None:
-        try:
+    try:
+        if encoder is not None:
             with store.reading() as connection:
-                check_encoder(store, connection, made_by)
-        except BaseException:
-            store.close()
-            raise
-    for name, wanted in (("dim", dim), ("bits", bits)):
-        if wanted is not None and wanted != store.settings[name]:
-            store.close()
-            raise Conflict(f"{name} is {wanted}, but the collection {path.name} has {store.settings[name]}")
+                check_encoder(store, connection, encoder)
+        for name, value in (("dim", dim), ("bits", bits)):
+            if value is not None and value != store.settings[name]:
+                raise Conflict(f"{name}: expected {store.settings[name]}, as {path.name} has, got {value}")
+    except BaseException:
+        store.close()
+        raise
     return Collection(store, searcher)
 
 
-def _agreed(dim: int | None, encoder: EncoderIdentity, path: Path) -> int | None:
-    """The length of the features that an encoder makes, if a collection is to be made; else it is the collection's."""
-    if dim is not None and dim != encoder.dim:
-        raise InvalidInput(f"dim is {dim}, but {encoder.name} makes features of {encoder.dim}")
-    return None if (path / "store.db").is_file() else encoder.dim
-
-
-def _still(method: str) -> str:
-    if not isinstance(method, str) or method not in METHODS or not METHODS[method].fixed_codes:
-        fit = ", ".join(name for name, known in METHODS.items() if known.fixed_codes)
-        raise InvalidInput(f"method is {method!r}; codes must never go stale, as with {fit}")
-    return method
-
-
-def _told(params: dict[str, Any], method: str) -> dict[str, Any]:
-    """The parameters as the store holds them."""
+def _check_params(params: dict[str, Any], method: str) -> dict[str, Any]:
+    """Return the parameters as the store holds them."""
     known = METHODS[method].parameters()
     if not isinstance(params, dict):
-        raise InvalidInput(f"params is {params!r}; a dictionary is wanted")
+        raise InvalidInput(f"params: expected a dictionary, got {params!r}")
     for name in params:
         if name not in known or name == "bits":
-            raise InvalidInput(f"params holds {name!r}; {method} has {', '.join(known)}")
+            raise InvalidInput(f"params: expected parameters of {method} ({', '.join(known)}), got {name!r}")
     hasher = METHODS[method](**params)
     hasher.check_parameters()
     try:
-        told = json.loads(json.dumps(hasher.params_to_json()))
+        stored = json.loads(json.dumps(hasher.params_to_json()))
     except TypeError as error:
-        raise InvalidInput(f"params holds what JSON cannot: {error}") from None
-    return {name: told[name] for name in params}
+        raise InvalidInput(f"params: expected what JSON can hold: {error}") from None
+    return {name: stored[name] for name in params}
 
 
 __all__ = ["Answer", "Collection", "Hit", "Item", "RepairReport", "open", "repair"]

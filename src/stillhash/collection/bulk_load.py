@@ -12,6 +12,7 @@ from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 from stillhash.collection.encoder_alignment import EncoderIdentity
+from stillhash.collection.storage.schema import get_meta, set_meta
 from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
@@ -20,7 +21,7 @@ from stillhash.collection.types import Id
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import METHODS, Hasher
 
-SOURCE_KEY = "founded"  # in the table `meta`: what the collection was loaded from
+SOURCE_KEY = "bulk_load_source"  # in the table `meta`: what the collection was loaded from
 
 
 class Batch(NamedTuple):
@@ -38,7 +39,7 @@ def is_loaded(path: Path, source: str) -> bool:
     if not (path / "store.db").is_file():
         return False
     with closing(Store(path, writer=False)) as store, store.reading() as connection:
-        if store.meta(connection, SOURCE_KEY) == source:
+        if get_meta(connection, SOURCE_KEY) == source:
             return True
     raise Conflict(f"path: expected a new folder, got {str(path)!r}, which holds another collection")
 
@@ -65,10 +66,10 @@ def bulk_load(
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt
         with closing(Store.create(unfinished, _settings(hasher, encoder, settings))) as store:
             trainer = Trainer(store)
-            with trainer.writing() as connection:
+            with store.transaction() as connection:
                 _insert(store, connection, batches)
-                store.set_meta(connection, SOURCE_KEY, source)
-                trainer.begin(connection, hasher, "learn" if learnt else "fit", learnt)
+                set_meta(connection, SOURCE_KEY, source)
+                trainer.start(connection, hasher, "learn" if learnt else "fit", learnt)
         unfinished.rename(path)
         sync(path.parent)
     except OSError as error:
@@ -85,13 +86,12 @@ def _insert(store: Store, connection: Connection, batches: Iterable[Batch]) -> N
         number += 1
         file = f"{number:08d}.tiles"
         _link(batch.segment.path, store.path / "segments" / file)
-        store.set_meta(connection, "next_row", batch.segment.first)
-        rows = store.insert(connection, batch.ids, batch.labels, batch.metadata, None, None)
-        if batch.pictures is not None:
-            store.add_pictures(connection, rows, batch.pictures)
-        store.add_segment(connection, number, file, rows)
+        set_meta(connection, "next_row", batch.segment.first)
+        texts = list(map(json.dumps, batch.labels))
+        rows = store.items.append(connection, batch.ids, texts, batch.metadata, pictures=batch.pictures)
+        store.codes.add_segment(connection, number, file, rows)
     sync(store.path / "segments")
-    store.set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
+    set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
 
 
 def _link(segment: Path, to: Path) -> None:

@@ -14,13 +14,14 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from stillhash.collection.storage.schema import get_meta, meta_with_prefix, set_meta
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.alignment import Alignment, fit_alignment
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
 MIN_PAIRS = 20  # a few hundred are better
-ALIGNMENT_PREFIX = "bridge "  # of the keys in the table `meta`; a fingerprint follows
+ALIGNMENT_PREFIX = "alignment "  # of the keys in the table `meta`; a fingerprint follows
 
 
 class EncoderInfo(Protocol):
@@ -64,7 +65,7 @@ def check_encoder(store: Store, connection: Connection, theirs: EncoderIdentity)
     ours = collection_encoder(store)
     if ours is not None and theirs.fingerprint == ours.fingerprint:
         return True
-    if store.meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint) is not None:
+    if get_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint) is not None:
         return False
     raise Conflict(
         f"encoder: expected {ours or 'none'}, the encoder of {store.path.name}, or an aligned one, got {theirs}. "
@@ -85,8 +86,8 @@ def build_alignment(
         raise InvalidInput(f"theirs: expected {len(Y)} rows, as many as ours, got {len(X)}")
     alignment, explained = fit_alignment(X, Y)
     description = {"name": theirs.name, "dim": theirs.dim, "pairs": len(X), "explained": explained}
-    data = safetensors.numpy.save(dict(alignment._asdict()), {"bridge": json.dumps(description)})
-    store.set_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint, data)
+    data = safetensors.numpy.save(dict(alignment._asdict()), {"alignment": json.dumps(description)})
+    set_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint, data)
     return description
 
 
@@ -96,16 +97,16 @@ def align_features(store: Store, connection: Connection, theirs: EncoderIdentity
     if check_encoder(store, connection, theirs):
         return X
     try:
-        arrays = safetensors.numpy.load(store.meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint))
+        arrays = safetensors.numpy.load(get_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint))
         return np.ascontiguousarray(Alignment(**arrays).apply(X))
     except (safetensors.SafetensorError, TypeError) as error:
         raise BadState(f"encoder: the alignment from {theirs} cannot be read: {error}") from error
 
 
-def list_alignments(store: Store, connection: Connection) -> list[dict[str, Any]]:
+def list_alignments(connection: Connection) -> list[dict[str, Any]]:
     """Describe the alignments of this collection."""
     alignments = []
-    for fingerprint, data in store.meta_with_prefix(connection, ALIGNMENT_PREFIX).items():
+    for fingerprint, data in meta_with_prefix(connection, ALIGNMENT_PREFIX).items():
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        alignments.append({"fingerprint": fingerprint, **json.loads(header["__metadata__"]["bridge"])})
+        alignments.append({"fingerprint": fingerprint, **json.loads(header["__metadata__"]["alignment"])})
     return alignments

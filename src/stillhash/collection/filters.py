@@ -16,7 +16,7 @@ import json
 import sys
 from typing import Any
 
-from stillhash.collection.types import json_text
+from stillhash.collection.validation import json_text
 from stillhash.errors import InvalidInput
 
 COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}

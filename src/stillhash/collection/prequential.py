@@ -1,85 +1,85 @@
-"""Quality over time: rows that are about to be learnt are first asked as queries, and a monitor listens.
+"""Prequential (test-then-train) evaluation: rows are queries before they are learnt, and a detector watches for drift.
 
-A chunk that has not been learnt is a fair examination. Some of its rows are the queries, the others what is searched;
-relevant is who shares a label. A fall of the mean average precision from chunk to chunk is drift.
+Some rows of a chunk that has not been learnt are the queries, the others are what is searched; rows that share a label
+are relevant. A fall of the mean average precision from chunk to chunk is drift.
 """
 
 from __future__ import annotations
 
 import json
-from sqlite3 import Connection
+import sqlite3
 from typing import Any
 
 import numpy as np
 
-from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.schema import get_meta, set_meta
+from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.drift import PageHinkley
-from stillhash.numeric.labels import parse_labels, share_label
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.labels import share_label
+from stillhash.numeric.validation import Codes
 
-ASKED = 64  # queries of a chunk
-LEAST = 20  # labelled rows that make a chunk
-FIRST = 10  # hits whose precision is told
-POINTS = 1000  # of the curve that is kept
+CHUNK_QUERIES = 64
+MIN_LABELLED_ROWS = 20  # of a chunk that is evaluated
+PRECISION_AT = 10
+MAX_CURVE_POINTS = 1000
 
 
-def measured(hasher: Hasher, X: Floats, labels: list[list[Any]]) -> dict[str, Any] | None:
-    """How well rows that are not learnt yet find each other; None if they are too few to tell."""
-    taught = [r for r, named in enumerate(labels) if named]
-    if len(taught) < LEAST:
+def evaluate_chunk(hasher: Hasher, rows: LabelledRows, codes: Codes) -> dict[str, Any] | None:
+    """Measure how well rows that are not learnt yet find each other; None if they are too few."""
+    labelled = np.flatnonzero(rows.labels.labelled)
+    if len(labelled) < MIN_LABELLED_ROWS:
         return None
-    asked = np.array(taught[:: max(2, len(taught) // ASKED)][:ASKED])
-    sought = np.setdiff1d(taught, asked)
-    codes, asked_codes = (signs(hasher.encode(X[rows]), hasher.bits) for rows in (sought, asked))
-    parsed, rows = parse_labels(labels, len(X)), np.arange(len(X))
-    shared = share_label(parsed.rows(np.isin(rows, asked)), parsed.rows(np.isin(rows, sought)))
-    grades, first = shared.astype(np.float32), min(FIRST, len(sought))
+    queries = labelled[:: max(2, len(labelled) // CHUNK_QUERIES)][:CHUNK_QUERIES]
+    items = np.setdiff1d(labelled, queries)
+    item_signs, query_signs = (signs(codes[part], hasher.bits) for part in (items, queries))
+    numbers = np.arange(len(codes))
+    shared = share_label(rows.labels.rows(np.isin(numbers, queries)), rows.labels.rows(np.isin(numbers, items)))
+    grades, first = shared.astype(np.float32), min(PRECISION_AT, len(items))
     learnt, hamming = (
-        kernels.rank_quality(weights @ codes.T, grades, first).mean(axis=0)
-        for weights in (hasher.weigh(X[asked]), asked_codes)
+        kernels.rank_quality(weights @ item_signs.T, grades, first).mean(axis=0)
+        for weights in (hasher.weigh(rows.features[queries]), query_signs)
     )
     return {
         "map": float(learnt[0]),
         "precision": float(learnt[2]),
-        "hamming": float(hamming[0]),  # the mean average precision of the same codes, had nothing been learnt
-        "queries": len(asked),
-        "items": len(sought),
+        "hamming": float(hamming[0]),  # the mean average precision of the same codes before learning
+        "queries": len(queries),
+        "items": len(items),
     }
 
 
-def heard(store: Store, connection: Connection, quality: dict[str, Any], version: int) -> bool:
-    """Lets the monitor hear how a version did on what it was about to learn; whether it raises an alarm."""
-    told = told_so_far(store, connection)
+def record(connection: sqlite3.Connection, quality: dict[str, Any], version: int) -> bool:
+    """Record how the version before did on the rows that this one learns; return whether that is drift."""
+    history = load_history(connection)
     try:
-        monitor = PageHinkley.load(told["monitor"]) if told else PageHinkley()
+        detector = PageHinkley.load(history["monitor"]) if history else PageHinkley()
     except (BadState, KeyError) as error:
-        raise BadState(f"the drift monitor cannot be read: {error}") from error
-    alarm = monitor.update(quality["map"])
-    alarms = [*told.get("alarms", []), version] if alarm else told.get("alarms", [])
-    point = {"version": version, **{name: quality[name] for name in ("map", "hamming")}, "drift": alarm}
-    now = {
+        raise BadState(f"quality: the drift detector cannot be read: {error}") from error
+    drift = detector.update(quality["map"])
+    point = {"version": version, **{name: quality[name] for name in ("map", "hamming")}, "drift": drift}
+    history = {
         "quality": quality,
-        "monitor": monitor.state(),
-        "alarms": alarms,
-        "curve": _thinned([*told.get("curve", []), point]),
+        "monitor": detector.state(),
+        "alarms": [*history.get("alarms", []), *([version] if drift else [])],
+        "curve": _thin([*history.get("curve", []), point]),
     }
-    store.set_meta(connection, "quality", json.dumps(now))
-    return alarm
+    set_meta(connection, "quality", json.dumps(history))
+    return drift
 
 
-def _thinned(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most so many points; of older ones every second goes when there are more, but no alarm."""
-    if len(curve) <= POINTS:
+def _thin(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop every second point of the earlier half of a curve that is too long, but no alarm."""
+    if len(curve) <= MAX_CURVE_POINTS:
         return curve
-    half = POINTS // 2
+    half = MAX_CURVE_POINTS // 2
     return [point for n, point in enumerate(curve[:half]) if n % 2 == 0 or point["drift"]] + curve[half:]
 
 
-def told_so_far(store: Store, connection: Connection) -> dict[str, Any]:
-    """The last measurement, the monitor, the versions with an alarm and the curve; empty before the first."""
-    text = store.meta(connection, "quality")
+def load_history(connection: sqlite3.Connection) -> dict[str, Any]:
+    """Return the last evaluation, the detector, the versions with an alarm and the curve; empty before the first."""
+    text = get_meta(connection, "quality")
     return {} if text is None else json.loads(text)

@@ -1,104 +1,133 @@
-"""The view: what searches see of the store, kept in memory and brought up to date commit by commit."""
+"""The read view: what searches see of the store, in memory, brought up to date commit by commit."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
+from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.trainer import functions_of, kept
+from stillhash.collection.trainer import load_functions, load_model
+from stillhash.errors import StillhashError
 from stillhash.hashers import LinearHasher, Model
+from stillhash.numeric.validation import Floats
 from stillhash.search import Index
 
-RETRIES = 8  # before a search holds up those who follow new commits
 
-Connection = sqlite3.Connection
-Found = TypeVar("Found")
+@dataclass(frozen=True)
+class Snapshot:
+    """One commit: a read transaction, and the index, hash functions and model that belong to it."""
 
-
-class View:
+    connection: sqlite3.Connection
     index: Index
     functions: LinearHasher | None  # None while rows wait for them
-    version: int  # of the model
+    version: int
     model: Model
+
+    def weigh(self, Q: Floats, model: Model | None = None) -> Floats:
+        """Return the weights of validated queries, by the current model or another one."""
+        assert self.functions is not None
+        return self.functions.weigh_by(model or self.model, Q)
+
+
+class ReadView:
+    """Searches pin the view, side by side; it moves to a later commit when none of them is left.
+
+    A search always sees the latest commit, so one that comes after a commit waits for those before it, and no search
+    is ever repeated.
+    """
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
         self.store, self._searcher = store, searcher
-        self._following = threading.RLock()  # one at a time brings it up to date
-        self._seq = self._generation = self._last = -1
-        self.index = Index(store.settings["bits"])  # until the store is looked at
-        self.functions, self.version, self.model = None, 0, Model("hamming")
+        self._changed = threading.Condition()
+        self._pins = 0
+        self._seq = self._generation = self._last_row = -1
+        self._index: Any = Index(store.settings["bits"])  # empty, until the first use
+        self._functions: LinearHasher | None = None
+        self._version, self._model = 0, Model("hamming")
 
-    def at_one_moment(self, work: Callable[[Connection], Found]) -> Found:
-        """Does `work` while this view and the store stand at the same commit, from first to last."""
-        for _ in range(RETRIES):
-            seq: int | None = None
-            try:
-                with self.store.reading() as connection:
-                    seq = self.store.meta(connection, "seq")
-                    self._follow(connection, seq)
-                    found = work(connection) if self._seq == seq else None
-                    if self._seq == seq and found is not None:
-                        return found
-            except Exception:
-                if seq is None or not self._passed(seq):
-                    raise
-        with self._following, self.store.reading() as connection:
-            self._follow(connection, self.store.meta(connection, "seq"))
-            return work(connection)
+    @contextmanager
+    def pinned(self) -> Iterator[Snapshot]:
+        """Hold the view at the latest commit. Do not pin again within the block."""
+        while True:
+            failure: StillhashError | None = None
+            with self.store.reading() as connection:
+                seq = int(get_meta(connection, "seq"))
+                try:
+                    pinned = self._pin(connection, seq)
+                except StillhashError as error:
+                    pinned, failure = False, error
+                if pinned:
+                    try:
+                        yield Snapshot(connection, self._index, self._functions, self._version, self._model)
+                    finally:
+                        self._unpin()
+                    return
+            if failure is not None and not self._is_outdated(seq):  # else a later commit removed files of this one
+                raise failure
 
-    def model_of(self, connection: Connection, version: int | None) -> tuple[int, Model]:
-        if version is None:
-            return self.version, self.model
-        model = kept(connection, version)
-        return int(version), model
+    def close(self) -> None:
+        """Close the index."""
+        self._index.close()
 
-    def _passed(self, seq: int) -> bool:
-        """Whether there are newer commits: the view may have moved on, or files of old ones be gone."""
+    def _pin(self, connection: sqlite3.Connection, seq: int) -> bool:
+        """Pin the view at the commit of this transaction; return False if it has moved past it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._seq >= seq or not self._pins)
+            if self._seq < seq:
+                self._update(connection, seq)
+            if self._seq == seq:
+                self._pins += 1
+            return self._seq == seq
+
+    def _unpin(self) -> None:
+        with self._changed:
+            self._pins -= 1
+            if not self._pins:
+                self._changed.notify_all()
+
+    def _update(self, connection: sqlite3.Connection, seq: int) -> None:
+        """Bring the view to this commit."""
+        since, self._seq = self._seq, -1
+        try:
+            self._apply_changes(connection, since)
+        except BaseException:
+            self._generation = self._last_row = -1  # incomplete; the next update starts over
+            raise
+        self._seq = seq
+
+    def _is_outdated(self, seq: int) -> bool:
         with self.store.reading() as connection:
-            return bool(self.store.meta(connection, "seq") > seq)
+            return int(get_meta(connection, "seq")) > seq
 
-    def _follow(self, connection: Connection, seq: int) -> None:
-        """Brings the view to this commit, unless it is further."""
-        with self._following:
-            if seq <= self._seq:
-                return
-            since, self._seq = self._seq, -1  # who is at work notices, even before this is done
-            try:
-                self._catch_up(connection, since)
-            except BaseException:
-                self._generation = self._last = -1  # half done; the next to come starts over
-                raise
-            self._seq = seq
-
-    def _catch_up(self, connection: Connection, since: int) -> None:
-        generation = self.store.meta(connection, "generation")
+    def _apply_changes(self, connection: sqlite3.Connection, since: int) -> None:
+        generation = get_meta(connection, "generation")
         if generation != self._generation:
             since = -1
-            old = self.index
-            self.index, self._last = self._mapped(connection)
+            previous = self._index
+            self._index, self._last_row = self._map_segments(connection)
             self._generation = generation
-            old.close()
-        numbers, codes = self.store.codes_after(connection, self._last)
+            previous.close()
+        numbers, codes = self.store.codes.after(connection, self._last_row)
         if len(numbers):
-            self.index.add(codes, numbers)
-            self._last = int(numbers[-1])
-        gone = connection.execute("SELECT row FROM dead WHERE seq > ?", [since]).fetchall()
-        if gone:
-            self.index.remove(np.array(gone, np.int64).reshape(-1))
-        self.functions = self.functions or functions_of(self.store, connection)
-        version = self.store.meta(connection, "version")
-        if version != self.version:
-            self.version, self.model = version, kept(connection, version)
+            self._index.add(codes, numbers)
+            self._last_row = int(numbers[-1])
+        deleted = self.store.codes.deleted_after(connection, since)
+        if len(deleted):
+            self._index.remove(deleted)
+        self._functions = self._functions or load_functions(connection)
+        version = get_meta(connection, "version")
+        if version != self._version:
+            self._version, self._model = version, load_model(self.store, connection, version)
 
-    def _mapped(self, connection: Connection) -> tuple[Index, int]:
-        """An index over the sealed codes, without a copy, and their last row."""
+    def _map_segments(self, connection: sqlite3.Connection) -> tuple[Any, int]:
+        """Return an index over the sealed codes, without a copy, and their last row."""
         index, last = self._searcher(self.store.settings["bits"]), -1
-        for segment in self.store.segments(connection):
+        for segment in self.store.codes.segments(connection):
             index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
             last = int(segment.row_numbers()[-1])
         return index, last

@@ -1,15 +1,13 @@
-"""Reading a collection: what any process may do, while one writes.
+"""Read a collection: what any process may do while one writes.
 
-An answer is of one moment: its hits, their metadata and the model's version belong together.
+An answer is of one commit: its hits, their metadata and the model's version belong together.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from sqlite3 import Connection
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +20,46 @@ from stillhash.collection.encoder_alignment import (
     identify,
     list_alignments,
 )
-from stillhash.collection.explain import explained
+from stillhash.collection.explain import explain_hits
 from stillhash.collection.filters import compile_filter
-from stillhash.collection.prequential import told_so_far
-from stillhash.collection.read_view import View
+from stillhash.collection.prequential import load_history
+from stillhash.collection.read_view import ReadView, Snapshot
+from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.storage.store import Store
-from stillhash.collection.trainer import earliest
-from stillhash.collection.types import Answer, Hit, Id, Item, check_ids, check_path
-from stillhash.errors import InvalidInput, NotFitted, TooLarge
+from stillhash.collection.trainer import load_model
+from stillhash.collection.types import Answer, Hit, Id, Item
+from stillhash.collection.validation import check_ids, check_path, check_query
+from stillhash.errors import NotFitted, TooLarge
+from stillhash.hashers import Model
 from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.validation import Floats, check_features, check_integer
+from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Index
 
-Scored = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # for each query scores and rows
+Vector = Sequence[float]  # one query (D,)
+Vectors = Sequence[Sequence[float]] | Sequence[NDArray[Any]]  # queries (m, D)
+Filter = dict[str, Any]
+Ids = Iterable[Id] | NDArray[Any]
+ScoredRows = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # scores and rows, for each query
+
+LEARNT_RANKING = "learnt similarity"
+HAMMING_RANKING = "Hamming distance: before anything is learnt"
+
+
+class SearchOptions(TypedDict, total=False):
+    """Options of `search`."""
+
+    where: Filter | None
+    version: int | None
+    explain: bool | int
+
+
+class RangeOptions(TypedDict, total=False):
+    """Options of `range_search`."""
+
+    where: Filter | None
+    version: int | None
+    most: int | None
 
 
 class Reader:
@@ -44,10 +68,11 @@ class Reader:
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
         self._searcher = searcher
         self._use(store)
-        self.dim, self.bits = store.settings["dim"], store.settings["bits"]
+        self.dim: int = store.settings["dim"]
+        self.bits: int = store.settings["bits"]
 
     def _use(self, store: Store) -> None:
-        self._store, self._view = store, View(store, self._searcher)
+        self._store, self._view = store, ReadView(store, self._searcher)
 
     def __repr__(self) -> str:
         return f"Collection({self._store.path.name!r}, dim={self.dim}, bits={self.bits}, rows={self.count()})"
@@ -62,237 +87,224 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Lets another process write. What was acknowledged is on disk long since."""
+        """Close the store and release the write lock."""
         self._store.close()
-        self._view.index.close()
+        self._view.close()
 
     # ---- items ----
 
-    def get(self, ids: Any) -> list[Item | None]:
-        """One entry for each id, None where there is no such item."""
+    def get(self, ids: Ids) -> list[Item | None]:
+        """Return one entry for each id, None where there is no such item."""
         names = check_ids(ids, distinct=False)
         with self._store.reading() as connection:
-            rows = self._store.rows_of(connection, names)
-            items = self._store.items(connection, rows.values())
+            rows = self._store.items.rows_of(connection, names)
+            items = self._store.items.get(connection, rows.values())
         return [items[rows[name]] if name in rows else None for name in names]
 
-    def picture(self, id: Any) -> bytes | None:
-        """The small image that an item came with, if it did."""
+    def picture(self, id: Id) -> bytes | None:
+        """Return the small image that an item came with, if it did."""
         (name,) = check_ids([id])
         with self._store.reading() as connection:
-            row = self._store.rows_of(connection, [name]).get(name)
-            return None if row is None else self._store.picture(connection, row)
+            return self._store.items.picture(connection, name)
 
-    def reconstruct(self, ids: Any) -> Floats:
-        """Features (n, D) that stand for these items, to ask for more like them.
+    def reconstruct(self, ids: Ids) -> Floats:
+        """Return features (n, D) that stand for these items, to search for more like them.
 
-        The features that an item came with are not kept, only its code; these have that code, or nearly so. While rows
-        wait for hash functions, they are the items' own.
+        Only the code of an item is kept, not its features; these have that code, or nearly so. While items wait for
+        hash functions, they are the items' own.
         """
         names = check_ids(ids, distinct=False)
-
-        def found(connection: Connection) -> Floats:
-            rows, places = np.unique(self._rows(connection, names), return_inverse=True)
-            if self._view.functions is None:
-                return self._store.features(connection, rows)[places]
-            return self._view.functions.decode(self._view.index.codes(rows))[places]
-
-        return self._view.at_one_moment(found)
+        with self._view.pinned() as snapshot:
+            rows, places = np.unique(self._store.items.existing_rows(snapshot.connection, names), return_inverse=True)
+            if snapshot.functions is not None:
+                return snapshot.functions.decode(snapshot.index.codes(rows))[places]
+            waiting, X = self._store.items.awaiting_codes(snapshot.connection)
+            return X[np.searchsorted(waiting, rows)][places]
 
     def sample(self, count: int = 1) -> list[Item]:
-        """Some items at random, at most so many."""
+        """Return some items at random, at most `count`."""
         check_integer(count, "count", 1, 10_000)
         with self._store.reading() as connection:
-            rows = self._store.some_rows(connection, count)
-            items = self._store.items(connection, rows)
-        return [items[row] for row in rows]
+            return self._store.items.sample(connection, count)
 
     def count(self) -> int:
+        """Return how many items there are."""
         with self._store.reading() as connection:
-            return int(self._store.meta(connection, "items"))
+            return int(get_meta(connection, "items"))
 
     # ---- search ----
 
+    @overload
+    def search(self, query: Vector, k: int = ..., **options: Unpack[SearchOptions]) -> Answer: ...
+    @overload
+    def search(self, query: Vectors, k: int = ..., **options: Unpack[SearchOptions]) -> list[Answer]: ...
+    @overload  # the type of an array does not say how many dimensions it has
+    def search(self, query: NDArray[Any], k: int = ..., **options: Unpack[SearchOptions]) -> Any: ...
     def search(
-        self, query: Any, k: int = 10, *, where: Any = None, version: int | None = None, explain: bool | int = False
-    ) -> Any:
-        """The k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers.
+        self,
+        query: Vector | Vectors | NDArray[Any],
+        k: int = 10,
+        *,
+        where: Filter | None = None,
+        version: int | None = None,
+        explain: bool | int = False,
+    ) -> Answer | list[Answer]:
+        """Return the k best items for a query (D,) as an Answer, or for queries (m, D) as a list of Answers.
 
-        where: only items that meet this condition (filters.py); min(k, matching) hits come back. version: ranked by an
+        where: only items that meet this condition (filters.py); min(k, matching) hits come back. version: rank by an
         earlier version of the model; 0 is Hamming distance, before anything was learnt. explain: each hit says what
         each bit adds to its score, and how the version of this number ranks it; True compares with the earliest kept.
         """
         check_integer(k, "k", 1)
+        Q, single = check_query(query, self.dim)
+        condition = None if where is None else compile_filter(where)
+        with self._view.pinned() as snapshot:
+            allowed = None if condition is None else self._store.items.matching(snapshot.connection, condition)
+            number, model = self._model(snapshot, version)
+            if snapshot.functions is None:
+                answers = self._rank_by_cosine(snapshot, Q, k, allowed)
+            else:
+                most = min(k, max(1, len(snapshot.index)))
+                hits = snapshot.index.search(snapshot.weigh(Q, model), most, allowed=allowed)
+                ranking = LEARNT_RANKING if model.learnt else HAMMING_RANKING
+                answers = self._answers(snapshot, zip(*hits, strict=True), number, ranking, hits.missing)
+                if explain is not False:
+                    other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
+                    models = model, self._model(snapshot, other)[1]
+                    rows = [ids[ids >= 0] for ids in hits.ids]
+                    explanations = explain_hits(snapshot, Q, models, other, rows, allowed)
+                    pairs = zip(answers, explanations, strict=True)
+                    answers = [answer.with_explanations(some) for answer, some in pairs]
+        return answers[0] if single else answers
 
-        def found(connection: Connection, Q: Floats, allowed: Any) -> list[Answer]:
-            named, model = self._view.model_of(connection, version)
-            if self._view.functions is None:
-                return self._by_cosine(connection, Q, k, allowed)
-            most = min(k, max(1, len(self._view.index)))
-            hits = self._view.index.search(self._view.functions.weigh_by(model, Q), most, allowed=allowed)
-            answers = self._answers(connection, zip(*hits, strict=True), named, _ranking(model.learnt), hits.missing)
-            if explain is False:
-                return answers
-            other = earliest(connection) if explain is True else explain
-            models = model, self._view.model_of(connection, other)[1]
-            rows = [some[some >= 0] for some in hits.ids]
-            told = explained(self._view, Q, models, other, rows, allowed)
-            return [answer.explained(some) for answer, some in zip(answers, told, strict=True)]
-
-        return self._asked(query, where, found)
-
+    @overload
+    def range_search(self, query: Vector, threshold: float, **options: Unpack[RangeOptions]) -> Answer: ...
+    @overload
+    def range_search(self, query: Vectors, threshold: float, **options: Unpack[RangeOptions]) -> list[Answer]: ...
+    @overload
+    def range_search(self, query: NDArray[Any], threshold: float, **options: Unpack[RangeOptions]) -> Any: ...
     def range_search(
-        self, query: Any, threshold: float, *, where: Any = None, version: int | None = None, most: int | None = None
-    ) -> Any:
-        """All items of at least this score, best first; otherwise as `search`. More than `most` of them are refused."""
+        self,
+        query: Vector | Vectors | NDArray[Any],
+        threshold: float,
+        *,
+        where: Filter | None = None,
+        version: int | None = None,
+        most: int | None = None,
+    ) -> Answer | list[Answer]:
+        """Return all items of at least this score, best first; otherwise as `search`. More than `most` are refused."""
         if most is not None:
             check_integer(most, "most", 1)
-
-        def found(connection: Connection, Q: Floats, allowed: Any) -> list[Answer]:
-            if self._view.functions is None:
-                raise NotFitted("range_search wants hash functions: add more rows, or call fit")
-            named, model = self._view.model_of(connection, version)
-            weights = self._view.functions.weigh_by(model, Q)
-            hits = self._view.index.range_search(weights, threshold, allowed=allowed)
-            if most is not None and (many := sum(len(some.ids) for some in hits)) > most:
-                raise TooLarge(f"threshold is {threshold}, which {many} items reach; at most {most} are given at once")
+        Q, single = check_query(query, self.dim)
+        condition = None if where is None else compile_filter(where)
+        with self._view.pinned() as snapshot:
+            if snapshot.functions is None:
+                raise NotFitted("range_search: the hash functions are not fitted yet: add more rows, or call fit")
+            allowed = None if condition is None else self._store.items.matching(snapshot.connection, condition)
+            number, model = self._model(snapshot, version)
+            hits = snapshot.index.range_search(snapshot.weigh(Q, model), threshold, allowed=allowed)
+            total = sum(len(some.ids) for some in hits)
+            if most is not None and total > most:
+                raise TooLarge(f"threshold: expected at most {most} hits, got {total}. Use a higher threshold.")
             missing = max((some.missing for some in hits), default=0.0)
-            return self._answers(connection, hits, named, _ranking(model.learnt), missing)
-
-        return self._asked(query, where, found)
+            ranking = LEARNT_RANKING if model.learnt else HAMMING_RANKING
+            answers = self._answers(snapshot, hits, number, ranking, missing)
+        return answers[0] if single else answers
 
     # ---- encoders ----
 
     @property
     def encoder(self) -> EncoderIdentity | None:
-        """What made the features: its name, fingerprint and dim; None if they came as ready vectors."""
+        """Return the name, fingerprint and dim of the encoder; None if features came as ready vectors."""
         return collection_encoder(self._store)
 
     def translate(self, features: Any, encoder: EncoderInfo) -> Floats:
-        """Features that an encoder made, in this collection's space: as they are, or over a bridge."""
+        """Return features of an encoder in this collection's space: unchanged, or by an alignment."""
         with self._store.reading() as connection:
             return align_features(self._store, connection, identify(encoder), features)
 
     def alignments(self) -> list[dict[str, Any]]:
-        """The encoders, beside its own, whose features it takes."""
+        """Return the encoders, beside its own, whose features it takes."""
         with self._store.reading() as connection:
-            return list_alignments(self._store, connection)
+            return list_alignments(connection)
 
-    # ---- how it stands ----
+    # ---- state ----
 
     def versions(self) -> list[dict[str, Any]]:
-        """The versions of the model that are kept, the latest last.
+        """Return the versions of the model that are kept, the latest last.
 
-        `quality` is how well the version before did on the rows that this one then learnt from; `drift` is true where
-        that was a fall.
+        `quality` is how well the version before did on the rows that this one learnt; `drift` is true where that was a
+        significant fall.
         """
-        columns = "version", "made", "kind", "rows", "tag"
         with self._store.reading() as connection:
-            current = self._store.meta(connection, "version")
-            rows = connection.execute(f"SELECT {', '.join(columns)}, notes FROM versions ORDER BY version").fetchall()
-        return [
-            {**dict(zip(columns, row, strict=False)), "current": row[0] == current, **json.loads(row[-1])}
-            for row in rows
-        ]
+            return self._store.versions.describe(connection)
 
     def quality(self) -> dict[str, Any]:
-        """How well it did over the stream: each chunk of labelled rows is asked before it is learnt.
+        """Return the prequential evaluation: each chunk of labelled rows is searched before it is learnt.
 
         `curve` has for each version its mean average precision, `map`, that of Hamming ranking on the same codes, and
-        whether it was a fall; of long streams every second earlier point is left out. `alarms` are versions of falls.
+        whether it was drift; long curves are thinned. `alarms` are the versions with drift.
         """
         with self._store.reading() as connection:
-            told = told_so_far(self._store, connection)
-        return {"curve": told.get("curve", []), "alarms": told.get("alarms", [])}
+            history = load_history(connection)
+        return {"curve": history.get("curve", []), "alarms": history.get("alarms", [])}
 
     def stats(self) -> dict[str, Any]:
-        """How it stands.
+        """Return settings, counts, disk and memory use.
 
-        `quality` is of the last rows that were learnt, before they were; `drift_alarms` are the versions that began
-        with a fall of it.
+        `quality` is that of the last rows before they were learnt; `drift_alarms` are the versions with drift.
         """
-
-        def told(connection: Connection) -> dict[str, Any]:
-            quality = told_so_far(self._store, connection)
+        with self._view.pinned() as snapshot:
+            history = load_history(snapshot.connection)
             return {
                 **self._store.settings,
-                "fitted": self._view.functions is not None,
-                "version": self._view.version,
-                **self._store.counts(connection),
-                "index_bytes": self._view.index.nbytes,
-                "plan": self._view.index.plan,
-                "quality": quality.get("quality"),
-                "drift_alarms": quality.get("alarms", []),
+                "fitted": snapshot.functions is not None,
+                "version": snapshot.version,
+                **self._store.counts(snapshot.connection),
+                "index_bytes": snapshot.index.nbytes,
+                "plan": snapshot.index.plan,
+                "quality": history.get("quality"),
+                "drift_alarms": history.get("alarms", []),
             }
 
-        return self._view.at_one_moment(told)
-
     def verify(self) -> list[str]:
-        """Looks at all that is stored and says what is wrong; an empty list means nothing is."""
+        """Check everything that is stored; return one sentence for each problem."""
         return self._store.verify()
 
     def snapshot(self, path: str | Path) -> int:
-        """Copies the collection, as it stands at one commit, to a new folder; the bytes that takes.
+        """Copy the collection, as of one commit, to a new folder; return its bytes.
 
-        Others may search and write meanwhile. The copy is a collection of its own.
+        Searches and writes go on in the meantime. The copy is a collection of its own.
         """
         return snapshot(self._store, check_path(path))
 
     # ---- inside ----
 
-    def _rows(self, connection: Connection, names: list[Id]) -> NDArray[np.int64]:
-        """The rows of items by their ids."""
-        rows = self._store.rows_of(connection, names)
-        if absent := [name for name in names if name not in rows]:
-            raise InvalidInput(f"id is {absent[0]!r}; there is no such item")
-        return np.array([rows[name] for name in names], np.int64)
-
-    def _features(self, value: Any, name: str, least: int = 0) -> Floats:
-        return check_features(value, name, columns=self.dim, whose="this collection", least=least)
-
-    def _asked(self, query: Any, where: Any, found: Any) -> Any:
-        """Answers one query or many, at one moment, among the rows that meet the condition."""
-        array = as_array(query)
-        Q = self._features(array[None] if array.ndim == 1 else array, "query")
-        condition = None if where is None else compile_filter(where)
-
-        def work(connection: Connection) -> list[Answer]:
-            allowed = None if condition is None else self._store.matching(connection, condition)
-            answers: list[Answer] = found(connection, Q, allowed)
-            return answers
-
-        answers = self._view.at_one_moment(work)
-        return answers[0] if array.ndim == 1 else answers
+    def _model(self, snapshot: Snapshot, version: int | None) -> tuple[int, Model]:
+        """Return a version and its model; the current one for None."""
+        if version is None:
+            return snapshot.version, snapshot.model
+        model = load_model(self._store, snapshot.connection, version)
+        return int(version), model
 
     def _answers(
-        self, connection: Connection, found: Scored, version: int, ranking: str, missing: float = 0.0
+        self, snapshot: Snapshot, scored: ScoredRows, version: int, ranking: str, missing: float = 0.0
     ) -> list[Answer]:
-        scored = [
-            [(s, r) for s, r in zip(scores.tolist(), rows.tolist(), strict=True) if r >= 0] for scores, rows in found
+        pairs = [
+            [(s, r) for s, r in zip(scores.tolist(), rows.tolist(), strict=True) if r >= 0] for scores, rows in scored
         ]
-        items = self._store.items(connection, {row for some in scored for _, row in some})
-        hits = [[Hit(items[r].id, items[r].labels, items[r].metadata, s, version) for s, r in some] for some in scored]
+        items = self._store.items.get(snapshot.connection, {row for some in pairs for _, row in some})
+        hits = [[Hit(items[r].id, items[r].labels, items[r].metadata, s, version) for s, r in some] for some in pairs]
         return [Answer(some, version, ranking, missing) for some in hits]
 
-    def _by_cosine(self, connection: Connection, Q: Floats, k: int, allowed: Any) -> list[Answer]:
-        """The rows that wait, by the cosine of their features: higher, then earlier."""
-        rows, X = self._store.waiting(connection)
+    def _rank_by_cosine(self, snapshot: Snapshot, Q: Floats, k: int, allowed: NDArray[np.uint8] | None) -> list[Answer]:
+        """Rank the rows that wait for hash functions by the cosine of their features; ties by row."""
+        rows, X = self._store.items.awaiting_codes(snapshot.connection)
         if allowed is not None:
-            may = np.unpackbits(allowed, bitorder="little")[rows].astype(bool)
-            rows, X = rows[may], X[may]
+            matches = np.unpackbits(allowed, bitorder="little")[rows].astype(bool)
+            rows, X = rows[matches], X[matches]
         scores: NDArray[np.float32] = unit_rows(Q) @ unit_rows(X).T
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         ranking = f"cosine of raw features: hash functions are fitted at {self._store.settings['init_rows']} rows"
         best = [(some[places], rows[places]) for some, places in zip(scores, order, strict=True)]
-        return self._answers(connection, best, 0, ranking)
-
-
-def as_array(query: Any) -> NDArray[Any]:
-    try:
-        return np.asarray(query)
-    except ValueError as error:
-        raise InvalidInput(f"query is not a vector, or rows of equal length: {error}") from None
-
-
-def _ranking(learnt: bool) -> str:
-    return "learnt similarity" if learnt else "Hamming distance: before anything is learnt"
+        return self._answers(snapshot, best, 0, ranking)

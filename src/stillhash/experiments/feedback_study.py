@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.feedback import Vote, corrected
+from stillhash.collection.feedback import correct
+from stillhash.collection.storage.versions import StoredVote
 from stillhash.experiments.data import Dataset, RowNumbers
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
@@ -46,7 +47,7 @@ def run(
         for way in VOTING_WAYS:
             progress(f"seed {seed}: votes on the {way}")
             votes = [vote for query in parts[""] for vote in _votes(hasher, data, int(query), codes, Y, way)]
-            model = corrected(hasher, hasher.model(), votes)
+            model = correct(hasher, hasher.model(), votes)
             after = {f"{part}after": _map(hasher, model, data, q, codes, Y) for part, q in parts.items()}
             rows.append({"seed": seed, "way": way, "votes": len(votes), **before, **after})
     return {"dataset": data.name, "bits": bits, "queries": queries, "others": others, "rows": rows}
@@ -83,7 +84,7 @@ def _map(hasher: Hasher, model: Model, data: Dataset, queries: RowNumbers, codes
     return evaluate(hasher.weigh_by(model, data.read(queries)), codes, data.labels[queries], Y).map
 
 
-def _votes(hasher: Hasher, data: Dataset, query: int, codes: Codes, Y: NDArray[np.uint8], way: str) -> list[Vote]:
+def _votes(hasher: Hasher, data: Dataset, query: int, codes: Codes, Y: NDArray[np.uint8], way: str) -> list[StoredVote]:
     features: Floats = data.read(np.array([query]))
     scores = signs(codes, hasher.bits) @ hasher.weigh(features)[0]
     order = np.argsort(-scores, kind="stable")
@@ -97,6 +98,5 @@ def _votes(hasher: Hasher, data: Dataset, query: int, codes: Codes, Y: NDArray[n
         picked = np.concatenate([order[relevant[order]][:half], order[~relevant[order]][:half]])
     labels = {item: np.flatnonzero(Y[item]).tolist() for item in picked.tolist()}
     vector = features.tobytes()
-    return [
-        Vote(vector, json.dumps(i), codes[i].tobytes(), labels[i], 1.0 if relevant[i] else -1.0, "") for i in labels
-    ]
+    votes = {i: 1.0 if relevant[i] else -1.0 for i in labels}
+    return [StoredVote(vector, json.dumps(i), codes[i].tobytes(), labels[i], votes[i], "") for i in labels]

@@ -23,17 +23,19 @@ from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.integrity import acknowledge, acknowledged_commit, committed_seq, read_page_checksums
+from stillhash.collection.storage.schema import SCHEMA, get_meta
 from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, repair_sealed, write_durably
 from stillhash.collection.storage.segments import read_surviving
-from stillhash.collection.storage.store import SCHEMA, Store
+from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import read_wal, repair_wal
-from stillhash.collection.types import Id, check_path
+from stillhash.collection.types import Id
+from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
 
 MAX_SKIPPED_ROWS = 1 << 42  # in search of one that can be read
-TABLE_KEYS = {"items": "row", "dead": "row", "segments": "number"}
-TABLE_KEYS |= {"pictures": "row", "lessons": "number", "feedback": "number", "versions": "version"}
+TABLE_KEYS = {"items": "row", "tombstones": "row", "segments": "number"}
+TABLE_KEYS |= {"pictures": "row", "pending": "number", "votes": "number", "versions": "version"}
 
 
 class RepairReport(NamedTuple):
@@ -218,8 +220,8 @@ def _passes_integrity_check(path: Path) -> bool:
 def _repair_segments(store: Store, actions: list[str]) -> None:
     """Repair the segments; if some codes are lost, put all others into one new segment."""
     with store.reading() as connection:
-        records = store.segment_records(connection)
-        codes: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = [store.tail(connection)]
+        records = store.codes.segment_records(connection)
+        codes: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = [store.codes.unsealed(connection)]
     complete = True
     for file, rows, first, last in records:
         lost = _repair_file(store.path, f"segments/{file}", actions)
@@ -236,17 +238,19 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
 def _repair_learners(store: Store, actions: list[str]) -> None:
     """Repair the learner files; if that of the current version is lost, let it continue from another version."""
     with store.reading() as connection:
-        learners = store.learners(connection)
-        current = store.meta(connection, "version")
-    sound = {v: file for v, file in learners.items() if _repair_file(store.path, f"learner/{file}", actions) == []}
+        learners = store.versions.learners(connection)
+        files = store.versions.learner_files(connection)
+        current = get_meta(connection, "version")
+    lost_files = {file for file in files if _repair_file(store.path, f"learner/{file}", actions) != []}
+    sound = {version: files for version, files in learners.items() if not lost_files.intersection(files)}
     lost = [version for version in learners if version not in sound]
     if not lost:
         return
-    with store.writing() as connection:
+    with store.transaction() as connection:
         for version in lost:
-            store.set_learner(connection, version, None)
+            store.versions.set_learner(connection, version, None)
         if current in lost and sound:
-            store.set_learner(connection, current, sound[max(sound)])
+            store.versions.set_learner(connection, current, sound[max(sound)])
             actions.append(f"learner: learning continues from version {max(sound)}")
     if current in lost and not sound:
         actions.append("learner: none is left to continue from; searches are as before")
@@ -270,11 +274,11 @@ def _repair_file(folder: Path, file: str, actions: list[str]) -> list[int] | Non
 def _delete_lost(store: Store, lost_ids: list[Id]) -> None:
     """Delete the items that have lost their code, and codes without an item."""
     with store.reading() as connection:
-        rows, stray = store.astray(connection)
-        items = store.items(connection, rows.tolist())
+        rows, stray = store.codes.mismatches(connection)
+        items = store.items.get(connection, rows.tolist())
     lost = [item.id for item in items.values()]
     if len(rows) or len(stray):
-        with store.writing() as connection:
-            store.remove(connection, lost)
-            store.add_tombstones(connection, stray.tolist())
+        with store.transaction() as connection:
+            store.items.delete(connection, lost)
+            store.items.add_tombstones(connection, stray.tolist())
     lost_ids += lost

@@ -11,7 +11,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.responses import RedirectResponse, Response
 
 from stillhash.collection import Collection
-from stillhash.collection.types import picture_kind
+from stillhash.collection.validation import picture_type
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.numeric.validation import check_features
 from stillhash.server.dependencies import ExecutorParam, app_state
@@ -109,7 +109,7 @@ async def _uploaded_query(executor: CollectionExecutor, form: FormData) -> Uploa
     data, title = (data, title) if data else (numbers.encode(), "pasted numbers")
     if not data.strip():
         raise InvalidInput("file: expected a file or a list of numbers, got nothing")
-    kind = picture_kind(data)
+    kind = picture_type(data)
     vector = await executor.encode_query(data) if kind is not None else parse_vector(data)
     (features,) = check_features(vector[None], "file", columns=executor.collection.dim, whose="this collection")
     return UploadedQuery(features, title, None if kind is None else Picture(data, kind))

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stillhash.collection import Item
-from stillhash.collection.types import picture_kind
+from stillhash.collection.validation import picture_type
 
 MAX_PICTURE_BYTES = 8 << 20
 DATA_URI = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,", re.IGNORECASE)
@@ -37,7 +37,7 @@ def find_thumbnail(item: Item, stored: bytes | None, folder: Path | None) -> Pic
     data = stored
     if data is None and isinstance(image, str):
         data = _decode_data_uri(image) if image[:5].lower() == "data:" else _read_file(image, folder)
-    kind = picture_kind(data) if data is not None else None
+    kind = picture_type(data) if data is not None else None
     return Picture(data, kind) if data is not None and kind is not None else draw_thumbnail(str(item.id))
 
 

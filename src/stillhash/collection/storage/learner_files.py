@@ -1,0 +1,77 @@
+"""What a learner has learnt, on disk: a checkpoint of its whole state, and the rows that were learnt since.
+
+Statistics of D features take D^2 numbers, far more than a chunk of rows. So a version adds its rows to the files
+of the version before; learning them again gives the same state to the byte. Once the rows would take more than
+`MAX_ROWS_SHARE` times the checkpoint, or `MAX_ROW_FILES` files, the whole state is written again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import safetensors
+import safetensors.numpy
+
+from stillhash.collection.storage.sealed_files import check_sealed, read_sealed, remove_unlisted, write_sealed
+from stillhash.collection.validation import LabelledRows, labels_of_texts
+from stillhash.errors import BadState
+from stillhash.hashers import Hasher, load
+
+MAX_ROWS_SHARE = 4
+MAX_ROW_FILES = 32
+CHECKPOINT_SUFFIX, ROWS_SUFFIX = ".safetensors", ".rows"
+
+
+class LearnerFiles:
+    """Read and write the learner files of a collection. Each is sealed, and never changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def checkpoint(self, version: int, hasher: Hasher) -> list[str]:
+        """Write the whole state."""
+        file = f"{version:08d}{CHECKPOINT_SUFFIX}"
+        write_sealed(self.folder / file, [hasher.state()])
+        return [file]
+
+    def extend(self, files: list[str], version: int, rows: LabelledRows, hasher: Hasher) -> list[str]:
+        """Write the rows that the hasher has just learnt after these files, or its whole state if that is less."""
+        if len(files) > MAX_ROW_FILES or self._rows_outgrow_state(files, rows.features.nbytes):
+            return self.checkpoint(version, hasher)
+        file = f"{version:08d}{ROWS_SUFFIX}"
+        metadata = {"labels": json.dumps(rows.label_texts)}
+        write_sealed(self.folder / file, [safetensors.numpy.save({"features": rows.features}, metadata)])
+        return [*files, file]
+
+    def _rows_outgrow_state(self, files: list[str], new_bytes: int) -> bool:
+        try:
+            state, *rows = ((self.folder / file).stat().st_size for file in files)
+        except OSError:  # a file is lost: the whole state, which is in memory, replaces it
+            return True
+        return sum(rows) + new_bytes > MAX_ROWS_SHARE * state
+
+    def load(self, files: list[str]) -> Hasher:
+        """Return the hasher that has learnt all of these files."""
+        hasher = load(read_sealed(self.folder / files[0]))
+        for file in files[1:]:
+            rows = self._read_rows(file)
+            hasher.learn_rows(rows.features, rows.labels)
+        return hasher
+
+    def _read_rows(self, file: str) -> LabelledRows:
+        data = read_sealed(self.folder / file)
+        try:
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            texts = json.loads(header["__metadata__"]["labels"])
+            return LabelledRows(safetensors.numpy.load(data)["features"], labels_of_texts(texts), texts)
+        except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise BadState(f"learner/{file}: cannot be read: {error}") from error
+
+    def check(self, file: str) -> None:
+        """Raise BadState if a file is missing or damaged."""
+        check_sealed(self.folder / file)
+
+    def remove_unlisted(self, files: list[str]) -> None:
+        """Remove all other files."""
+        remove_unlisted(self.folder, set(files))

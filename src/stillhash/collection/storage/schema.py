@@ -1,0 +1,69 @@
+"""The tables of store.db, and the key-value table `meta`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+from stillhash.errors import BadState
+
+STORE_FORMAT = 2
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE items (
+  row INTEGER PRIMARY KEY, id NOT NULL UNIQUE, labels TEXT NOT NULL, metadata TEXT, code BLOB, features BLOB);
+CREATE TABLE pictures (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE tombstones (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE INDEX tombstones_by_seq ON tombstones (seq);
+CREATE TABLE segments (
+  number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE pending (
+  number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL, code BLOB);
+CREATE TABLE votes (
+  number INTEGER PRIMARY KEY, version INTEGER NOT NULL, query BLOB NOT NULL, item TEXT NOT NULL, code BLOB NOT NULL,
+  labels TEXT NOT NULL, vote REAL NOT NULL, source TEXT NOT NULL);
+CREATE UNIQUE INDEX votes_once ON votes (query, item, source);
+CREATE TABLE versions (
+  version INTEGER PRIMARY KEY, created TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
+  side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
+"""
+COUNTERS = ("seq", "generation", "next_row", "items", "version")  # in `meta`, from 0
+MAX_PARAMETERS = 500  # in one statement
+
+
+def get_meta(connection: sqlite3.Connection, key: str) -> Any:
+    """Return a value of the table `meta`, None if there is none."""
+    try:
+        row = connection.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
+    except sqlite3.DatabaseError as error:
+        raise BadState(f"store.db cannot be read: {error}") from error
+    return None if row is None else row[0]
+
+
+def set_meta(connection: sqlite3.Connection, key: str, value: Any) -> None:
+    """Set a value of the table `meta`."""
+    connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", [key, value])
+
+
+def meta_with_prefix(connection: sqlite3.Connection, prefix: str) -> dict[str, Any]:
+    """Return the values of the table `meta` whose keys begin so, by the rest of the key."""
+    sql = "SELECT substr(key, ?), value FROM meta WHERE substr(key, 1, ?) = ? ORDER BY key"
+    return dict(connection.execute(sql, [len(prefix) + 1, len(prefix), prefix]).fetchall())
+
+
+def is_fitted(connection: sqlite3.Connection) -> bool:
+    """Return whether the hash functions are fixed."""
+    return get_meta(connection, "fingerprint") is not None
+
+
+def count_rows(connection: sqlite3.Connection, table: str) -> int:
+    """Count the rows of a table."""
+    return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def batches(values: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield values in batches that fit into one statement, each with its question marks."""
+    for start in range(0, len(values), MAX_PARAMETERS):
+        batch = values[start : start + MAX_PARAMETERS]
+        yield ", ".join("?" * len(batch)), batch

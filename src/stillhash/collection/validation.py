@@ -1,0 +1,233 @@
+"""Validate what callers pass to a collection, once; everything behind trusts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.types import Id
+from stillhash.errors import InvalidInput, WrongType
+from stillhash.numeric.labels import Labels, parse_labels
+from stillhash.numeric.validation import Floats, check_features, check_number
+
+MAX_PICTURE_BYTES = 1 << 20
+PICTURE_SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+JSON_ENCODER = json.JSONEncoder(allow_nan=False)
+
+
+class LabelledRows(NamedTuple):
+    """Validated feature rows and their labels, parsed and serialised once."""
+
+    features: Floats  # (n, D) float32
+    labels: Labels
+    label_texts: list[str]  # JSON, one for each row
+
+    def select(self, keep: NDArray[np.bool_]) -> LabelledRows:
+        """Return the rows where `keep` is true."""
+        texts = [text for text, chosen in zip(self.label_texts, keep.tolist(), strict=True) if chosen]
+        return LabelledRows(self.features[keep], self.labels.rows(keep), texts)
+
+
+class ItemRows(NamedTuple):
+    """Validated rows of items to store."""
+
+    ids: list[Id]
+    rows: LabelledRows
+    metadata: list[str | None]  # JSON
+    pictures: list[bytes | None] | None
+
+
+def check_items(ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, dim: int) -> ItemRows:
+    """Validate the arguments of `add` and `upsert`."""
+    names = check_ids(ids)
+    rows = check_rows(features, labels, dim)
+    if len(rows.features) != len(names):
+        raise InvalidInput(f"features: expected one row for each of {len(names)} ids, got {len(rows.features)} rows")
+    return ItemRows(names, rows, check_metadata(metadata, len(names)), check_pictures(pictures, len(names)))
+
+
+def check_rows(features: Any, labels: Any, dim: int, name: str = "features", least: int = 0) -> LabelledRows:
+    """Validate features (n, D) and their labels."""
+    X = check_features(features, name, columns=dim, whose="this collection", least=least)
+    return LabelledRows(X, *check_labels(labels, len(X)))
+
+
+def check_query(query: Any, dim: int) -> tuple[Floats, bool]:
+    """Validate one query (D,) or several (m, D); return them as rows, and whether it was one."""
+    array = as_array(query)
+    single = array.ndim == 1
+    return check_features(array[None] if single else array, "query", columns=dim, whose="this collection"), single
+
+
+def as_array(query: Any) -> NDArray[Any]:
+    """Return the query as an array; rows of unequal length are refused."""
+    try:
+        return np.asarray(query)
+    except ValueError as error:
+        raise InvalidInput(f"query: expected a vector, or rows of equal length: {error}") from None
+
+
+def check_path(path: Any) -> Path:
+    """Return the absolute path of a folder, so that it holds when the working directory changes."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise WrongType(f"path: expected a string or a path, got {path!r}")
+    if "\0" in str(path):
+        raise InvalidInput(f"path: expected a path without the character 0, got {str(path)!r}")
+    return Path(path).absolute()
+
+
+def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
+    """Return ids as a list of printable strings and 64-bit integers."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise WrongType(f"ids: expected a list of strings or integers, got {ids!r}")
+    names = [name.item() if isinstance(name, np.generic) else name for name in ids]
+    kinds = set(map(type, names))
+    plain = kinds == {int} and min(names) >= -(2**63) and max(names) < 2**63
+    plain = plain or (kinds == {str} and "" not in names and "".join(names).isprintable())
+    for name in names if not plain else ():
+        if type(name) not in (str, int):
+            raise WrongType(f"ids: expected strings and integers, got {name!r}")
+        if isinstance(name, int) and not -(2**63) <= name < 2**63:
+            raise InvalidInput(f"ids: expected 64-bit integers, got {name}")
+        if isinstance(name, str) and not (name and name.isprintable()):
+            raise InvalidInput(f"ids: expected printable strings, got {name!r}")
+    if distinct and len(set(names)) != len(names):
+        repeated = next(name for n, name in enumerate(names) if name in names[:n])
+        raise InvalidInput(f"ids: expected each id once, got {repeated!r} more than once")
+    return names
+
+
+def check_votes(id: Any, relevant: Any, weight: float, source: Any) -> dict[Id, bool]:
+    """Return the items of a vote, one or several, and whether each is relevant."""
+    names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
+    if not names:
+        raise InvalidInput("id: expected at least one id, got none")
+    likes = list(relevant) if isinstance(relevant, (list, tuple, np.ndarray)) else [relevant] * len(names)
+    if len(likes) != len(names) or not all(isinstance(liked, (bool, np.bool_)) for liked in likes):
+        raise InvalidInput(f"relevant: expected true or false for each of {len(names)} ids, got {relevant!r}")
+    if not 0 < check_number(weight, "weight") <= 1:
+        raise InvalidInput(f"weight: expected a number above 0 and at most 1, got {weight}")
+    if not isinstance(source, str) or not source.isprintable():
+        raise WrongType(f"source: expected a printable string, got {source!r}")
+    return {name: bool(liked) for name, liked in zip(names, likes, strict=True)}
+
+
+def check_labels(labels: Any, rows: int) -> tuple[Labels, list[str]]:
+    """Return the labels of each row, parsed, and as JSON lists: numbers first, then strings, each in order.
+
+    The names of the result are in order of first appearance in those lists, which is how the lists themselves parse.
+    """
+    names, ranks, indptr = _sorted_labels(labels, rows)
+    texts = list(map(JSON_ENCODER.encode, names))
+    flat = [texts[rank] for rank in ranks.tolist()]
+    lists = [f"[{', '.join(flat[start:end])}]" for start, end in pairwise(indptr.tolist())]
+    used, first, inverse = np.unique(ranks, return_index=True, return_inverse=True)
+    by_appearance = np.argsort(first)
+    indices = np.argsort(by_appearance)[inverse]
+    indices = indices[np.lexsort((indices, np.repeat(np.arange(rows), np.diff(indptr))))]
+    return Labels(indptr, indices, [names[rank] for rank in used[by_appearance].tolist()]), lists
+
+
+def check_label_lists(labels: Any, rows: int) -> list[list[Any]]:
+    """Return the labels of each row as a list: numbers first, then strings, each in order."""
+    names, ranks, indptr = _sorted_labels(labels, rows)
+    flat = [names[rank] for rank in ranks.tolist()]
+    return [flat[start:end] for start, end in pairwise(indptr.tolist())]
+
+
+def _sorted_labels(labels: Any, rows: int) -> tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sorted label names, the ranks of each row's labels in them, rising, and where rows begin."""
+    parsed = parse_labels(labels, rows, "labels")
+    for name in parsed.names:
+        if type(name) not in (str, int, float):
+            raise WrongType(f"labels: expected strings and numbers, got {name!r}")
+        if isinstance(name, str) and "\0" in name:
+            raise InvalidInput(f"labels: expected strings without the character 0, got {name!r}")
+    names: list[Any] = sorted(parsed.names, key=lambda name: (isinstance(name, str), name))
+    places = {name: place for place, name in enumerate(names)}
+    ranks = np.array([places[name] for name in parsed.names], np.int64)[parsed.indices]
+    return names, ranks[np.lexsort((ranks, np.repeat(np.arange(rows), np.diff(parsed.indptr))))], parsed.indptr
+
+
+def labels_of_texts(texts: list[str]) -> Labels:
+    """Parse labels that `check_labels` serialised."""
+    return parse_labels([json.loads(text) for text in texts], len(texts))
+
+
+def check_pictures(pictures: Any, rows: int) -> list[bytes | None] | None:
+    """Return for each row a small image, or None; only formats that browsers show and that cannot hold scripts."""
+    if pictures is None:
+        return None
+    if isinstance(pictures, (bytes, str, dict)) or not isinstance(pictures, Iterable):
+        raise WrongType(
+            f"pictures: expected a list with bytes or None for each row, got a value of type {type(pictures).__name__}"
+        )
+    entries = list(pictures)
+    if len(entries) != rows:
+        raise InvalidInput(f"pictures: expected one entry for each of {rows} ids, got {len(entries)}")
+    for data in entries:
+        if data is not None and not isinstance(data, bytes):
+            raise WrongType(f"pictures: expected bytes, got a value of type {type(data).__name__}")
+        if data is not None and len(data) > MAX_PICTURE_BYTES:
+            raise InvalidInput(f"pictures: expected thumbnails of at most {MAX_PICTURE_BYTES} bytes, got {len(data)}")
+        if data is not None and picture_type(data) is None:
+            raise InvalidInput(f"pictures: expected PNG, JPEG, WebP or GIF, got data that begins with {data[:8]!r}")
+    return entries
+
+
+def picture_type(data: bytes) -> str | None:
+    """Return the media type of an image by its first bytes, or None."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in PICTURE_SIGNATURES.items() if data.startswith(start)), None)
+
+
+def check_metadata(metadata: Any, rows: int) -> list[str | None]:
+    """Return the metadata of each row as JSON, or None."""
+    if metadata is None:
+        return [None] * rows
+    if isinstance(metadata, dict) or not isinstance(metadata, Iterable):
+        raise WrongType(
+            f"metadata: expected a list with a dictionary or None for each row, got a value of type "
+            f"{type(metadata).__name__}"
+        )
+    entries = list(metadata)
+    if len(entries) != rows:
+        raise InvalidInput(f"metadata: expected one entry for each of {rows} ids, got {len(entries)}")
+    return [None if data is None else _metadata_json(data) for data in entries]
+
+
+def _metadata_json(data: Any) -> str:
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise WrongType(f"metadata: expected dictionaries with strings as keys, got {data!r}")
+    try:
+        return json_text(data)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"metadata: expected what JSON can hold, got {data!r}: {error}") from None
+    except RecursionError:
+        raise InvalidInput("metadata: expected less nesting: it is too deep to be stored") from None
+
+
+def json_text(data: Any) -> str:
+    """Return JSON as every version of SQLite reads it: \\u0022 for a quote, which would end a path, and no \\u0000."""
+    text = JSON_ENCODER.encode(data)
+    return re.sub(r"\\(u0000|.)", _escape, text) if "\\" in text else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    if match[1] == "u0000":
+        raise ValueError("the character 0 ends a string")
+    return r"\u0022" if match[1] == '"' else match[0]
