@@ -75,8 +75,8 @@ def same(actual: Any, expected: Any) -> bool:
         )
     if isinstance(expected, dict) and "disk_bytes" in expected:  # files of the same content may differ in size
         return {**actual, "disk_bytes": 0} == {**expected, "disk_bytes": 0}
-    if isinstance(expected, list) and expected and isinstance(expected[0], dict) and "made" in expected[0]:
-        return [{**one, "made": 0} for one in actual] == [{**one, "made": 0} for one in expected]
+    if isinstance(expected, list) and expected and isinstance(expected[0], dict) and "created" in expected[0]:
+        return [{**one, "created": 0} for one in actual] == [{**one, "created": 0} for one in expected]
     return bool(actual == expected) and repr(actual) == repr(
         expected
     )  # which also distinguishes 1 from 1.0 and -0.0 from 0.0

@@ -83,7 +83,7 @@ def versions(result: dict[str, Any], console: Console) -> None:
         quality = (
             f"{version['quality']['map']:.3f}{' drift' if version['drift'] else ''}" if "quality" in version else ""
         )
-        time = version["made"][:19].replace("T", " ")
+        time = version["created"][:19].replace("T", " ")
         tag, current = Text(_printable(version["tag"] or "")), "current" if version["current"] else ""
         rows.append([str(version["version"]), time, version["kind"], f"{version['rows']:,}", quality, tag, current])
     columns = ("version", "time", "by", "rows", "mAP before", "tag", "")
