@@ -27,6 +27,7 @@ def benched(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any]]:
     return request.param, quick_result(request.param)
 
 
+@pytest.mark.slow
 def test_result_has_machine_rows_and_goals(benched: tuple[Any, dict[str, Any]]) -> None:
     _, result = benched
     assert {"cpu", "cores", "lanes", "numpy", "stillhash", "load"} == set(result["machine"])
@@ -38,6 +39,7 @@ def test_result_has_machine_rows_and_goals(benched: tuple[Any, dict[str, Any]]) 
         assert all(ms > 0 for ms in row["ms"].values())
 
 
+@pytest.mark.slow
 def test_results_are_exact(benched: tuple[Any, dict[str, Any]]) -> None:
     bench, result = benched
     if bench is encode and kernels.lanes() == "numpy":
@@ -45,6 +47,7 @@ def test_results_are_exact(benched: tuple[Any, dict[str, Any]]) -> None:
     assert all(row["exact"] for row in result["rows"])
 
 
+@pytest.mark.slow
 def test_tables_fit_a_hundred_columns(benched: tuple[Any, dict[str, Any]]) -> None:
     lines = printed(*benched)
     assert "Goals" in lines

@@ -26,6 +26,7 @@ def benched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run_bench("miwq", "--repeats", "2", "--plot", str(plot))
 
 
+@pytest.mark.slow
 def test_result_has_rows_tables_and_goals(benched: dict[str, Any]) -> None:
     assert benched["skipped"] == []
     assert len(benched["rows"]) == len(CODE_LENGTHS) * len(fixtures.WEIGHT_KINDS) * len(miwq.SEARCHED_K)
@@ -41,12 +42,14 @@ def test_result_has_rows_tables_and_goals(benched: dict[str, Any]) -> None:
     assert len(names) == len(set(names)) == 2 + 2 + 2 * len(CODE_LENGTHS) + 1
 
 
+@pytest.mark.slow
 def test_hits_are_those_of_brute_force(benched: dict[str, Any]) -> None:
     exactness = benched["exactness"]
     assert exactness["cases"] == 300 and exactness["wrong_hits"] == 0
     assert exactness["tied_hits"] > 100 and exactness["histories"] > 10
 
 
+@pytest.mark.slow
 def test_the_plot_is_a_picture(benched: dict[str, Any]) -> None:
     assert Path(benched["plot"]).read_bytes().startswith(b"\x89PNG")
     assert {(p["codes"], p["bits"], p["k"]) for p in benched["crossover"]} == {
@@ -54,6 +57,7 @@ def test_the_plot_is_a_picture(benched: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_tables_fit_a_hundred_columns(benched: dict[str, Any]) -> None:
     lines = printed(miwq, benched | {"skipped": [10**9]})
     assert "Goals" in lines and "1,000,000,000 codes were left out: too little memory." in lines

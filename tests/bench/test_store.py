@@ -21,6 +21,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_result_has_times_of_all_contenders(result: dict[str, Any]) -> None:
     one = result["one_row"]
     assert one["commits"] == 3 and set(one["p50_ms"]) == {"bare", "add", "add, to learn"}
@@ -33,17 +34,20 @@ def test_result_has_times_of_all_contenders(result: dict[str, Any]) -> None:
     assert result["open"]["fresh"]["index_bytes"] > 0 and result["open"]["fresh"]["first_search_ms"] > 0
 
 
+@pytest.mark.slow
 def test_nothing_is_lost(result: dict[str, Any]) -> None:
     assert result["wrong"] == 0 and all(row["wrong"] == 0 for row in result["rows"])
     assert all(found["live"] == found["items"] // 2 for found in result["churn"])
 
 
+@pytest.mark.slow
 def test_tables_name_every_goal(result: dict[str, Any]) -> None:
     lines = printed(store, result)
     assert all(len(line) <= 100 and "…" not in line for line in lines)
     assert all(any(line.startswith(goal["name"]) for line in lines) for goal in result["goals"])
 
 
+@pytest.mark.slow
 def test_a_collection_that_learns_gives_the_hits_of_the_hasher_alone(tmp_path: Path) -> None:
     result = run_bench("ingest", "--folder", str(tmp_path))
     (row,) = result["rows"]

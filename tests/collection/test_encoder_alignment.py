@@ -51,6 +51,7 @@ def test_collection_without_encoder_refuses_encoders(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.slow
 def test_aligned_encoder_queries_while_codes_stay(collection: stillhash.Collection, tmp_path: Path) -> None:
     X, Y = toy(500, seed=3)
     queries, labels = X[300:], Y[300:]

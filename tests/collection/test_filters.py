@@ -171,6 +171,7 @@ def operands(where: dict[str, Any]) -> list[tuple[str, Any]]:
     return values
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(conditions_and_rows())
 @example(({"a": 0.30000000000000004}, [([], {"a": 0.30000000000000004})]))

@@ -272,6 +272,7 @@ def many(share: float) -> settings:
     return settings(max_examples=max(1, int(share * STEPS) // LENGTH), stateful_step_count=LENGTH)
 
 
+@pytest.mark.slow
 def test_any_history_of_a_fitted_collection(tmp_path: Path) -> None:
     Fitted.template = tmp_path / "template"
     collection, Fitted.first = begin(Fitted.template, keep_versions=KEEP)

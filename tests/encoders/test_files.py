@@ -231,6 +231,7 @@ print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
     assert peaks[1] < peaks[0] + 16  # MiB; a picture in full takes 5
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all(tmp_path: Path) -> None:
     """Ctrl-C reaches all processes of a terminal at once; the one that was asked says so, and none stays behind."""
     path = tmp_path / "p.jpg"

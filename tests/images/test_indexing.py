@@ -124,6 +124,7 @@ def stillhash_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_line_indexes_searches_and_relabels(folder: Path, tmp_path: Path) -> None:
     done = stillhash_cli("index", str(folder), "c", "--bits", "32", "--workers", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def test_a_table_is_a_stable_sort_by_value(n: int, bits: int, seed: int, data: s
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.integers(1, 300), st.integers(8, 70), st.integers(0, 2**32), st.data())
 def test_the_best_k_equal_brute_force(n: int, bits: int, seed: int, data: st.DataObject) -> None:

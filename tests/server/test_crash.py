@@ -126,6 +126,7 @@ def check(path: Path, writers: list[Writer]) -> None:
         assert collection.count() == sum(len(writer.acknowledged) for writer in writers)
 
 
+@pytest.mark.slow
 def test_killed_server_loses_no_acknowledged_rows(tmp_path: Path) -> None:
     rng = random.Random(run_seed())
     writers = [Writer(f"client {n}") for n in range(CLIENTS)]
@@ -146,6 +147,7 @@ def test_killed_server_loses_no_acknowledged_rows(tmp_path: Path) -> None:
     print(f"{KILLS} kills, {acknowledged(writers)} rows acknowledged")
 
 
+@pytest.mark.slow
 def test_stopped_server_finishes_running_writes(tmp_path: Path) -> None:
     writer = Writer("client")
     with running(tmp_path / "c") as (process, url):
@@ -159,6 +161,7 @@ def test_stopped_server_finishes_running_writes(tmp_path: Path) -> None:
     check(tmp_path / "c", [writer])
 
 
+@pytest.mark.slow
 def test_served_collection_has_one_writer(tmp_path: Path) -> None:
     with running(tmp_path / "c") as (_, url), Client(url) as client:
         client.add([1], some_rows(1).X)

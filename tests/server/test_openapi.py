@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 import schemathesis
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
@@ -69,6 +70,7 @@ def failures(recorder: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_api_conforms_to_its_schema(template: Path, tmp_path: Path) -> None:
     seed = int(run_seed()) % 2**32
     problems: dict[str, list[str]] = {}
