@@ -6,12 +6,10 @@ batch is evaluated, stored and learnt, and the page shows the quality over time.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +24,7 @@ from stillhash.images import index_folder, open_query_encoder
 from stillhash.numeric.validation import check_choice, check_integer
 from stillhash.server import Settings, serve
 
-COLLECTION_NAME, DEMO_ENCODER = "scenes", "classic"
+DEMO_ENCODER = "classic"
 FIRST_SCENES = 500  # scenes indexed before the page is served
 LEARN_ROWS = 250  # scenes of a step of learning
 INIT_ROWS = 300  # scenes that fix the hash functions
@@ -47,18 +45,17 @@ def run(
     """Serve until interrupted; without a path the collection is temporary and deleted."""
     check_integer(scenes, "scenes", 2000)
     check_choice(method, "method", DEMO_METHODS)
-    with _folder(path) as folder, tempfile.TemporaryDirectory(prefix="stillhash-scenes-") as files:
-        encoder = open_encoder(DEMO_ENCODER)
+    with tempfile.TemporaryDirectory(prefix="stillhash-demo-", ignore_cleanup_errors=True) as temporary:
         collection = open(
-            folder,
+            path or Path(temporary) / "collection",
             bits=bits,
             method=method,
-            encoder=encoder,
+            encoder=open_encoder(DEMO_ENCODER),
             init_rows=INIT_ROWS,
             learn_rows=LEARN_ROWS,
             keep_versions=64,
         )
-        stream = Stream(collection, Path(files), scenes, seed, console)
+        stream = Stream(collection, Path(temporary) / "files", scenes, seed, console)
         with console.status("Making the first scenes of digits"):
             stream.put(FIRST_SCENES)
 
@@ -67,27 +64,10 @@ def run(
             stream.start()
 
         try:
-            serve(
-                {COLLECTION_NAME: collection},
-                Settings(port=port),
-                listening,
-                {COLLECTION_NAME: open_query_encoder(collection)},
-            )
+            serve({"scenes": collection}, Settings(port=port), listening, {"scenes": open_query_encoder(collection)})
         finally:
             stream.stop()
             collection.close()
-
-
-@contextmanager
-def _folder(path: Path | None) -> Iterator[Path]:
-    if path is not None:
-        yield path
-        return
-    folder = Path(tempfile.mkdtemp(prefix="stillhash-demo-"))
-    try:
-        yield folder / COLLECTION_NAME
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Stream(threading.Thread):
@@ -100,10 +80,8 @@ class Stream(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        self.console.print(
-            f"{self.scenes:,} images of 1 to 4 digits stream in, at most {MAX_SCENES_PER_SECOND} a second",
-            highlight=False,
-        )
+        rate = f"at most {MAX_SCENES_PER_SECOND} a second"
+        self.console.print(f"{self.scenes:,} images of 1 to 4 digits stream in, {rate}", highlight=False)
         while self.done < self.scenes:
             began = time.monotonic()
             count = self.put(min(LEARN_ROWS, self.scenes - self.done))
@@ -118,11 +96,10 @@ class Stream(threading.Thread):
         for number, (image, digits) in enumerate(zip(batch.images, batch.labels, strict=True), self.done):
             name = f"{number // 1000:03d}/{number:06d}.png"
             labels[name] = [str(digit) for digit in np.flatnonzero(digits)]
-            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             picture = Image.fromarray(255 - image)  # ink on paper
-            picture.resize((picture.width * PIXEL_SCALE, picture.height * PIXEL_SCALE), Image.Resampling.BICUBIC).save(
-                self.folder / name
-            )
+            size = picture.width * PIXEL_SCALE, picture.height * PIXEL_SCALE
+            picture.resize(size, Image.Resampling.BICUBIC).save(self.folder / name)
         counts = index_folder(
             self.folder, self.collection, DEMO_ENCODER, labels.__getitem__, files=list(labels), workers=1
         )

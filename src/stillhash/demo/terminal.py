@@ -15,16 +15,15 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import Progress
 from rich.text import Text
 
 from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.scenes import Scenes, make_scenes
+from stillhash.experiments.tables import print_table
 from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher
 from stillhash.numeric.codes import signs
 from stillhash.numeric.validation import Floats, check_choice, check_integer
@@ -155,15 +154,7 @@ def _names(labels: NDArray[np.bool_]) -> list[int]:
 def _run_stream(stream: _Stream, console: Console) -> list[list[float]]:
     """Run the stream to its end; print a line for each point and, on a terminal, a progress bar."""
     curve: list[list[float]] = []
-    progress = Progress(
-        TextColumn("learning"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
     with progress:
         task = progress.add_task("learning", total=len(stream.database.labels))
         console.print(
@@ -234,22 +225,19 @@ def show(result: dict[str, Any], console: Console) -> None:
     ):
         console.print(line, highlight=False, soft_wrap=True)
     share = result["best_matching"]
-    table = Table(
-        title=f"The {EXAMPLE_QUERIES} queries that Hamming ranking answers worst, and their {EXAMPLE_HITS} best hits",
-        caption=f"Green: a digit of the query. Over all {result['queries']} queries {share['before']:.1%} of the best "
-        f"hits share one before, {share['after']:.1%} after.",
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
+    title = f"The {EXAMPLE_QUERIES} queries that Hamming ranking answers worst, and their {EXAMPLE_HITS} best hits"
+    columns = ("query", "before: Hamming", "after: learnt")
+    rows = [
+        (_digits(one["query"], one["query"]), _hit_digits(one["before"]), _hit_digits(one["after"]))
+        for one in result["worst"]
+    ]
+    console.print()
+    print_table(console, title, columns, rows, text=columns)
+    console.print(
+        f"Green: a digit of the query. Over all {result['queries']} queries {share['before']:.1%} of the best hits "
+        f"share one before, {share['after']:.1%} after.",
+        highlight=False,
     )
-    table.add_column("query", justify="center")
-    table.add_column("before: Hamming", no_wrap=True)
-    table.add_column("after: learnt", no_wrap=True)
-    for example in result["worst"]:
-        table.add_row(
-            _digits(example["query"], example["query"]), _hit_digits(example["before"]), _hit_digits(example["after"])
-        )
-    console.print(table)
 
 
 def _hit_digits(hits: list[dict[str, list[int]]]) -> Text:

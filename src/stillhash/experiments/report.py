@@ -32,7 +32,7 @@ from stillhash.experiments.results import METHOD_STYLES, Run, grouped, read_resu
 TITLE = "Online hashing: the experiments"
 SAME_CODES = ("ohsl", "ohsl-sym", "oasis", "lego")  # Figure 8: similarities learnt over the same fixed codes
 
-Images = dict[str, list[str]]  # Markdown of figures, by dataset
+FigureMarkdown = dict[str, list[str]]  # Markdown of figures, by dataset
 
 
 class FigureFiles:
@@ -126,9 +126,9 @@ def _by_size(runs: Sequence[Run]) -> dict[tuple[str, int], list[Run]]:
     return grouped(runs, lambda run: (run.dataset, run.bits))
 
 
-def _curves(runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> Images:
+def _curves(runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> FigureMarkdown:
     """Draw Figures 3 and 4."""
-    images: Images = {}
+    images: FigureMarkdown = {}
     for (dataset, bits), some in _by_size(runs).items():
         title = f"{dataset}, {bits} bits"
         if lines := figures.curves(some, lambda at: at.map, look):
@@ -137,9 +137,9 @@ def _curves(runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> Ima
     return images
 
 
-def _same_codes(runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> Images:
+def _same_codes(runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> FigureMarkdown:
     """Draw Figure 8, where there is OHSL and another similarity over its codes."""
-    images: Images = {}
+    images: FigureMarkdown = {}
     for (dataset, bits), some in _by_size([run for run in runs if run.variant.method in SAME_CODES]).items():
         title = f"{dataset}, {bits} bits: similarities over the same codes"
         lines = figures.curves(some, lambda at: at.map, look)

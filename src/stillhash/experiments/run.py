@@ -31,7 +31,7 @@ from stillhash.hashers import METHODS, OnlineHasher
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats
 
-STREAM_CHUNK = 1000
+ROWS_PER_STEP = 1000
 INITIAL_STAGE_ROWS = 300  # the paper's
 
 
@@ -137,7 +137,7 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
     first = data.read(stream[: job.first], places[: job.first])
     with clock("learn"):
         hasher.fit(first, Y[: job.first] if job.labelled_init else None)
-    starts = range(0, len(stream), STREAM_CHUNK)
+    starts = range(0, len(stream), ROWS_PER_STEP)
     marks = {round(len(starts) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
     about = {
         **_about(job, data),
@@ -148,11 +148,11 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
     codes, raw = hasher.encode(first[:0]), hasher.keep(first[:0])
     stale, refreshes = False, 0
     for i, s in enumerate(starts, 1):
-        X = read(s, s + STREAM_CHUNK)
+        X = read(s, s + ROWS_PER_STEP)
         if watch:
-            watch.chunk(hasher, X, Y[s : s + STREAM_CHUNK])
+            watch.chunk(hasher, X, Y[s : s + ROWS_PER_STEP])
         with clock("learn"):
-            hasher.partial_fit(X, Y[s : s + STREAM_CHUNK])
+            hasher.partial_fit(X, Y[s : s + ROWS_PER_STEP])
         stale |= hasher.stale_
         if stale and (i in marks or job.experiment == "time"):
             with clock("refresh"):
