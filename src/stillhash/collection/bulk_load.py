@@ -18,8 +18,8 @@ from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id
-from stillhash.errors import Conflict, InvalidInput, StoreFailed
-from stillhash.hashers import METHODS, Hasher
+from stillhash.errors import Conflict, StoreFailed
+from stillhash.hashers import Hasher, check_fixed_codes
 
 SOURCE_KEY = "bulk_load_source"  # in the table `meta`: what the collection was loaded from
 
@@ -58,9 +58,7 @@ def bulk_load(
 
     It is created in a folder beside, in one transaction, and renamed when it is complete.
     """
-    if hasher.name not in METHODS or not METHODS[hasher.name].fixed_codes:
-        methods = ", ".join(name for name, method in METHODS.items() if method.fixed_codes)
-        raise InvalidInput(f"hasher: expected one with fixed codes ({methods}), got {hasher!r}")
+    check_fixed_codes(hasher.name, "hasher")
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt

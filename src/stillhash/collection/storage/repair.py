@@ -94,7 +94,7 @@ def _repair_page_checksums(path: Path, actions: list[str]) -> None:
     except BadState:
         table = sums.repair_packed_checksums(data)
     if table is None:
-        if not _passes_integrity_check(path):
+        if _readable_seq(path, check=True) is None:
             raise BadState(f"{path.name}: the checksums of store.db are lost, and SQLite reports damage")
         table = sums.pack_file_checksums(path / "store.db")
         actions.append("store.sums: computed again, since SQLite reports no damage of store.db")
@@ -197,21 +197,14 @@ def _can_read_after(connection: sqlite3.Connection, table: str, key: str, after:
     return True
 
 
-def _readable_seq(path: Path) -> int | None:
-    """Return the number of the last commit that can be read, None if there is none."""
+def _readable_seq(path: Path, *, check: bool = False) -> int | None:
+    """Return the number of the last commit; None if it cannot be read, or SQLite reports damage when told to check."""
     try:
         with closing(connect(path, "ro")) as connection:
-            return committed_seq(connection)
+            sound = not check or connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            return committed_seq(connection) if sound else None
     except (BadState, sqlite3.DatabaseError, TypeError, ValueError):
         return None
-
-
-def _passes_integrity_check(path: Path) -> bool:
-    try:
-        with closing(connect(path, "ro")) as connection:
-            return bool(connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)])
-    except (BadState, sqlite3.DatabaseError):
-        return False
 
 
 # ---- segments and learners ----
