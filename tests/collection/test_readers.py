@@ -16,7 +16,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.errors import Conflict
+from stillhash.errors import Closed, Conflict
 from tests.collection.fixtures import DIM, begin, copied, some_rows
 from tests.collection.reference import agree
 from tests.support.toys import toy
@@ -150,7 +150,7 @@ def test_closed_collection_cannot_write(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 5)
     collection.close()
     collection.close()
-    with pytest.raises(Conflict):
+    with pytest.raises(Closed):
         collection.add(["a"], *some_rows(1))
     with stillhash.open(tmp_path / "c") as again:
         assert len(again) == 5
@@ -243,7 +243,7 @@ def write(n=0):
             c.upsert([f"w{n % 50}"], np.random.default_rng(n).standard_normal((1, 8)))
             n += 1
             written.set()
-    except stillhash.errors.Conflict:
+    except stillhash.errors.Closed:
         pass
 threading.Thread(target=write, daemon=True).start()
 written.wait()

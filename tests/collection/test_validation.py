@@ -17,7 +17,7 @@ from stillhash import Collection
 from stillhash.collection.storage.checksums import pack_file_checksums
 from stillhash.collection.storage.sealed_files import write_sealed
 from stillhash.collection.validation import JSON_ENCODER, check_metadata
-from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted, WrongType
+from stillhash.errors import BadState, Closed, Conflict, InvalidInput, NotFitted, WrongType
 from tests.collection.fixtures import BITS, DIM, begin, copied, some_rows
 from tests.collection.reference import agree
 from tests.support.toys import toy
@@ -418,7 +418,7 @@ def test_a_closed_collection_is_closed(template: Path, tmp_path: Path) -> None:
     collection.count()
     collection.close()
     for call in (collection.count, lambda: collection.search(X[0]), lambda: collection.delete([1])):
-        with pytest.raises(Conflict):
+        with pytest.raises(Closed):
             call()
     collection.close()
 

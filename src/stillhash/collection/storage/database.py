@@ -20,7 +20,7 @@ from stillhash.collection.storage.integrity import acknowledge, committed_seq, f
 from stillhash.collection.storage.sealed_files import lock_folder, sync, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
-from stillhash.errors import BadState, Conflict, StillhashError, StoreFailed
+from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
 MAX_WAL_BYTES = 1 << 26  # that an emptied WAL keeps on disk
@@ -87,8 +87,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Read in one transaction: everything in the block is of the same commit."""
-        if self._closed:
-            raise Conflict(f"{self.path.name}: the collection is closed; open it again")
+        self._check_open()
         self.verify_once()
         try:
             if getattr(self._local, "connection", None) is None:
@@ -142,9 +141,14 @@ class Database:
             self.checkpoint()
 
     def check_writer(self) -> None:
-        """Raise Conflict unless this may write."""
+        """Raise Conflict if this was opened for reading only."""
+        self._check_open()
         if self._folder_lock is None:
-            raise Conflict(f"{self.path.name}: closed or open for reading only; open it for writing to change it")
+            raise Conflict(f"{self.path.name}: open for reading only. Open it without read_only=True to change it.")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.path.name}: the collection is closed. Open it again.")
 
     def shrink(self) -> None:
         """Give unused pages back to the disk."""
@@ -189,27 +193,29 @@ class Database:
 
     def close(self) -> None:
         """Close this thread's connection, move pages to store.db, and release the write lock."""
-        self._closed = True
         if connection := getattr(self._local, "connection", None):
             connection.close()
             self._local.connection = None
-        if os.getpid() != self._process:  # a fork must not release the lock of its parent
-            return
-        with self._write_lock:
-            if self._writer is not None:
-                if self.checkpoint(0):
-                    self._writer.close()
-                else:
-                    self._close_without_checkpoint(self._writer)
-                self._writer = None
-            if self._folder_lock is not None:
-                fcntl.flock(self._folder_lock, fcntl.LOCK_UN)  # a child may have inherited the handle
-                os.close(self._folder_lock)
-                self._folder_lock = None
+        if os.getpid() == self._process:  # a fork must not release the lock of its parent
+            with self._write_lock:
+                self._close_writer()
+        self._closed = True
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            if self.checkpoint(0):
+                self._writer.close()
+            else:
+                self._close_without_checkpoint(self._writer)
+            self._writer = None
+        if self._folder_lock is not None:
+            fcntl.flock(self._folder_lock, fcntl.LOCK_UN)  # a child may have inherited the handle
+            os.close(self._folder_lock)
+            self._folder_lock = None
 
     def _writer_connection(self) -> sqlite3.Connection:
         if self._folder_lock is None or os.getpid() != self._process:
-            raise Conflict(f"{self.path.name}: closed, or opened by another process; open it again")
+            raise Closed(f"{self.path.name}: closed, or opened by the parent process. Open it again.")
         if self._writer is None:
             self._writer = connect(self.path, "rw")
             self._writer.execute("PRAGMA wal_autocheckpoint = 0")
