@@ -233,10 +233,11 @@ def test_bad_feedback_is_refused(collection: Collection, args: Any, options: Any
     assert collection.stats() == before
 
 
-def test_feedback_needs_hash_functions_and_a_writer(tmp_path: Path, collection: Collection) -> None:
+def test_feedback_needs_hash_functions_and_a_writer(tmp_path: Path) -> None:
     with stillhash.open(tmp_path / "c", DIM) as waiting:
         waiting.add([1], np.ones((1, DIM)))
         with pytest.raises(NotFitted, match="feedback"):
             waiting.feedback(np.ones(DIM), 1, True)
-    with stillhash.open(collection._store.path, read_only=True) as reader, pytest.raises(Conflict):
+    begin(tmp_path / "d")[0].close()
+    with stillhash.open(tmp_path / "d", read_only=True) as reader, pytest.raises(Conflict):
         reader.feedback(np.ones(DIM), 1, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import stillhash
 from stillhash.collection.validation import MAX_PICTURE_BYTES
 from stillhash.errors import InvalidInput, WrongType
+from stillhash.hashers.linear import LinearHasher
 from tests.support.toys import toy
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n...", b"\xff\xd8\xff..."
@@ -23,6 +26,13 @@ def collection(tmp_path: Path) -> stillhash.Collection:
     collection = stillhash.open(tmp_path / "c", 48, 32, init_rows=300)
     collection.add(range(300), X[:300], Y[:300], pictures=[PNG, JPEG, WEBP, GIF] + [None] * 296)
     return collection
+
+
+def hash_functions(path: Path) -> LinearHasher:
+    """Read the hash functions from the store."""
+    with closing(sqlite3.connect(path / "store.db")) as connection:
+        (state,) = connection.execute("SELECT value FROM meta WHERE key = 'functions'").fetchone()
+    return LinearHasher.load(state)
 
 
 def test_pictures_stay_with_their_items(collection: stillhash.Collection, tmp_path: Path) -> None:
@@ -57,12 +67,10 @@ def test_invalid_pictures_are_refused(
     assert collection.count() == 300 and collection.get(["new"]) == [None]
 
 
-def test_reconstructed_features_have_the_same_codes(collection: stillhash.Collection) -> None:
+def test_reconstructed_features_have_the_same_codes(collection: stillhash.Collection, tmp_path: Path) -> None:
     back = collection.reconstruct(range(300))
     assert back.shape == (300, 48) and back.dtype == np.float32
-    with collection._view.pinned() as snapshot:
-        functions = snapshot.functions
-    assert functions is not None
+    functions = hash_functions(tmp_path / "c")
     same = (functions.encode(back) == functions.encode(X[:300])).all(axis=1)
     assert same.mean() > 0.95
     assert collection.reconstruct([7, 3]).tobytes() == back[[7, 3]].tobytes()  # independent of the batch
@@ -100,14 +108,12 @@ def test_a_sample_is_of_items_that_are_there(collection: stillhash.Collection, t
         assert empty.sample(3) == []
 
 
-def test_version_0_is_hamming_distance(collection: stillhash.Collection) -> None:
+def test_version_0_is_hamming_distance(collection: stillhash.Collection, tmp_path: Path) -> None:
     collection.add(range(300, 700), X[300:], Y[300:])
     collection.flush()
     now, before = collection.search(X[0], 700), collection.search(X[0], 700, version=0)
     assert before.version == 0 and before.ranking.startswith("Hamming") and now.ranking == "learnt similarity"
-    with collection._view.pinned() as snapshot:
-        functions = snapshot.functions
-    assert functions is not None
+    functions = hash_functions(tmp_path / "c")
     far = np.unpackbits(functions.encode(X[:1]) ^ functions.encode(X), axis=1).sum(axis=1)
     assert [hit.score for hit in before.hits] == sorted((32.0 - 2 * far).tolist(), reverse=True)
     explanation = collection.search(X[0], 3, explain=0).hits[0].explanation

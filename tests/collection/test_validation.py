@@ -15,9 +15,10 @@ import safetensors.numpy
 import stillhash
 from stillhash import Collection
 from stillhash.collection.storage.checksums import pack_file_checksums
-from stillhash.collection.storage.sealed_files import write_sealed
+from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.validation import JSON_ENCODER, check_metadata
 from stillhash.errors import BadState, Closed, Conflict, InvalidInput, NotFitted, WrongType
+from stillhash.hashers import load
 from tests.collection.fixtures import BITS, DIM, begin, copied, some_rows
 from tests.collection.reference import agree
 from tests.support.toys import toy
@@ -380,8 +381,8 @@ def test_parameters_keep_labels_that_are_no_text(tmp_path: Path) -> None:
     weights = {3: 5.0, "a": 0.0}
     with stillhash.open(tmp_path / "c", dim=8, bits=16, params={"label_weights": weights}) as collection:
         collection.fit(np.random.default_rng(0).standard_normal((300, 8)), [[3], ["a"], ["b"]] * 100)
-        with collection._store.reading() as connection:
-            assert collection._trainer.hasher(connection).get_params()["label_weights"] == weights
+    (learner,) = (tmp_path / "c" / "learner").iterdir()
+    assert load(read_sealed(learner)).get_params()["label_weights"] == weights
     with pytest.raises(InvalidInput, match="params"):
         stillhash.open(tmp_path / "d", dim=8, params=5)  # type: ignore[arg-type]
 
