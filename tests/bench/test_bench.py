@@ -111,7 +111,7 @@ def test_scan_notices_ties_in_the_wrong_order() -> None:
 def test_scan_without_faiss_says_so_and_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "installed_faiss", lambda: None)
     steps: list[str] = []
-    result = scan.run(repeats=1, quick=True, codes=2000, progress=steps.append)
+    result = timing.run_bench(scan, quick=True, progress=steps.append, repeats=1, codes=2000)
     assert len(steps) == 2 * len(scan.SCAN_BITS)
     assert result["faiss"] is None and result["codes"] == 2000
     assert not any("FastScan" in goal["name"] for goal in result["goals"])

@@ -26,7 +26,6 @@ from stillhash.cluster.learning import learn_dataset
 from stillhash.cluster.local import LOOPBACK
 from stillhash.cluster.part_files import read_manifest, read_part
 from stillhash.errors import StillhashError
-from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, silent
 from stillhash.hashers import Tally
@@ -65,7 +64,6 @@ def run(
     check_integer(rows, "rows", 1000)
     if quick:
         repeats, rows, nodes, rows_per_part = 1, 20_000, 1, 500
-    here = machine()
     with temporary_folder(folder) as temporary:
         progress(f"writing {rows:,} rows")
         write_source(temporary / "source", rows)
@@ -90,7 +88,7 @@ def run(
     ]
     about = {"rows": rows, "columns": BULK_DIM, "bits": CODE_BITS, "nodes": nodes + 1, "rows_per_part": rows_per_part}
     parts = {"one": one, "killed": killed, "learning": learning, "published": published, "measured": measured}
-    return {"machine": here, "quick": quick, **about, **parts, "goals": goals}
+    return {**about, **parts, "goals": goals}
 
 
 def labelled(rows: int, seed: int) -> tuple[Floats, list[int]]:

@@ -27,7 +27,6 @@ from stillhash.bench.cluster_faults import (
 )
 from stillhash.bench.timing import CODE_BITS, TOP_K, goal, temporary_folder
 from stillhash.cluster import ClusterIndex, LocalCluster
-from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, check_integer
@@ -59,7 +58,6 @@ def run(
     step = CODES_PER_ADD
     if quick:
         repeats, codes, queries, step, shards, nodes = 8, 20_000, 40, 2000, min(shards, 2), min(nodes, 2)
-    here = machine()
     weights = query_weights(queries)
     with temporary_folder(folder) as temporary:
         progress("the answers of one index")
@@ -101,7 +99,7 @@ def run(
     ]
     about = {"codes": codes, "bits": CODE_BITS, "k": TOP_K, "shards": shards, "nodes": nodes, "queries": queries}
     measured = {"same": same, "rates": rates, "trips": trips, "bare": bare, "faults": faults}
-    return {"machine": here, "quick": quick, **about, **measured, "goals": goals}
+    return {**about, **measured, "goals": goals}
 
 
 # ---- codes and queries ----

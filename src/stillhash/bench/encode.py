@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from stillhash.bench.timing import CODE_LENGTHS, goal, interleaved, median_ms, one_blas_thread, ratio
-from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import LSH, LinearHasher
 from stillhash.numeric.validation import Codes, Floats
@@ -25,7 +24,6 @@ COMPARED_TIMES = ("encode/gemm", "bare/gemm", "numpy/bare")
 
 def run(repeats: int = 15, quick: bool = False, progress: ReportProgress = silent) -> dict[str, Any]:
     """Check and time encoding at each shape and code length."""
-    here = machine()
     rows = []
     for count, columns in ((400, 256),) if quick else ENCODE_SHAPES:
         X = np.random.default_rng(columns).standard_normal((count, columns), dtype=np.float32) + np.float32(0.5)
@@ -41,7 +39,7 @@ def run(repeats: int = 15, quick: bool = False, progress: ReportProgress = silen
         goal("bits that differ from float64 beyond rounding", "<= 0", sum(r["wrong_bits"] for r in rows)),
         goal("rows that differ alone and in a batch", "<= 0", sum(r["rows_apart"] for r in rows)),
     ]
-    return {"machine": here, "quick": quick, "rows": rows, "goals": goals}
+    return {"rows": rows, "goals": goals}
 
 
 def compare(hasher: LinearHasher, X: Floats) -> dict[str, Any]:

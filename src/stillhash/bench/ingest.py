@@ -14,7 +14,6 @@ import numpy as np
 
 import stillhash
 from stillhash.bench.timing import CODE_BITS, TOP_K, goal, interleaved, ratio, temporary_folder
-from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Scan
@@ -36,7 +35,6 @@ def run(
     check_integer(repeats, "repeats", 1)
     dim = 64 if quick else INGEST_DIM
     repeats = min(repeats, 3) if quick else repeats
-    here = machine()
     with temporary_folder(folder) as temporary:
         chunks = [labelled(INGEST_CHUNK, dim, seed) for seed in range(INGEST_CHUNKS)]
         sample = labelled(LABELLED_FIT_ROWS, dim, seed=10**6)
@@ -47,7 +45,7 @@ def run(
         goal("rows/s of add with learning / of Tally alone", ">= 0.4", row["share_of_tally"]),
         goal("queries whose hits differ from Tally's", "<= 0", row["different"]),
     ]
-    return {"machine": here, "quick": quick, "columns": dim, "bits": CODE_BITS, "rows": [row], "goals": goals}
+    return {"columns": dim, "bits": CODE_BITS, "rows": [row], "goals": goals}
 
 
 def labelled(rows: int, dim: int, seed: int) -> IngestChunk:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from stillhash.bench.timing import CODE_LENGTHS, goal, interleaved, median_ms, one_blas_thread, ratio
-from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import OHSL, Tally
 from stillhash.numeric import reference
@@ -37,7 +36,6 @@ TargetSigns = NDArray[np.int8]
 
 def run(repeats: int = 15, quick: bool = False, progress: ReportProgress = silent) -> dict[str, Any]:
     """Check and time learning at each code length."""
-    here = machine()
     rows, exactness = [], []
     for bits in CODE_LENGTHS:
         X, G = chunk(*((300, 512) if quick else (1000, 4096)), length=3 * bits)
@@ -65,8 +63,7 @@ def run(repeats: int = 15, quick: bool = False, progress: ReportProgress = silen
             if r["columns"] in TALLY_GOALS
         ),
     ]
-    parts = {"rows": rows, "exactness": exactness, "methods": methods, "goals": goals}
-    return {"machine": here, "quick": quick, **parts}
+    return {"rows": rows, "exactness": exactness, "methods": methods, "goals": goals}
 
 
 def chunk(count: int, columns: int, length: int) -> tuple[Floats, TargetSigns]:

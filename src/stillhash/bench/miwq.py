@@ -23,7 +23,6 @@ from stillhash.bench.miwq_exactness import compare_histories
 from stillhash.bench.miwq_plot import SEARCHED_K, check_plot, draw_crossover, short_count
 from stillhash.bench.timing import CODE_LENGTHS, Quartiles, goal, quartiles
 from stillhash.errors import InvalidInput
-from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.numeric.codes import TILE, Tiles
 from stillhash.numeric.validation import Floats, check_integer
@@ -62,7 +61,6 @@ def run(
         sizes, queries, cases = [8000], min(queries, 4), min(cases, 300)
     if plot is not None:
         check_plot(plot)
-    here = machine()
     sizes, skipped = fit_in_memory(sizes)
     sweep = [MIN_MIWQ_CODES, *sizes] if quick else [count for count in SWEEP_CODES if count <= sizes[-1]]
     progress(f"comparing {cases:,} queries with brute force")
@@ -82,8 +80,6 @@ def run(
                     progress(f"b = {bits}, sweep: {count:,} codes")
                     crossover += sweep_size(tiles, count, weights[: max(4, queries // 2)])
     result = {
-        "machine": here,
-        "quick": quick,
         "sizes": sizes,
         "skipped": skipped,
         "exactness": exactness,
@@ -94,13 +90,12 @@ def run(
     }
     if plot is not None:
         draw_crossover(crossover, plot)
-    return {**result, "goals": goals_of(result)}
+    return {**result, "goals": goals_of(result, sizes[-1] if quick else GOAL_CODES)}
 
 
-def goals_of(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Set goals: of speed-up and build at ten million codes (quick: the largest size), of the choice at each size."""
+def goals_of(result: dict[str, Any], most: int) -> list[dict[str, Any]]:
+    """Set goals: of speed-up and build at `most` codes, of the choice at each size."""
     rows, exactness = result["rows"], result["exactness"]
-    most = result["sizes"][-1] if result["quick"] else GOAL_CODES
     goals = [
         goal(f"hits unlike brute force, {exactness['cases']:,} queries", "<= 0", exactness["wrong_hits"]),
         goal("timed queries with unlike answers", "<= 0", sum(row["unlike"] for row in rows)),

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.bench.timing import TOP_K, Contender, goal, interleaved, median_ms, ratio
-from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import Tiles, pack, signs, to_tiles
@@ -41,12 +40,9 @@ def run(
     count = check_integer(codes, "codes", 1000)
     if quick:
         count, repeats = min(count, 20_000), min(repeats, 3)
-    here = machine()
     faiss = installed_faiss()
     rows = [measure(count, bits, repeats, faiss if bits == FAISS_BITS else None, progress) for bits in SCAN_BITS]
     return {
-        "machine": here,
-        "quick": quick,
         "codes": count,
         "faiss": None if faiss is None else faiss.__version__,
         "rows": rows,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import multiprocessing
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -27,7 +26,6 @@ import stillhash
 from stillhash.bench.fixtures import labelled_features, random_features
 from stillhash.bench.timing import CODE_BITS, TOP_K, goal, interleaved, temporary_folder
 from stillhash.errors import StillhashError
-from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.numeric.validation import Floats, check_integer
 
@@ -55,19 +53,18 @@ def run(
     check_integer(items, "items", 1000)
     if quick:
         repeats, items, seconds = 20, 2000, 2.0
-    here = machine()
     with temporary_folder(folder) as temporary:
         path = temporary / "served"
         fill(path, items, progress)
-        with start_server(path) as server:
+        with start_server(path) as (process, url):
             progress("single searches")
-            one = measure_overhead(path, server.url, repeats)
+            one = measure_overhead(path, url, repeats)
             progress(f"{CLIENT_THREADS} clients for {seconds:g} seconds, beside ingest and learning")
-            load = measure_load(server.url, items, seconds)
+            load = measure_load(url, items, seconds)
             progress("killing the server under ingest")
-            acknowledged = add_until_killed(server)
+            acknowledged = add_until_killed(process, url)
         began = time.perf_counter()
-        with start_server(path) as server, stillhash.Client(server.url) as client:
+        with start_server(path) as (_, url), stillhash.Client(url) as client:
             client.search(queries()[0], TOP_K)
             restart = time.perf_counter() - began
             lost = sum(item is None for item in client.get(acknowledged)) if acknowledged else 0
@@ -79,7 +76,7 @@ def run(
     ]
     killed = {"acknowledged": len(acknowledged), "lost": lost, "restart_s": restart}
     about = {"items": items, "columns": SERVED_DIM, "bits": CODE_BITS, "k": TOP_K}
-    return {"machine": here, "quick": quick, **about, "one": one, "load": load, "killed": killed, "goals": goals}
+    return {**about, "one": one, "load": load, "killed": killed, "goals": goals}
 
 
 def queries() -> Floats:
@@ -105,18 +102,9 @@ def fill(path: Path, items: int, progress: ReportProgress) -> None:
         collection.learn(*labelled(SERVED_FIT_ROWS, seed=1))
 
 
-class ServerProcess:
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.process, self.url = process, url
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-
 @contextmanager
-def start_server(path: Path) -> Iterator[ServerProcess]:
-    """Start a server in a process of its own, and wait until it says where it listens."""
+def start_server(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a server in a process of its own; yield it and its address once it listens."""
     command = [sys.executable, "-m", "stillhash", "serve", str(path), "--port", "0", "--log", "off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -124,7 +112,7 @@ def start_server(path: Path) -> Iterator[ServerProcess]:
             address = ADDRESS.search(process.stdout.readline())
             if address is None:
                 raise StillhashError("the server did not start")
-            yield ServerProcess(process, address[0])
+            yield process, address[0]
         finally:
             process.terminate()
 
@@ -227,11 +215,11 @@ def ingest(
     return written, failed, waits
 
 
-def add_until_killed(server: ServerProcess) -> list[str]:
+def add_until_killed(process: subprocess.Popen[str], url: str) -> list[str]:
     """Add rows as fast as possible until the server is killed; return the last ids that were acknowledged."""
     acknowledged: list[str] = []
-    killer = threading.Timer(1.0, server.kill)
-    with stillhash.Client(server.url, retries=0) as client:
+    killer = threading.Timer(1.0, process.kill)
+    with stillhash.Client(url, retries=0) as client:
         killer.start()
         try:
             for turn in range(10_000):
@@ -241,6 +229,7 @@ def add_until_killed(server: ServerProcess) -> list[str]:
         except StillhashError:
             pass
     killer.join()
+    process.wait()
     return acknowledged[-MAX_CHECKED_ROWS:]
 
 

@@ -19,7 +19,6 @@ import stillhash
 from stillhash.bench import store_upkeep
 from stillhash.bench.fixtures import random_features
 from stillhash.bench.timing import CODE_BITS, Contender, Times, goal, interleaved, ratio, temporary_folder
-from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.numeric.validation import Floats, check_integer
 
@@ -51,7 +50,6 @@ def run(
     churned, chunks, opens = min(items, MAX_CHURNED_ITEMS), STORE_CHUNKS, OPEN_REPEATS
     if quick:
         repeats, items, churned, chunks, opens = min(repeats, 5), MIN_STORE_ITEMS, MIN_STORE_ITEMS, 2, 2
-    here = machine()
     with temporary_folder(folder) as temporary:
         progress(f"{repeats:,} one-row commits of each contender")
         one = time_single_rows(temporary, 64 if quick else ONE_ROW_DIM, repeats)
@@ -69,7 +67,7 @@ def run(
         goal("opening in a new process, p50, ms", "<= 100", upkeep["open"]["fresh"]["open_ms"]),
         goal("items lost, altered or out of reach", "<= 0", upkeep["wrong"] + sum(r["wrong"] for r in rows)),
     ]
-    return {"machine": here, "quick": quick, "one_row": one, "rows": rows, **upkeep, "goals": goals}
+    return {"one_row": one, "rows": rows, **upkeep, "goals": goals}
 
 
 # ---- contenders ----

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypedDict
 
 import numpy as np
@@ -21,7 +22,8 @@ import threadpoolctl
 from rich.console import Console
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments.tables import TableData, print_sections
+from stillhash.experiments.machine import machine
+from stillhash.experiments.tables import ReportProgress, TableData, print_sections, silent
 from stillhash.numeric.validation import check_integer
 
 CODE_LENGTHS = (32, 64, 96)
@@ -102,7 +104,10 @@ def goal(name: str, bound: str, measured: float) -> dict[str, Any]:
     return {"name": name, "goal": bound, "measured": measured, "met": met}
 
 
-# ---- printing ----
+def run_bench(bench: ModuleType, quick: bool, progress: ReportProgress = silent, **options: Any) -> dict[str, Any]:
+    """Run a bench, and add the machine that its figures belong to, with the load before it."""
+    here = machine()
+    return {"machine": here, "quick": quick, **bench.run(quick=quick, progress=progress, **options)}
 
 
 def print_bench(result: dict[str, Any], sections: Iterable[TableData | str], console: Console) -> None:

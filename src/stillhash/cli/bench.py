@@ -23,7 +23,7 @@ def _bench(name: str, as_json: bool, **options: Any) -> None:
     """Run one bench; progress goes to stderr."""
     module, timing = (optional_module(f"bench.{part}", "bench") for part in (name, "timing"))
     with Console(stderr=True).status(f"bench {name}") as status:
-        result = module.run(progress=lambda now: status.update(f"bench {name}: {now}"), **options)
+        result = timing.run_bench(module, progress=lambda now: status.update(f"bench {name}: {now}"), **options)
     answer(result, as_json, lambda result, console: timing.print_bench(result, module.tables(result), console))
 
 
