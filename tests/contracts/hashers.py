@@ -1,4 +1,4 @@
-"""What every method must do. Imported by tests/hashers, which runs it over METHODS."""
+"""The contract of every method. Imported by tests/hashers, which runs it over METHODS."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import Hasher, LinearHasher
 from stillhash.numeric.codes import signs
+from stillhash.numeric.labels import parse_labels
 from tests.support.toys import toy
 
 
@@ -73,7 +74,7 @@ def test_the_order_and_type_of_the_array_do_not_matter(method: type[Hasher]) -> 
         assert hasher.weigh(same).tobytes() == weights.tobytes()
 
 
-def test_a_row_has_the_same_code_and_weights_in_any_company(method: type[Hasher]) -> None:
+def test_a_row_has_the_same_code_and_weights_in_any_batch(method: type[Hasher]) -> None:
     hasher, X = learnt(method), toy().X
     codes, weights = hasher.encode(X), hasher.weigh(X)
     for r in (0, 5, 700):
@@ -142,6 +143,15 @@ def test_fixed_codes_never_change(method: type[Hasher]) -> None:
         assert not any(stale) and hasher.encode(X).tobytes() == before.tobytes()
     elif not any(stale):
         assert hasher.encode(X).tobytes() == before.tobytes()  # stale_ announces every change
+
+
+def test_codes_that_the_caller_has_change_nothing(method: type[Hasher]) -> None:
+    X, Y = toy()
+    Y[::5] = 0  # rows without labels
+    hasher = learnt(method)
+    again = method.load(hasher.state())
+    again.learn_rows(X, parse_labels(Y, len(X)), again.encode(X))
+    assert again.state() == hasher.partial_fit(X, Y).state()
 
 
 def test_an_earlier_model_answers_as_it_did(method: type[Hasher]) -> None:
@@ -237,5 +247,5 @@ def test_before_fit(method: type[Hasher]) -> None:
         method().set_params(nonsense=1)
 
 
-def test_repr_tells_what_differs_from_the_defaults(method: type[Hasher]) -> None:
+def test_repr_lists_what_differs_from_the_defaults(method: type[Hasher]) -> None:
     assert repr(method(bits=16, random_state=3)) == f"{method.__name__}(bits=16, random_state=3)"

@@ -73,7 +73,7 @@ def test_features_of_huge_norm_and_low_rank_have_a_w() -> None:
 
 @pytest.mark.parametrize("scale", ["corrected", "script"])
 def test_it_is_the_published_chunk_step(scale: Any) -> None:
-    """Two chunks again, from the description, with the whole similarity at hand."""
+    """Two chunks again, from the description, with the full similarity matrix."""
     X, Y = toy(260, dim=20)
     hasher = BSODH(bits=16, scale=scale).fit(X[:100]).partial_fit(X[:150], Y[:150])
     W = hasher.W_.astype(np.float64)
@@ -153,8 +153,8 @@ def test_memory_is_bounded_by_a_uniform_sample_in_order_of_arrival() -> None:
         hasher = BSODH(bits=8, memory=60, random_state=seed).fit(X)
         for s in range(0, 300, 50):
             hasher.partial_fit(X[s : s + 50], list(range(s, s + 50)))
-        kept = [int(str(name).rpartition(":")[2]) for name in hasher.labels_.names]
-        rows = np.array(kept)[hasher.labels_.indices]
+        names = [int(str(name).rpartition(":")[2]) for name in hasher.labels_.names]
+        rows = np.array(names)[hasher.labels_.indices]
         assert len(rows) == len(hasher.codes_) == len(hasher.keys_) == 60
         assert (np.diff(rows) > 0).all()
         counts[rows] += 1
@@ -162,13 +162,13 @@ def test_memory_is_bounded_by_a_uniform_sample_in_order_of_arrival() -> None:
     assert ((parts - 600) ** 2 / 600).sum() < 15  # chi-square of 5 degrees, 1 %
 
 
-def test_a_memory_that_holds_all_is_no_memory_bound() -> None:
+def test_a_memory_large_enough_for_all_changes_nothing() -> None:
     X, Y = toy(300)
-    held, free = (BSODH(bits=16, memory=memory).fit(X) for memory in (300, None))
+    bounded, free = (BSODH(bits=16, memory=memory).fit(X) for memory in (300, None))
     for s in range(0, 300, 100):
-        for hasher in (held, free):
+        for hasher in (bounded, free):
             hasher.partial_fit(X[s : s + 100], Y[s : s + 100])
-    np.testing.assert_array_equal(held.W_, free.W_)
+    np.testing.assert_array_equal(bounded.W_, free.W_)
     assert len(free.codes_) == 300
     assert len(free.partial_fit(X, Y).codes_) == 600
 

@@ -78,9 +78,9 @@ def test_labelled_rows_make_codes_stale_and_others_do_not() -> None:
     hasher = HMOH(bits=16).fit(X[:300])
     assert hasher.partial_fit(X[:100], Y[:100]).stale_
     assert not hasher.partial_fit(X[100:200]).stale_
-    kept = hasher.encode(X)
+    codes = hasher.encode(X)
     assert hasher.partial_fit(X[200:300], Y[200:300]).stale_
-    assert hasher.refresh(kept, lambda: X).tobytes() == hasher.encode(X).tobytes() != kept.tobytes()
+    assert hasher.refresh(codes, lambda: X).tobytes() == hasher.encode(X).tobytes() != codes.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_the_kernel_is_the_gaussian_of_the_distance_to_anchors() -> None:
     assert all((x[:300] == anchor).all(axis=1).any() for anchor in a) and len(a) == 50
     squares = ((x[:, None] - a) ** 2).sum(axis=2)
     assert hasher.eta_ == pytest.approx(squares[:300][squares[:300] > 0].mean() / 6, rel=1e-5)
-    wanted = np.exp(-squares / (2 * hasher.eta_))
-    np.testing.assert_allclose(rbf(hasher.prepare(X), hasher.anchors_, hasher.eta_), wanted, atol=1e-5)
+    expected = np.exp(-squares / (2 * hasher.eta_))
+    np.testing.assert_allclose(rbf(hasher.prepare(X), hasher.anchors_, hasher.eta_), expected, atol=1e-5)
 
 
-def test_a_kernel_wants_rows_that_differ() -> None:
+def test_a_kernel_needs_rows_that_differ() -> None:
     with pytest.raises(InvalidInput, match=r"^X\b"):
         HMOH(bits=16, kernel="rbf").fit(np.ones((10, 4)))
 

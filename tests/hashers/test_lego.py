@@ -36,7 +36,7 @@ def test_a_step_ends_at_the_root_of_its_equation(seed: int, bits: int, y: float,
     assert np.array_equal(M, M.T) and np.linalg.eigvalsh(M)[0] > 0
 
 
-def test_equal_codes_teach_nothing() -> None:
+def test_equal_codes_change_nothing() -> None:
     M = np.eye(8)
     pair_step(M, np.zeros(8), 4.0, 0.1)
     np.testing.assert_array_equal(M, np.eye(8))
@@ -84,22 +84,22 @@ def test_codes_are_pca_itq_and_never_change() -> None:
 def test_it_beats_random_projections() -> None:
     X, Y = toy(3000)
     queries, answers = toy(200, seed=5)
-    found = []
+    maps = []
     for hasher in (LSH(bits=16), LEGO(bits=16)):
         hasher.fit(X[:300]).partial_fit(X, Y)
-        found.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
-    assert found[1] > found[0] + 0.03
+        maps.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
+    assert maps[1] > maps[0] + 0.03
 
 
 def test_it_beats_hamming_ranking_of_the_same_codes_on_single_labels() -> None:
     """With several labels a row it does not: on this toy 0.82 to 0.86 against 0.89."""
     X, Y = (part[toy(8000).Y.sum(axis=1) == 1] for part in toy(8000))
     X = X + np.random.default_rng(0).standard_normal(X.shape)
-    found = []
+    maps = []
     for hasher in (PCAITQ(bits=32), LEGO(bits=32)):
         hasher.fit(X[:300]).partial_fit(X, Y)
-        found.append(evaluate(hasher.weigh(X[:150]), hasher.encode(X), Y[:150], Y).map)
-    assert found[1] > found[0] + 0.03
+        maps.append(evaluate(hasher.weigh(X[:150]), hasher.encode(X), Y[:150], Y).map)
+    assert maps[1] > maps[0] + 0.03
 
 
 def test_bounds_come_back_from_saved_state() -> None:

@@ -108,29 +108,29 @@ def test_a_block_gives_what_sample_by_sample_gives(A: float, lr: float, interval
     R = 60
     hasher = MIHash(bits=16, A=A, lr=lr, reservoir=R, interval=interval).fit(X[:300])
     x, keys = hasher.prepare(X).astype(np.float64), hasher.reservoir_keys(410)
-    held: list[int] = []
+    sample: list[int] = []
     for s in range(0, 400, interval):
         before = hasher.Wt_
         W = before.astype(np.float64)
         for i in range(s, s + interval):
-            if held:
-                W += lr * np.outer(x[i], ascent(x[i] @ W, x[held] @ W, Y[held] @ Y[i] > 0, 16, A))
-            held = sorted([*held, i], key=lambda r: keys[r])[:R]
+            if sample:
+                W += lr * np.outer(x[i], ascent(x[i] @ W, x[sample] @ W, Y[sample] @ Y[i] > 0, 16, A))
+            sample = sorted([*sample, i], key=lambda r: keys[r])[:R]
         hasher.partial_fit(X[s : s + interval], Y[s : s + interval])
         np.testing.assert_allclose(hasher.Wt_, W, atol=1e-3)
         assert np.abs(hasher.Wt_ - before).max() > 0.01
-        np.testing.assert_array_equal(hasher.X_, hasher.prepare(X)[np.sort(held)])
+        np.testing.assert_array_equal(hasher.X_, hasher.prepare(X)[np.sort(sample)])
 
 
 def test_the_stream_may_be_cut_anywhere() -> None:
     X, Y = toy(700)
-    found = []
+    states = []
     for chunk in (700, 100, 33, 1):
         hasher = MIHash(bits=16).fit(X[:300])
         for s in range(0, 700, chunk):
             hasher.partial_fit(X[s : s + chunk], Y[s : s + chunk])
-        found.append((hasher.W_.tobytes(), hasher.Wt_.tobytes(), hasher.X_.tobytes(), hasher.keys_.tobytes()))
-    assert found[1:] == found[:-1]
+        states.append((hasher.W_.tobytes(), hasher.Wt_.tobytes(), hasher.X_.tobytes(), hasher.keys_.tobytes()))
+    assert states[1:] == states[:-1]
 
 
 def test_the_reservoir_holds_the_smallest_keys_of_the_stream() -> None:
@@ -139,10 +139,10 @@ def test_the_reservoir_holds_the_smallest_keys_of_the_stream() -> None:
     keys = hasher.reservoir_keys(2500)
     assert len(np.unique(keys)) == 2500
     hasher.partial_fit(X, Y)
-    kept = np.sort(np.argsort(keys)[:50])
-    np.testing.assert_array_equal(hasher.X_, hasher.prepare(X)[kept])
-    np.testing.assert_array_equal(hasher.keys_, keys[kept])
-    similar = Y[kept] @ Y[kept].T > 0
+    smallest = np.sort(np.argsort(keys)[:50])
+    np.testing.assert_array_equal(hasher.X_, hasher.prepare(X)[smallest])
+    np.testing.assert_array_equal(hasher.keys_, keys[smallest])
+    similar = Y[smallest] @ Y[smallest].T > 0
     np.testing.assert_array_equal(share_label(hasher.labels_, hasher.labels_), similar)
 
 
@@ -160,20 +160,20 @@ def test_every_row_of_the_stream_is_as_likely_in_the_reservoir() -> None:
 def test_the_snapshot_is_replaced_only_where_information_rises() -> None:
     X, Y = toy(2000)
     hasher = MIHash(bits=16).fit(X[:300])
-    seen = set()
+    outcomes = set()
     for s in range(0, 2000, 50):
         before, codes = hasher.W_, hasher.encode(X)
         hasher.partial_fit(X[s : s + 50], Y[s : s + 50])
         assert hasher.stale_ == (hasher.encode(X).tobytes() != codes.tobytes())
-        if s % 100 == 0:  # half way from one look of the trigger to the next
+        if s % 100 == 0:  # half way between two runs of the trigger
             assert hasher.W_ is before
             continue
         similar = share_label(hasher.labels_, hasher.labels_)
         old, new = (table_information(hasher.X_ @ W >= 0, similar) for W in (before, hasher.Wt_))
         assert hasher.stale_ == (new > old)
         np.testing.assert_array_equal(hasher.W_, hasher.Wt_ if new > old else before)
-        seen.add(hasher.stale_)
-    assert seen == {True, False}
+        outcomes.add(hasher.stale_)
+    assert outcomes == {True, False}
 
 
 def test_a_threshold_out_of_reach_keeps_the_first_snapshot() -> None:

@@ -37,7 +37,7 @@ def test_a_step_that_is_not_capped_ends_the_loss_of_its_triplet(seed: int, bits:
     triplet_step(capped, p, similar, dissimilar, C=1e-6)
     norm = bits * 4 * (similar != dissimilar).sum()  # |p (p+ - p-)^T|_F^2 on codes
     np.testing.assert_allclose(1 - p @ capped @ (similar - dissimilar), before - max(0, min(before, 1e-6 * norm)))
-    triplet_step(capped, p, similar, similar, C=1.0)  # partners with one code cannot be told apart
+    triplet_step(capped, p, similar, similar, C=1.0)  # partners with one code are the same
     assert np.isfinite(capped).all()
 
 
@@ -67,14 +67,14 @@ def test_codes_are_pca_itq_and_never_change() -> None:
 def test_it_beats_hamming_ranking_of_the_same_codes() -> None:
     X, Y = toy(3000)
     queries, answers = toy(200, seed=5)
-    found = []
+    maps = []
     for hasher in (LSH(bits=32), PCAITQ(bits=32), OASIS(bits=32)):
         hasher.fit(X[:300]).partial_fit(X, Y)
-        found.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
-    assert found[0] < found[1] < found[2] - 0.01
+        maps.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
+    assert maps[0] < maps[1] < maps[2] - 0.01
 
 
-def test_a_stream_without_both_kinds_of_partners_teaches_nothing() -> None:
+def test_a_stream_without_both_kinds_of_partners_changes_nothing() -> None:
     X, _ = toy(100)
     for names in (["same"] * 100, list(range(100))):
         np.testing.assert_array_equal(OASIS(bits=16).fit(X).partial_fit(X, names).M_, np.eye(16))

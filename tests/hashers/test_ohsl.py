@@ -26,7 +26,7 @@ def test_codes_never_change_while_it_learns() -> None:
 
 
 def test_it_is_algorithm_1_sample_by_sample() -> None:
-    """The whole method again, from the paper's equations, in a dozen lines."""
+    """The method again, from the paper's equations, in a dozen lines."""
     X, Y = toy(200)
     hasher = OHSL(bits=16, C=0.02).fit(X[:100]).partial_fit(X, Y)
     x = X - X[:100].mean(axis=0)
@@ -45,17 +45,13 @@ def test_it_is_algorithm_1_sample_by_sample() -> None:
 def test_learning_beats_hamming_on_the_same_codes_and_the_square_form() -> None:
     X, Y = toy(3000)
     queries, answers = toy(200, seed=5)
-    found = {}
+    maps = {}
     for method in (LSH, PCAITQ, OHSLSym, OHSL):
         hasher = method(bits=32).fit(X[:300])
         for s in range(0, 3000, 500):
             hasher.partial_fit(X[s : s + 500], Y[s : s + 500])
-        found[method.name] = evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map
-    assert (
-        found["ohsl"] > found["pca-itq"] + 0.05
-        and found["ohsl"] > found["ohsl-sym"]
-        and found["pca-itq"] > found["lsh"]
-    )
+        maps[method.name] = evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map
+    assert maps["ohsl"] > maps["pca-itq"] + 0.05 and maps["ohsl"] > maps["ohsl-sym"] and maps["pca-itq"] > maps["lsh"]
 
 
 def test_quality_rises_along_the_stream() -> None:

@@ -51,8 +51,8 @@ def test_blocks_equal_the_literal_loop(rule: Rule, n: int, dim: int, length: int
     G = np.where(rng.random((n, length)) < 0.5, 1, -1).astype(np.int8)
     U = rng.standard_normal((dim, length))
     before = U.copy()
-    wanted = literal(U, X, G, 0.1, rule)
-    np.testing.assert_allclose(learn(U, X, G, 0.1, rule), wanted, rtol=1e-9, atol=1e-9)
+    expected = literal(U, X, G, 0.1, rule)
+    np.testing.assert_allclose(learn(U, X, G, 0.1, rule), expected, rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(U, before)
 
 
@@ -75,8 +75,8 @@ def test_an_uncapped_step_reaches_its_margin() -> None:
     """The squared norm by the script's rules, 1 by pa1; only the script pulls a margin beyond it back."""
     x, g = np.array([[1.0, 2.0, 2.0]], np.float32), np.ones((1, 1), np.int8)
     below, beyond = np.zeros((3, 1)), 2 * x.T.astype(np.float64)  # margins 0 and 18, |x|^2 = 9
-    found = {rule: [(x @ learn(U, x, g, 1e9, rule)).item() for U in (below, beyond)] for rule in STEP_RULES}
-    assert found == {
+    margins = {rule: [(x @ learn(U, x, g, 1e9, rule)).item() for U in (below, beyond)] for rule in STEP_RULES}
+    assert margins == {
         "script_clamped": [pytest.approx(9), 18],
         "script": [pytest.approx(9), pytest.approx(9)],
         "pa1": [pytest.approx(1), 18],

@@ -70,10 +70,10 @@ def literal(hasher: OKH, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[np.float64
 def test_it_is_the_published_loop(params: dict[str, Any]) -> None:
     X, Y = toy(400)
     hasher = OKH(bits=19, anchors=40, **params).fit(X[:100])
-    wanted = literal(hasher, X, Y)
+    expected = literal(hasher, X, Y)
     hasher.partial_fit(X, Y)
     assert hasher.stale_
-    np.testing.assert_allclose(hasher.W_, wanted, atol=1e-4)
+    np.testing.assert_allclose(hasher.W_, expected, atol=1e-4)
 
 
 def test_kernel_features() -> None:
@@ -110,21 +110,21 @@ def test_an_odd_row_waits_for_the_next_chunk_and_survives_saving() -> None:
 @pytest.mark.parametrize("params", [{}, {"kernel": "linear"}])
 def test_it_learns_single_labels(params: dict[str, Any]) -> None:
     X, Y = (part[toy(5000).Y.sum(axis=1) == 1] for part in toy(5000))
-    found = []
+    maps = []
     for hasher in (LSH(bits=32), OKH(bits=32, **params)):
         hasher.fit(X[:300]).partial_fit(X, Y)
-        found.append(evaluate(hasher.weigh(X[:100]), hasher.encode(X), Y[:100], Y).map)
-    assert found[1] > found[0] + 0.1
+        maps.append(evaluate(hasher.weigh(X[:100]), hasher.encode(X), Y[:100], Y).map)
+    assert maps[1] > maps[0] + 0.1
 
 
 def test_centred_features_beat_published_ones_and_a_tolerance_helps_several_labels() -> None:
     X, Y = toy(3000)
     queries, answers = toy(200, seed=5)
-    found = []
+    maps = []
     for hasher in (OKH(bits=32, kernel="rbf"), LSH(bits=32), OKH(bits=32, Ts=6)):
         hasher.fit(X[:300]).partial_fit(X, Y)
-        found.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
-    assert found[0] < found[1] < found[2] - 0.02
+        maps.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
+    assert maps[0] < maps[1] < maps[2] - 0.02
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -69,8 +69,8 @@ def test_one_chunk_and_many_find_nearly_the_same_directions() -> None:
 
 def test_the_sketch_is_even_and_at_least_twice_the_code() -> None:
     X, _ = toy(300)
-    for bits, asked, rows in ((16, 200, 200), (16, 61, 62), (40, 50, 80), (128, 200, 256)):
-        assert OSH(bits=bits, sketch=asked).fit(X).sketch_.rows == rows
+    for bits, sketch, rows in ((16, 200, 200), (16, 61, 62), (40, 50, 80), (128, 200, 256)):
+        assert OSH(bits=bits, sketch=sketch).fit(X).sketch_.rows == rows
 
 
 def test_missing_directions_are_completed() -> None:
@@ -83,7 +83,7 @@ def test_missing_directions_are_completed() -> None:
     assert np.isfinite(same.W_).all() and same.W_.any(axis=0).all()
 
 
-def test_the_first_functions_stand_until_there_are_as_many_rows_as_bits() -> None:
+def test_the_first_functions_are_used_until_there_are_as_many_rows_as_bits() -> None:
     X, _ = toy()
     hasher = OSH(bits=32).fit(X[:300])
     before = hasher.encode(X).tobytes()
@@ -94,7 +94,7 @@ def test_the_first_functions_stand_until_there_are_as_many_rows_as_bits() -> Non
     assert hasher.encode(X).tobytes() != before
 
 
-def test_labels_teach_nothing() -> None:
+def test_labels_are_ignored() -> None:
     X, Y = toy()
     some = Y.copy()
     some[::2] = 0
@@ -107,13 +107,13 @@ def test_labels_teach_nothing() -> None:
 def test_it_beats_random_projections() -> None:
     X, Y = toy(3000)
     queries, answers = toy(200, seed=5)
-    found = []
+    maps = []
     for hasher in (LSH(bits=32), OSH(bits=32)):
         hasher.fit(X[:300])
         for s in range(0, 3000, 500):
             hasher.partial_fit(X[s : s + 500], Y[s : s + 500])
-        found.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
-    assert found[1] > found[0] + 0.03
+        maps.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
+    assert maps[1] > maps[0] + 0.03
 
 
 def test_codes_drift_instead_of_jumping() -> None:

@@ -40,22 +40,22 @@ def literal(hasher: OSupH, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[np.float
 def test_blocks_equal_the_loop_over_rows(mode: Any, n: int) -> None:
     X, Y = toy(400)
     hasher = OSupH(bits=24, mode=mode).fit(X)
-    wanted = literal(hasher, X[:n], Y[:n])
+    expected = literal(hasher, X[:n], Y[:n])
     hasher.partial_fit(X[:n], Y[:n])
-    np.testing.assert_allclose(hasher.W_, wanted, atol=2e-5)
+    np.testing.assert_allclose(hasher.W_, expected, atol=2e-5)
     assert not hasher.t_.any()
 
 
-def test_distinct_labels_have_distinct_codewords_for_ever() -> None:
+def test_distinct_labels_have_distinct_codewords() -> None:
     X, _ = toy(50)
     hasher = OSupH(bits=64).fit(X)
     names = [*range(3000), *map(str, range(3000)), ("a", 1), b"raw", 2.5]
-    found = codewords(hasher, names)
-    assert len(np.unique(found, axis=0)) == len(names)
-    assert abs(float(found.mean())) < 0.02  # fair bits
-    for other in (OSupH(bits=64).fit(X[:20]), OSupH.load(hasher.state())):  # which never met the labels
-        np.testing.assert_array_equal(codewords(other, names[::-1]), found[::-1])
-    assert (codewords(OSupH(bits=64, random_state=1).fit(X), names) != found).any()
+    codes = codewords(hasher, names)
+    assert len(np.unique(codes, axis=0)) == len(names)
+    assert abs(float(codes.mean())) < 0.02  # fair bits
+    for other in (OSupH(bits=64).fit(X[:20]), OSupH.load(hasher.state())):  # which have not learnt the labels
+        np.testing.assert_array_equal(codewords(other, names[::-1]), codes[::-1])
+    assert (codewords(OSupH(bits=64, random_state=1).fit(X), names) != codes).any()
 
 
 def test_the_order_in_which_labels_are_named_does_not_matter() -> None:
@@ -87,13 +87,13 @@ def test_codes_are_stale_only_if_something_was_learnt() -> None:
 def test_it_beats_random_projections(mode: Any) -> None:
     X, Y = toy(3000)
     queries, answers = toy(200, seed=5)
-    found = []
+    maps = []
     for hasher in (LSH(bits=32), OSupH(bits=32, mode=mode)):
         hasher.fit(X[:300])
         for s in range(0, 3000, 500):
             hasher.partial_fit(X[s : s + 500], Y[s : s + 500])
-        found.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
-    assert found[1] > found[0] + 0.03
+        maps.append(evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y).map)
+    assert maps[1] > maps[0] + 0.03
 
 
 def test_boosting_survives_features_far_from_unit_norm() -> None:

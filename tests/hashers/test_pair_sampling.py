@@ -39,13 +39,13 @@ def test_partners_are_earlier_rows_of_the_right_kind() -> None:
 def test_partners_do_not_depend_on_chunks_nor_on_saving() -> None:
     S, labels = stream(1500)
     whole, parts = Reservoir(16, seed=4, rows=60), Reservoir(16, seed=4, rows=60)
-    wanted, found = list(whole.sample_partners(S, labels)), []
+    expected, partners = list(whole.sample_partners(S, labels)), []
     for s in range(0, 1500, 11):
-        found += list(parts.sample_partners(S[s : s + 11], labels[s : s + 11]))
+        partners += list(parts.sample_partners(S[s : s + 11], labels[s : s + 11]))
         again = Reservoir(16, seed=4, rows=60)
         again.load(parts.arrays(), parts.seen)
         parts = again
-    for a, b in zip(wanted, found, strict=True):
+    for a, b in zip(expected, partners, strict=True):
         for one, other in zip(a, b, strict=True):
             assert (one is None) == (other is None)
             assert one is None or (one == other).all()
@@ -57,12 +57,12 @@ def test_partners_do_not_depend_on_chunks_nor_on_saving() -> None:
 def test_the_sample_is_uniform_and_forgets_labels_that_left_it() -> None:
     counts = np.zeros(200)
     for seed in range(300):
-        kept = Reservoir(16, seed=seed, rows=20)
+        reservoir = Reservoir(16, seed=seed, rows=20)
         S = np.where(np.unpackbits(np.arange(200, dtype=">u2")[:, None].view(np.uint8), axis=1) > 0, 1.0, -1.0)
-        list(kept.sample_partners(S, [frozenset([i]) for i in range(200)]))
-        rows = [next(iter(row)) for row in kept.labels]
-        np.testing.assert_array_equal(kept.signs, S[rows])
-        assert set(kept.slots_by_label) == set(rows)
+        list(reservoir.sample_partners(S, [frozenset([i]) for i in range(200)]))
+        rows = [next(iter(row)) for row in reservoir.labels]
+        np.testing.assert_array_equal(reservoir.signs, S[rows])
+        assert set(reservoir.slots_by_label) == set(rows)
         counts[rows] += 1
     assert counts.sum() == 300 * 20
     quarters = counts.reshape(4, 50).sum(axis=1)  # 1,500 each are expected, with a deviation of 32
@@ -71,8 +71,8 @@ def test_the_sample_is_uniform_and_forgets_labels_that_left_it() -> None:
 
 def test_partners_that_do_not_fit_are_refused() -> None:
     S, labels = stream(30)
-    kept = Reservoir(16, seed=0)
-    list(kept.sample_partners(S, labels))
+    reservoir = Reservoir(16, seed=0)
+    list(reservoir.sample_partners(S, labels))
     for seen, spoil in ((29, {}), (30, {"partner_counts": np.ones(29, np.int64)}), (30, {"partners": S})):
         with pytest.raises((InvalidInput, ValueError)):
-            Reservoir(16, seed=0).load({**kept.arrays(), **spoil}, seen)
+            Reservoir(16, seed=0).load({**reservoir.arrays(), **spoil}, seen)

@@ -23,11 +23,11 @@ def fitted(**params: object) -> Tally:
 
 
 def close(one: Tally, other: Tally, tolerance: float = 1e-5) -> None:
-    wanted = other.weigh(QUERIES)
-    np.testing.assert_allclose(one.weigh(QUERIES), wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+    expected = other.weigh(QUERIES)
+    np.testing.assert_allclose(one.weigh(QUERIES), expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
-def test_it_is_the_default_and_known_by_name() -> None:
+def test_it_is_the_default_and_in_methods() -> None:
     assert DEFAULT_HASHER is Tally is METHODS["tally"]
 
 
@@ -39,16 +39,16 @@ def test_it_beats_ohsl_and_hamming_on_the_same_stream() -> None:
 
 
 def test_labels_choose_the_hash_functions_where_there_are_any() -> None:
-    told, untold = Tally(bits=16).fit(X[:300], Y[:300]), Tally(bits=16).fit(X[:300])
-    assert told.encode(X).tobytes() != untold.encode(X).tobytes()
-    assert untold.encode(X).tobytes() == Tally(bits=16, init="pca-itq").fit(X[:300], Y[:300]).encode(X).tobytes()
+    labelled, unlabelled = Tally(bits=16).fit(X[:300], Y[:300]), Tally(bits=16).fit(X[:300])
+    assert labelled.encode(X).tobytes() != unlabelled.encode(X).tobytes()
+    assert unlabelled.encode(X).tobytes() == Tally(bits=16, init="pca-itq").fit(X[:300], Y[:300]).encode(X).tobytes()
     buried, few = noisy(X), 16  # the labels' directions are no longer those of the largest variance
-    told, untold = Tally(bits=few).fit(buried[:600], Y[:600]), Tally(bits=few).fit(buried[:600])
-    found = [
+    labelled, unlabelled = Tally(bits=few).fit(buried[:600], Y[:600]), Tally(bits=few).fit(buried[:600])
+    maps = [
         evaluate(h.partial_fit(buried, Y).weigh(noisy(QUERIES)), h.encode(buried), ANSWERS, Y).map
-        for h in (told, untold)
+        for h in (labelled, unlabelled)
     ]
-    assert found[0] > found[1] + 0.02
+    assert maps[0] > maps[1] + 0.02
 
 
 def noisy(X: np.ndarray) -> np.ndarray:
@@ -147,12 +147,12 @@ def test_new_labels_may_come_at_any_time() -> None:
 def test_label_weights_decide_what_counts() -> None:
     only = {c: float(c == 2) for c in range(Y.shape[1])}
     plain, judged = fitted().partial_fit(X, Y), fitted(label_weights=only).partial_fit(X, Y)
-    asked = ANSWERS[:, 2] > 0
+    relevant = ANSWERS[:, 2] > 0
 
-    def found(hasher: Tally) -> float:
-        return evaluate(hasher.weigh(QUERIES[asked]), hasher.encode(X), ANSWERS[asked][:, 2:3], Y[:, 2:3]).map
+    def label_map(hasher: Tally) -> float:
+        return evaluate(hasher.weigh(QUERIES[relevant]), hasher.encode(X), ANSWERS[relevant][:, 2:3], Y[:, 2:3]).map
 
-    assert found(judged) > found(plain)
+    assert label_map(judged) > label_map(plain)
     again = load(judged.state())
     assert again.get_params() == judged.get_params() and again.get_params()["label_weights"] == only
 

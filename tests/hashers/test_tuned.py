@@ -26,15 +26,15 @@ def test_one_candidate_is_left_after_the_race_and_it_is_that_method(method: str)
     assert type(winner) is TUNABLE[method]
     for name, value in hasher.chosen_.items():
         assert value in TUNABLE[method].tunable[name]
-    assert len(hasher.recent_) == 0  # nothing is kept once the race is over
+    assert len(hasher.recent_) == 0  # nothing is stored once the race is over
 
 
 def test_the_winner_has_learnt_all_that_the_plain_method_learns() -> None:
     hasher = raced()
     plain = Tally(bits=16, **hasher.chosen_).fit(X[:300], Y[:300]).partial_fit(X[:2400], Y[:2400])
     assert hasher.encode(X).tobytes() == plain.encode(X).tobytes()
-    wanted = plain.weigh(X[:50])
-    np.testing.assert_allclose(hasher.weigh(X[:50]), wanted, atol=1e-4 * np.abs(wanted).max())
+    expected = plain.weigh(X[:50])
+    np.testing.assert_allclose(hasher.weigh(X[:50]), expected, atol=1e-4 * np.abs(expected).max())
 
 
 def test_the_field_is_halved_round_by_round() -> None:

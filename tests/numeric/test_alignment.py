@@ -23,11 +23,11 @@ def cosines(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("rows", [25, 40, 200])
 def test_what_crosses_points_where_it_should(rows: int) -> None:
     theirs, ours = described(rows)
-    bridge, explained = fit_alignment(theirs, ours)
+    alignment, explained = fit_alignment(theirs, ours)
     X, Y = described(100, seed=1)
     middle = ours.mean(axis=0)
-    right = cosines(bridge.apply(X) - middle, Y - middle)
-    wrong = cosines(bridge.apply(X[::-1].copy()) - middle, Y - middle)
+    right = cosines(alignment.apply(X) - middle, Y - middle)
+    wrong = cosines(alignment.apply(X[::-1].copy()) - middle, Y - middle)
     assert np.median(right) > 0.85 and np.median(np.abs(wrong)) < 0.6
     assert 0.5 < explained <= 1
 
@@ -38,17 +38,19 @@ def test_the_error_of_leaving_one_out_is_what_fitting_without_it_gives() -> None
     level, K = T.mean(axis=0), (Z @ Z.T).astype(np.float64)
     errors = []
     for ridge in RIDGES * np.linalg.eigvalsh(K).clip(0).mean():
-        gone = []
+        squared = []
         for i in range(len(T)):
             keep = np.arange(len(T)) != i
-            told = K[i, keep] @ np.linalg.solve(K[np.ix_(keep, keep)] + ridge * np.eye(keep.sum()), (T - level)[keep])
-            gone.append(np.square(T[i] - level - told))
-        errors.append(np.mean(gone))
+            predicted = K[i, keep] @ np.linalg.solve(
+                K[np.ix_(keep, keep)] + ridge * np.eye(keep.sum()), (T - level)[keep]
+            )
+            squared.append(np.square(T[i] - level - predicted))
+        errors.append(np.mean(squared))
     _, explained = fit_alignment(theirs, ours)
     assert explained == pytest.approx(1 - min(errors) / np.square(T - level).mean(), abs=1e-6)
 
 
 def test_what_is_all_alike_explains_nothing_and_crosses_finitely() -> None:
     same = np.ones((30, 4), np.float32)
-    bridge, explained = fit_alignment(same, same)
-    assert explained == 0 and np.isfinite(bridge.apply(same)).all()
+    alignment, explained = fit_alignment(same, same)
+    assert explained == 0 and np.isfinite(alignment.apply(same)).all()

@@ -16,8 +16,8 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def alarms(values: Any, **parameters: Any) -> list[int]:
-    monitor = PageHinkley(**parameters)
-    return [i for i, value in enumerate(values) if monitor.update(value)]
+    detector = PageHinkley(**parameters)
+    return [i for i, value in enumerate(values) if detector.update(value)]
 
 
 def noisy(mean: Any, deviation: float, seed: int) -> Any:
@@ -39,10 +39,10 @@ def test_steady_noise_rarely_alarms(deviation: float, most: int) -> None:
 @given(seed=seeds, before=st.integers(8, 60), fall=st.floats(0.12, 0.5))
 def test_a_step_down_is_reported_within_few_values(seed: int, before: int, fall: float) -> None:
     signal = noisy(np.r_[np.full(before, 0.6), np.full(10, 0.6 - fall)], 0.01, seed)
-    monitor = PageHinkley()
-    early = [monitor.update(value) for value in signal[:before]]
+    detector = PageHinkley()
+    early = [detector.update(value) for value in signal[:before]]
     assume(not any(early))
-    assert any(monitor.update(value) for value in signal[before : before + 4])
+    assert any(detector.update(value) for value in signal[before : before + 4])
 
 
 @given(seed=seeds, rise=st.floats(0, 0.5), slow=st.booleans())
@@ -51,23 +51,23 @@ def test_a_rise_is_no_fall(seed: int, rise: float, slow: bool) -> None:
     assert alarms(0.3 + noisy(mean, 0.002, seed)) == []
 
 
-def test_a_fall_after_a_long_rise_is_heard() -> None:
+def test_a_fall_after_a_long_rise_raises_an_alarm() -> None:
     """The mean and the deviation follow what is learnt, or the rise would hide the fall."""
     signal = np.r_[0.4 + 0.15 * (1 - np.exp(-np.arange(50) / 15)), np.full(20, 0.48)]
-    found = [alarms(noisy(signal, 0.01, seed)) for seed in range(50)]
-    assert all(len(at) and at[0] < 60 for at in found)
+    alarms_by_seed = [alarms(noisy(signal, 0.01, seed)) for seed in range(50)]
+    assert all(len(at) and at[0] < 60 for at in alarms_by_seed)
 
 
 def test_after_an_alarm_it_starts_anew() -> None:
     steps = np.repeat([0.8, 0.6, 0.4], 20)
     assert [at // 20 for at in alarms(steps)] == [1, 2]
-    monitor = PageHinkley()
+    detector = PageHinkley()
     for value in steps[:21]:
-        monitor.update(value)
-    assert monitor.state() == PageHinkley().state()
+        detector.update(value)
+    assert detector.state() == PageHinkley().state()
 
 
-def test_nothing_is_said_before_enough_was_heard() -> None:
+def test_there_is_no_alarm_before_min_samples() -> None:
     assert alarms([0.9, 0.1, 0.9, 0.1, 0.0], min_samples=5) == []
     assert alarms([0.9] * 3 + [0.1], min_samples=3) == [3] and alarms([0.9] * 3 + [0.1], min_samples=4) == []
 
@@ -85,20 +85,20 @@ def test_state_goes_through_json_and_on_identically(values: list[float], cut: in
 
 @given(st.lists(st.floats(-1e15, 1e15), max_size=40))
 def test_any_numbers_leave_it_finite(values: list[float]) -> None:
-    monitor = PageHinkley()
+    detector = PageHinkley()
     for value in values:
-        monitor.update(value)
-    assert np.isfinite(list(monitor.state().values())).all()
+        detector.update(value)
+    assert np.isfinite(list(detector.state().values())).all()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300, "much", None])
-def test_what_is_no_finite_number_is_refused_and_not_heard(value: Any) -> None:
-    monitor = PageHinkley()
-    monitor.update(0.5)
-    before = monitor.state()
+def test_values_that_are_not_finite_are_refused_and_change_nothing(value: Any) -> None:
+    detector = PageHinkley()
+    detector.update(0.5)
+    before = detector.state()
     with pytest.raises(InvalidInput, match="value"):
-        monitor.update(value)
-    assert monitor.state() == before
+        detector.update(value)
+    assert detector.state() == before
 
 
 @pytest.mark.parametrize(

@@ -32,16 +32,16 @@ INDICATOR = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
         [np.array([2.0, 0.0, 2.0]), [], np.int64(1)],
     ],
 )
-def test_all_shapes_say_the_same(Y: Any) -> None:
+def test_all_shapes_give_the_same_labels(Y: Any) -> None:
     labels = parse_labels(Y, 3)
     assert [set(labels.row(r)) for r in range(3)] == [{0, 2}, set(), {1}]
     assert labels.labelled.tolist() == [True, False, True]
-    kept = labels.rows(labels.labelled)
-    assert len(kept) == 2 and [set(kept.row(r)) for r in range(2)] == [{0, 2}, {1}]
+    labelled = labels.rows(labels.labelled)
+    assert len(labelled) == 2 and [set(labelled.row(r)) for r in range(2)] == [{0, 2}, {1}]
 
 
 @pytest.mark.parametrize(
-    ("Y", "wanted"),
+    ("Y", "expected"),
     [
         (np.array([3, 1, 3]), [3, 1, 3]),
         (["cat", "dog", None], ["cat", "dog", None]),
@@ -49,9 +49,9 @@ def test_all_shapes_say_the_same(Y: Any) -> None:
         ([1.0, 1.5, True], [1, 1.5, 1]),
     ],
 )
-def test_flat_labels_are_single_labels(Y: Any, wanted: list[Any]) -> None:
+def test_flat_labels_are_single_labels(Y: Any, expected: list[Any]) -> None:
     labels = parse_labels(Y, 3)
-    assert [labels.row(r) for r in range(3)] == [[] if w is None else [w] for w in wanted]
+    assert [labels.row(r) for r in range(3)] == [[] if w is None else [w] for w in expected]
 
 
 def test_no_labels_at_all() -> None:

@@ -28,10 +28,10 @@ def literal(X: np.ndarray, G: np.ndarray, C: float, power: int) -> np.ndarray:
 @pytest.mark.parametrize(("dtype", "limit"), [(np.float64, 1e-12), (np.float32, 1e-5)])
 def test_equals_the_literal_loop(lanes: str, norm: float, dtype: type, limit: float) -> None:
     X, G = sample(300, 200, 96, norm, seed=int(norm))
-    wanted = literal(X, G, 0.01, 2)
+    expected = literal(X, G, 0.01, 2)
     U = empty_projection(96, 200, dtype)
     passive_aggressive(U, X.astype(dtype), G, 0.01)
-    assert np.abs(U - wanted).max() <= limit * np.abs(wanted).max()
+    assert np.abs(U - expected).max() <= limit * np.abs(expected).max()
 
 
 @settings(max_examples=60)
@@ -47,12 +47,12 @@ def test_any_shape_equals_the_literal_loop(n: int, dim: int, length: int, norm: 
     norm = norm if power == 2 else 0.5  # beyond norm 1 the printed step overshoots and multiplies rounding errors
     X, G = sample(n, dim, length, norm, seed)
     X[:: max(2, n // 3)] = 0  # rows that teach nothing
-    wanted = literal(X, G, 0.05, power)
+    expected = literal(X, G, 0.05, power)
     for lanes in kernels.available():
         with kernels.using(lanes):
             U = empty_projection(length, dim, np.float64)
             passive_aggressive(U, X, G, 0.05, power)
-        assert np.abs(U - wanted).max() <= 1e-10 * max(1, np.abs(wanted).max()), lanes
+        assert np.abs(U - expected).max() <= 1e-10 * max(1, np.abs(expected).max()), lanes
 
 
 def test_an_uncapped_step_reaches_margin_one_and_a_passive_row_changes_nothing(lanes: str) -> None:
@@ -74,7 +74,7 @@ def test_a_capped_step_is_c(lanes: str) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(1, 150), st.integers(1, 300), st.integers(1, 100), st.integers(0, 2**32))
-def test_projection_equals_numpy_and_ignores_company(n: int, dim: int, length: int, seed: int) -> None:
+def test_projection_equals_numpy_and_is_independent_of_the_batch(n: int, dim: int, length: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     X, W = rng.standard_normal((n, dim)).astype(np.float32), rng.standard_normal((dim, length)).astype(np.float32)
     exact = X.astype(np.float64) @ W.astype(np.float64)

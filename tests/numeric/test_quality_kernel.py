@@ -12,12 +12,12 @@ from stillhash.numeric import kernels, reference
 
 def plain_average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
     order = np.argsort(-scores, kind="stable")
-    found, total = 0, 0.0
+    relevant_so_far, total = 0, 0.0
     for rank, item in enumerate(order, 1):
         if relevant[item]:
-            found += 1
-            total += found / rank
-    return total / found if found else 0.0
+            relevant_so_far += 1
+            total += relevant_so_far / rank
+    return total / relevant_so_far if relevant_so_far else 0.0
 
 
 def measured(scores: object, grades: object, k: int = 100) -> np.ndarray:
@@ -49,10 +49,10 @@ some_scores = st.lists(st.floats(-100, 100, width=32) | st.sampled_from([0.0, -0
 @given(some_scores, st.randoms(), st.integers(1, 70))
 def test_it_equals_a_stable_sort_and_its_reference(values: list[float], random: object, k: int) -> None:
     grades = [random.choice([0, 0, 0, 1, 1, 2, 5]) for _ in values]  # type: ignore[attr-defined]
-    found = measured(values, grades, k)
-    assert found[0] == pytest.approx(plain_average_precision(np.array(values, np.float32), np.array(grades) > 0))
+    quality = measured(values, grades, k)
+    assert quality[0] == pytest.approx(plain_average_precision(np.array(values, np.float32), np.array(grades) > 0))
     twin = reference.rank_quality(np.array([values], np.float32), np.array([grades], np.float32), k)[0]
-    np.testing.assert_allclose(found, twin, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(quality, twin, rtol=1e-12, atol=1e-14)
 
 
 @settings(max_examples=50)
@@ -72,5 +72,5 @@ def test_many_items() -> None:
     scores = rng.standard_normal((3, 5000)).astype(np.float32)
     scores[1] = np.round(scores[1] * 4)
     grades = rng.integers(0, 4, (3, 5000)).astype(np.float32)
-    found = kernels.rank_quality(scores, grades, 100)
-    np.testing.assert_allclose(found, reference.rank_quality(scores, grades, 100), rtol=1e-11)
+    quality = kernels.rank_quality(scores, grades, 100)
+    np.testing.assert_allclose(quality, reference.rank_quality(scores, grades, 100), rtol=1e-11)

@@ -18,7 +18,7 @@ from stillhash.numeric.kernels import Block
 def brute_force(
     codes: np.ndarray, ids: np.ndarray, live: np.ndarray, weights: np.ndarray, k: int
 ) -> tuple[list[Any], list[Any]]:
-    """One query, as plainly as it can be said."""
+    """The hits of one query, by brute force."""
     x = signs(codes, len(weights)).astype(np.float64)
     scores = (x @ snap(weights[None])[0]).astype(np.float32)
     order = sorted((r for r in range(len(codes)) if live[r]), key=lambda r: (-scores[r], ids[r]))[:k]
@@ -79,11 +79,11 @@ def test_the_best_k_equal_brute_force(case: dict[str, Any]) -> None:
     blocks, grid = blocks_of(case), snap(case["weights"])
     live = case["live"] if case["masked"] else np.ones(len(case["codes"]), bool)
     floors = np.full(len(grid), -np.inf, np.float32)
-    wanted = [brute_force(case["codes"], case["ids"], live, w, case["k"]) for w in case["weights"]]
+    expected = [brute_force(case["codes"], case["ids"], live, w, case["k"]) for w in case["weights"]]
     for lanes in kernels.available():
         with kernels.using(lanes):
             scores, ids = kernels.scan_top(blocks, grid, case["k"], floors, case["threads"])
-        for q, (best, names) in enumerate(wanted):
+        for q, (best, names) in enumerate(expected):
             assert scores[q, : len(best)].tolist() == best, lanes
             assert ids[q, : len(best)].tolist() == names, lanes
             assert (ids[q, len(best) :] == -1).all() and (scores[q, len(best) :] == -np.inf).all()
@@ -97,8 +97,8 @@ def test_a_range_equals_brute_force(case: dict[str, Any], share: float) -> None:
     floors = (share * np.abs(grid).sum(axis=1)).astype(np.float32)
     for lanes in kernels.available():
         with kernels.using(lanes):
-            found = kernels.scan_all(blocks, grid, floors, case["threads"])
-        for q, (scores, ids) in enumerate(found):
+            hits = kernels.scan_all(blocks, grid, floors, case["threads"])
+        for q, (scores, ids) in enumerate(hits):
             best, names = brute_force(case["codes"], case["ids"], live, case["weights"][q], len(live))
             count = sum(score >= floors[q] for score in best)
             assert scores.tolist() == best[:count], lanes
@@ -141,7 +141,7 @@ def test_floors_cut_but_never_change_the_order(lanes: str) -> None:
     grid = snap(rng.standard_normal((1, 32)).astype(np.float32))
     blocks = [Block(to_tiles(codes, 32), 3000, 0, None, None)]
     free, names = kernels.scan_top(blocks, grid, 20, np.full(1, -np.inf, np.float32))
-    cut, kept = kernels.scan_top(blocks, grid, 20, free[:, 7].copy())
-    assert kept[0, :8].tolist() == names[0, :8].tolist()
-    assert (kept[0, 8:] == -1).sum() >= 12 - (free[0] == free[0, 7]).sum()
+    cut, above = kernels.scan_top(blocks, grid, 20, free[:, 7].copy())
+    assert above[0, :8].tolist() == names[0, :8].tolist()
+    assert (above[0, 8:] == -1).sum() >= 12 - (free[0] == free[0, 7]).sum()
     np.testing.assert_array_equal(cut[0, :8], free[0, :8])

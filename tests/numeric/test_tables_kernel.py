@@ -34,8 +34,8 @@ def test_a_table_is_a_stable_sort_by_value(n: int, bits: int, seed: int, data: s
     length = data.draw(st.integers(1, min(14, bits - at)))
     slots = np.arange(n, dtype=np.uint32) * 3
     table = kernels.fill_table(codes, slots, at, length)
-    for got, wanted in zip(table[2:], reference.fill_table(codes, slots, at, length), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for got, expected in zip(table[2:], reference.fill_table(codes, slots, at, length), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.slow
@@ -61,15 +61,15 @@ def test_the_best_k_equal_brute_force(n: int, bits: int, seed: int, data: st.Dat
     budgets = np.full(3, np.inf)
     for lanes in (kernels.available()[0], "numpy"):
         with kernels.using(lanes):
-            scores, found, effort = kernels.table_top(parts, slots, grid, k, floors, (10.0, 2.0), budgets)
+            scores, hits, effort = kernels.table_top(parts, slots, grid, k, floors, (10.0, 2.0), budgets)
         for q in range(3):
             if not grid[q].any():
                 assert effort[q, 2] == 0
                 continue
             order = [r for r in np.lexsort((names, -exact[q])) if live[r]][:k]
-            assert found[q, : len(order)].tolist() == names[order].tolist(), lanes
+            assert hits[q, : len(order)].tolist() == names[order].tolist(), lanes
             assert scores[q, : len(order)].tolist() == exact[q, order].tolist(), lanes
-            assert (found[q, len(order) :] == -1).all() and effort[q, 2] == 1
+            assert (hits[q, len(order) :] == -1).all() and effort[q, 2] == 1
 
 
 def test_the_textbook_walk_visits_every_value_once_in_order() -> None:
@@ -86,7 +86,7 @@ def test_the_textbook_walk_visits_every_value_once_in_order() -> None:
     assert len(seen) == 64
 
 
-def test_a_search_out_of_budget_says_so_and_its_hits_are_real() -> None:
+def test_a_search_out_of_budget_is_incomplete_and_its_hits_are_real() -> None:
     rng = np.random.default_rng(0)
     codes = random_codes(rng, 20_000, 64)
     parts = [kernels.fill_table(codes, np.arange(20_000, dtype=np.uint32), *c) for c in cut(64, 5)]
@@ -96,9 +96,9 @@ def test_a_search_out_of_budget_says_so_and_its_hits_are_real() -> None:
     scores, ids, effort = kernels.table_top(parts, slots, grid, 10, floors, (10.0, 2.0), np.full(4, 2e4))
     assert (effort[:, 2] == 0).all()
     for q in range(4):
-        held = ids[q][ids[q] >= 0]
-        assert len(set(held.tolist())) == len(held)
-        np.testing.assert_array_equal(scores[q][ids[q] >= 0], exact[q, held])
+        real = ids[q][ids[q] >= 0]
+        assert len(set(real.tolist())) == len(real)
+        np.testing.assert_array_equal(scores[q][ids[q] >= 0], exact[q, real])
 
 
 def test_tables_are_tuples_the_extension_reads() -> None:

@@ -45,8 +45,8 @@ def test_codes_are_signs_without_zeros_and_balanced() -> None:
 @pytest.mark.parametrize(("A", "B"), [((1, 2), (2, 3)), ((1,), (1, 2)), ((1, 2, 3), (1, 2, 4)), ((1,), (2,))])
 def test_agreement_follows_the_arcsine_law(A: tuple[int, ...], B: tuple[int, ...]) -> None:
     g, h = TargetCodes(60_000, seed=2)(parse_labels([list(A), list(B)], 2)).astype(int)
-    wanted = 2 / np.pi * np.arcsin(len(set(A) & set(B)) / np.sqrt(len(A) * len(B)))
-    assert (g * h).mean() == pytest.approx(wanted, abs=0.015)
+    expected = 2 / np.pi * np.arcsin(len(set(A) & set(B)) / np.sqrt(len(A) * len(B)))
+    assert (g * h).mean() == pytest.approx(expected, abs=0.015)
 
 
 def test_hmoh_gives_orthogonal_rows_where_no_reduction_is_needed() -> None:
@@ -63,7 +63,7 @@ def test_hmoh_fills_zeros_towards_balance() -> None:
     assert (G.sum(axis=1) == 0).all()
     assert len({g.tobytes() for g in G}) == len(pairs)  # the published script gave all of them one code
     again = targets(parse_labels(pairs, len(pairs))).astype(int)
-    assert (again != G).any()  # zeros are drawn anew for each row of data
+    assert (again != G).any()  # zeros are random for each row of data
 
 
 @pytest.mark.parametrize("merge", ["sum_lsh", "hmoh"])

@@ -91,7 +91,7 @@ def test_zero_weights_are_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
     same(index, codes, np.zeros((2, 32), np.float32), 3)
 
 
-def test_plans_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_explain_why(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = random_codes(np.random.default_rng(3), 5000, 32)
     weights = np.ones((1, 32), np.float32)
     assert "no tables" in Index(32).explain_plan(weights, 1)[0]["why"]
