@@ -1,4 +1,4 @@
-"""Small collections to begin with: 8 features, 16 bits, hash functions fitted on the first 300 rows."""
+"""Small collections for the tests: 8 features, 16 bits, hash functions fitted on the first 300 rows."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def some_rows(n: int, seed: int = 0) -> Rows:
 
 
 def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twin]:
-    """A new collection that has these rows, and its twin."""
-    wanted = {"init_rows": INIT, "learn_rows": LEARN, **settings}
-    collection = stillhash.open(path, DIM, BITS, **wanted)
-    twin = Twin(BITS, **{name: value for name, value in wanted.items() if name != "source_cap"})
+    """Create a collection that has these rows, and its reference model."""
+    options = {"init_rows": INIT, "learn_rows": LEARN, **settings}
+    collection = stillhash.open(path, DIM, BITS, **options)
+    twin = Twin(BITS, **{name: value for name, value in options.items() if name != "source_cap"})
     if rows:
         X, labels, metadata = some_rows(rows)
         collection.add(list(range(rows)), X, labels, metadata)
@@ -43,6 +43,6 @@ def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twi
 
 
 def copied(template: Path, to: Path) -> Path:
-    """A collection that nobody has open, once more."""
+    """Copy a collection that no process has open."""
     shutil.copytree(template, to)
     return to

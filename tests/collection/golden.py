@@ -1,6 +1,6 @@
-"""The golden store: a collection of each format, kept as a file, which every later release must read.
+"""The golden store: a collection of each format, stored as a file that every later release must read.
 
-`python -m tests.collection.golden` made it. It is made anew only for a new format, under a new name.
+`python -m tests.collection.golden` created it. It is created again only for a new format, under a new name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ QUERIES = toy(3, DIM, 4, seed=77).X
 PICTURE = b"\x89PNG\r\n\x1a\n and so on"
 
 
-def grown(path: Path) -> None:
-    """A collection that has used everything there is, and was not closed in good order."""
+def create_collection(path: Path) -> None:
+    """Create a collection that uses every feature, and copy it before it is closed."""
     collection, _ = begin(path, 320)
     collection.seal()
     collection.upsert([*(f"a{r}" for r in range(40)), 5, 6], *some_rows(42, seed=1))
@@ -45,9 +45,9 @@ def grown(path: Path) -> None:
 
 
 def answers(collection: stillhash.Collection) -> dict[str, Any]:
-    """What it says of itself, and to questions; as JSON."""
+    """Return all that the collection reports and answers, as JSON."""
     stats = collection.stats()
-    told = {name: stats[name] for name in stats if not name.endswith("bytes")}
+    counts = {name: stats[name] for name in stats if not name.endswith("bytes")}
     ids = [0, 5, 100, "a1", "a7", "b3"]
     searched = {
         "all": collection.search(QUERIES, 400),
@@ -55,16 +55,16 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
         "earlier": collection.search(QUERIES, 5, version=2),
         "explained": collection.search(QUERIES, 2, explain=2),
     }
-    found = {
-        "stats": told,
+    results = {
+        "stats": counts,
         "items": [item and asdict(item) for item in collection.get(ids)],
         "versions": collection.versions(),
         "quality": collection.quality(),
-        "bridges": collection.alignments(),
+        "alignments": collection.alignments(),
         "pictures": [None if (data := collection.picture(f"b{r}")) is None else data.hex() for r in range(4)],
         **{name: [asdict(answer) for answer in some] for name, some in searched.items()},
     }
-    plain: dict[str, Any] = json.loads(json.dumps(found))
+    plain: dict[str, Any] = json.loads(json.dumps(results))
     return plain
 
 
@@ -72,12 +72,12 @@ def make() -> Path:
     FOLDER.mkdir(exist_ok=True)
     file = FOLDER / f"format-{STORE_FORMAT}.zip"
     if file.exists():
-        sys.exit(f"{file.name} is there; what is released does not change")
+        sys.exit(f"{file.name} exists; a released format does not change")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        grown(path / "c")
-        shutil.copytree(path / "golden", path / "asked")
-        with stillhash.open(path / "asked", read_only=True) as collection:
+        create_collection(path / "c")
+        shutil.copytree(path / "golden", path / "copy")
+        with stillhash.open(path / "copy", read_only=True) as collection:
             text = json.dumps(answers(collection), indent=1)
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for each in sorted(p for p in (path / "golden").rglob("*") if p.is_file() and p.name != "store.db-shm"):
@@ -86,15 +86,15 @@ def make() -> Path:
     return file
 
 
-def close(found: Any, wanted: Any) -> bool:
-    """Equal, but for the last digits of numbers, which depend on the processor."""
-    if isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(close(found[name], wanted[name]) for name in wanted)
-    if isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(close, found, wanted))
-    if isinstance(wanted, float) and isinstance(found, float):
-        return bool(np.isclose(found, wanted, rtol=1e-4, atol=1e-5))
-    return bool(found == wanted)
+def close(result: Any, expected: Any) -> bool:
+    """Return whether both are equal, except for the last digits of numbers, which depend on the processor."""
+    if isinstance(expected, dict):
+        return result.keys() == expected.keys() and all(close(result[name], expected[name]) for name in expected)
+    if isinstance(expected, list):
+        return len(result) == len(expected) and all(map(close, result, expected))
+    if isinstance(expected, float) and isinstance(result, float):
+        return bool(np.isclose(result, expected, rtol=1e-4, atol=1e-5))
+    return bool(result == expected)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A collection in plain Python, to hold the real one against: items in a dictionary, a hasher that learns along."""
+"""A reference model of a collection in plain Python: items in a dictionary, and a hasher that learns with it."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ class Twin:
     keep_versions: int = 32
     method: str = "tally"
     items: dict[Id, Entry] = field(default_factory=dict)  # in order of arrival
-    lessons: dict[Id, Entry] = field(default_factory=dict)
+    pending: dict[Id, Entry] = field(default_factory=dict)
     versions: dict[int, Version] = field(default_factory=dict)
     version: int = 0
     hasher: Hasher | None = None
-    thumbs: dict[tuple[bytes, Id, str], tuple[int, StoredVote]] = field(default_factory=dict)  # with their version
+    votes: dict[tuple[bytes, Id, str], tuple[int, StoredVote]] = field(default_factory=dict)  # with their version
 
     # ---- items ----
 
     def put(self, ids: Iterable[Id], X: np.ndarray, labels: Any, metadata: Any = None, *, learn: bool = True) -> None:
-        """Adds, or replaces."""
+        """Add or replace items."""
         ids = list(ids)
         self.delete(ids)
         named = in_order(labels or [[]] * len(ids))
         for id_, x, some, data in zip(ids, X, named, metadata or [None] * len(ids), strict=True):
             self.items[id_] = Entry(x, some, data)
             if some and learn:
-                self.lessons[id_] = self.items[id_]
+                self.pending[id_] = self.items[id_]
         if self.hasher is not None:
-            if len(self.lessons) >= self.learn_rows:
+            if len(self.pending) >= self.learn_rows:
                 self.flush()
         elif len(self.items) >= self.init_rows:
             self.fit()
@@ -71,7 +71,7 @@ class Twin:
     def delete(self, ids: Iterable[Id]) -> int:
         gone = [id_ for id_ in ids if self.items.pop(id_, None) is not None]
         for id_ in gone:
-            self.lessons.pop(id_, None)
+            self.pending.pop(id_, None)
         return len(gone)
 
     # ---- learning ----
@@ -84,10 +84,12 @@ class Twin:
         self.flush()
 
     def flush(self) -> int:
-        if self.hasher is not None and self.lessons:
-            told = list(self.lessons.values())
-            self.hasher.partial_fit(np.stack([entry.features for entry in told]), [entry.labels for entry in told])
-            self.lessons.clear()
+        if self.hasher is not None and self.pending:
+            entries = list(self.pending.values())
+            self.hasher.partial_fit(
+                np.stack([entry.features for entry in entries]), [entry.labels for entry in entries]
+            )
+            self.pending.clear()
             self.publish()
         return self.version
 
@@ -101,24 +103,24 @@ class Twin:
         earlier = self.versions[version]
         if earlier.learner is not None:
             self.hasher = load(earlier.learner)
-        self.thumbs = {pair: told for pair, told in self.thumbs.items() if told[0] <= version}
+        self.votes = {key: vote for key, vote in self.votes.items() if vote[0] <= version}
         return self.publish(earlier.model)
 
     def feedback(self, query: np.ndarray, ids: list[Id], likes: list[bool], source: str = "") -> int:
         assert self.hasher is not None
-        asked = np.asarray(query, np.float32).tobytes()
+        packed_query = np.asarray(query, np.float32).tobytes()
         for id_, liked in zip(ids, likes, strict=True):
             entry = self.items[id_]
             code = self.hasher.encode(entry.features[None]).tobytes()
-            thumb = StoredVote(asked, json.dumps(id_), code, entry.labels, 1.0 if liked else -1.0, source)
-            self.thumbs.pop((asked, id_, source), None)
-            self.thumbs[asked, id_, source] = self.version + 1, thumb
+            vote = StoredVote(packed_query, json.dumps(id_), code, entry.labels, 1.0 if liked else -1.0, source)
+            self.votes.pop((packed_query, id_, source), None)
+            self.votes[packed_query, id_, source] = self.version + 1, vote
         return self.publish()
 
     def publish(self, model: Model | None = None) -> int:
         assert self.hasher is not None
         if model is None:
-            model = correct(self.hasher, self.hasher.model(), [thumb for _, thumb in self.thumbs.values()])
+            model = correct(self.hasher, self.hasher.model(), [vote for _, vote in self.votes.values()])
         self.version += 1
         self.versions[self.version] = Version(model, self.hasher.state())
         for number, version in list(self.versions.items()):
@@ -131,8 +133,8 @@ class Twin:
     # ---- search ----
 
     def ranking(self, query: np.ndarray, where: Any = None, version: int | None = None) -> list[tuple[float, Id]]:
-        """All items that meet the condition, best first; among equals, who came first."""
-        may = {i: e for i, e in self.items.items() if where is None or chosen(where, (e.labels, e.metadata))}
+        """Return all items that meet the condition, best first; among equals, the earlier one."""
+        may = {i: e for i, e in self.items.items() if where is None or matches(where, (e.labels, e.metadata))}
         if not may:
             return []
         X = np.stack([entry.features for entry in may.values()])
@@ -141,12 +143,12 @@ class Twin:
         else:
             weights = self.hasher.weigh_by(self.versions[version or self.version].model, query[None])
             scores = signs(self.hasher.encode(X), self.bits).astype(np.float64) @ snap(weights)[0]
-        told = zip(scores.astype(np.float32).tolist(), may, strict=True)
-        return sorted(told, key=lambda hit: -hit[0])
+        hits = zip(scores.astype(np.float32).tolist(), may, strict=True)
+        return sorted(hits, key=lambda hit: -hit[0])
 
 
 def in_order(labels: list[list[Any]]) -> list[list[Any]]:
-    """Labels of a row as they are kept: each once, numbers before texts."""
+    """Return the labels of each row as they are stored: each once, numbers before texts."""
     return [sorted(set(some), key=lambda label: (isinstance(label, str), label)) for some in labels]
 
 
@@ -158,18 +160,18 @@ def unit(X: np.ndarray) -> np.ndarray:
 def agree(
     collection: Collection, twin: Twin, query: np.ndarray, k: int = 10, where: Any = None, version: int | None = None
 ) -> None:
-    """Ids, scores, what belongs to the items, and what the answer says of itself."""
+    """Check ids, scores, labels, metadata, version and ranking of answers."""
     ranking = twin.ranking(query, where, version)
     answer = collection.search(query, k, where=where, version=version)
     check_answer(answer, ranking[:k], twin, version)
     if twin.hasher is not None:
         cut = ranking[len(ranking) // 2][0] if ranking else 0.0
-        found = collection.range_search(query, cut, where=where, version=version)
-        check_answer(found, [hit for hit in ranking if hit[0] >= cut], twin, version)
+        answer = collection.range_search(query, cut, where=where, version=version)
+        check_answer(answer, [hit for hit in ranking if hit[0] >= cut], twin, version)
 
 
-def check_answer(answer: Answer, wanted: list[tuple[float, Id]], twin: Twin, version: int | None) -> None:
-    assert [(hit.score, hit.id) for hit in answer.hits] == wanted
+def check_answer(answer: Answer, expected: list[tuple[float, Id]], twin: Twin, version: int | None) -> None:
+    assert [(hit.score, hit.id) for hit in answer.hits] == expected
     for hit in answer.hits:
         assert (hit.labels, hit.metadata) == (twin.items[hit.id].labels, twin.items[hit.id].metadata)
     assert answer.version == (version or twin.version)
@@ -185,24 +187,24 @@ def check_answer(answer: Answer, wanted: list[tuple[float, Id]], twin: Twin, ver
 COMPARE = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le}
 
 
-def chosen(where: dict[str, Any], row: Row) -> bool:
-    return all(holds(key, wanted, row) for key, wanted in where.items())
+def matches(where: dict[str, Any], row: Row) -> bool:
+    return all(holds(key, operand, row) for key, operand in where.items())
 
 
-def holds(key: str, wanted: Any, row: Row) -> bool:
+def holds(key: str, operand: Any, row: Row) -> bool:
     if key in ("$and", "$or"):
-        return (all if key == "$and" else any)(chosen(part, row) for part in wanted)
+        return (all if key == "$and" else any)(matches(part, row) for part in operand)
     if key == "$not":
-        return not chosen(wanted, row)
-    tests = wanted if isinstance(wanted, dict) else {"$eq": wanted}
+        return not matches(operand, row)
+    tests = operand if isinstance(operand, dict) else {"$eq": operand}
     labels, metadata = row
     if key == "labels":
-        return all(about_labels(name, value, labels) for name, value in tests.items())
-    there, found = looked_up(metadata, key.split("."))
-    return all(about_field(name, value, there, found) for name, value in tests.items())
+        return all(labels_match(name, value, labels) for name, value in tests.items())
+    exists, stored = get_field(metadata, key.split("."))
+    return all(field_matches(name, value, exists, stored) for name, value in tests.items())
 
 
-def looked_up(data: Any, path: list[str]) -> tuple[bool, Any]:
+def get_field(data: Any, path: list[str]) -> tuple[bool, Any]:
     for part in path:
         if not isinstance(data, dict) or part not in data:
             return False, None
@@ -210,17 +212,17 @@ def looked_up(data: Any, path: list[str]) -> tuple[bool, Any]:
     return True, data
 
 
-def about_field(name: str, value: Any, there: bool, found: Any) -> bool:
+def field_matches(name: str, value: Any, exists: bool, stored: Any) -> bool:
     if name == "$exists":
-        return there is value
+        return exists is value
     if name == "$in":
-        return there and any(same(found, each) for each in value)
+        return exists and any(same(stored, each) for each in value)
     if name in COMPARE:
-        return there and kind(found) == kind(value) and COMPARE[name](as_stored(found), as_stored(value))
-    return (there and same(found, value)) == (name == "$eq")
+        return exists and kind(stored) == kind(value) and COMPARE[name](as_stored(stored), as_stored(value))
+    return (exists and same(stored, value)) == (name == "$eq")
 
 
-def about_labels(name: str, value: Any, labels: list[Any]) -> bool:
+def labels_match(name: str, value: Any, labels: list[Any]) -> bool:
     if name == "$exists":
         return bool(labels) is value
     if name == "$in":

@@ -1,4 +1,4 @@
-"""A collection: every verb answers as plain Python would, at once and after it was opened again."""
+"""A collection: every verb answers as the reference model, at once and after it is opened again."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def test_the_first_rows_are_ranked_by_cosine(tmp_path: Path) -> None:
 def test_any_features_are_ranked_by_cosine(tmp_path: Path) -> None:
     collection, twin = begin(tmp_path / "c", 200)
     for query in QUERIES:
-        wanted = twin.ranking(query)
+        expected = twin.ranking(query)
         hits = collection.search(query, 200).hits
-        np.testing.assert_allclose([hit.score for hit in hits], [score for score, _ in wanted], atol=1e-6)
+        np.testing.assert_allclose([hit.score for hit in hits], [score for score, _ in expected], atol=1e-6)
         assert {hit.id for hit in hits} == set(range(200))
         assert max(hit.score for hit in hits) == hits[0].score
 
@@ -135,7 +135,7 @@ def test_hash_functions_come_with_the_row_that_completes_the_sample(tmp_path: Pa
     agree_on_all(collection, twin)
 
 
-def test_fit_takes_a_sample_or_what_waits(tmp_path: Path) -> None:
+def test_fit_takes_a_sample_or_stored_rows(tmp_path: Path) -> None:
     rows = some_rows(100)
     by_sample, _ = begin(tmp_path / "sample", 0)
     by_sample.fit(rows.X, rows.labels)
@@ -148,7 +148,7 @@ def test_fit_takes_a_sample_or_what_waits(tmp_path: Path) -> None:
     twin.publish(hasher.model())
     twin.put(range(100), *rows, learn=False)
     agree_on_all(waited, twin)
-    twin.lessons.update({i: entry for i, entry in twin.items.items() if entry.labels})
+    twin.pending.update({i: entry for i, entry in twin.items.items() if entry.labels})
     twin.flush()
     agree_on_all(by_sample, twin)
     for collection in (by_sample, waited):
@@ -156,7 +156,7 @@ def test_fit_takes_a_sample_or_what_waits(tmp_path: Path) -> None:
             collection.fit()
 
 
-def test_fit_wants_rows(tmp_path: Path) -> None:
+def test_fit_needs_rows(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 1)
     with pytest.raises(NotFitted):
         collection.fit()
@@ -170,23 +170,23 @@ def test_fit_wants_rows(tmp_path: Path) -> None:
 # ---- learning ----
 
 
-def test_lessons_wait_until_there_are_enough(tmp_path: Path) -> None:
+def test_rows_are_pending_until_there_are_enough(tmp_path: Path) -> None:
     collection, twin = begin(tmp_path / "c")
     for s in range(4):
         rows = some_rows(25, seed=10 + s)
         collection.add([f"{s}/{r}" for r in range(25)], *rows)
         twin.put([f"{s}/{r}" for r in range(25)], *rows)
-        assert collection.stats()["pending"] == len(twin.lessons) < LEARN
+        assert collection.stats()["pending"] == len(twin.pending) < LEARN
         assert collection.stats()["version"] == twin.version
         agree_on_all(collection, twin)
-    gone = next(iter(twin.lessons))
+    gone = next(iter(twin.pending))
     collection.delete([gone])
     twin.delete([gone])
     assert collection.flush() == twin.flush() == collection.flush()
     agree_on_all(collection, twin)
 
 
-def test_items_need_not_teach(tmp_path: Path) -> None:
+def test_learn_false_learns_nothing(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c")
     before = collection.stats()
     collection.add([f"t{r}" for r in range(90)], *some_rows(90, seed=3), learn=False)
@@ -194,7 +194,7 @@ def test_items_need_not_teach(tmp_path: Path) -> None:
     assert (after["version"], after["pending"]) == (before["version"], before["pending"])
 
 
-def test_learning_from_rows_that_are_no_items(tmp_path: Path) -> None:
+def test_learning_from_rows_that_are_not_stored(tmp_path: Path) -> None:
     collection, twin = begin(tmp_path / "c")
     rows = some_rows(50, seed=4)
     before = [hit.score for hit in collection.search(QUERIES[0], 5).hits]
@@ -240,14 +240,14 @@ def test_rollback_gives_identical_answers(tmp_path: Path, back: int) -> None:
         version = collection.learn(rows.X, rows.labels)
         twin.learn(rows.X, rows.labels)
         answers[version] = collection.search(QUERIES, 20)
-    wanted = answers[version - back]
+    expected = answers[version - back]
     assert collection.rollback(version - back) == twin.rollback(version - back) == version + 1
     assert collection.versions()[-1]["kind"] == f"rollback to {version - back}"
-    assert [answer.hits for answer in collection.search(QUERIES, 20)] == [answer.hits for answer in wanted]
+    assert [answer.hits for answer in collection.search(QUERIES, 20)] == [answer.hits for answer in expected]
     assert collection.search(QUERIES, 20, version=version) == answers[version]
     collection.close()
     with stillhash.open(tmp_path / "c") as again:
-        assert [answer.hits for answer in again.search(QUERIES, 20)] == [answer.hits for answer in wanted]
+        assert [answer.hits for answer in again.search(QUERIES, 20)] == [answer.hits for answer in expected]
         rows = some_rows(20, seed=40)
         assert again.learn(*rows[:2]) == twin.learn(*rows[:2])
         agree_on_all(again, twin)
@@ -257,7 +257,7 @@ def test_a_tag_keeps_a_version_and_what_it_had_learnt(tmp_path: Path) -> None:
     collection, twin = begin(tmp_path / "c", keep_versions=3)
     collection.tag(2, "good")
     twin.versions[2].tag = "good"
-    wanted = collection.search(QUERIES, 20)
+    expected = collection.search(QUERIES, 20)
     for s in range(5):
         rows = some_rows(20, seed=20 + s)
         collection.learn(*rows[:2])
@@ -269,7 +269,7 @@ def test_a_tag_keeps_a_version_and_what_it_had_learnt(tmp_path: Path) -> None:
     collection.tag(7, "good")
     twin.versions[2].tag, twin.versions[7].tag = "better", "good"
     assert collection.rollback(2) == twin.rollback(2) == 8
-    assert [answer.hits for answer in collection.search(QUERIES, 20)] == [answer.hits for answer in wanted]
+    assert [answer.hits for answer in collection.search(QUERIES, 20)] == [answer.hits for answer in expected]
     collection.learn(*rows[:2])
     twin.learn(*rows[:2])
     agree_on_all(collection, twin)
@@ -341,7 +341,7 @@ def test_before_hash_functions_there_is_nothing_to_seal(tmp_path: Path) -> None:
     agree_on_all(collection, twin)
 
 
-def test_a_long_tail_is_sealed_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_unsealed_rows_are_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stillhash.collection.collection.SEAL_ROWS", 350)
     collection, twin = begin(tmp_path / "c")
     rows = some_rows(60, seed=1)
@@ -351,13 +351,13 @@ def test_a_long_tail_is_sealed_by_itself(tmp_path: Path, monkeypatch: pytest.Mon
     agree_on_all(collection, twin)
 
 
-def test_what_is_told_of_it(tmp_path: Path) -> None:
+def test_stats(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c")
     collection.delete([1])
     stats = collection.stats()
-    told = {"dim": DIM, "bits": BITS, "method": "tally", "init_rows": INIT, "learn_rows": LEARN, "fitted": True}
+    settings = {"dim": DIM, "bits": BITS, "method": "tally", "init_rows": INIT, "learn_rows": LEARN, "fitted": True}
     counts = {"items": 319, "unsealed": 319, "awaiting_codes": 0, "deleted": 1, "segments": 0}
-    assert stats.items() >= {**told, **counts}.items()
+    assert stats.items() >= {**settings, **counts}.items()
     assert stats["disk_bytes"] > 0 < stats["index_bytes"]
     assert repr(collection) == f"Collection('c', dim={DIM}, bits={BITS}, rows=319)"
     assert [v["kind"] for v in collection.versions()] == ["fit", "learn"]
@@ -367,7 +367,7 @@ def test_what_is_told_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.fixed_codes])
-def test_every_method_whose_codes_stand_still_serves(tmp_path: Path, method: str) -> None:
+def test_every_method_with_fixed_codes_works(tmp_path: Path, method: str) -> None:
     collection, twin = begin(tmp_path / "c", method=method)
     for s in range(2):
         rows = some_rows(60, seed=30 + s)

@@ -48,7 +48,7 @@ def differs(collection: stillhash.Collection, twin: Twin) -> bool:
     """Return whether the collection holds anything else than the reference model."""
     stats = collection.stats()
     versions = [(v["version"], v["tag"]) for v in collection.versions()]
-    if (stats["items"], stats["pending"], stats["version"]) != (len(twin.items), len(twin.lessons), twin.version):
+    if (stats["items"], stats["pending"], stats["version"]) != (len(twin.items), len(twin.pending), twin.version):
         return True
     if versions != [(number, version.tag) for number, version in sorted(twin.versions.items())]:
         return True

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stillhash.collection.filters import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH, compile_filter
 from stillhash.collection.validation import check_label_lists, check_metadata
 from stillhash.errors import InvalidInput
-from tests.collection.reference import COMPARE, Row, chosen, kind
+from tests.collection.reference import COMPARE, Row, kind, matches
 
 
 def select_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:
@@ -96,7 +96,7 @@ ROWS: list[Row] = [
 )
 def test_examples(where: dict[str, Any], expected: list[int]) -> None:
     assert select_by_sql(where, ROWS) == expected
-    assert [r for r, row in enumerate(ROWS) if chosen(where, row)] == expected
+    assert [r for r, row in enumerate(ROWS) if matches(where, row)] == expected
 
 
 # Few names and values, so that conditions meet what is stored; odd ones among them.
@@ -178,7 +178,7 @@ def operands(where: dict[str, Any]) -> list[tuple[str, Any]]:
 @example(({"a": {"$gte": 2**63}}, [([], {"a": 2**63}), ([], {"a": 2**63 - 1}), ([], {"a": -(2**63)})]))
 def test_sql_chooses_what_python_does(case: tuple[dict[str, Any], list[Row]]) -> None:
     where, rows = case
-    assert select_by_sql(where, rows) == [r for r, row in enumerate(rows) if chosen(where, row)]
+    assert select_by_sql(where, rows) == [r for r, row in enumerate(rows) if matches(where, row)]
 
 
 @settings(max_examples=200)
@@ -261,7 +261,7 @@ def test_largest_accepted_conditions_run() -> None:
         both = {"b": {"$exists": False}, "$or": [{"b": {"$ne": 1}}, {"c": {"$ne": 1}, "$not": both}]}
     rows: list[Row] = [([], {"a": 1}), ([], {"f499": 1}), ([], None)]
     for where in (wide, first, last, listed, both):
-        assert select_by_sql(where, rows) == [r for r, row in enumerate(rows) if chosen(where, row)]
+        assert select_by_sql(where, rows) == [r for r, row in enumerate(rows) if matches(where, row)]
 
 
 def test_lone_surrogates_are_accepted() -> None:

@@ -1,6 +1,6 @@
-"""Any history: after every step a collection answers as its twin in plain Python does, to the last bit of the scores.
+"""Any history: after every step a collection answers as the reference model does, to the last bit of the scores.
 
-STILLHASH_STEPS is how many steps are taken by each of the two machines; several thousand make a campaign.
+STILLHASH_STEPS is how many steps each of the two state machines takes; 5,000 make a campaign.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WHERE = st.sampled_from(
 
 
 class History(RuleBasedStateMachine):
-    """What both machines can do; where they begin, `start` says."""
+    """The steps of both state machines; `start` creates the collection."""
 
     collection: Collection
     reader: Collection
@@ -87,7 +87,7 @@ class History(RuleBasedStateMachine):
 
     @rule(first=st.integers(0, 2), seed=SEEDS)
     def upsert_many(self, first: int, seed: int) -> None:
-        """Enough for a step of learning, often."""
+        """Add enough rows for a step of learning."""
         rows, ids = self.rows(60, seed), list(range(first * 60, first * 60 + 60))
         assert self.collection.upsert(ids, *rows) == 60
         self.twin.put(ids, *rows)
@@ -98,9 +98,9 @@ class History(RuleBasedStateMachine):
 
     @rule(ids=st.lists(IDS, max_size=6))
     def get(self, ids: list[Id]) -> None:
-        there = [self.twin.items.get(id_) for id_ in ids]
-        wanted = [e and Item(id_, e.labels, e.metadata) for id_, e in zip(ids, there, strict=True)]
-        assert self.collection.get(ids) == self.reader.get(ids) == wanted
+        entries = [self.twin.items.get(id_) for id_ in ids]
+        expected = [e and Item(id_, e.labels, e.metadata) for id_, e in zip(ids, entries, strict=True)]
+        assert self.collection.get(ids) == self.reader.get(ids) == expected
 
     # ---- search ----
 
@@ -131,19 +131,19 @@ class History(RuleBasedStateMachine):
 
     @rule(query=st.integers(0, 3), ids=st.lists(IDS, max_size=4, unique=True), data=st.data())
     def feedback(self, query: int, ids: list[Id], data: st.DataObject) -> None:
-        there = [id_ for id_ in ids if id_ in self.twin.items]
-        likes = data.draw(st.lists(st.booleans(), min_size=len(there), max_size=len(there)))
+        existing = [id_ for id_ in ids if id_ in self.twin.items]
+        likes = data.draw(st.lists(st.booleans(), min_size=len(existing), max_size=len(existing)))
         source = data.draw(st.sampled_from(["", "ann"]))
         if self.twin.hasher is None or not ids:
             with pytest.raises(NotFitted if ids else InvalidInput):
                 self.collection.feedback(self.query(query), ids, True)
             return
-        if there != ids:
+        if existing != ids:
             with pytest.raises(InvalidInput, match=r"^ids?\b"):
                 self.collection.feedback(self.query(query), ids, [True] * len(ids))
-        if there:
-            told = self.collection.feedback(self.query(query), there, likes, source=source)
-            assert told == self.twin.feedback(self.query(query), there, likes, source)
+        if existing:
+            version = self.collection.feedback(self.query(query), existing, likes, source=source)
+            assert version == self.twin.feedback(self.query(query), existing, likes, source)
 
     @rule()
     def flush(self) -> None:
@@ -177,16 +177,16 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def versions(self) -> None:
-        told = [(v["version"], v["tag"], v["current"]) for v in self.collection.versions()]
-        wanted = sorted(self.twin.versions.items())
-        assert told == [(number, v.tag, number == self.twin.version) for number, v in wanted]
+        versions = [(v["version"], v["tag"], v["current"]) for v in self.collection.versions()]
+        expected = sorted(self.twin.versions.items())
+        assert versions == [(number, v.tag, number == self.twin.version) for number, v in expected]
 
     # ---- upkeep ----
 
     @rule()
     def seal(self) -> None:
-        tail = self.collection.stats()["unsealed"]
-        assert self.collection.seal() == (tail > 0)
+        unsealed = self.collection.stats()["unsealed"]
+        assert self.collection.seal() == (unsealed > 0)
 
     @rule()
     def compact(self) -> None:
@@ -205,20 +205,20 @@ class History(RuleBasedStateMachine):
         self.reader = stillhash.open(self.path, read_only=True)
 
     @rule()
-    def stand(self) -> None:
+    def verify(self) -> None:
         assert self.collection.verify() == []
         stats = self.reader.stats()
-        told = {name: stats[name] for name in ("items", "pending", "version", "fitted")}
-        assert told == {
+        counts = {name: stats[name] for name in ("items", "pending", "version", "fitted")}
+        assert counts == {
             "items": len(self.twin.items),
-            "pending": len(self.twin.lessons),
+            "pending": len(self.twin.pending),
             "version": self.twin.version,
             "fitted": self.twin.hasher is not None,
         }
 
 
 class Fitted(History):
-    """From a collection whose hash functions are fitted."""
+    """Start from a collection whose hash functions are fitted."""
 
     template: Path
     first: Twin
@@ -232,7 +232,7 @@ class Fitted(History):
 
 
 class Waiting(History):
-    """From nothing, and over the threshold perhaps. Features have norm 1 or 2, so that cosines are exact."""
+    """Start from nothing. Features have norm 1 or 2, so that cosines are exact."""
 
     @initialize()
     def start(self) -> None:
