@@ -9,7 +9,7 @@ from stillhash.numeric.codes import signs, width
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import MIWQ, Hits
-from stillhash.search.blocks import Ids
+from stillhash.search.blocks import IdArray
 
 AllowedIds = NDArray[np.bool_] | None
 
@@ -38,7 +38,7 @@ def compare_histories(cases: int, seed: int = 0) -> dict[str, int]:
     return counts
 
 
-def random_history(rng: np.random.Generator) -> tuple[MIWQ, Ids, Codes]:
+def random_history(rng: np.random.Generator) -> tuple[MIWQ, IdArray, Codes]:
     """Return an index after a few random writes and merges, and the rows that it must hold."""
     bits = int(rng.integers(8, 97))
     index = MIWQ(bits, tables=None if rng.random() < 0.7 else int(rng.integers(-(-bits // 12), bits + 1)), threads=1)
@@ -83,7 +83,7 @@ def random_weights(rng: np.random.Generator, bits: int) -> Floats:
     return weights
 
 
-def brute_force(ids: Ids, codes: Codes, weights: Floats, k: int, allowed: AllowedIds = None) -> Hits:
+def brute_force(ids: IdArray, codes: Codes, weights: Floats, k: int, allowed: AllowedIds = None) -> Hits:
     """Rank by definition: every score in float64, rounded to float32, higher first, smaller id among equals."""
     if allowed is not None:
         passing = (ids < len(allowed)) & allowed[np.minimum(ids, len(allowed) - 1)]

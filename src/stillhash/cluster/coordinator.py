@@ -19,7 +19,7 @@ from stillhash.cluster.shard import ShardChange
 from stillhash.errors import InvalidInput, StillhashError, Unreachable
 from stillhash.numeric.codes import width
 from stillhash.numeric.validation import Codes
-from stillhash.search.blocks import Ids
+from stillhash.search.blocks import IdArray
 
 HEDGE_SECONDS = 1.0  # without a reply, before another replica is asked too
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.02, 0.25  # before a failed replica is asked again: at first, and at most
@@ -83,7 +83,7 @@ class Coordinator:
             if error is None or query.until <= time.monotonic():
                 query.missing, query.error, query.done = missing, error, True
 
-    def codes(self, ids: Ids, bits: int, until: float) -> Codes:
+    def codes(self, ids: IdArray, bits: int, until: float) -> Codes:
         """Return the codes of these ids, in their order."""
         while True:
             located = self._id_map.locate(ids)

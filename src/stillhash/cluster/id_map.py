@@ -13,10 +13,10 @@ from stillhash.cluster.shard import ShardChange, ShardSegment, ShardSpec
 from stillhash.cluster.storage import SegmentRef
 from stillhash.numeric.codes import TILE
 from stillhash.numeric.kernels import Block
-from stillhash.search.blocks import Ids, assign_ids, ids_of, is_set, live_rows, rows_of, without
+from stillhash.search.blocks import IdArray, assign_ids, ids_of, is_set, live_rows, rows_of, without
 
 VERSION_NUMBERS = itertools.count(1)  # of all shards of this process; none is used twice
-NO_IDS: Ids = np.empty(0, np.int64)
+NO_IDS: IdArray = np.empty(0, np.int64)
 
 
 class ShardState(NamedTuple):
@@ -40,7 +40,7 @@ class PlacedSegment(NamedTuple):
     def rows(self) -> int:
         return self.ref.rows - self.deleted
 
-    def deleted_ids(self) -> Ids:
+    def deleted_ids(self) -> IdArray:
         if self.block.live is None:
             return NO_IDS
         rows = np.arange(self.block.rows)
@@ -67,14 +67,14 @@ class IdMap:
     def __len__(self) -> int:
         return sum(state.rows for state in self.published)
 
-    def ids(self) -> Ids:
+    def ids(self) -> IdArray:
         """Return all ids, ascending."""
         return np.sort(np.concatenate([NO_IDS, *(ids_of(s.block, live_rows(s.block)) for s in self.segments)]))
 
-    def locate(self, ids: Ids) -> dict[ShardState, Ids]:
+    def locate(self, ids: IdArray) -> dict[ShardState, IdArray]:
         """Return those of the ids that exist, by the shard that holds them; `rows` counts just these."""
         with self._lock:
-            parts: dict[int, list[Ids]] = {}
+            parts: dict[int, list[IdArray]] = {}
             for segment in self.segments:
                 rows = rows_of(segment.block, ids)
                 if len(rows):
@@ -94,14 +94,14 @@ class IdMap:
 
     # ---- writing ----
 
-    def new_ids(self, ids: Any, count: int) -> Ids:
+    def new_ids(self, ids: Any, count: int) -> IdArray:
         """Reserve the ids of new rows, or the next free numbers; Conflict if one exists already."""
         with self._lock:
             blocks = [segment.block for segment in self.segments]
             first, names, self._next_id = assign_ids(blocks, self._next_id, ids, count)
         return np.arange(first, first + count) if names is None else names
 
-    def place(self, segments: Iterable[tuple[SegmentRef, Ids]], *, owned: bool) -> dict[int, ShardChange]:
+    def place(self, segments: Iterable[tuple[SegmentRef, IdArray]], *, owned: bool) -> dict[int, ShardChange]:
         """Assign each segment to the smallest shard, and reserve the ids of those not owned; the changes by shard."""
         added: dict[int, list[SegmentRef]] = {}
         with self._lock:
@@ -116,7 +116,7 @@ class IdMap:
             bases = self._advance(added)
             return {shard: ShardChange(self._versions[shard], bases[shard], added[shard], NO_IDS) for shard in added}
 
-    def remove(self, ids: Ids) -> dict[int, ShardChange]:
+    def remove(self, ids: IdArray) -> dict[int, ShardChange]:
         """Delete ids; the changes by shard."""
         located = {state.shard: held for state, held in self.locate(ids).items()}
         with self._lock:
@@ -186,7 +186,7 @@ class IdMap:
         return bases
 
 
-def _id_block(ids: Ids) -> Block:
+def _id_block(ids: IdArray) -> Block:
     """Return a block of ascending ids; its tiles are only a shape."""
     consecutive = int(ids[-1]) - int(ids[0]) == len(ids) - 1
     shape = np.broadcast_to(np.uint8(0), (-(-len(ids) // TILE), 1, 1))

@@ -36,7 +36,7 @@ from stillhash.numeric.validation import (
     check_weights,
 )
 from stillhash.search.base import Hits
-from stillhash.search.blocks import Ids, bitmap_by_id
+from stillhash.search.blocks import IdArray, bitmap_by_id
 
 
 class PartialHits(Hits):
@@ -44,7 +44,7 @@ class PartialHits(Hits):
 
     missing: float = 0.0
 
-    def __new__(cls, scores: NDArray[np.float32], ids: Ids, missing: float = 0.0) -> Self:
+    def __new__(cls, scores: NDArray[np.float32], ids: IdArray, missing: float = 0.0) -> Self:
         hits = super().__new__(cls, scores, ids)
         hits.missing = missing
         return hits
@@ -122,7 +122,7 @@ class ClusterIndex:
         """What the latest fan-outs took."""
         return self._coordinator.timings
 
-    def ids(self) -> Ids:
+    def ids(self) -> IdArray:
         """Return all ids, ascending."""
         return self._id_map.ids()
 
@@ -132,7 +132,7 @@ class ClusterIndex:
         """Return the k best hits of each query: exactly what one index of all rows would return, ties included.
 
         weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
-        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
+        array, or a uint8 bitmap in little-endian bit order. IdArray past its end are not allowed.
         """
         weights = check_weights(weights, self.bits)
         bitmap = None if allowed is None else bitmap_by_id(allowed)
@@ -199,7 +199,7 @@ class ClusterIndex:
         with self._id_map.write_lock:
             self._delete_owned(self._id_map.clear())
 
-    def _place(self, segments: list[tuple[SegmentRef, Ids]], *, owned: bool) -> None:
+    def _place(self, segments: list[tuple[SegmentRef, IdArray]], *, owned: bool) -> None:
         """Assign segments to shards and wait until these hold them: all of the segments, or none."""
         before, changes = self._id_map.segments, {}
         try:

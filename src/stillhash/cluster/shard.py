@@ -19,7 +19,7 @@ from stillhash.cluster.storage import CACHE_BYTES, SegmentCache, SegmentRef
 from stillhash.collection.storage.segments import Segment
 from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits, Index
-from stillhash.search.blocks import Bitmap, Ids
+from stillhash.search.blocks import Bitmap, IdArray
 
 OLD_VERSIONS, OLD_VERSION_SECONDS = 8, 5.0  # that requests under way may still name
 
@@ -28,7 +28,7 @@ class ShardSegment(NamedTuple):
     """A segment, and the ids that were deleted from it."""
 
     ref: SegmentRef
-    deleted: Ids
+    deleted: IdArray
 
 
 class ShardSpec(NamedTuple):
@@ -45,7 +45,7 @@ class ShardChange(NamedTuple):
     version: int
     base: int
     new_segments: list[SegmentRef]
-    deleted: Ids
+    deleted: IdArray
 
 
 class ShardRequest(NamedTuple):
@@ -103,7 +103,7 @@ class Shard:
             self._enter(version, index)
         return self.status()
 
-    def change(self, version: int, base: int, new_segments: list[SegmentRef], deleted: Ids) -> ShardStatus | None:
+    def change(self, version: int, base: int, new_segments: list[SegmentRef], deleted: IdArray) -> ShardStatus | None:
         """Add segments to the version `base` and delete ids from it; None if that is not the current version."""
         if version == self.version:
             return self.status()
@@ -133,7 +133,7 @@ class Shard:
         hits = [_search(index, request, bitmaps) for request in requests]
         return ShardReply(hits, time.perf_counter() - began)
 
-    def codes(self, version: int, ids: Ids) -> Codes | None:
+    def codes(self, version: int, ids: IdArray) -> Codes | None:
         """Return the codes of these ids in this version; None if the shard does not have it."""
         index = self._indexes.get(version)
         return None if index is None else index.codes(ids)

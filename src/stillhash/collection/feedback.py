@@ -18,12 +18,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.collection.storage.versions import StoredVote
 from stillhash.hashers import Hasher, LabelSpace, Model
 from stillhash.numeric.codes import signs
 from stillhash.numeric.threads import one_thread
+from stillhash.numeric.validation import Doubles
 
 LIKED_SUM = 0.7  # of a unit label vector: what the labels of a liked item should add up to
 MAX_FACTOR = 3.0  # of a vote
@@ -33,7 +33,6 @@ CODE_STEP = 0.1  # of a step on codes, in units of the weights
 CORRECTION_RIDGE = 0.1  # lambda, in units of a query's square
 MAX_CORRECTED_QUERIES = 1000  # the latest
 
-Doubles = NDArray[np.float64]
 QueryVotes = list[tuple[StoredVote, float]]  # items, and all sources' votes together, from -1 to 1
 
 

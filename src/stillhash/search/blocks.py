@@ -16,7 +16,7 @@ from stillhash.numeric.validation import Codes, check_ids
 
 GROWTH = 16  # a new block has capacity for 1/16 of the rows so far, so at most that share of memory is spare
 
-Ids = NDArray[np.int64]
+IdArray = NDArray[np.int64]
 Bitmap = NDArray[np.uint8]  # one bit a row or an id, little-endian
 
 
@@ -39,11 +39,11 @@ def live_rows(block: Block) -> NDArray[np.int64]:
     return rows if block.live is None else rows[is_set(block.live, rows)]
 
 
-def ids_of(block: Block, rows: NDArray[np.int64]) -> Ids:
+def ids_of(block: Block, rows: NDArray[np.int64]) -> IdArray:
     return block.first + rows if block.ids is None else block.ids[rows]
 
 
-def rows_of(block: Block, ids: Ids) -> NDArray[np.int64]:
+def rows_of(block: Block, ids: IdArray) -> NDArray[np.int64]:
     """Return the live rows of the block that have one of these ids."""
     if block.ids is None:
         rows = ids - block.first
@@ -53,7 +53,7 @@ def rows_of(block: Block, ids: Ids) -> NDArray[np.int64]:
     return rows if block.live is None else rows[is_set(block.live, rows)]
 
 
-def without(block: Block, ids: Ids) -> tuple[Block, int]:
+def without(block: Block, ids: IdArray) -> tuple[Block, int]:
     """Return the block with these ids removed, and how many there were. The old block stays as it is."""
     rows = rows_of(block, ids)
     if not len(rows):
@@ -91,7 +91,7 @@ def bitmap_by_id(allowed: Any) -> Bitmap:
     return np.packbits(array, bitorder="little") if array.dtype == np.bool_ else array
 
 
-def allowed_rows(first: int, ids: Ids | None, live: Bitmap | None, size: int, allowed: Bitmap) -> Bitmap:
+def allowed_rows(first: int, ids: IdArray | None, live: Bitmap | None, size: int, allowed: Bitmap) -> Bitmap:
     """Return which rows are live and allowed, in `size` bytes: row r has the id first + r, or ids[r]."""
     mask = np.zeros(size, np.uint8)
     if ids is None:
@@ -115,7 +115,9 @@ def restrict_all(blocks: Sequence[Block], allowed: Bitmap | None) -> list[Block]
     return [b._replace(live=allowed_rows(b.first, b.ids, b.live, size * len(b.tiles), allowed)) for b in blocks]
 
 
-def assign_ids(blocks: Sequence[Block], next_id: int, ids: ArrayLike | None, count: int) -> tuple[int, Ids | None, int]:
+def assign_ids(
+    blocks: Sequence[Block], next_id: int, ids: ArrayLike | None, count: int
+) -> tuple[int, IdArray | None, int]:
     """Return the first id of new rows, the ids themselves unless they are consecutive, and the next free id."""
     first, names = next_id, None
     if ids is not None and count:
@@ -133,7 +135,9 @@ def assign_ids(blocks: Sequence[Block], next_id: int, ids: ArrayLike | None, cou
     return first, names, max(next_id, last + 1)
 
 
-def append_codes(blocks: Sequence[Block], codes: Codes, bits: int, first: int, names: Ids | None) -> tuple[Block, ...]:
+def append_codes(
+    blocks: Sequence[Block], codes: Codes, bits: int, first: int, names: IdArray | None
+) -> tuple[Block, ...]:
     """Return the blocks with these codes appended: in the last block, and in a new one if that is full.
 
     Tiles of the last block are written in place, past the rows that earlier readers see.
@@ -144,7 +148,7 @@ def append_codes(blocks: Sequence[Block], codes: Codes, bits: int, first: int, n
     return tuple(result)
 
 
-def _fill_last(blocks: list[Block], codes: Codes, bits: int, first: int, names: Ids | None) -> int:
+def _fill_last(blocks: list[Block], codes: Codes, bits: int, first: int, names: IdArray | None) -> int:
     """Append to the last block, or to a new one where it cannot take these ids; return how many codes fitted."""
     if not blocks or not _accepts(blocks[-1], first, names):
         capacity = max(len(codes), sum(block.rows for block in blocks) // GROWTH, TILE)
@@ -160,7 +164,7 @@ def _fill_last(blocks: list[Block], codes: Codes, bits: int, first: int, names: 
     return count
 
 
-def _accepts(block: Block, first: int, names: Ids | None) -> bool:
+def _accepts(block: Block, first: int, names: IdArray | None) -> bool:
     """Return whether rows with these ids may be appended: it is not full, and if large, need not list its ids."""
     if block.rows == len(block.tiles) * TILE or not block.tiles.flags.writeable:
         return False

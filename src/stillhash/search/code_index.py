@@ -25,7 +25,7 @@ from stillhash.numeric.validation import Codes
 from stillhash.search.base import Hits
 from stillhash.search.blocks import (
     Bitmap,
-    Ids,
+    IdArray,
     append_codes,
     assign_ids,
     bitmap_by_id,
@@ -97,7 +97,7 @@ class CodeIndex(ABC):
         """Return the k best hits of each query: exactly what scoring every code would give, ties included.
 
         weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
-        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
+        array, or a uint8 bitmap in little-endian bit order. IdArray past its end are not allowed.
         """
         grid = snap(check.check_weights(weights, self.bits))
         k = check.check_integer(k, "k", 1)
@@ -129,7 +129,7 @@ class CodeIndex(ABC):
             raise InvalidInput(f"ids: expected ids of the index, got {len(names) - known} that are not in the index")
         return codes
 
-    def ids(self) -> Ids:
+    def ids(self) -> IdArray:
         """Return all ids, rising."""
         parts = [ids_of(block, live_rows(block)) for block in self._blocks]
         return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
@@ -143,10 +143,10 @@ class CodeIndex(ABC):
     def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> ScoredIds:
         """Return the k best hits of each query, where k is no more than there are rows."""
 
-    def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, Ids | None]:
+    def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, IdArray | None]:
         first, names, self._next_id = assign_ids(self._blocks, self._next_id, ids, count)
         return first, names
 
-    def _publish(self, blocks: tuple[Block, ...], removed: Ids | None = None) -> None:
+    def _publish(self, blocks: tuple[Block, ...], removed: IdArray | None = None) -> None:
         """Let searches see these blocks from here on; `removed` are the ids that have just gone."""
         self._blocks = blocks

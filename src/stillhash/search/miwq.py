@@ -12,7 +12,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import Tiles
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.kernels import Block
-from stillhash.search.blocks import Bitmap, Ids, restrict_all, skip_rows
+from stillhash.search.blocks import Bitmap, IdArray, restrict_all, skip_rows
 from stillhash.search.code_index import CodeIndex
 from stillhash.search.merge import ScoredIds, merge_top
 from stillhash.search.scan import scan_blocks
@@ -69,7 +69,7 @@ class MIWQ(CodeIndex):
         self.state = TableState((), None, (), ())
         self.planner = TablePlanner()
         self._merging = threading.Lock()
-        self._removed_meanwhile: list[Ids] = []  # while a merge is under way
+        self._removed_meanwhile: list[IdArray] = []  # while a merge is under way
 
     def __repr__(self) -> str:
         in_tables = self.state.tables.rows if self.state.tables else 0
@@ -115,7 +115,7 @@ class MIWQ(CodeIndex):
 
     # ---- inside ----
 
-    def _publish(self, blocks: tuple[Block, ...], removed: Ids | None = None) -> None:
+    def _publish(self, blocks: tuple[Block, ...], removed: IdArray | None = None) -> None:
         super()._publish(blocks, removed)
         tables = self.state.tables
         if removed is not None:

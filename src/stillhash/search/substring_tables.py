@@ -19,7 +19,7 @@ from stillhash.numeric.codes import width
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.kernels import Block, Slots, Table
 from stillhash.numeric.validation import check_integer
-from stillhash.search.blocks import Bitmap, Ids, allowed_rows, clear, ids_of, is_set, live_rows
+from stillhash.search.blocks import Bitmap, IdArray, allowed_rows, clear, ids_of, is_set, live_rows
 
 SUBSTRING_BITS = 24  # of a substring: a table has one bucket for each value
 MAX_ID_SPAN = 4  # ids that span up to so many times their number are stored as offsets
@@ -32,13 +32,13 @@ class SubstringTables:
     parts: list[Table]
     rows: int
     first: int
-    ids: Ids | None
+    ids: IdArray | None
     live: Bitmap | None
     slots: int  # one more than the largest
 
     def top(
         self, grid: Grid, k: int, price: tuple[float, float], budget: float, threads: int = 1
-    ) -> tuple[NDArray[np.float32], Ids, NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.float32], IdArray, NDArray[np.int64]]:
         """Return scores and ids of the k best rows of each query, and its effort: probes, rows read, complete or not.
 
         price: of a probe and of a row read. budget: the most to spend on a query.
@@ -52,7 +52,7 @@ class SubstringTables:
         arrays = [array for part in self.parts for array in (part.starts, part.slots, part.codes)]
         return sum(array.nbytes for array in (*arrays, self.ids, self.live) if array is not None)
 
-    def without(self, ids: Ids) -> SubstringTables:
+    def without(self, ids: IdArray) -> SubstringTables:
         """Return the tables with these ids masked; the old ones stay as they are."""
         if self.ids is None:
             slots = ids - self.first
@@ -100,7 +100,7 @@ def build_tables(blocks: Sequence[Block], bits: int, tables: int | None = None) 
     ids = np.concatenate([np.empty(0, np.int64), *(ids_of(block, rows) for block, rows in gathered)])
     first = int(ids.min(initial=np.iinfo(np.int64).max)) if len(ids) else 0
     span = int(ids.max(initial=-1)) - first + 1 if len(ids) else 0
-    names: Ids | None = None
+    names: IdArray | None = None
     if span > min(MAX_ID_SPAN * len(ids) + 1024, 2**32):
         order = np.argsort(ids)
         names, codes, first, span = ids[order], codes[order], 0, len(ids)
