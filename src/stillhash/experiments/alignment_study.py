@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments.data import Dataset, RowNumbers
+from stillhash.experiments.data import Dataset, RowIndices
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import DEFAULT_HASHER, Hasher
@@ -54,7 +54,7 @@ def run(
     return {**about, "chance": chance, "rows": rows}
 
 
-def _learn(data: Dataset, rows: RowNumbers, bits: int, seed: int) -> tuple[Hasher, Codes]:
+def _learn(data: Dataset, rows: RowIndices, bits: int, seed: int) -> tuple[Hasher, Codes]:
     X, Y = data.read(rows), data.labels[rows]
     hasher = DEFAULT_HASHER(bits=bits, random_state=seed).fit(X[:FITTED_ROWS], Y[:FITTED_ROWS]).partial_fit(X, Y)
     return hasher, hasher.encode(X)

@@ -30,9 +30,9 @@ LABEL_NAMES = ("labels", "label", "y", "gnd", "tags", "l", "lall")
 QUERY_NAMES = ("query_rows", "queries", "query", "test_rows")
 QUERIES_PER_CLASS = 50  # the paper's queries for each category
 
-RowNumbers = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 RowMask = NDArray[np.bool_]
-StreamPosition = int | RowNumbers  # in the stream, counted from 0; one for all rows, or one each
+StreamPosition = int | RowIndices  # in the stream, counted from 0; one for all rows, or one each
 
 
 class QueryGroup(NamedTuple):
@@ -53,8 +53,8 @@ class Dataset:
     parts: tuple[NDArray[Any], ...]  # features, rows in order; may be mapped from disk
     scale: float
     labels: NDArray[np.uint8]  # (n, C)
-    queries: RowNumbers
-    order: RowNumbers | None = None  # the stream, if in another order
+    queries: RowIndices
+    order: RowIndices | None = None  # the stream, if in another order
     changes: tuple[int, ...] = ()  # positions in the stream where something changes
     groups: Mapping[str, QueryGroup] = field(default_factory=dict)
     transform: Callable[[Floats, StreamPosition], Floats] | None = None  # features at a position of the stream
@@ -67,12 +67,12 @@ class Dataset:
         return int(self.parts[0].shape[1])
 
     @property
-    def stream(self) -> RowNumbers:
+    def stream(self) -> RowIndices:
         if self.order is not None:
             return self.order
         return np.delete(np.arange(len(self)), self.queries)
 
-    def read(self, rows: RowNumbers, at: StreamPosition = 0) -> Floats:
+    def read(self, rows: RowIndices, at: StreamPosition = 0) -> Floats:
         """Return the features of these rows, as float32, as they are at a position of the stream."""
         out = np.empty((len(rows), self.dim), np.float32)
         start = 0
@@ -131,7 +131,7 @@ def digit_scenes(count: int = 10_000, queries: int = 500, seed: int = 0) -> Data
     return Dataset("scenes", (features,), 1.0, labels, np.arange(queries))
 
 
-def simulated(name: str, labels: NDArray[np.uint8], queries: RowNumbers, dim: int = 512, seed: int = 0) -> Dataset:
+def simulated(name: str, labels: NDArray[np.uint8], queries: RowIndices, dim: int = 512, seed: int = 0) -> Dataset:
     """Make features up from true labels; the name says so. Rows are shuffled, since releases sort them."""
     order = np.random.default_rng(seed).permutation(len(labels))
     labels = labels[order]
@@ -171,7 +171,7 @@ def repeat(data: Dataset, rows: int, folder: Path) -> None:
     np.save(folder / "queries.npy", np.arange(len(data.queries)))
 
 
-def draw_queries(labels: NDArray[Any], per_class: int, seed: int) -> RowNumbers:
+def draw_queries(labels: NDArray[Any], per_class: int, seed: int) -> RowIndices:
     """Draw rows class by class, rare classes first, none of them twice: the paper's 50 a category."""
     rng = np.random.default_rng(seed)
     free = np.ones(len(labels), bool)
@@ -181,7 +181,7 @@ def draw_queries(labels: NDArray[Any], per_class: int, seed: int) -> RowNumbers:
     return np.flatnonzero(~free)
 
 
-def most_frequent(labels: NDArray[np.uint8], count: int) -> tuple[NDArray[np.uint8], RowNumbers]:
+def most_frequent(labels: NDArray[np.uint8], count: int) -> tuple[NDArray[np.uint8], RowIndices]:
     """Keep the `count` most frequent labels and the rows that have one of them: NUS-WIDE's 21 concepts."""
     columns = np.sort(np.argsort(-labels.sum(axis=0, dtype=np.int64), kind="stable")[:count])
     rows = np.flatnonzero(labels[:, columns].any(axis=1))

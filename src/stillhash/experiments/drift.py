@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments.data import Dataset, QueryGroup, RowMask, RowNumbers, StreamPosition, open_dataset
+from stillhash.experiments.data import Dataset, QueryGroup, RowIndices, RowMask, StreamPosition, open_dataset
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import OnlineHasher
 from stillhash.numeric.drift import PageHinkley
@@ -33,7 +33,7 @@ LEANING_SHARE = 0.9  # of the rows that lean to one half of the labels: how many
 CHANGED_DIMENSIONS = 0.2  # of all, which a change of sensor alters
 STREAM_ROWS = 30_000  # of the stream, for all scenarios but classes, where the new ones would be too few
 MAX_GAIN, OFFSET_DEVIATIONS = 3.0, 3.0  # the largest factor, and the usual shift in deviations of its dimension
-RECENT_ROWS, CHUNK_QUERIES = 4000, 200  # newest rows that a chunk is searched in, and rows of the chunk that search
+RECENT_ROWS, WATCHED_QUERIES = 4000, 200  # newest rows that a chunk is searched in, and rows of the chunk that search
 
 
 # ---- opening ----
@@ -137,13 +137,13 @@ def _by_lean(lean: NDArray[np.int64], half: RowMask, *names: str) -> dict[str, Q
     return {name: QueryGroup(lean == sign, every) for name, sign in zip(names, (-1, 1), strict=True)}
 
 
-def _split(data: Dataset, second: RowMask) -> list[RowNumbers]:
+def _split(data: Dataset, second: RowMask) -> list[RowIndices]:
     """Split the stream into rows outside `second` and rows in it, each in order."""
     stream = data.stream
     return [stream[~second[stream]], stream[second[stream]]]
 
 
-def _blocks(data: Dataset, blocks: list[RowNumbers], groups: dict[str, QueryGroup]) -> Dataset:
+def _blocks(data: Dataset, blocks: list[RowIndices], groups: dict[str, QueryGroup]) -> Dataset:
     """Return the stream block by block; it changes where each block but the first begins."""
     ends = np.cumsum([len(block) for block in blocks])
     changes = tuple(dict.fromkeys(int(end) for end in ends[:-1] if 0 < end < ends[-1]))
@@ -160,7 +160,7 @@ class DriftWatch:
     it is and not the stored codes. It is not timed, and the method learns nothing from it.
     """
 
-    def __init__(self, data: Dataset, stream: RowNumbers) -> None:
+    def __init__(self, data: Dataset, stream: RowIndices) -> None:
         self.rows = 0
         self.changes = [change for change in data.changes if change < len(stream)]
         self.alarms: list[int] = []
@@ -171,7 +171,7 @@ class DriftWatch:
     def chunk(self, hasher: OnlineHasher, X: Floats, Y: NDArray[np.uint8]) -> None:
         self.rows += len(X)
         queries = np.flatnonzero(Y.any(axis=1))
-        queries = queries[:: max(1, -(-len(queries) // CHUNK_QUERIES))]
+        queries = queries[:: max(1, -(-len(queries) // WATCHED_QUERIES))]
         if len(self._items) and len(queries):
             codes = hasher.encode(self._items)
             value = evaluate(hasher.weigh(X[queries]), codes, Y[queries], self._labels, threads=1).map
@@ -187,7 +187,7 @@ class DriftWatch:
         return {"prequential": since, "alarms": list(self.alarms), "changes": self.changes}
 
 
-def by_group(data: Dataset, weights: Floats, codes: Codes, queries: RowNumbers, rows: RowNumbers) -> dict[str, float]:
+def by_group(data: Dataset, weights: Floats, codes: Codes, queries: RowIndices, rows: RowIndices) -> dict[str, float]:
     """Return the mAP of each group of the `queries` over the database `rows`."""
     quality = {}
     for name, group in data.groups.items():

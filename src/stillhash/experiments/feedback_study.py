@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.feedback import correct
 from stillhash.collection.storage.versions import StoredVote
-from stillhash.experiments.data import Dataset, RowNumbers
+from stillhash.experiments.data import Dataset, RowIndices
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import DEFAULT_HASHER, Hasher, Model
@@ -80,7 +80,7 @@ def _learn_stream(hasher: Hasher, data: Dataset, progress: ReportProgress) -> It
         yield hasher.encode(X)
 
 
-def _map(hasher: Hasher, model: Model, data: Dataset, queries: RowNumbers, codes: Codes, Y: NDArray[np.uint8]) -> float:
+def _map(hasher: Hasher, model: Model, data: Dataset, queries: RowIndices, codes: Codes, Y: NDArray[np.uint8]) -> float:
     return evaluate(hasher.weigh_by(model, data.read(queries)), codes, data.labels[queries], Y).map
 
 

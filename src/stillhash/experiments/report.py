@@ -75,7 +75,7 @@ def report(results: Path, out: Path) -> list[Path]:
         keep_trailing_newline=True,
         autoescape=lambda name: name == "report.html.j2",
     )
-    templates.filters |= {"plain": plain, "count": plural}
+    templates.filters |= {"plain": plain, "plural": plural}
     context = {**run_set._asdict(), **_sections(run_set.runs, saved), **provenance_table(run_set)}
     text = templates.get_template("report.md.j2").render(title=TITLE, **context)
     text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"

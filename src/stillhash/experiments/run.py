@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import stillhash
-from stillhash.experiments.data import Dataset, RowNumbers
+from stillhash.experiments.data import Dataset, RowIndices
 from stillhash.experiments.drift import DriftWatch, by_group, open_stream, parse
 from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import RankingQuality, evaluate
@@ -169,7 +169,7 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
 
 
 def _quality(
-    job: Job, hasher: OnlineHasher, codes: Codes, data: Dataset, queries: RowNumbers, rows: RowNumbers
+    job: Job, hasher: OnlineHasher, codes: Codes, data: Dataset, queries: RowIndices, rows: RowIndices
 ) -> dict[str, Any]:
     if not job.measure:
         return dict.fromkeys(RankingQuality._fields)
@@ -178,7 +178,7 @@ def _quality(
     return quality | ({"groups": by_group(data, weights, codes, queries, rows)} if job.experiment == "drift" else {})
 
 
-def _chance(data: Dataset, queries: RowNumbers, stream: RowNumbers) -> float:
+def _chance(data: Dataset, queries: RowIndices, stream: RowIndices) -> float:
     """Return the share of relevant items: what a random order would score."""
     return _relevant(data.labels[queries].tobytes(), data.labels[stream].tobytes(), data.labels.shape[1])
 
@@ -197,11 +197,7 @@ def _about(job: Job, data: Dataset) -> dict[str, Any]:
     here = machine()
     return {
         "dataset": data.name + (f", {job.first:,} labelled initial rows" if job.labelled_init else ""),
-        "experiment": job.experiment,
-        "method": job.method,
-        "bits": job.bits,
-        "seed": job.seed,
-        "params": job.params,
+        **{key: getattr(job, key) for key in ("experiment", "method", "bits", "seed", "params")},
         "machine": {key: here[key] for key in ("cpu", "cores", "lanes")},
         "versions": {"stillhash": stillhash.__version__, "numpy": np.__version__},
         "commit": _commit(),
