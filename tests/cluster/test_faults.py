@@ -187,7 +187,7 @@ def test_a_shard_that_does_not_reply_is_reported(cluster: LocalCluster, tmp_path
             assert hits.ids.tobytes() == other_shard.search(weights, 5).ids.tobytes()
             assert all(isinstance(h, PartialHits) and h.missing == 0.5 for h in index.range_search(weights[:2], 3.0))
             index.deadline = 0.5
-            assert index.remove([0, 1, 2]) == 3  # the shard is told when it is back
+            assert index.remove([0, 1, 2]) == 3  # the shard reloads when it is back
             with pytest.raises(Unreachable):
                 index.add(codes[:5])  # to the smaller shard, which is this one
             assert len(index) == ROWS - 3

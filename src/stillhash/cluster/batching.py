@@ -47,6 +47,9 @@ class BatchQueue:
         self._waiting: list[PendingQuery] = []
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     @contextmanager
     def entered(self, query: PendingQuery) -> Iterator[None]:
         """Queue a query until its caller leaves; an interrupted caller passes the lead on too."""

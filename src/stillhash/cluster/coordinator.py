@@ -21,8 +21,8 @@ from stillhash.numeric.codes import width
 from stillhash.numeric.validation import Codes
 from stillhash.search.blocks import IdArray
 
-HEDGE_SECONDS = 1.0  # without a reply, before another replica is asked too
-RETRY_SECONDS, MAX_RETRY_SECONDS = 0.02, 0.25  # before a failed replica is asked again: at first, and at most
+HEDGE_SECONDS = 1.0  # without a reply, before another replica is called too
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.02, 0.25  # before a failed call is repeated: at first, and at most
 SHARED_BITMAP_BYTES = 50_000  # larger bitmaps go to the shards through the object store
 
 
@@ -35,7 +35,7 @@ class FanoutTiming(NamedTuple):
 
 
 class StaleVersion(Exception):
-    """A shard has moved on from the version that was asked for."""
+    """A shard has moved on from the requested version."""
 
 
 class PendingReply:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stillhash.cluster.connection import connect
 from stillhash.cluster.index import ClusterIndex, PartialHits
@@ -40,32 +41,32 @@ class HybridIndex:
     def plan(self) -> str:
         return f"{self.cluster.plan} on {len(self.cluster.status()['shards'])} shards"
 
-    def add_tiles(self, tiles: Tiles, rows: int, ids: Any) -> None:
+    def add_tiles(self, tiles: Tiles, rows: int, ids: ArrayLike | None = None) -> None:
         """Add a sealed segment: shards map the file that these tiles are mapped from."""
         file = getattr(tiles, "filename", None)
         if file is None:
             raise TypeError("tiles: expected an array mapped from a file")
         self.cluster.add_segments([Path(file)])
 
-    def add(self, codes: Any, ids: Any = None) -> None:
+    def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
         self.local.add(codes, ids)
         if len(self.local) >= SEGMENT_ROWS:
             local_ids = self.local.ids()
             self.cluster.add(self.local.codes(local_ids), local_ids)
             self.local = Index(self.bits)
 
-    def remove(self, ids: Any) -> int:
+    def remove(self, ids: ArrayLike) -> int:
         return self.local.remove(ids) + self.cluster.remove(ids)
 
-    def search(self, weights: Any, k: int, *, allowed: Any = None) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
         remote, local = (index.search(weights, k, allowed=allowed) for index in (self.cluster, self.local))
         return PartialHits(*merge_top([remote, local], k), remote.missing)
 
-    def range_search(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]:
+    def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         both = (index.range_search(weights, threshold, allowed=allowed) for index in (self.cluster, self.local))
         return [PartialHits(*merge_all(pair), pair[0].missing) for pair in zip(*both, strict=True)]
 
-    def codes(self, ids: Any) -> Codes:
+    def codes(self, ids: ArrayLike) -> Codes:
         ids = check_ids(ids)
         is_local = np.isin(ids, self.local.ids())
         codes = np.zeros((len(ids), width(self.bits)), np.uint8)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stillhash.cluster.shard import ShardChange, ShardSegment, ShardSpec
 from stillhash.cluster.storage import SegmentRef
@@ -94,7 +95,7 @@ class IdMap:
 
     # ---- writing ----
 
-    def new_ids(self, ids: Any, count: int) -> IdArray:
+    def new_ids(self, ids: ArrayLike | None, count: int) -> IdArray:
         """Reserve the ids of new rows, or the next free numbers; Conflict if one exists already."""
         with self._lock:
             blocks = [segment.block for segment in self.segments]

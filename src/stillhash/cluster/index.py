@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 import ray
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from stillhash.cluster.batching import BatchQueue, PendingQuery
 from stillhash.cluster.connection import connect
@@ -128,7 +128,7 @@ class ClusterIndex:
 
     # ---- reading ----
 
-    def search(self, weights: Any, k: int, *, allowed: Any = None) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
         """Return the k best hits of each query: exactly what one index of all rows would return, ties included.
 
         weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
@@ -138,14 +138,14 @@ class ClusterIndex:
         bitmap = None if allowed is None else bitmap_by_id(allowed)
         return self._answer(PendingQuery(weights, check_integer(k, "k", 1), None, bitmap, self.deadline))[0]
 
-    def range_search(self, weights: Any, threshold: Any, *, allowed: Any = None) -> list[Hits]:
+    def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""
         weights = check_weights(weights, self.bits)
         thresholds = check_threshold(threshold, len(weights))
         bitmap = None if allowed is None else bitmap_by_id(allowed)
         return self._answer(PendingQuery(weights, 0, thresholds, bitmap, self.deadline))
 
-    def codes(self, ids: Any) -> Codes:
+    def codes(self, ids: ArrayLike) -> Codes:
         """Return the codes (n, ceil(bits / 8)) of these ids, all of which must exist."""
         return self._coordinator.codes(check_ids(ids), self.bits, self._until())
 
@@ -162,7 +162,7 @@ class ClusterIndex:
 
     # ---- writing ----
 
-    def add(self, codes: Any, ids: Any = None) -> None:
+    def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
         """Add codes (n, ceil(bits / 8)) under their ids, or under the next free numbers, to the smallest shard."""
         codes = check_codes(codes, self.bits)
         with self._id_map.write_lock:
@@ -184,7 +184,7 @@ class ClusterIndex:
             opened = [open_segment(path, self.bits, self._cache) for path in paths]
             self._place([(ref, segment.row_numbers()) for ref, segment in opened], owned=False)
 
-    def remove(self, ids: Any) -> int:
+    def remove(self, ids: ArrayLike) -> int:
         """Remove these ids and return how many existed; unknown ids are ignored."""
         with self._id_map.write_lock:
             changes = self._id_map.remove(check_ids(ids))

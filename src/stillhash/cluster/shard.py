@@ -1,7 +1,7 @@
 """A shard: an index over the codes of some segments, in a process that Ray starts, monitors and restarts.
 
 Shards are passive; the coordinator assigns versions. A request names the version it is about, and is answered from
-that version or not at all. A restarted shard has no version: it replies None, and is then told what to load.
+that version or not at all. A restarted shard has no version: it replies None, and then gets a spec to load.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class SourcePart(NamedTuple):
     number: int
     first: int
     end: int
-    pieces: list[tuple[SourceFile, int, int]]
+    file_ranges: list[tuple[SourceFile, int, int]]
 
 
 class SourceRows(NamedTuple):
@@ -70,17 +70,17 @@ class Source(NamedTuple):
         total = ends[-1]
         cuts = [*range(0, total, check_integer(size, "rows_per_part", 1)), total]
         ranges = enumerate(pairwise(cuts))
-        return [SourcePart(number, first, end, self._pieces(ends, first, end)) for number, (first, end) in ranges]
+        return [SourcePart(number, first, end, self._file_ranges(ends, first, end)) for number, (first, end) in ranges]
 
-    def _pieces(self, ends: list[int], first: int, end: int) -> list[tuple[SourceFile, int, int]]:
-        pieces, at = [], bisect_right(ends, first)
+    def _file_ranges(self, ends: list[int], first: int, end: int) -> list[tuple[SourceFile, int, int]]:
+        ranges, at = [], bisect_right(ends, first)
         while first < end:
             start = first - (ends[at] - self.files[at].rows)
             stop = start + min(end, ends[at]) - first
             if stop > start:
-                pieces.append((self.files[at], start, stop))
+                ranges.append((self.files[at], start, stop))
             first, at = first + stop - start, at + 1
-        return pieces
+        return ranges
 
 
 def find_source(source: SourcePaths, encoder: str | None = None) -> Source:
@@ -106,13 +106,13 @@ def find_source(source: SourcePaths, encoder: str | None = None) -> Source:
 
 def read_part_rows(folder: Path, encoder: str | None, part: SourcePart, columns: int) -> Iterator[SourceRows]:
     """Yield the rows of a part, a block at a time, with `columns` features; Conflict if one of its files changed."""
-    for file, _, _ in part.pieces:
+    for file, _, _ in part.file_ranges:
         if _describe_file(folder, file.name, encoder) != file:
             raise Conflict(f"{file.name} has changed since the job began. Start again in another folder.")
     if encoder is not None:
-        yield from _read_images(folder, [file.name for file, _, _ in part.pieces], encoder, columns)
+        yield from _read_images(folder, [file.name for file, _, _ in part.file_ranges], encoder, columns)
         return
-    for file, start, stop in part.pieces:
+    for file, start, stop in part.file_ranges:
         for block in read_blocks(folder / file.name, start, stop):
             try:
                 rows = _validate(block, columns)
