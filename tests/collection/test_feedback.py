@@ -147,6 +147,7 @@ def test_other_queries_hardly_move() -> None:
     np.testing.assert_allclose(moved, np.abs(Q @ ours) * own, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_votes_help_real_queries() -> None:
     """Digits: queries with ten right votes rank better, and the rest as before."""
     changes = votes_on_scenes()

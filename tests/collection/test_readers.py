@@ -230,6 +230,7 @@ def test_copy_of_closed_collection_opens(tmp_path: Path) -> None:
         agree(copy, twin, QUERIES[0], 500)
 
 
+@pytest.mark.slow
 def test_closing_while_a_thread_writes_leaves_a_sound_store(tmp_path: Path) -> None:
     """Run in a process of its own, since a mistake here would end it."""
     script = """

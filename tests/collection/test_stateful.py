@@ -282,5 +282,6 @@ def test_any_history_of_a_fitted_collection(tmp_path: Path) -> None:
     run_state_machine_as_test(Fitted, settings=many(1))
 
 
+@pytest.mark.slow
 def test_any_history_of_a_new_collection() -> None:
     run_state_machine_as_test(Waiting, settings=many(0.5))

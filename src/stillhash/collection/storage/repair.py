@@ -198,7 +198,7 @@ def _can_read_after(connection: sqlite3.Connection, table: str, key: str, after:
 
 
 def _readable_seq(path: Path, *, check: bool = False) -> int | None:
-    """Return the number of the last commit; None if it cannot be read, or SQLite reports damage when told to check."""
+    """Return the number of the last commit; None if it cannot be read, or a check by SQLite fails."""
     try:
         with closing(connect(path, "ro")) as connection:
             sound = not check or connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
