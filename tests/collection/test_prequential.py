@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.prequential import CHUNK_QUERIES, evaluate_chunk
+from stillhash.collection.prequential import PREQUENTIAL_QUERIES, evaluate_chunk
 from stillhash.collection.validation import check_rows
 from stillhash.numeric.reference import rank_quality
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
@@ -29,7 +29,7 @@ def test_it_is_what_the_reference_measures() -> None:
     hasher = stillhash.Tally(bits=BITS).fit(X[:300]).partial_fit(X[:300], Y[:300])
     quality = evaluate(hasher, X[300:], as_lists(Y[300:]))
     assert quality is not None
-    queries = np.arange(300, 400, 2)[:CHUNK_QUERIES]
+    queries = np.arange(300, 400, 2)[:PREQUENTIAL_QUERIES]
     sought = np.setdiff1d(np.arange(300, 400), queries)
     taught = Y.any(axis=1)
     assert taught[300:].all()

@@ -15,13 +15,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment, identify
-from stillhash.collection.reader import Ids, Reader, Vector
+from stillhash.collection.reader import Reader
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import StoredVote
 from stillhash.collection.trainer import Trainer
-from stillhash.collection.types import Id
+from stillhash.collection.types import Id, ItemIds, Vector
 from stillhash.collection.validation import (
     LabelledRows,
     check_ids,
@@ -58,7 +58,7 @@ class Collection(Reader):
 
     def add(
         self,
-        ids: Ids,
+        ids: ItemIds,
         features: Any,
         labels: Any = None,
         metadata: Any = None,
@@ -76,7 +76,7 @@ class Collection(Reader):
 
     def upsert(
         self,
-        ids: Ids,
+        ids: ItemIds,
         features: Any,
         labels: Any = None,
         metadata: Any = None,
@@ -88,7 +88,7 @@ class Collection(Reader):
         return self._add(ids, features, labels, metadata, pictures, learn, replace=True)
 
     def _add(
-        self, ids: Ids, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool, *, replace: bool
+        self, ids: ItemIds, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool, *, replace: bool
     ) -> int:
         names, rows, texts, images = check_items(ids, features, labels, metadata, pictures, self.dim)
         if not names:
@@ -113,13 +113,13 @@ class Collection(Reader):
                     self._store.seal()
         return len(names)
 
-    def delete(self, ids: Ids) -> int:
+    def delete(self, ids: ItemIds) -> int:
         """Delete these items and return how many there were."""
         names = check_ids(ids)
         with self._write_lock, self._store.transaction() as connection:
             return self._store.items.delete(connection, names)
 
-    def relabel(self, ids: Ids, labels: Any, *, learn: bool = True) -> int:
+    def relabel(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> int:
         """Replace the labels of items, learn from them unless `learn` is false, and return how many.
 
         Items whose features are not kept are learnt by the features that `reconstruct` returns. What was learnt from
@@ -157,7 +157,7 @@ class Collection(Reader):
             return self._trainer.learn(connection, rows)
 
     def feedback(
-        self, query: Vector | NDArray[Any], id: Id | Ids, relevant: Any, *, weight: float = 1.0, source: str = ""
+        self, query: Vector | NDArray[Any], id: Id | ItemIds, relevant: Any, *, weight: float = 1.0, source: str = ""
     ) -> int:
         """Learn from a vote on an item, or on a list of items, for a query (D,); publish a version, return its number.
 

@@ -22,7 +22,7 @@ from stillhash.numeric.drift import PageHinkley
 from stillhash.numeric.labels import share_label
 from stillhash.numeric.validation import Codes
 
-CHUNK_QUERIES = 64
+PREQUENTIAL_QUERIES = 64
 MIN_LABELLED_ROWS = 20  # of a chunk that is evaluated
 PRECISION_AT = 10
 MAX_CURVE_POINTS = 1000
@@ -33,7 +33,7 @@ def evaluate_chunk(hasher: Hasher, rows: LabelledRows, codes: Codes) -> dict[str
     labelled = np.flatnonzero(rows.labels.labelled)
     if len(labelled) < MIN_LABELLED_ROWS:
         return None
-    queries = labelled[:: max(2, len(labelled) // CHUNK_QUERIES)][:CHUNK_QUERIES]
+    queries = labelled[:: max(2, len(labelled) // PREQUENTIAL_QUERIES)][:PREQUENTIAL_QUERIES]
     items = np.setdiff1d(labelled, queries)
     item_signs, query_signs = (signs(codes[part], hasher.bits) for part in (items, queries))
     numbers = np.arange(len(codes))

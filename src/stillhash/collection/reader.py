@@ -5,9 +5,9 @@ An answer is of one commit: its hits, their metadata and the model's version bel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,18 @@ from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import load_model
-from stillhash.collection.types import Answer, Hit, Id, Item
+from stillhash.collection.types import (
+    Answer,
+    Filter,
+    Hit,
+    Id,
+    Item,
+    ItemIds,
+    RangeOptions,
+    SearchOptions,
+    Vector,
+    Vectors,
+)
 from stillhash.collection.validation import check_ids, check_path, check_query
 from stillhash.errors import NotFitted, TooLarge
 from stillhash.hashers import Model
@@ -36,30 +47,10 @@ from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Index
 
-Vector = Sequence[float]  # one query (D,)
-Vectors = Sequence[Sequence[float]] | Sequence[NDArray[Any]]  # queries (m, D)
-Filter = dict[str, Any]
-Ids = Iterable[Id] | NDArray[Any]
 ScoredRows = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # scores and rows, for each query
 
 LEARNT_RANKING = "learnt similarity"
 HAMMING_RANKING = "Hamming distance: before anything is learnt"
-
-
-class SearchOptions(TypedDict, total=False):
-    """Options of `search`."""
-
-    where: Filter | None
-    version: int | None
-    explain: bool | int
-
-
-class RangeOptions(TypedDict, total=False):
-    """Options of `range_search`."""
-
-    where: Filter | None
-    version: int | None
-    most: int | None
 
 
 class Reader:
@@ -93,7 +84,7 @@ class Reader:
 
     # ---- items ----
 
-    def get(self, ids: Ids) -> list[Item | None]:
+    def get(self, ids: ItemIds) -> list[Item | None]:
         """Return one entry for each id, None where there is no such item."""
         names = check_ids(ids, distinct=False)
         with self._store.reading() as connection:
@@ -107,7 +98,7 @@ class Reader:
         with self._store.reading() as connection:
             return self._store.items.picture(connection, name)
 
-    def reconstruct(self, ids: Ids) -> Floats:
+    def reconstruct(self, ids: ItemIds) -> Floats:
         """Return features (n, D) that stand for these items, to search for more like them.
 
         Only the code of an item is kept, not its features; these have that code, or nearly so. While items wait for

@@ -1,11 +1,34 @@
-"""What a collection returns: items, hits, answers and explanations."""
+"""What a collection takes and returns: queries and options; items, hits, answers and explanations."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
+
+from numpy.typing import NDArray
 
 Id = str | int
+Vector = Sequence[float]  # one query (D,)
+Vectors = Sequence[Sequence[float]] | Sequence[NDArray[Any]]  # queries (m, D)
+Filter = dict[str, Any]
+ItemIds = Iterable[Id] | NDArray[Any]
+
+
+class SearchOptions(TypedDict, total=False):
+    """Options of `search`."""
+
+    where: Filter | None
+    version: int | None
+    explain: bool | int
+
+
+class RangeOptions(TypedDict, total=False):
+    """Options of `range_search`."""
+
+    where: Filter | None
+    version: int | None
+    most: int | None
 
 
 @dataclass(frozen=True)
