@@ -90,6 +90,7 @@ def test_defaults_are_those_of_the_library() -> None:
             assert each.default == library[each.name].default
 
 
+@pytest.mark.slow
 def test_the_guide_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
@@ -430,6 +431,7 @@ def test_where_there_is_no_collection(verb: str, tmp_path: Path) -> None:
     assert code == 2 and not out and "nothing" in err
 
 
+@pytest.mark.slow
 def test_a_real_process_from_end_to_end(tmp_path: Path) -> None:
     def run(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "stillhash", *args]

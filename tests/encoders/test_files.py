@@ -132,6 +132,7 @@ def test_an_image_the_encoder_cannot_take_costs_no_other(
     assert all(same(entries[n], here[n]) for n in (0, 1, 2, 4, 5, 6))
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_only_the_file_it_dies_of(paths: list[Path], here: list[EncodedFile]) -> None:
     """A worker kills itself on certain files, as the system would; it happens in the process, so in a script."""
     script = f"""
@@ -169,6 +170,7 @@ if __name__ == "__main__":
             assert error == (here[n].error or "-")
 
 
+@pytest.mark.slow
 def test_a_process_killed_from_outside(paths: list[Path], here: list[EncodedFile]) -> None:
     """It was no file's fault: all are encoded."""
     entries = []
@@ -179,6 +181,7 @@ def test_a_process_killed_from_outside(paths: list[Path], here: list[EncodedFile
     assert all(same(*pair) for pair in zip(entries, here, strict=True))
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_refused(tmp_path: Path) -> None:
     """Each process would run it again, and none would ever be ready."""
     file = tmp_path / "careless.py"
@@ -212,6 +215,7 @@ def test_no_more_under_way_than_is_bounded() -> None:
         assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     """Large pictures of which one alone takes several MiB: 20 of them, or 60, take the same."""
     path = tmp_path / "large.png"

@@ -36,17 +36,20 @@ def map_batches(
     lost: Callable[[str], Result],
 ) -> Iterator[Result]:
     """Yield the results of `function`, which must be picklable, for all items; `lost` makes that of a given-up item."""
-    pool = _ProcessPool(function, workers, lost)
+    pool = _ProcessPool(function, lost)
+    threads = ThreadPoolExecutor(workers)
     pending: deque[Future[list[Result]]] = deque()
     try:
         while True:
             free = workers * BATCHES_PER_WORKER - len(pending)
-            pending.extend(pool.threads.submit(pool.run, items) for items in islice(batches, free))
+            pending.extend(threads.submit(pool.run, items) for items in islice(batches, free))
             if not pending:
                 return
             yield from pending.popleft().result()
     finally:
-        pool.close()
+        threads.shutdown(cancel_futures=True)
+        for worker in pool.workers:
+            worker.stop()
 
 
 class _WorkerDied(Exception):
@@ -58,93 +61,64 @@ class _Worker(Generic[Result]):
 
     def __init__(self, function: Callable[[list[str]], list[Result]]) -> None:
         context = get_context("spawn")  # a fork would carry over locks that threads of this process hold
-        self.pipe, child_end = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child_end, function), daemon=True)
-        self.process.start()
+        self._pipe, child_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child_end, function), daemon=True)
+        self._process.start()
         child_end.close()  # so that its death ends the pipe
+        self.receive()  # an empty message: it is ready
+
+    def run(self, items: list[str]) -> list[Result]:
+        with suppress(OSError):  # it has died, which `receive` sees
+            self._pipe.send(items)
+        return self.receive()
 
     def receive(self) -> list[Result]:
         try:
-            results: list[Result] = self.pipe.recv()
+            results: list[Result] = self._pipe.recv()
         except (EOFError, OSError):
+            self.stop()
             raise _WorkerDied from None
         return results
 
     def stop(self) -> None:
-        """End the process now, whatever it is doing."""
-        self.pipe.close()
-        self.process.terminate()
-        self.process.join()
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join()
 
 
 class _ProcessPool(Generic[Result]):
-    """Threads that each keep one process running."""
+    """One worker for each thread that calls `run`."""
 
-    def __init__(
-        self, function: Callable[[list[str]], list[Result]], workers: int, lost: Callable[[str], Result]
-    ) -> None:
-        self.threads = ThreadPoolExecutor(workers)
-        self._function, self._size, self._lost = function, workers, lost
-        self._own = threading.local()  # the worker of each thread
-        self._workers: list[_Worker[Result]] = []
-        self._lock, self._closed = threading.Lock(), False
+    def __init__(self, function: Callable[[list[str]], list[Result]], lost: Callable[[str], Result]) -> None:
+        self.workers: list[_Worker[Result]] = []  # also those that died
+        self._function, self._lost, self._own = function, lost, threading.local()
 
     def run(self, items: list[str]) -> list[Result]:
-        """Return the results of a batch, in this thread's process or in those that replace it."""
+        """Return the results of a batch, by this thread's worker or by those that replace it."""
         for _ in range(2):
             try:
-                return self._ask(items)
+                return self._worker().run(items)
             except _WorkerDied:
+                self._own.worker = None
                 if len(items) > 1:
                     return [result for item in items for result in self.run([item])]
         return [self._lost(items[0])]
 
-    def close(self) -> None:
-        """End all processes and threads."""
-        with self._lock:
-            self._closed = True
-        for worker in self._workers:
-            worker.process.terminate()  # its thread, if it waits, sees the pipe end
-        self.threads.shutdown(cancel_futures=True)
-        for worker in self._workers:
-            worker.stop()
-
-    def _ask(self, items: list[str]) -> list[Result]:
+    def _worker(self) -> _Worker[Result]:
         worker: _Worker[Result] | None = getattr(self._own, "worker", None)
         if worker is None:
             worker = self._own.worker = self._start()
-        try:
-            with suppress(OSError):  # it has died, which `receive` sees
-                worker.pipe.send(items)
-            return worker.receive()
-        except _WorkerDied:
-            self._own.worker = None
-            self._drop(worker)
-            raise
+            self.workers.append(worker)
+        return worker
 
     def _start(self) -> _Worker[Result]:
         for _ in range(MAX_FAILED_STARTS):
-            with self._lock:
-                if self._closed:
-                    raise RuntimeError("the pool is closed")
-                worker = _Worker(self._function)
-                self._workers.append(worker)
-            try:
-                worker.receive()  # an empty message: it is ready
-            except _WorkerDied:
-                self._drop(worker)
-                continue
-            return worker
+            with suppress(_WorkerDied):
+                return _Worker(self._function)
         raise InvalidInput(
-            f"workers: expected processes that start, got none of {self._size}. Put a script's own work under "
+            "workers: expected processes that start, got none. Put a script's own work under "
             'if __name__ == "__main__", or use workers=1, which needs no other process.'
         )
-
-    def _drop(self, worker: _Worker[Result]) -> None:
-        worker.stop()
-        with self._lock:
-            if not self._closed:
-                self._workers.remove(worker)
 
 
 def _serve(pipe: Connection, function: Callable[[list[str]], list[Result]]) -> None:
