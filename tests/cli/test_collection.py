@@ -1,4 +1,4 @@
-"""The commands of collections: each verb, its JSON, its words for people, and its exit codes."""
+"""Commands on collections: results as JSON and as text, and exit codes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def call_json(*args: Any, stdin: str = "") -> dict[str, Any]:
     code, out, err = call(*args, "--json", stdin=stdin)
     assert code == 0, err
     assert out.count("\n") == 1
-    found = json.loads(out)
-    assert isinstance(found, dict)
-    return found
+    result = json.loads(out)
+    assert isinstance(result, dict)
+    return result
 
 
 def line(r: int, **changes: Any) -> str:
@@ -136,13 +136,13 @@ def test_create_refuses(options: list[str], message: str, tmp_path: Path) -> Non
     assert not (tmp_path / "films").exists()
 
 
-def test_create_where_it_cannot_be(tmp_path: Path) -> None:
+def test_create_where_a_file_is(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, _, err = call("create", tmp_path / "file", "--dim", 8)
     assert code == 7 and "file" in err
 
 
-def test_add_says_what_there_is(films: Path, tmp_path: Path) -> None:
+def test_add_reports_the_total(films: Path, tmp_path: Path) -> None:
     assert call_json("count", films) == {"count": 600}
     (tmp_path / "one.jsonl").write_text(line(600))
     assert call("add", films, tmp_path / "one.jsonl")[1] == "1 row added, 601 items in total\n"
@@ -183,7 +183,7 @@ def test_no_learn(tmp_path: Path) -> None:
     assert call_json("stats", tmp_path / "films")["pending"] == 0
 
 
-def test_what_was_added_before_an_error_stays_and_is_said(films: Path, tmp_path: Path) -> None:
+def test_rows_added_before_an_error_stay_and_are_reported(films: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("".join(map(line, range(700, 705))) + line(705, features=[1, 2]))
     code, out, err = call("add", films, path, "--chunk", 2)
@@ -197,7 +197,7 @@ def test_what_was_added_before_an_error_stays_and_is_said(films: Path, tmp_path:
     assert code == 2 and "bad.jsonl, line 1 to line 2: labels" in err
 
 
-def test_a_stop_says_how_far_it_came(films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_reports_the_rows_added(films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = stillhash.Collection.add, []
 
     def add(self: stillhash.Collection, *args: Any, **options: Any) -> int:
@@ -221,7 +221,7 @@ def test_delete(films: Path) -> None:
     assert call_json("count", films) == {"count": 594}
 
 
-def test_delete_at_a_terminal_wants_ids(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_at_a_terminal_needs_ids(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -234,42 +234,42 @@ def test_delete_at_a_terminal_wants_ids(films: Path, monkeypatch: pytest.MonkeyP
 def test_get(films: Path) -> None:
     code, out, err = call("get", films, "r1", "nobody", "--json")
     assert code == 0 and "nobody" in err
-    found = json.loads(out)["items"]
-    assert found[0]["id"] == "r1" and found[0]["metadata"] == {"n": 1} and found[1] is None
-    assert sorted(found[0]["labels"]) == NAMES[Y[1] > 0].tolist()
+    items = json.loads(out)["items"]
+    assert items[0]["id"] == "r1" and items[0]["metadata"] == {"n": 1} and items[1] is None
+    assert sorted(items[0]["labels"]) == NAMES[Y[1] > 0].tolist()
     assert "n=1" in call("get", films, "r1")[1]
 
 
 def test_ids_that_are_numbers_and_ids_that_look_like_them(films: Path) -> None:
     rows = line(800, id=7, metadata={"is": "number"}) + line(801, id="7", metadata={"is": "text"})
     call_json("add", films, "-", stdin=rows)
-    found = call_json("get", films, "7", '"7"')["items"]
-    assert [item["metadata"]["is"] for item in found] == ["number", "text"]
+    items = call_json("get", films, "7", '"7"')["items"]
+    assert [item["metadata"]["is"] for item in items] == ["number", "text"]
 
 
 # ---- search ----
 
 
-def test_search_answers_as_the_library_does(films: Path, tmp_path: Path) -> None:
+def test_search_gives_the_answers_of_the_library(films: Path, tmp_path: Path) -> None:
     with stillhash.open(films, read_only=True) as collection:
         expected = [[hit.id for hit in one.hits] for one in collection.search(X[:2], 5)]
         version = collection.stats()["version"]
     np.save(tmp_path / "queries.npy", X[:2])
-    found = call_json("search", films, "--vector", tmp_path / "queries.npy", "-k", 5)["answers"]
-    assert [[hit["id"] for hit in one["hits"]] for one in found] == expected
-    assert found[0]["version"] == version and found[0]["ranking"] == "learnt similarity"
-    assert call_json("search", films, "--vector", "-", "-k", 5, stdin=vector(0))["answers"] == found[:1]
-    assert call_json("search", films, "--vector", vector(0), "-k", 5)["answers"] == found[:1]
+    answers = call_json("search", films, "--vector", tmp_path / "queries.npy", "-k", 5)["answers"]
+    assert [[hit["id"] for hit in one["hits"]] for one in answers] == expected
+    assert answers[0]["version"] == version and answers[0]["ranking"] == "learnt similarity"
+    assert call_json("search", films, "--vector", "-", "-k", 5, stdin=vector(0))["answers"] == answers[:1]
+    assert call_json("search", films, "--vector", vector(0), "-k", 5)["answers"] == answers[:1]
     out = call("search", films, "--vector", vector(0), "-k", 5)[1]
     assert all(word in out for word in ("rank", "score", f"version {version}", *expected[0]))
     assert "query 1" in call("search", films, "--vector", tmp_path / "queries.npy")[1]
 
 
 def test_search_with_conditions_and_versions(films: Path) -> None:
-    (found,) = call_json("search", films, "--vector", vector(0), "--where", '{"n": {"$lt": 3}}')["answers"]
-    assert sorted(hit["id"] for hit in found["hits"]) == ["r0", "r1", "r2"]
-    (found,) = call_json("search", films, "--vector", vector(0), "--version", 1)["answers"]
-    assert found["version"] == 1
+    (answer,) = call_json("search", films, "--vector", vector(0), "--where", '{"n": {"$lt": 3}}')["answers"]
+    assert sorted(hit["id"] for hit in answer["hits"]) == ["r0", "r1", "r2"]
+    (answer,) = call_json("search", films, "--vector", vector(0), "--version", 1)["answers"]
+    assert answer["version"] == 1
     assert "no hits" in call("search", films, "--vector", vector(0), "--where", '{"n": -1}')[1]
     assert call("search", films, "--vector", vector(0), "--version", 99)[0] == 2
     assert call("search", films, "--vector", vector(0), "--where", "n < 3")[0] == 2
@@ -280,8 +280,8 @@ def test_search_with_conditions_and_versions(films: Path) -> None:
 def test_range_search(films: Path) -> None:
     (best,) = call_json("search", films, "--vector", vector(0), "-k", 7)["answers"]
     least = best["hits"][-1]["score"]
-    (found,) = call_json("range-search", films, "--vector", vector(0), "--threshold", least)["answers"]
-    assert found["hits"][:7] == best["hits"] and all(hit["score"] >= least for hit in found["hits"])
+    (answer,) = call_json("range-search", films, "--vector", vector(0), "--threshold", least)["answers"]
+    assert answer["hits"][:7] == best["hits"] and all(hit["score"] >= least for hit in answer["hits"])
 
 
 def test_tables_show_text_as_it_is(films: Path) -> None:
@@ -415,7 +415,7 @@ def test_snapshot_and_repair(films: Path, tmp_path: Path) -> None:
     assert call("repair", tmp_path / "nowhere")[0] == 2
 
 
-def test_one_writes_and_others_read(films: Path) -> None:
+def test_one_process_writes_and_others_read(films: Path) -> None:
     with stillhash.open(films):
         assert call_json("count", films) == {"count": 600}
         code, _, err = call("delete", films, "r1")
@@ -423,7 +423,7 @@ def test_one_writes_and_others_read(films: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "create"])
-def test_where_there_is_no_collection(verb: str, tmp_path: Path) -> None:
+def test_a_missing_collection_is_refused(verb: str, tmp_path: Path) -> None:
     more = {"add": ["-"], "get": ["a"], "learn": ["-"], "tag": ["1", "a"], "rollback": ["1"]}
     more |= {"search": ["--vector", "[1]"], "range-search": ["--vector", "[1]", "--threshold", "0"]}
     more |= {"feedback": ["a", "--vector", "[1]", "--up"], "snapshot": [str(tmp_path / "copy")]}
@@ -441,8 +441,8 @@ def test_a_real_process_from_end_to_end(tmp_path: Path) -> None:
     assert run("create", "films", "--dim", "16", "--init-rows", "300").returncode == 0
     done = run("add", "films", "-", "--json", stdin=rows)
     assert done.returncode == 0 and json.loads(done.stdout)["added"] == 350 and not done.stderr
-    found = run("search", "films", "--vector", "-", "--json", stdin=vector(0))
-    assert len(json.loads(found.stdout)["answers"][0]["hits"]) == 10
+    search = run("search", "films", "--vector", "-", "--json", stdin=vector(0))
+    assert len(json.loads(search.stdout)["answers"][0]["hits"]) == 10
     done = run("add", "films", "-", stdin=line(400) + line(401, id="[/odd] " + "x" * 200, features=[]))
     assert done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1
     assert done.stderr.startswith("InvalidInput: -, line 2: features: ")

@@ -18,7 +18,7 @@ import numpy as np
 
 from stillhash.encoders.pixels import MAX_PIXELS, MAX_SIDE, decode, thumbnail
 from stillhash.errors import InvalidInput
-from tests.encoders.pictures import samples
+from tests.encoders.sample_images import samples
 
 SECONDS = 20  # for a file; a few thousandths are usual
 MEMORY = 1500 << 20  # on top of what the process has when it begins

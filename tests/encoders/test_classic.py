@@ -94,12 +94,12 @@ def test_size_hardly_matters() -> None:
 
 
 def test_another_version_has_another_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {Classic().fingerprint}
+    fingerprints = {Classic().fingerprint}
     for name in ("CLASSIC_VERSION", "SIDE", "MIN_GRADIENT", "MIN_CONTRAST", "FAINT_SHARE", "GREYS"):
         with monkeypatch.context() as other:
             other.setattr(classic, name, getattr(classic, name) + 1)
-            seen.add(Classic().fingerprint)
-    assert len(seen) == 7 and Classic().fingerprint in seen
+            fingerprints.add(Classic().fingerprint)
+    assert len(fingerprints) == 7 and Classic().fingerprint in fingerprints
 
 
 def test_features_are_those_of_this_version() -> None:

@@ -19,8 +19,8 @@ from stillhash.encoders.files import EncodedFile, encode_bytes, encode_files
 from stillhash.encoders.pixels import content_hash, decode
 from stillhash.encoders.workers import BATCHES_PER_WORKER
 from stillhash.errors import InvalidInput, WrongType
-from tests.encoders.models import write_model
-from tests.encoders.pictures import photo, samples, saved
+from tests.encoders.onnx_models import write_model
+from tests.encoders.sample_images import photo, samples, saved
 
 FILES = 60
 BROKEN = {7: b"no picture", 8: b"", 31: samples()["jpeg"][:300]}
@@ -237,7 +237,7 @@ print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 @pytest.mark.slow
 def test_an_interrupt_ends_all(tmp_path: Path) -> None:
-    """Ctrl-C reaches all processes of a terminal at once; the one that was asked says so, and none stays behind."""
+    """Ctrl-C reaches all processes of a terminal at once; the parent reports it, and no process stays behind."""
     path = tmp_path / "p.jpg"
     path.write_bytes(saved(photo(200, 200), "JPEG"))
     script = f"""

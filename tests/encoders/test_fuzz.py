@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.encoders.fuzzing import MEMORY, damaged
-from tests.encoders.pictures import samples
+from tests.encoders.sample_images import samples
 
 FILES = int(os.environ.get("STILLHASH_FUZZ", "320"))
 ROOT = Path(__file__).parents[2]
@@ -47,14 +47,14 @@ def test_damage_follows_from_the_seed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "code"), [("memory", 1), ("time", -14), ("crash", -11)])
-def test_the_watch_would_notice(what: str, code: int) -> None:
+def test_the_limits_are_enforced(what: str, code: int) -> None:
     """A decoder that takes too much memory or time, or crashes, is counts from one that refuses."""
-    does = {
+    statement = {
         "memory": "fuzzing.decode = lambda *a, **k: bytearray(fuzzing.MEMORY + 1)",
         "time": "fuzzing.SECONDS = 1; fuzzing.decode = lambda *a, **k: time.sleep(60)",
         "crash": "fuzzing.decode = lambda *a, **k: os.kill(os.getpid(), 11)",
     }[what]
-    script = f"import os, time; from tests.encoders import fuzzing; {does}; fuzzing.main(0, 0, 1)"
+    script = f"import os, time; from tests.encoders import fuzzing; {statement}; fuzzing.main(0, 0, 1)"
     child = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, timeout=60, check=False)
     assert child.returncode == code, child.stderr
     assert child.stdout.startswith(b"0 jpeg")

@@ -15,8 +15,8 @@ from stillhash.encoders import open_encoder
 from stillhash.encoders.onnx import Onnx
 from stillhash.encoders.preprocess import Preprocess, read_preprocess
 from stillhash.errors import InvalidInput
-from tests.encoders.models import write_model
-from tests.encoders.pictures import photo
+from tests.encoders.onnx_models import write_model
+from tests.encoders.sample_images import photo
 
 IMAGES = [photo(40, 30, seed) for seed in range(7)]
 LAST, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -88,22 +88,22 @@ def test_the_middle_is_cut_out() -> None:
 
 def test_fingerprints_change_with_all_that_matters(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx")
-    seen = [Onnx(path).fingerprint, Onnx(path, "maps").fingerprint]
-    seen.append(Onnx(write_model(tmp_path / "other.onnx", seed=1)).fingerprint)
+    fingerprints = [Onnx(path).fingerprint, Onnx(path, "maps").fingerprint]
+    fingerprints.append(Onnx(write_model(tmp_path / "other.onnx", seed=1)).fingerprint)
     defaults = {"size": [16, 16], "mean": list(LAST), "std": list(STD), "scale": 255, "crop": "center"}
     for change in ({"scale": 1}, {"crop": "none"}, {"color": "BGR"}, {"resize": 20}, {"blend": "bicubic"}):
         path.with_suffix(".json").write_text(json.dumps({**defaults, **change}))
-        seen.append(Onnx(path).fingerprint)
+        fingerprints.append(Onnx(path).fingerprint)
     (tmp_path / "m.onnx.data").write_bytes(b"weights beside")
-    seen.append(Onnx(path).fingerprint)
-    assert len(set(seen)) == len(seen)
+    fingerprints.append(Onnx(path).fingerprint)
+    assert len(set(fingerprints)) == len(fingerprints)
 
     copy = tmp_path / "elsewhere"
     copy.mkdir()
     shutil.copy(path, copy / "renamed.onnx")
-    assert Onnx(copy / "renamed.onnx").fingerprint == seen[0]  # where it lies does not matter
+    assert Onnx(copy / "renamed.onnx").fingerprint == fingerprints[0]  # the folder does not matter
     (copy / "renamed.json").write_text(json.dumps(defaults))
-    assert Onnx(copy / "renamed.onnx").fingerprint == seen[0]  # nor whether defaults are spelt out
+    assert Onnx(copy / "renamed.onnx").fingerprint == fingerprints[0]  # nor whether defaults are spelt out
 
 
 @pytest.mark.parametrize(

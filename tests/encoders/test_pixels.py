@@ -16,7 +16,7 @@ from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 from stillhash.encoders.image_headers import MAX_RLE_BYTES, MAX_SEGMENTS, read_header
 from stillhash.encoders.pixels import MAX_PIXELS, content_hash, decode, decode_with_size, read_image, thumbnail
 from stillhash.errors import InvalidInput, NotFound, TooLarge
-from tests.encoders.pictures import (
+from tests.encoders.sample_images import (
     KINDS,
     bmp_of,
     exif,
@@ -30,10 +30,10 @@ from tests.encoders.pictures import (
     with_segment,
 )
 
-SEEN = np.asarray(photo()).astype(int)
+PHOTO = np.asarray(photo()).astype(int)
 
 
-def apart(image: Image.Image, expected: object = SEEN) -> float:
+def apart(image: Image.Image, expected: object = PHOTO) -> float:
     return float(np.abs(np.asarray(image).astype(int) - np.asarray(expected).astype(int)).mean())
 
 
@@ -193,7 +193,7 @@ def test_other_kinds_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize("sample", samples())
 @pytest.mark.parametrize("lenient", [False, True])
 def test_a_file_that_is_not_whole_is_refused(sample: str, lenient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every length, and even where Pillow was told to take such files; of an animation the first frame is enough."""
+    """At every length, and even where Pillow is set to accept such files; of an animation the first frame is enough."""
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
     data = samples()[sample]
     whole = decode(data)

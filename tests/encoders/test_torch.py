@@ -11,7 +11,7 @@ import pytest
 from stillhash.encoders import open_encoder
 from stillhash.encoders.torch_models import ModelName, parse_model_name
 from stillhash.errors import InvalidInput, WrongType
-from tests.encoders.pictures import photo
+from tests.encoders.sample_images import photo
 
 IMAGES = [photo(60, 40, seed) for seed in range(3)]
 TIMM, CLIP = "timm:resnet10t?pretrained=0", "clip:ViT-B-32?pretrained=0"

@@ -21,19 +21,19 @@ from stillhash.experiments.shapes import write_shapes
 from stillhash.images import index_folder, open_labels, open_query_encoder
 from stillhash.images.alignment import align_images
 from stillhash.io import list_images
-from tests.encoders.models import write_model
+from tests.encoders.onnx_models import write_model
 
 COUNT = 330
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("shapes")
-    write_shapes(made, COUNT, 0, size=32)
-    (made / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
-    (made / ".hidden.jpg").write_bytes(b"x")
-    (made / "notes.md").write_text("x")
-    return made
+    images = tmp_path_factory.mktemp("shapes")
+    write_shapes(images, COUNT, 0, size=32)
+    (images / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    (images / ".hidden.jpg").write_bytes(b"x")
+    (images / "notes.md").write_text("x")
+    return images
 
 
 def new(path: Path) -> stillhash.Collection:
@@ -71,11 +71,11 @@ def test_a_second_run_takes_only_what_is_new_or_changed(folder: Path, tmp_path: 
         done = index(copy, collection)
         assert (done.added, done.updated, done.skipped) == (1, 1, 1) and collection.count() == 3
         assert index(copy, collection).skipped == 3
-        (found,) = collection.get(["sub/000002.jpg"])
-        assert found is not None and found.labels  # by its name, which the table has
+        (item,) = collection.get(["sub/000002.jpg"])
+        assert item is not None and item.labels  # by its name, which the table has
 
 
-def test_names_that_cannot_be_ids_are_told(folder: Path, tmp_path: Path) -> None:
+def test_names_that_cannot_be_ids_are_reported(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     odd = os.fsdecode(os.fsencode(tmp_path / "images") + b"/bad\xff.jpg")
     Path(odd).write_bytes((folder / "000000.jpg").read_bytes())
@@ -84,7 +84,7 @@ def test_names_that_cannot_be_ids_are_told(folder: Path, tmp_path: Path) -> None
         assert collection.count() == 0 and len(done.broken) == 1 and "name" in next(iter(done.broken.values()))
 
 
-def test_an_image_finds_itself_and_its_like(folder: Path, tmp_path: Path) -> None:
+def test_an_image_finds_itself(folder: Path, tmp_path: Path) -> None:
     with new(tmp_path / "c") as collection:
         index(folder, collection)
         collection.flush()
@@ -98,7 +98,7 @@ def test_an_image_finds_itself_and_its_like(folder: Path, tmp_path: Path) -> Non
             encoder.image(b"no image")
 
 
-def test_only_the_collections_own_encoder_or_a_bridged_one_may_describe(folder: Path, tmp_path: Path) -> None:
+def test_only_the_collections_own_encoder_or_an_aligned_one_is_accepted(folder: Path, tmp_path: Path) -> None:
     other = f"onnx:{write_model(tmp_path / 'm.onnx', size=[16, 16])}"
     with new(tmp_path / "c") as collection:
         index(folder, collection)
@@ -107,13 +107,13 @@ def test_only_the_collections_own_encoder_or_a_bridged_one_may_describe(folder: 
             open_query_encoder(collection, other)
         result = align_images(collection, other, folder, 100, workers=1)
         assert result["pairs"] >= 90
-        found = open_query_encoder(collection, other).image((folder / "000007.jpg").read_bytes())
-        assert found.shape == (collection.dim,) and np.isfinite(found).all()
+        query = open_query_encoder(collection, other).image((folder / "000007.jpg").read_bytes())
+        assert query.shape == (collection.dim,) and np.isfinite(query).all()
     with stillhash.open(tmp_path / "v", 4) as vectors, pytest.raises(InvalidInput, match=r"^encoder"):
         open_query_encoder(vectors)
 
 
-def test_only_images_are_looked_for(folder: Path, tmp_path: Path) -> None:
+def test_only_images_are_listed(folder: Path, tmp_path: Path) -> None:
     assert len(list_images(folder)) == COUNT + 1
     with pytest.raises(InvalidInput, match=r"^folder"):
         list_images(tmp_path / "no")
@@ -133,8 +133,8 @@ def test_the_command_line_indexes_searches_and_relabels(folder: Path, tmp_path: 
     again = stillhash_cli("index", str(folder), "c", cwd=tmp_path)
     assert f"{COUNT} already indexed" in again.stdout and "broken.png" in again.stdout
     image = str(folder / "000009.jpg")
-    found = stillhash_cli("search", "c", "--image", image, "-k", "3", "--version", "0", "--json", cwd=tmp_path)
-    assert json.loads(found.stdout)["answers"][0]["hits"][0]["id"] == "000009.jpg", found.stderr
+    search = stillhash_cli("search", "c", "--image", image, "-k", "3", "--version", "0", "--json", cwd=tmp_path)
+    assert json.loads(search.stdout)["answers"][0]["hits"][0]["id"] == "000009.jpg", search.stderr
     like = stillhash_cli("search", "c", "--like", "000009.jpg", "-k", "1", "--version", "0", "--json", cwd=tmp_path)
     assert json.loads(like.stdout)["answers"][0]["hits"][0]["id"] == "000009.jpg"
     named = stillhash_cli("relabel", "c", "000009.jpg", "mine|yours", "--json", cwd=tmp_path)

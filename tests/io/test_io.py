@@ -1,4 +1,4 @@
-"""Files of rows: every format says the same, and what is wrong is named with its place."""
+"""Files of rows: every format gives the same rows, and errors name the file and the place."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ def as_csv(path: Path, *, array: bool = False) -> None:
     with path.open("w", newline="", encoding="utf-8-sig") as file:
         writer = csv.writer(file)
         writer.writerow(header)
-        for id_, x, labels, told in zip(IDS, FEATURES.tolist(), LABELS, METADATA, strict=True):
-            assert told is not None
+        for id_, x, labels, metadata in zip(IDS, FEATURES.tolist(), LABELS, METADATA, strict=True):
+            assert metadata is not None
             vector = [json.dumps(x)] if array else [x[1], x[0], x[2]]
-            writer.writerow([told["who"], id_, *vector, "|".join(map(str, labels)), told["year"], told["part"]])
+            writer.writerow(
+                [metadata["who"], id_, *vector, "|".join(map(str, labels)), metadata["year"], metadata["part"]]
+            )
 
 
 def as_npz(path: Path) -> None:
@@ -56,7 +58,7 @@ def as_parquet(path: Path, *, columns: bool = False) -> None:
     import pyarrow.parquet
 
     features = {f"f{c}": FEATURES[:, c] for c in range(DIM)} if columns else {"features": FEATURES.tolist()}
-    others = {name: [(told or {})[name] for told in METADATA] for name in ("year", "who", "part")}
+    others = {name: [(one or {})[name] for one in METADATA] for name in ("year", "who", "part")}
     metadata = others if columns else {"metadata": METADATA}
     labels = ["|".join(map(str, some)) for some in LABELS]
     ids = list(map(str, IDS))
@@ -64,14 +66,15 @@ def as_parquet(path: Path, *, columns: bool = False) -> None:
 
 
 def read(path: Path, size: int = 3, **options: Any) -> tuple[list[Any], np.ndarray, list[Any], list[Any]]:
-    found = list(read_chunks(path, DIM, size, **{"require_ids": True, "first_id": 0, **options}))
-    assert all(len(chunk.features) <= size for chunk in found) and found[-1].progress > 0.99
-    features = np.concatenate([chunk.features for chunk in found]).astype(np.float32)
-    ids, labels, metadata = ([x for c in found for x in (getattr(c, name) or [])] for name in ("ids", *ASIDE))
+    chunks = list(read_chunks(path, DIM, size, **{"require_ids": True, "first_id": 0, **options}))
+    assert all(len(chunk.features) <= size for chunk in chunks) and chunks[-1].progress > 0.99
+    features = np.concatenate([chunk.features for chunk in chunks]).astype(np.float32)
+    ids, labels, metadata = (
+        [x for c in chunks for x in (getattr(c, name) or [])] for name in ("ids", "labels", "metadata")
+    )
     return ids, features, labels, metadata
 
 
-ASIDE = ("labels", "metadata")
 WRITERS: dict[str, Callable[[Path], None]] = {
     "rows.jsonl": as_jsonl,
     "rows.csv": as_csv,
@@ -81,7 +84,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_format_says_the_same(name: str, tmp_path: Path) -> None:
+def test_every_format_gives_the_same_rows(name: str, tmp_path: Path) -> None:
     WRITERS[name](tmp_path / name)
     for size in (1, 3, 7, 100):
         ids, features, labels, metadata = read(tmp_path / name, size)
@@ -92,7 +95,7 @@ def test_every_format_says_the_same(name: str, tmp_path: Path) -> None:
 
 @needs_pyarrow
 @pytest.mark.parametrize("columns", [False, True])
-def test_parquet_says_the_same(columns: bool, tmp_path: Path) -> None:
+def test_parquet_gives_the_same_rows(columns: bool, tmp_path: Path) -> None:
     as_parquet(tmp_path / "rows.parquet", columns=columns)
     ids, features, labels, metadata = read(tmp_path / "rows.parquet")
     assert ids == list(map(str, IDS))  # text stays text
@@ -110,12 +113,12 @@ def test_parquet_types(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     kind = pyarrow.list_(pyarrow.float32(), DIM)
     features = pyarrow.array(FEATURES.tolist(), kind)
-    told = {"id": range(7), "labels": LABELS[:1] * 7, "day": [datetime.date(2020, 1, 2)] * 6 + [None]}
-    pyarrow.parquet.write_table(pyarrow.table({"features": features, **told}), path)
-    ids, found, labels, metadata = read(path)
+    columns = {"id": range(7), "labels": LABELS[:1] * 7, "day": [datetime.date(2020, 1, 2)] * 6 + [None]}
+    pyarrow.parquet.write_table(pyarrow.table({"features": features, **columns}), path)
+    ids, rows, labels, metadata = read(path)
     assert ids == list(range(7)) and labels == [["cat"]] * 7
     assert metadata == [{"day": "2020-01-02"}] * 6 + [None]
-    np.testing.assert_array_equal(found, FEATURES)
+    np.testing.assert_array_equal(rows, FEATURES)
     pyarrow.parquet.write_table(pyarrow.table({"features": FEATURES.tolist()}), path)
     assert len(next(read_chunks(path, DIM, 10)).features) == 7
     with pytest.raises(InvalidInput, match=r"^rows.parquet, row 0: id"):
@@ -136,15 +139,15 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
         read(tmp_path / "rows.parquet")
 
 
-def test_npy_is_numbered_or_has_files_beside_it(tmp_path: Path) -> None:
+def test_npy_rows_are_numbered_or_have_side_files(tmp_path: Path) -> None:
     path = tmp_path / "rows.npy"
     np.save(path, FEATURES)
     assert read(path, first_id=40)[0] == list(range(40, 47))
     np.save(tmp_path / "labels.npy", np.eye(7, 4, dtype=np.uint8))
     (tmp_path / "ids.txt").write_text("\n".join(map(str, IDS)))
     (tmp_path / "about.jsonl").write_text("\n".join(map(json.dumps, [*METADATA[:6], None])))
-    beside = {"ids": "ids.txt", "labels": "labels.npy", "metadata": "about.jsonl"}
-    ids, _, labels, metadata = read(path, **{name: tmp_path / file for name, file in beside.items()})
+    files = {"ids": "ids.txt", "labels": "labels.npy", "metadata": "about.jsonl"}
+    ids, _, labels, metadata = read(path, **{name: tmp_path / file for name, file in files.items()})
     assert ids == IDS and labels == [[0], [1], [2], [3], [], [], []] and metadata == [*METADATA[:6], None]
     np.save(tmp_path / "ids.npy", np.arange(7) * 10)
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, LABELS)))
@@ -161,7 +164,7 @@ def test_npy_is_numbered_or_has_files_beside_it(tmp_path: Path) -> None:
         read(path, first_id=None)
 
 
-def test_files_beside_must_fit(tmp_path: Path) -> None:
+def test_side_files_must_match_the_rows(tmp_path: Path) -> None:
     path, ids = tmp_path / "rows.npy", tmp_path / "ids.txt"
     np.save(path, FEATURES)
     ids.write_text("1\n2\n")
@@ -220,7 +223,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("name", "text", "message"), [(n, t, m) for n, some in BAD.items() for t, m in some])
-def test_what_is_wrong_is_named(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_errors_name_file_place_and_argument(name: str, text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidInput, match=message):
         read(tmp_path / name)
@@ -238,21 +241,21 @@ def test_what_is_wrong_is_named(name: str, text: str, message: str, tmp_path: Pa
         ({"features": np.zeros((2, 3)), "metadata": np.array(["{}", "{"])}, "rows.npz, row 1: metadata: "),
     ],
 )
-def test_arrays_that_will_not_do(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_arrays_are_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", **arrays)
     with pytest.raises(InvalidInput, match=message):
         read(tmp_path / "rows.npz")
 
 
-def test_what_is_read_before_the_error_is_given_out_first(tmp_path: Path) -> None:
+def test_chunks_before_an_error_are_yielded(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,f0,f1,f2\n" + "".join(f"{r},1,2,3\n" for r in range(5)) + "x,y\n")
-    found = read_chunks(tmp_path / "rows.csv", DIM, 2, require_ids=True)
-    assert [next(found).ids, next(found).ids] == [[0, 1], [2, 3]]
+    chunks = read_chunks(tmp_path / "rows.csv", DIM, 2, require_ids=True)
+    assert [next(chunks).ids, next(chunks).ids] == [[0, 1], [2, 3]]
     with pytest.raises(InvalidInput, match="line 7"):
-        next(found)
+        next(chunks)
 
 
-def test_queries_in_every_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_from_text_stdin_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = FEATURES[0].tolist(), FEATURES[:2].tolist()
     (tmp_path / "q.json").write_text(json.dumps(two))
     np.save(tmp_path / "q.npy", FEATURES[:2])
@@ -292,12 +295,12 @@ def test_whole_numbers_of_64_bits_are_integers(number: int) -> None:
 
 
 @given(st.text())
-def test_other_words_stay_as_they_are(text: str) -> None:
+def test_other_texts_are_unchanged(text: str) -> None:
     assert str(integer_or_text(text)) == text or text[0] == text[-1] == '"'
     assert isinstance(number_or_text(text), str) or float(text) == float(number_or_text(text))
 
 
 @pytest.mark.parametrize("text", ["007", "-0", "1_000", "+5", "nan", "1e999", "٣", "0x10", "1.", ".5", ""])
-def test_what_only_looks_like_a_number_is_text(text: str) -> None:
+def test_texts_that_only_resemble_numbers_stay_texts(text: str) -> None:
     assert integer_or_text(text) == text
     assert number_or_text(text) == (0 if text == "-0" else text)

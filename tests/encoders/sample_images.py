@@ -78,42 +78,42 @@ def grey16(width: int = 48, height: int = 32) -> Image.Image:
 @cache
 def samples() -> dict[str, bytes]:
     """One file of each kind and mode, all of the same picture."""
-    seen, later = photo(), photo(seed=1)
-    clear = seen.copy()
-    clear.putalpha(Image.linear_gradient("L").resize(seen.size))
+    image, later = photo(), photo(seed=1)
+    clear = image.copy()
+    clear.putalpha(Image.linear_gradient("L").resize(image.size))
     frames = {"save_all": True, "append_images": [later], "duration": 40}
-    palette = seen.quantize(16)
+    palette = image.quantize(16)
     return {
-        "jpeg": saved(seen, "JPEG"),
-        "jpeg-progressive": saved(seen, "JPEG", progressive=True),
-        "jpeg-grey": saved(seen.convert("L"), "JPEG"),
-        "jpeg-cmyk": saved(seen.convert("CMYK"), "JPEG"),
-        "jpeg-exif": saved(seen, "JPEG", exif=exif(6), icc_profile=b"no profile", comment=b"hello"),
-        "jpeg-restart": saved(seen, "JPEG", restart_marker_blocks=2),
-        "png": saved(seen, "PNG"),
+        "jpeg": saved(image, "JPEG"),
+        "jpeg-progressive": saved(image, "JPEG", progressive=True),
+        "jpeg-grey": saved(image.convert("L"), "JPEG"),
+        "jpeg-cmyk": saved(image.convert("CMYK"), "JPEG"),
+        "jpeg-exif": saved(image, "JPEG", exif=exif(6), icc_profile=b"no profile", comment=b"hello"),
+        "jpeg-restart": saved(image, "JPEG", restart_marker_blocks=2),
+        "png": saved(image, "PNG"),
         "png-alpha": saved(clear, "PNG"),
-        "png-grey": saved(seen.convert("L"), "PNG"),
+        "png-grey": saved(image.convert("L"), "PNG"),
         "png-grey-alpha": saved(clear.convert("LA"), "PNG"),
         "png-16": saved(grey16(), "PNG"),
-        "png-1": saved(seen.convert("1"), "PNG"),
+        "png-1": saved(image.convert("1"), "PNG"),
         "png-palette": saved(palette, "PNG"),
         "png-palette-clear": saved(palette, "PNG", transparency=3),
         "png-palette-alphas": saved(palette, "PNG", transparency=bytes(range(0, 256, 16))),
-        "png-colour-clear": saved(seen, "PNG", transparency=(1, 2, 3)),
-        "png-grey-clear": saved(seen.convert("L"), "PNG", transparency=7),
-        "png-exif": saved(seen, "PNG", exif=exif(8)),
-        "png-animated": saved(seen, "PNG", **frames),
-        "webp": saved(seen, "WEBP"),
-        "webp-lossless": saved(seen, "WEBP", lossless=True),
+        "png-colour-clear": saved(image, "PNG", transparency=(1, 2, 3)),
+        "png-grey-clear": saved(image.convert("L"), "PNG", transparency=7),
+        "png-exif": saved(image, "PNG", exif=exif(8)),
+        "png-animated": saved(image, "PNG", **frames),
+        "webp": saved(image, "WEBP"),
+        "webp-lossless": saved(image, "WEBP", lossless=True),
         "webp-alpha": saved(clear, "WEBP"),
-        "webp-exif": saved(seen, "WEBP", exif=exif(3)),
-        "webp-animated": saved(seen, "WEBP", **frames),
-        "gif": saved(seen, "GIF"),
+        "webp-exif": saved(image, "WEBP", exif=exif(3)),
+        "webp-animated": saved(image, "WEBP", **frames),
+        "gif": saved(image, "GIF"),
         "gif-clear": saved(palette, "GIF", transparency=2),
-        "gif-animated": saved(seen, "GIF", **frames, loop=0),
-        "bmp": saved(seen, "BMP"),
+        "gif-animated": saved(image, "GIF", **frames, loop=0),
+        "bmp": saved(image, "BMP"),
         "bmp-palette": saved(palette, "BMP"),
-        "bmp-grey": saved(seen.convert("L"), "BMP"),
-        "bmp-1": saved(seen.convert("1"), "BMP"),
+        "bmp-grey": saved(image.convert("L"), "BMP"),
+        "bmp-1": saved(image.convert("1"), "BMP"),
         "bmp-runs": runs(),
     }
