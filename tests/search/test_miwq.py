@@ -29,7 +29,10 @@ class EagerMIWQ(MIWQ):
         return super().search(*args, **options)  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=[(None, None), (None, 5), ("numpy", None)], ids=["native", "five tables", "numpy"])
+@pytest.fixture(
+    params=[(None, None), (None, 5), pytest.param(("numpy", None), marks=pytest.mark.slow)],
+    ids=["native", "five tables", "numpy"],
+)
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     lanes, tables = request.param
     with kernels.using(lanes or kernels.lanes()):

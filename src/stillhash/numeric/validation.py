@@ -46,9 +46,9 @@ def check_number(value: Any, name: str, *, above: float = -np.inf, low: float = 
     except (TypeError, ValueError):
         raise WrongType(f"{name}: expected a number, got {value!r}") from None
     if not np.isfinite(number) or number <= above or not low <= number <= high:
-        bounds = [f"above {above:g}"] * (above > -np.inf) + [f"at least {low:g}"] * (low > -np.inf)
-        bounds += [f"at most {high:g}"] * (high < np.inf)
-        raise InvalidInput(f"{name}: expected a finite number {' and '.join(bounds)}".rstrip() + f", got {number}")
+        bounds = {"above": above, "at least": low, "at most": high}
+        expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if np.isfinite(bound))
+        raise InvalidInput(f"{name}: expected a finite number{expected and ' ' + expected}, got {number}")
     return number
 
 

@@ -15,7 +15,7 @@ from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.kernels import Block
 from stillhash.numeric.validation import check_integer, check_weights
 from stillhash.search.blocks import Bitmap
-from stillhash.search.miwq import MIWQ, PRICE, TablePlanner, TableState
+from stillhash.search.miwq import MIWQ, PRICE, Budget, TablePlanner, TableState
 from stillhash.search.substring_tables import SubstringTables
 
 TABLES_PAY = ((32, 1_000_000), (96, 10_000_000))  # up to so many bits, from so many rows: see docs/search.md
@@ -66,9 +66,7 @@ class CostPlanner(TablePlanner):
             return "so few rows are allowed that a scan skips most"
         return ""
 
-    def budget(
-        self, state: TableState, queries: int, k: int, allowed: Bitmap | None
-    ) -> tuple[tuple[float, float], float] | None:
+    def budget(self, state: TableState, queries: int, k: int, allowed: Bitmap | None) -> Budget | None:
         if self.costs is None or self.why_scan(state, k, allowed):
             return None
         most = max(0.0, self.costs.scan(state.rows, queries) - self.costs.start)

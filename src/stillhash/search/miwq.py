@@ -20,6 +20,7 @@ from stillhash.search.substring_tables import SubstringTables, build_tables, cou
 
 MERGE_SHARE = 0.05  # rows outside the tables, as a share of those inside, that start a merge
 MERGE_ROWS = 4096  # and the fewest that do
+Budget = tuple[tuple[float, float], float]  # the price of a probe and of a row read; the most to spend on a query
 PRICE = (10.0, 2.0)  # nanoseconds of a probe and of a row read, until an index has measured its machine
 
 
@@ -46,10 +47,8 @@ class TablePlanner:
     def calibrate(self, blocks: tuple[Block, ...], tables: SubstringTables, bits: int) -> None:
         """Measure what the new tables cost to search."""
 
-    def budget(
-        self, state: TableState, queries: int, k: int, allowed: Bitmap | None
-    ) -> tuple[tuple[float, float], float] | None:
-        """Return the price of a probe and of a row read, and the most to spend on a query; None for a scan."""
+    def budget(self, state: TableState, queries: int, k: int, allowed: Bitmap | None) -> Budget | None:
+        """Return what a search of the tables may spend on a query; None for a scan."""
         return PRICE, np.inf
 
 
