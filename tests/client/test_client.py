@@ -22,6 +22,7 @@ from stillhash.client.serialization import row_to_json
 from stillhash.errors import (
     BadState,
     Busy,
+    Closed,
     Conflict,
     Denied,
     InvalidInput,
@@ -361,7 +362,7 @@ def test_closed_client_is_an_error(twins: tuple[Collection, Client]) -> None:
     client = twins[1]
     assert client.count() == 0
     client.close()
-    with pytest.raises(Conflict, match="closed"):
+    with pytest.raises(Closed):
         client.count()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stillhash.collection import Item
-from stillhash.server.pages.thumbnails import MAX_PICTURE_BYTES, Picture, find_thumbnail
+from stillhash.server.pages.thumbnails import MAX_THUMBNAIL_BYTES, Picture, find_thumbnail
 
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -59,7 +59,7 @@ def test_first_bytes_decide_the_type(data: bytes, kind: str | None) -> None:
         7,
         None,
         ["a.png"],
-        data_uri(DOT) + "A" * (2 * MAX_PICTURE_BYTES),
+        data_uri(DOT) + "A" * (2 * MAX_THUMBNAIL_BYTES),
     ],
 )
 def test_other_values_get_a_drawing(image: Any) -> None:
@@ -77,7 +77,7 @@ def test_files_are_read_only_inside_the_folder(tmp_path: Path) -> None:
     (folder / "up").symlink_to(tmp_path)
     (folder / "in.png").symlink_to(folder / "a.png")
     (folder / "loop.png").symlink_to(folder / "loop.png")
-    (folder / "long.png").write_bytes(DOT + bytes(MAX_PICTURE_BYTES))
+    (folder / "long.png").write_bytes(DOT + bytes(MAX_THUMBNAIL_BYTES))
 
     for path in ("a.png", "deep/b.png", "deep/../a.png", "in.png", str(folder / "a.png")):
         assert thumbnail(path, folder) == Picture(DOT, "image/png"), path

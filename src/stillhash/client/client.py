@@ -6,25 +6,23 @@ Features and labels are converted here. The server validates the rest, and its e
 from __future__ import annotations
 
 import base64
-import random
-import time
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import islice
-from typing import Any, Self
+from typing import Any, Self, Unpack, overload
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillhash.client.serialization import row_to_json, to_answer, to_json
-from stillhash.client.transport import FIRST_BACKOFF, JSON_TYPE, MAX_BACKOFF, RetryWhen, Transport
-from stillhash.collection.types import Item
-from stillhash.collection.validation import as_array, check_label_lists, check_metadata, check_pictures
-from stillhash.errors import Busy, InvalidInput, StillhashError, WrongType
+from stillhash.client.transport import JSON_TYPE, RetryWhen, Transport
+from stillhash.collection.reader import Filter, Ids, RangeOptions, SearchOptions, Vector, Vectors
+from stillhash.collection.types import Answer, Id, Item
+from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
+from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
-NDJSON_TYPE, RAW_TYPE = "application/x-ndjson", "application/octet-stream"
-REQUEST_ROWS = 1000  # of a stream, in one request
+RAW_TYPE = "application/octet-stream"
 
 
 class Client:
@@ -72,9 +70,7 @@ class Client:
     @cached_property
     def collection(self) -> str:
         """The name of the collection."""
-        if self._name is not None:
-            return self._name
-        names = self._transport.request("GET", "/v1/collections")["collections"]
+        names = [self._name] if self._name else self._transport.request("GET", "/v1/collections")["collections"]
         if len(names) != 1:
             raise InvalidInput(f"collection: expected a name, since the server has several: {', '.join(names)}")
         return str(names[0])
@@ -95,7 +91,7 @@ class Client:
 
     def add(
         self,
-        ids: Any,
+        ids: Ids,
         features: Any,
         labels: Any = None,
         metadata: Any = None,
@@ -108,7 +104,7 @@ class Client:
 
     def upsert(
         self,
-        ids: Any,
+        ids: Ids,
         features: Any,
         labels: Any = None,
         metadata: Any = None,
@@ -125,44 +121,28 @@ class Client:
         If a row is invalid, the error's `acknowledged` counts the first rows that are certainly on disk.
         """
         path = self._path(f"ingest?replace={bool(replace)}&learn={bool(learn)}".lower())
-        stored, tries, numbered = 0, 0, enumerate(rows)
-        lines: list[bytes] = []
-        while True:
-            try:
-                lines = lines or [row_to_json(row, number) for number, row in islice(numbered, REQUEST_ROWS)]
-                if not lines:
-                    return stored
-                stored += self._transport.request("POST", path, b"\n".join(lines), NDJSON_TYPE, "not sent")["count"]
-                lines, tries = [], 0
-            except StillhashError as error:
-                acknowledged = vars(error).get("acknowledged", 0)  # of these lines
-                stored, lines, tries = stored + acknowledged, lines[acknowledged:], tries + 1
-                vars(error)["acknowledged"] = stored
-                if not isinstance(error, Busy) or tries > self._transport.retries:
-                    raise
-                backoff = min(MAX_BACKOFF, max(error.retry_after, FIRST_BACKOFF * 2**tries))
-                time.sleep(backoff + random.uniform(0, FIRST_BACKOFF))
+        return self._transport.post_lines(path, (row_to_json(row, number) for number, row in enumerate(rows)))
 
-    def relabel(self, ids: Any, labels: Any, *, learn: bool = True) -> int:
+    def relabel(self, ids: Ids, labels: Any, *, learn: bool = True) -> int:
         """Replace the labels of items, learn from them unless `learn` is false, and return how many."""
-        ids = list(ids) if isinstance(ids, Iterable) and not isinstance(ids, (str, bytes)) else [ids]
-        body = {"ids": ids, "labels": check_label_lists(labels, len(ids)), "learn": bool(learn)}
+        names = check_ids(ids)
+        body = {"ids": names, "labels": check_label_lists(labels, len(names)), "learn": bool(learn)}
         return int(self._post("relabel", body, retry="not stored")["count"])
 
-    def delete(self, ids: Any) -> int:
+    def delete(self, ids: Ids) -> int:
         """Delete items, and return how many existed."""
         return int(self._post("delete", {"ids": ids})["count"])
 
-    def get(self, ids: Any) -> list[Item | None]:
+    def get(self, ids: Ids) -> list[Item | None]:
         """Return one item for each id, None where there is none."""
         return [None if item is None else Item(**item) for item in self._post("get", {"ids": ids})["items"]]
 
-    def picture(self, id: Any) -> bytes | None:
+    def picture(self, id: Id) -> bytes | None:
         """Return the small image that was added with an item, if any."""
         picture = self._post("picture", {"id": id})["picture"]
         return None if picture is None else base64.b64decode(picture)
 
-    def reconstruct(self, ids: Any) -> Floats:
+    def reconstruct(self, ids: Ids) -> Floats:
         """Return features (n, D) rebuilt from the codes of items, to search for similar ones."""
         return np.array(self._post("reconstruct", {"ids": ids})["features"], np.float32).reshape(-1, self.dim)
 
@@ -183,15 +163,39 @@ class Client:
         data, kind = (query.encode(), "text/plain") if isinstance(query, str) else (query, "image/*")
         return np.array(self._transport.request("POST", self._path("encode"), data, kind)["features"][0], np.float32)
 
+    @overload
+    def search(self, query: Vector, k: int = ..., **options: Unpack[SearchOptions]) -> Answer: ...
+    @overload
+    def search(self, query: Vectors, k: int = ..., **options: Unpack[SearchOptions]) -> list[Answer]: ...
+    @overload  # the type of an array does not say how many dimensions it has
+    def search(self, query: NDArray[Any], k: int = ..., **options: Unpack[SearchOptions]) -> Any: ...
     def search(
-        self, query: Any, k: int = 10, *, where: Any = None, version: int | None = None, explain: bool | int = False
-    ) -> Any:
+        self,
+        query: Vector | Vectors | NDArray[Any],
+        k: int = 10,
+        *,
+        where: Filter | None = None,
+        version: int | None = None,
+        explain: bool | int = False,
+    ) -> Answer | list[Answer]:
         """Return the k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers."""
         return self._search("search", query, {"k": k, "where": where, "version": version, "explain": explain})
 
+    @overload
+    def range_search(self, query: Vector, threshold: float, **options: Unpack[RangeOptions]) -> Answer: ...
+    @overload
+    def range_search(self, query: Vectors, threshold: float, **options: Unpack[RangeOptions]) -> list[Answer]: ...
+    @overload
+    def range_search(self, query: NDArray[Any], threshold: float, **options: Unpack[RangeOptions]) -> Any: ...
     def range_search(
-        self, query: Any, threshold: float, *, where: Any = None, version: int | None = None, most: int | None = None
-    ) -> Any:
+        self,
+        query: Vector | Vectors | NDArray[Any],
+        threshold: float,
+        *,
+        where: Filter | None = None,
+        version: int | None = None,
+        most: int | None = None,
+    ) -> Answer | list[Answer]:
         """Return all items of at least this score, best first; more than `most` of them are an error."""
         body = {"threshold": threshold, "where": where, "version": version, "most": most}
         return self._search("range_search", query, body)
@@ -208,10 +212,12 @@ class Client:
         X = self._features(features, "features")
         return int(self._post("learn", {"labels": check_label_lists(labels, len(X))}, X, "not stored")["version"])
 
-    def feedback(self, query: Any, id: Any, relevant: Any, *, weight: float = 1.0, source: str = "") -> int:
+    def feedback(
+        self, query: Vector | NDArray[Any], id: Id | Ids, relevant: Any, *, weight: float = 1.0, source: str = ""
+    ) -> int:
         """Learn from a vote up (`relevant`) or down on an item, or on a list of items, for a query (D,)."""
         body = {"id": id, "relevant": relevant, "weight": weight, "source": source}
-        Q = self._features(as_array(query)[None], "query")
+        Q, _ = check_query(query, self.dim)
         return int(self._post("feedback", body, Q, "not stored")["version"])
 
     def flush(self) -> int:
@@ -248,8 +254,6 @@ class Client:
         """Copy the collection at one commit to the server's folder of snapshots; return name and bytes."""
         return self._post("snapshot", retry="not stored")
 
-    # ---- on a cluster ----
-
     def cluster(self) -> dict[str, Any]:
         """Return nodes, shards and their actors; NotFound if the collection is not on a cluster."""
         return self._get("cluster")
@@ -262,11 +266,9 @@ class Client:
         """Move every actor off a node; return how many moved."""
         return int(self._post("cluster/drain", {"node": str(node)})["moved"])
 
-    # ---- requests ----
-
-    def _put(self, verb: str, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool) -> int:
+    def _put(self, verb: str, ids: Ids, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool) -> int:
         X = self._features(features, "features")
-        body = {"ids": ids, "labels": check_label_lists(labels, len(X)), "learn": bool(learn)}
+        body: dict[str, Any] = {"ids": ids, "labels": check_label_lists(labels, len(X)), "learn": bool(learn)}
         if (images := check_pictures(pictures, len(X))) is not None:
             body["pictures"] = [None if data is None else base64.b64encode(data).decode() for data in images]
         texts = ", ".join(text or "null" for text in check_metadata(metadata, len(X)))  # JSON already
@@ -276,11 +278,10 @@ class Client:
     def _features(self, value: Any, name: str) -> Floats:
         return check_features(value, name, columns=self.dim, whose="this collection")
 
-    def _search(self, verb: str, query: Any, body: dict[str, Any]) -> Any:
-        array = as_array(query)
-        Q = self._features(array[None] if array.ndim == 1 else array, "query")
+    def _search(self, verb: str, query: Any, body: dict[str, Any]) -> Answer | list[Answer]:
+        Q, single = check_query(query, self.dim)
         answers = [to_answer(answer) for answer in self._post(verb, body, Q)["answers"]]
-        return answers[0] if array.ndim == 1 else answers
+        return answers[0] if single else answers
 
     def _path(self, verb: str) -> str:
         return f"/v1/collections/{quote(self.collection, safe='')}/{verb}"

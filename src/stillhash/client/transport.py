@@ -7,11 +7,15 @@ nothing was stored: the server said so, or it could not be reached.
 from __future__ import annotations
 
 import json
+import random
+import time
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from stillhash import errors
-from stillhash.errors import Busy, Conflict, InvalidInput, MissingExtra, StillhashError, Unreachable
+from stillhash.errors import Busy, Closed, InvalidInput, MissingExtra, StillhashError, Unreachable
 from stillhash.numeric.validation import check_integer, check_number
 
 try:
@@ -20,7 +24,8 @@ try:
 except ImportError as error:
     raise MissingExtra("The client needs urllib3: pip install 'stillhash[client]'") from error
 
-JSON_TYPE = "application/json"
+JSON_TYPE, NDJSON_TYPE = "application/json", "application/x-ndjson"
+REQUEST_LINES = 1000  # of a stream, in one request
 FIRST_BACKOFF, MAX_BACKOFF = 0.1, 10.0  # seconds before a retry; doubles up to the maximum
 NOTHING_STORED = 429, 503  # statuses of a server that stored nothing
 UNAVAILABLE = *NOTHING_STORED, 502, 504  # statuses of an unavailable server, or of a proxy before it
@@ -58,7 +63,7 @@ class Transport:
     ) -> dict[str, Any]:
         """Send a request, and return the JSON object of its response; raise the server's error otherwise."""
         if self._closed:
-            raise Conflict("The client is closed")
+            raise Closed("The client is closed")
         headers = self._headers if body is None else {**self._headers, "content-type": content_type}
         try:
             response = self._pool.request(
@@ -75,6 +80,26 @@ class Transport:
         if response.status != 200:
             raise _to_error(payload, response.headers.get("retry-after", ""))
         return payload
+
+    def post_lines(self, path: str, lines: Iterator[bytes]) -> int:
+        """Post a stream in several requests, and return the number of stored rows; continue after a busy server."""
+        stored, tries = 0, 0
+        chunk: list[bytes] = []
+        while True:
+            try:
+                chunk = chunk or list(islice(lines, REQUEST_LINES))
+                if not chunk:
+                    return stored
+                stored += self.request("POST", path, b"\n".join(chunk), NDJSON_TYPE, "not sent")["count"]
+                chunk, tries = [], 0
+            except StillhashError as error:
+                acknowledged = vars(error).get("acknowledged", 0)  # of this chunk
+                stored, chunk, tries = stored + acknowledged, chunk[acknowledged:], tries + 1
+                vars(error)["acknowledged"] = stored
+                if not isinstance(error, Busy) or tries > self.retries:
+                    raise
+                backoff = min(MAX_BACKOFF, max(error.retry_after, FIRST_BACKOFF * 2**tries))
+                time.sleep(backoff + random.uniform(0, FIRST_BACKOFF))
 
 
 def _retry(tries: int, read: Literal[False] | None, statuses: tuple[int, ...]) -> Retry:

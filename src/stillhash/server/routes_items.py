@@ -30,18 +30,18 @@ from stillhash.server.schemas import (
 
 read_router, write_router = api_router("read", "items"), api_router("write", "items")
 
-Rows = Annotated[AddBody, Depends(AddBody.from_request)]
-Ids = Annotated[IdsBody, Depends(IdsBody.from_request)]
+AddParam = Annotated[AddBody, Depends(AddBody.from_request)]
+IdsParam = Annotated[IdsBody, Depends(IdsBody.from_request)]
 
 
 @write_router.post("/collections/{name}/add")
-async def add(body: Rows, executor: ExecutorParam) -> CountResponse:
+async def add(body: AddParam, executor: ExecutorParam) -> CountResponse:
     """Add items. They are on disk when this returns."""
     return CountResponse(count=await executor.write(partial(Collection.add, **body.arguments())))
 
 
 @write_router.post("/collections/{name}/upsert")
-async def upsert(body: Rows, executor: ExecutorParam) -> CountResponse:
+async def upsert(body: AddParam, executor: ExecutorParam) -> CountResponse:
     """Add items, and replace those whose ids exist."""
     return CountResponse(count=await executor.write(partial(Collection.upsert, **body.arguments())))
 
@@ -86,7 +86,7 @@ async def relabel(
 
 
 @read_router.post("/collections/{name}/get", response_model=ItemsResponse)
-async def get(body: Ids, executor: ExecutorParam) -> Response:
+async def get(body: IdsParam, executor: ExecutorParam) -> Response:
     """Return items by their ids."""
     return json_response({"items": await executor.read(lambda c: c.get(body.ids))})
 
@@ -98,7 +98,7 @@ async def sample(executor: ExecutorParam, count: int = 1) -> Response:
 
 
 @read_router.post("/collections/{name}/reconstruct", response_model=FeaturesResponse)
-async def reconstruct(body: Ids, executor: ExecutorParam) -> Response:
+async def reconstruct(body: IdsParam, executor: ExecutorParam) -> Response:
     """Return features rebuilt from the codes of items, to search for similar ones."""
     features = await executor.read(lambda c: c.reconstruct(body.ids))
     return json_response({"features": features.tolist()})

@@ -161,6 +161,7 @@ class VersionInfo(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     version: int
+    created: str
     kind: str
     rows: int
     tag: str | None

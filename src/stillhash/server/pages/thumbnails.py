@@ -20,7 +20,7 @@ from starlette.responses import Response
 from stillhash.collection import Item
 from stillhash.collection.validation import picture_type
 
-MAX_PICTURE_BYTES = 8 << 20
+MAX_THUMBNAIL_BYTES = 8 << 20
 DATA_URI = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,", re.IGNORECASE)
 GRID_CELLS = 5  # of a drawing, across and down
 MAX_TITLE = 7  # characters of an id in a drawing
@@ -43,7 +43,7 @@ def find_thumbnail(item: Item, stored: bytes | None, folder: Path | None) -> Pic
 
 def _decode_data_uri(uri: str) -> bytes | None:
     head = DATA_URI.match(uri)
-    if head is None or len(uri) > 2 * MAX_PICTURE_BYTES:
+    if head is None or len(uri) > 2 * MAX_THUMBNAIL_BYTES:
         return None
     try:
         return base64.b64decode(uri[head.end() :], validate=True)
@@ -58,7 +58,7 @@ def _read_file(path: str, folder: Path | None) -> bytes | None:
     try:
         base = folder.resolve(strict=True)
         file = (base / path).resolve(strict=True)
-        if not file.is_relative_to(base) or not file.is_file() or file.stat().st_size > MAX_PICTURE_BYTES:
+        if not file.is_relative_to(base) or not file.is_file() or file.stat().st_size > MAX_THUMBNAIL_BYTES:
             return None
         return file.read_bytes()
     except (OSError, ValueError, RuntimeError):
