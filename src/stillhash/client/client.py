@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from stillhash.client.serialization import row_to_json, to_answer, to_json
 from stillhash.client.transport import JSON_TYPE, RetryWhen, Transport
-from stillhash.collection.reader import Filter, Ids, RangeOptions, SearchOptions, Vector, Vectors
-from stillhash.collection.types import Answer, Id, Item
+from stillhash.collection.types import Answer, Filter, Id, Item, ItemIds, RangeOptions, SearchOptions, Vector, Vectors
 from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.validation import Floats, check_features, check_integer
@@ -91,7 +90,7 @@ class Client:
 
     def add(
         self,
-        ids: Ids,
+        ids: ItemIds,
         features: Any,
         labels: Any = None,
         metadata: Any = None,
@@ -104,7 +103,7 @@ class Client:
 
     def upsert(
         self,
-        ids: Ids,
+        ids: ItemIds,
         features: Any,
         labels: Any = None,
         metadata: Any = None,
@@ -123,17 +122,17 @@ class Client:
         path = self._path(f"ingest?replace={bool(replace)}&learn={bool(learn)}".lower())
         return self._transport.post_lines(path, (row_to_json(row, number) for number, row in enumerate(rows)))
 
-    def relabel(self, ids: Ids, labels: Any, *, learn: bool = True) -> int:
+    def relabel(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> int:
         """Replace the labels of items, learn from them unless `learn` is false, and return how many."""
         names = check_ids(ids)
         body = {"ids": names, "labels": check_label_lists(labels, len(names)), "learn": bool(learn)}
         return int(self._post("relabel", body, retry="not stored")["count"])
 
-    def delete(self, ids: Ids) -> int:
+    def delete(self, ids: ItemIds) -> int:
         """Delete items, and return how many existed."""
         return int(self._post("delete", {"ids": ids})["count"])
 
-    def get(self, ids: Ids) -> list[Item | None]:
+    def get(self, ids: ItemIds) -> list[Item | None]:
         """Return one item for each id, None where there is none."""
         return [None if item is None else Item(**item) for item in self._post("get", {"ids": ids})["items"]]
 
@@ -142,7 +141,7 @@ class Client:
         picture = self._post("picture", {"id": id})["picture"]
         return None if picture is None else base64.b64decode(picture)
 
-    def reconstruct(self, ids: Ids) -> Floats:
+    def reconstruct(self, ids: ItemIds) -> Floats:
         """Return features (n, D) rebuilt from the codes of items, to search for similar ones."""
         return np.array(self._post("reconstruct", {"ids": ids})["features"], np.float32).reshape(-1, self.dim)
 
@@ -213,7 +212,7 @@ class Client:
         return int(self._post("learn", {"labels": check_label_lists(labels, len(X))}, X, "not stored")["version"])
 
     def feedback(
-        self, query: Vector | NDArray[Any], id: Id | Ids, relevant: Any, *, weight: float = 1.0, source: str = ""
+        self, query: Vector | NDArray[Any], id: Id | ItemIds, relevant: Any, *, weight: float = 1.0, source: str = ""
     ) -> int:
         """Learn from a vote up (`relevant`) or down on an item, or on a list of items, for a query (D,)."""
         body = {"id": id, "relevant": relevant, "weight": weight, "source": source}
@@ -266,7 +265,9 @@ class Client:
         """Move every actor off a node; return how many moved."""
         return int(self._post("cluster/drain", {"node": str(node)})["moved"])
 
-    def _put(self, verb: str, ids: Ids, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool) -> int:
+    def _put(
+        self, verb: str, ids: ItemIds, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool
+    ) -> int:
         X = self._features(features, "features")
         body: dict[str, Any] = {"ids": ids, "labels": check_label_lists(labels, len(X)), "learn": bool(learn)}
         if (images := check_pictures(pictures, len(X))) is not None:

@@ -14,8 +14,8 @@ from stillhash.server.request_body import RequestBody
 
 MAX_INT64 = 2**63 - 1
 
-ItemId = StrictInt | str
-ItemIds = Annotated[list[ItemId], Field(examples=[["a", 7]])]
+JsonId = StrictInt | str
+JsonIds = Annotated[list[JsonId], Field(examples=[["a", 7]])]
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
 FeatureRows = Annotated[  # an array if the rows came raw
     Any, Field(json_schema_extra={"type": "array", "items": _NUMBERS}, examples=[[[0.1, 0.2, 0.3]]])
@@ -44,7 +44,7 @@ RankingVersion = Annotated[StrictInt | None, Field(ge=0, le=MAX_INT64, descripti
 
 class AddBody(RequestBody):
     raw_field = row_field = "features"
-    ids: ItemIds
+    ids: JsonIds
     features: FeatureRows
     labels: LabelLists = None
     metadata: MetadataList = None
@@ -63,12 +63,12 @@ class AddBody(RequestBody):
 
 
 class DeleteBody(RequestBody):
-    ids: ItemIds
+    ids: JsonIds
 
 
 class IdsBody(RequestBody):
     row_field = "ids"
-    ids: ItemIds
+    ids: JsonIds
 
 
 class RelabelBody(IdsBody):
@@ -77,7 +77,7 @@ class RelabelBody(IdsBody):
 
 
 class PictureBody(RequestBody):
-    id: Annotated[ItemId, Field(examples=["a"])]
+    id: Annotated[JsonId, Field(examples=["a"])]
 
 
 class QueryBody(RequestBody):
@@ -115,7 +115,7 @@ class FitBody(RequestBody):
 class FeedbackBody(RequestBody):
     raw_field = row_field = "query"
     query: QueryVectors
-    id: Annotated[ItemId | list[ItemId], Field(description="An item, or several.", examples=["a"])]
+    id: Annotated[JsonId | list[JsonId], Field(description="An item, or several.", examples=["a"])]
     relevant: Annotated[StrictBool | list[StrictBool], Field(description="Vote up or down, for all or for each.")]
     weight: Annotated[float, Field(gt=0, le=1)] = 1.0
     source: str = ""
