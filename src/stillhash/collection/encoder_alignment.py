@@ -67,9 +67,9 @@ def check_encoder(store: Store, connection: Connection, theirs: EncoderIdentity)
         return True
     if get_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint) is not None:
         return False
+    expected = "an aligned encoder" if ours is None else f"{ours} or an aligned encoder"
     raise Conflict(
-        f"encoder: expected {ours or 'none'}, the encoder of {store.path.name}, or an aligned one, got {theirs}. "
-        "Use align with images that both encoders have encoded."
+        f"encoder: expected {expected}, got {theirs}. Use align with images that both encoders have encoded."
     )
 
 
