@@ -196,8 +196,8 @@ class Client:
         most: int | None = None,
     ) -> Answer | list[Answer]:
         """Return all items of at least this score, best first; more than `most` of them are an error."""
-        body = {"threshold": threshold, "where": where, "version": version, "most": most}
-        return self._search("range_search", query, body)
+        options = {"where": where, "version": version, "most": most}
+        return self._search("range_search", query, {"threshold": threshold, **options})
 
     # ---- learning ----
 
@@ -238,8 +238,6 @@ class Client:
     def rollback(self, version: int) -> int:
         """Restore an earlier version with identical results; return its new number."""
         return int(self._post("rollback", {"version": version}, retry="not stored")["version"])
-
-    # ---- upkeep ----
 
     def stats(self) -> dict[str, Any]:
         """Return settings, counts and disk use."""
