@@ -54,6 +54,7 @@ def test_the_mean_is_exact_and_the_sketch_follows_the_centred_scatter(chunk: int
         np.testing.assert_allclose(hasher.t_, -hasher.mu_ @ hasher.W_, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_chunk_and_many_find_nearly_the_same_directions() -> None:
     X, _ = toy(4000, dim=300)
     whole = OSH(bits=8, sketch=50).fit(X[:300]).partial_fit(X)

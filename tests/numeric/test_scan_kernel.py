@@ -73,6 +73,7 @@ def blocks_of(case: dict[str, Any]) -> list[Block]:
     return blocks
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(cases())
 def test_the_best_k_equal_brute_force(case: dict[str, Any]) -> None:

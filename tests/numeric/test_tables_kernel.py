@@ -39,6 +39,7 @@ def test_a_table_is_a_stable_sort_by_value(n: int, bits: int, seed: int, data: s
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.integers(1, 300), st.integers(8, 70), st.integers(0, 2**32), st.data())
 def test_the_best_k_equal_brute_force(n: int, bits: int, seed: int, data: st.DataObject) -> None:

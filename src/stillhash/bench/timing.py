@@ -45,7 +45,7 @@ class Quartiles(TypedDict):
 def one_blas_thread() -> Iterator[None]:
     """Hold every BLAS that is loaded by now to one thread.
 
-    Not `numeric.blas.one_thread`: that looks once at what is loaded, and SciPy, which brings a BLAS of its own, may
+    Not `numeric.threads.one_thread`: that looks once at what is loaded, and SciPy, which brings a BLAS of its own, may
     have come later.
     """
     with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
