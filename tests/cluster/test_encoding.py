@@ -147,6 +147,7 @@ def test_a_process_dies_in_the_middle_of_a_part(tmp_path: Path, monkeypatch: pyt
     assert np.array_equal(read_all_parts(out)[0], hasher.encode(rows.X))
 
 
+@pytest.mark.slow
 def test_a_node_is_lost(tmp_path: Path, cluster: LocalCluster) -> None:
     hasher, rows, out = fit_tally(), write_dataset(tmp_path / "source"), tmp_path / "out"
     lost = list[str]()

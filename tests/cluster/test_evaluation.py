@@ -16,6 +16,7 @@ from tests.support.toys import toy
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 
+@pytest.mark.slow
 def test_it_measures_the_same_as_one_machine(tmp_path: Path) -> None:
     rows, queries = write_dataset(tmp_path / "source"), toy(150, seed=3)
     queries.Y[7] = 0  # a query that nothing is relevant for
