@@ -1,4 +1,4 @@
-"""The checks of the house style notice what they should."""
+"""The source tree follows the house style, and the checks notice where it would not."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ def rows(node):
 from package import _hidden
 point._replace(x=1)
 """
+
+
+def test_source_follows_the_house_style() -> None:
+    assert [f"{file}:{line}: {what}" for file, line, what in style.problems()] == []
 
 
 def test_shared_names_include_nested_classes_and_annotated_constants() -> None:

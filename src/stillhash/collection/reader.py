@@ -48,7 +48,6 @@ from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Index
 
 ScoredRows = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # scores and rows, for each query
-
 LEARNT_RANKING = "learnt similarity"
 HAMMING_RANKING = "Hamming distance: before anything is learnt"
 
