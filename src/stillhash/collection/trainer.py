@@ -17,7 +17,7 @@ import safetensors.numpy
 
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.prequential import evaluate_chunk, record
-from stillhash.collection.storage.schema import get_meta, is_fitted, set_meta
+from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import NewVersion, StoredVote, check_version
 from stillhash.collection.validation import LabelledRows
@@ -71,14 +71,14 @@ class Trainer:
         if not labelled.all():
             numbers, rows = np.asarray(numbers)[labelled].tolist(), rows.select(labelled)
             codes = None if codes is None else codes[labelled]
-        pending = items.count_pending(connection)
-        if not is_fitted(connection) or pending + len(rows.features) < self.store.settings["learn_rows"]:
-            items.add_pending(connection, numbers, rows, codes)
-        elif pending:
-            items.add_pending(connection, numbers, rows, codes)
-            self.flush(connection)
-        else:
+        pending = count_rows(connection, "pending")
+        enough = is_fitted(connection) and pending + len(rows.features) >= self.store.settings["learn_rows"]
+        if enough and not pending:
             self._learn(connection, rows, codes)
+            return
+        items.add_pending(connection, numbers, rows, codes)
+        if enough:
+            self.flush(connection)
 
     def flush(self, connection: sqlite3.Connection) -> None:
         """Learn the pending rows, however few."""

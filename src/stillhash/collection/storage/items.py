@@ -146,10 +146,6 @@ class ItemTable:
 
     # ---- labelled rows that are not learnt yet ----
 
-    def count_pending(self, connection: sqlite3.Connection) -> int:
-        """Count the labelled rows that are not learnt yet."""
-        return int(connection.execute("SELECT count(*) FROM pending").fetchone()[0])
-
     def add_pending(
         self, connection: sqlite3.Connection, numbers: Iterable[int], rows: LabelledRows, codes: Codes | None
     ) -> None:

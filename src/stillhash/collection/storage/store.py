@@ -16,7 +16,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +86,14 @@ class Store:
         self._close_at_exit()
         self.db.close()
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Read in one transaction: everything in the block is of the same commit."""
-        with self.db.reading() as connection:
-            yield connection
+        return self.db.reading()
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Write in one transaction: all of it is on disk when the block ends, or nothing of it ever was."""
         self._check_writable()
-        with self.db.transaction() as connection:
-            yield connection
+        return self.db.transaction()
 
     def _check_writable(self) -> None:
         """Raise Conflict unless this may write; before the first write, remove what unfinished writes left."""
@@ -115,10 +111,8 @@ class Store:
 
     def sealed_files(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
         """Return the files that this commit needs, by folder."""
-        return {
-            "segments": self.codes.segment_files(connection),
-            "learner": self.versions.learner_files(connection),
-        }
+        segments, learner = self.codes.segment_files(connection), self.versions.learner_files(connection)
+        return {"segments": segments, "learner": learner}
 
     # ---- segments ----
 

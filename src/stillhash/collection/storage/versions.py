@@ -92,8 +92,7 @@ class VersionTable:
 
     def learner(self, connection: sqlite3.Connection, version: int) -> list[str] | None:
         """Return the files that a learner of this version goes on from, None if they are not kept."""
-        row = connection.execute("SELECT learner FROM versions WHERE version = ?", [version]).fetchone()
-        return None if row is None or row[0] is None else json.loads(row[0])
+        return self.learners(connection).get(version)
 
     def learners(self, connection: sqlite3.Connection) -> dict[int, list[str]]:
         """Return the learner files of each version that has them."""
