@@ -15,22 +15,22 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.server import routes_cluster, routes_items, routes_learning, routes_search, routes_server
+from stillhash.server import routes_items, routes_learning, routes_server
 from stillhash.server.dependencies import AppState
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import learning, login, search
 from stillhash.server.pages.rendering import static_files
 from stillhash.server.query_cache import QueryCache
-from stillhash.server.responses import error_response, to_error
+from stillhash.server.responses import Unexpected, error_response, to_error
 from stillhash.server.settings import Settings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder
 
 ROUTERS = (
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.write_router),
-    *(routes_items.read_router, routes_items.write_router, routes_search.read_router),
+    *(routes_items.read_router, routes_items.write_router, routes_items.search_router),
     *(routes_learning.read_router, routes_learning.write_router),
-    *(routes_cluster.read_router, routes_cluster.write_router),
+    *(routes_server.cluster_read_router, routes_server.cluster_write_router),
     *(login.router, search.read_router, search.write_router, learning.read_router, learning.write_router),
 )
 
@@ -51,15 +51,9 @@ def create_app(
     settings = settings or Settings()
     if not collections:
         raise InvalidInput("collections: expected at least one, got none")
+    encoders, limits = query_encoders or {}, (settings.max_queued_writes, settings.timeout)
     executors = {
-        name: CollectionExecutor(
-            name,
-            collection,
-            (query_encoders or {}).get(name),
-            (clusters or {}).get(name),
-            max_queued=settings.max_queued_writes,
-            timeout=settings.timeout,
-        )
+        name: CollectionExecutor(name, collection, *limits, encoders.get(name), (clusters or {}).get(name))
         for name, collection in collections.items()
     }
     app = FastAPI(
@@ -70,12 +64,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
-        exception_handlers={
-            StillhashError: _on_error,
-            RequestValidationError: _on_error,
-            HTTPException: _on_error,
-            Exception: _on_unexpected_error,
-        },
+        exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), _on_error),
     )
     metrics = Metrics(executors)
     app.state.stillhash = AppState(executors, settings, metrics, QueryCache())
@@ -93,12 +82,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         executor.close()
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
-    response = error_response(to_error(error, f"{request.method} {request.url.path}"), request.state.request_id)
-    response.headers.update(getattr(error, "headers", None) or {})
+async def _on_error(request: Request, raised: Exception) -> Response:
+    error, request_id = to_error(raised, f"{request.method} {request.url.path}"), request.state.request_id
+    if isinstance(error, Unexpected):
+        log.exception("unexpected", exc_info=raised, extra={"fields": {"request_id": request_id}})
+    response = error_response(error, request_id)
+    response.headers.update(getattr(raised, "headers", None) or {})
     return response
-
-
-async def _on_unexpected_error(request: Request, error: Exception) -> Response:
-    log.exception("unexpected", exc_info=error, extra={"fields": {"request_id": request.state.request_id}})
-    return await _on_error(request, error)

@@ -1,20 +1,25 @@
-"""FastAPI dependencies: the state of the application, the collection of a path, and keys."""
+"""Routers of the HTTP API, and what their routes depend on: the application's state, a collection, keys, a body."""
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from stillhash.errors import NotFound
+from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import Role
 from stillhash.server.metrics import Metrics
 from stillhash.server.query_cache import QueryCache
+from stillhash.server.responses import ErrorResponse
 from stillhash.server.settings import Settings
 from stillhash.server.write_queue import CollectionExecutor
 
 KEY_COOKIE = "stillhash_key"  # of a browser that has signed in
+API_ERRORS = (Denied, Forbidden, NotFound, Conflict, TooLarge, InvalidInput, TooMany, Busy)
+PUBLIC_ERRORS = (Forbidden, TooMany, Busy)
 
 # Dependencies are `async` although they wait for nothing: FastAPI would run plain functions in a thread.
 
@@ -62,3 +67,24 @@ def check_key(request: Request, credentials: HTTPAuthorizationCredentials | None
 
 
 KEY_CHECKS = {"read": [Depends(require_read)], "write": [Depends(require_write)], None: []}
+
+
+class ApiRoute(APIRoute):
+    """Route that reads a body by its type's `from_request`: after the key is checked, and within the limits."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        for name, kind in get_type_hints(endpoint).items():
+            if name != "return" and hasattr(kind, "from_request"):
+                endpoint.__annotations__[name] = Annotated[kind, Depends(kind.from_request)]
+                options["openapi_extra"] = {"requestBody": kind.openapi_body()}
+        super().__init__(path, endpoint, **options)
+
+
+def api_router(role: Role | None, tag: str, prefix: str = "/v1/collections/{name}") -> APIRouter:
+    """Return a router for requests with a key of this role; without a role, for everyone."""
+    responses: dict[int | str, dict[str, Any]] = {
+        error.status: {"model": ErrorResponse, "description": error.__doc__}
+        for error in (PUBLIC_ERRORS if role is None else API_ERRORS)
+    }
+    checks = KEY_CHECKS[role]
+    return APIRouter(prefix=prefix, dependencies=checks, responses=responses, tags=[tag], route_class=ApiRoute)

@@ -24,18 +24,18 @@ GAUGES = {
     "quality_precision": "Precision of the ten best hits, likewise.",
     "quality_hamming_map": "Mean average precision of Hamming ranking, likewise.",
 }
+QUALITY_GAUGES = {"quality_map": "map", "quality_precision": "precision", "quality_hamming_map": "hamming"}
 
 
-class Metrics:
+class Metrics(Collector):
+    """Times of requests, and gauges that are read from the stats of each collection on every scrape."""
+
     def __init__(self, executors: dict[str, CollectionExecutor]) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(CollectionStats(executors))
+        self.executors, self.registry = executors, CollectorRegistry()
+        self.registry.register(self)
+        labels = ("method", "route", "status")
         self._seconds = Histogram(
-            "stillhash_request_seconds",
-            "Time of requests.",
-            ("method", "route", "status"),
-            buckets=TIME_BUCKETS,
-            registry=self.registry,
+            "stillhash_request_seconds", "Time of requests.", labels, buckets=TIME_BUCKETS, registry=self.registry
         )
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -46,29 +46,19 @@ class Metrics:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
-
-class CollectionStats(Collector):
-    """Read the gauges of each collection from its stats, on every scrape."""
-
-    def __init__(self, executors: dict[str, CollectionExecutor]) -> None:
-        self.executors = executors
-
-    def describe(self) -> Iterable[Metric]:
-        return []
-
     def collect(self) -> Iterable[Metric]:
+        """Return the gauges of all collections."""
         gauges = {name: GaugeMetricFamily(f"stillhash_{name}", GAUGES[name], labels=["collection"]) for name in GAUGES}
         for name, executor in self.executors.items():
             stats = executor.collection.stats()
+            quality = stats["quality"] or {}
             values = {
                 "rows": stats["items"],
                 "queue_depth": executor.queued,
                 "drift_alarms": len(stats["drift_alarms"]),
                 **{key: stats[key] for key in ("version", "pending", "index_bytes", "disk_bytes")},
+                **{gauge: quality[key] for gauge, key in QUALITY_GAUGES.items() if key in quality},
             }
-            if quality := stats["quality"]:
-                values |= {"quality_map": quality["map"], "quality_precision": quality["precision"]}
-                values |= {"quality_hamming_map": quality["hamming"]} if "hamming" in quality else {}
             for key, value in values.items():
                 gauges[key].add_metric([name], float(value))
         return gauges.values()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Sequence
+from typing import Annotated
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -15,6 +16,16 @@ from starlette.responses import Response
 from stillhash.errors import Busy, InvalidInput, NotFound, StillhashError, WrongType
 
 JSON_MEDIA = "application/json"
+
+
+class ErrorResponse(BaseModel):
+    """The one shape of errors."""
+
+    error: Annotated[str, Field(description="Its class.", examples=["InvalidInput"])]
+    message: str
+    status: int
+    request_id: str
+    acknowledged: Annotated[int | None, Field(description="Of a stream: rows that are on disk.")] = None
 
 
 class Unexpected(StillhashError):
@@ -31,9 +42,7 @@ def json_response(content: object, status: int = 200) -> Response:
     """Serialise dataclasses, models and plain values to a JSON response."""
     try:
         data = to_json(content)
-    except (
-        ValueError
-    ):  # metadata may hold a lone surrogate or be deeply nested; the json module takes both, but is slow
+    except ValueError:  # a lone surrogate in metadata, or deep nesting; the json module takes both, but is slow
         data = json.dumps(content, default=vars).encode()
     return Response(data, status, media_type=JSON_MEDIA)
 

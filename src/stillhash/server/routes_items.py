@@ -1,58 +1,41 @@
-"""Routes that add, change and read items."""
+"""Routes that add, change, read and search items."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Request
 from starlette.responses import Response
 
-from stillhash.collection import Collection
-from stillhash.errors import StillhashError
-from stillhash.server.dependencies import ExecutorParam
-from stillhash.server.request_body import RowStream
+from stillhash.collection import Answer, Collection
+from stillhash.errors import StillhashError, TooLarge
+from stillhash.server import schemas
+from stillhash.server.dependencies import ExecutorParam, api_router, app_state
+from stillhash.server.request_body import EncodableQuery, RowStream
 from stillhash.server.responses import error_response, json_response
-from stillhash.server.routing import api_router
-from stillhash.server.schemas import (
-    AddBody,
-    CountResponse,
-    DeleteBody,
-    FeaturesResponse,
-    IdsBody,
-    ItemsResponse,
-    PictureBody,
-    PictureResponse,
-    RelabelBody,
-)
+from stillhash.server.schemas import CountResponse, FeaturesResponse, ItemsResponse, PictureResponse, SearchResponse
 
 read_router, write_router = api_router("read", "items"), api_router("write", "items")
-
-AddParam = Annotated[AddBody, Depends(AddBody.from_request)]
-IdsParam = Annotated[IdsBody, Depends(IdsBody.from_request)]
+search_router = api_router("read", "search")
 
 
-@write_router.post("/collections/{name}/add")
-async def add(body: AddParam, executor: ExecutorParam) -> CountResponse:
+@write_router.post("/add")
+async def add(body: schemas.AddBody, executor: ExecutorParam) -> CountResponse:
     """Add items. They are on disk when this returns."""
     return CountResponse(count=await executor.write(partial(Collection.add, **body.arguments())))
 
 
-@write_router.post("/collections/{name}/upsert")
-async def upsert(body: AddParam, executor: ExecutorParam) -> CountResponse:
+@write_router.post("/upsert")
+async def upsert(body: schemas.AddBody, executor: ExecutorParam) -> CountResponse:
     """Add items, and replace those whose ids exist."""
     return CountResponse(count=await executor.write(partial(Collection.upsert, **body.arguments())))
 
 
-@write_router.post("/collections/{name}/ingest", response_model=CountResponse)
+@write_router.post("/ingest", response_model=CountResponse)
 async def ingest(
-    request: Request,
-    rows: Annotated[RowStream, Depends(RowStream.from_request)],
-    executor: ExecutorParam,
-    replace: bool = False,
-    learn: bool = True,
+    request: Request, rows: RowStream, executor: ExecutorParam, replace: bool = False, learn: bool = True
 ) -> Response:
     """Add items from a stream of any length: lines of JSON with id, features, and optional labels and metadata.
 
@@ -69,51 +52,74 @@ async def ingest(
     return json_response({"count": stored})
 
 
-@write_router.post("/collections/{name}/delete")
-async def delete(
-    body: Annotated[DeleteBody, Depends(DeleteBody.from_request)], executor: ExecutorParam
-) -> CountResponse:
+@write_router.post("/delete")
+async def delete(body: schemas.DeleteBody, executor: ExecutorParam) -> CountResponse:
     """Delete items, and count those that existed."""
     return CountResponse(count=await executor.write(lambda c: c.delete(body.ids)))
 
 
-@write_router.post("/collections/{name}/relabel")
-async def relabel(
-    body: Annotated[RelabelBody, Depends(RelabelBody.from_request)], executor: ExecutorParam
-) -> CountResponse:
+@write_router.post("/relabel")
+async def relabel(body: schemas.RelabelBody, executor: ExecutorParam) -> CountResponse:
     """Replace the labels of items, and learn from them."""
-    return CountResponse(count=await executor.write(lambda c: c.relabel(body.ids, body.labels, learn=body.learn)))
+    return CountResponse(count=await executor.write(partial(Collection.relabel, **vars(body))))
 
 
-@read_router.post("/collections/{name}/get", response_model=ItemsResponse)
-async def get(body: IdsParam, executor: ExecutorParam) -> Response:
+@read_router.post("/get", response_model=ItemsResponse)
+async def get(body: schemas.IdsBody, executor: ExecutorParam) -> Response:
     """Return items by their ids."""
     return json_response({"items": await executor.read(lambda c: c.get(body.ids))})
 
 
-@read_router.get("/collections/{name}/sample", response_model=ItemsResponse)
+@read_router.get("/sample", response_model=ItemsResponse)
 async def sample(executor: ExecutorParam, count: int = 1) -> Response:
     """Return random items."""
     return json_response({"items": await executor.read(lambda c: c.sample(count))})
 
 
-@read_router.post("/collections/{name}/reconstruct", response_model=FeaturesResponse)
-async def reconstruct(body: IdsParam, executor: ExecutorParam) -> Response:
+@read_router.post("/reconstruct", response_model=FeaturesResponse)
+async def reconstruct(body: schemas.IdsBody, executor: ExecutorParam) -> Response:
     """Return features rebuilt from the codes of items, to search for similar ones."""
     features = await executor.read(lambda c: c.reconstruct(body.ids))
     return json_response({"features": features.tolist()})
 
 
-@read_router.post("/collections/{name}/picture")
-async def picture(
-    body: Annotated[PictureBody, Depends(PictureBody.from_request)], executor: ExecutorParam
-) -> PictureResponse:
+@read_router.post("/picture")
+async def picture(body: schemas.PictureBody, executor: ExecutorParam) -> PictureResponse:
     """Return the small image that was added with an item."""
     data = await executor.read(lambda c: c.picture(body.id))
     return PictureResponse(picture=None if data is None else base64.b64encode(data).decode())
 
 
-@read_router.get("/collections/{name}/count")
+@read_router.get("/count")
 async def count(executor: ExecutorParam) -> CountResponse:
     """Count the items."""
     return CountResponse(count=await executor.read(Collection.count))
+
+
+@search_router.post("/search", response_model=SearchResponse)
+async def search(request: Request, body: schemas.SearchBody, executor: ExecutorParam) -> Response:
+    """Return the k best items for one query or many."""
+    settings, queries = app_state(request).settings, body.row_count()
+    if body.k > settings.max_hits or body.k * queries > settings.max_total_hits:
+        limits = f"{settings.max_hits} for each query and {settings.max_total_hits} in total"
+        raise TooLarge(f"k: expected at most {limits}, got {body.k} for {queries} queries")
+    return await executor.read(lambda c: search_response(c.search(**vars(body))))
+
+
+@search_router.post("/range_search", response_model=SearchResponse)
+async def range_search(request: Request, body: schemas.RangeSearchBody, executor: ExecutorParam) -> Response:
+    """Return all items of at least this score."""
+    limit = app_state(request).settings.max_total_hits
+    arguments = {**vars(body), "most": min(body.most or limit, limit)}
+    return await executor.read(lambda c: search_response(c.range_search(**arguments)))
+
+
+def search_response(answers: Answer | list[Answer]) -> Response:
+    """Serialise answers; in the reader's thread, since many hits take time."""
+    return json_response({"answers": answers if isinstance(answers, list) else [answers]})
+
+
+@search_router.post("/encode")
+async def encode(query: EncodableQuery, executor: ExecutorParam) -> FeaturesResponse:
+    """Return the features of an image, or of a text where the encoder has text: a query to search for."""
+    return FeaturesResponse(features=[(await executor.encode_query(query.value)).tolist()])

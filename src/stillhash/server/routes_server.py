@@ -1,28 +1,30 @@
-"""Routes of the server itself, and of a collection's upkeep."""
+"""Routes of the server itself, of a collection's upkeep, and of the cluster that holds its codes."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Depends, Request
 from starlette.responses import PlainTextResponse, Response
 
 from stillhash.collection import Collection
 from stillhash.errors import Denied, NotFound
-from stillhash.server.dependencies import Credentials, ExecutorParam, app_state, check_key
+from stillhash.server.dependencies import Credentials, ExecutorParam, api_router, app_state, check_key
 from stillhash.server.responses import json_response
-from stillhash.server.routing import api_router
 from stillhash.server.schemas import (
     CollectionsResponse,
+    DrainBody,
     HealthResponse,
     SnapshotResponse,
     StatsResponse,
     VerifyResponse,
 )
+from stillhash.server.write_queue import ClusterControl
 
-public_router = api_router(None, "server")
-server_router = api_router("read", "server")
+public_router, server_router = api_router(None, "server", "/v1"), api_router("read", "server", "/v1")
 read_router, write_router = api_router("read", "upkeep"), api_router("write", "upkeep")
+cluster_read_router, cluster_write_router = api_router("read", "cluster"), api_router("write", "cluster")
 
 
 @public_router.get("/health")
@@ -52,19 +54,19 @@ async def collections(request: Request) -> CollectionsResponse:
     return CollectionsResponse(collections=list(app_state(request).executors))
 
 
-@read_router.get("/collections/{name}/stats", response_model=StatsResponse)
+@read_router.get("/stats", response_model=StatsResponse)
 async def stats(executor: ExecutorParam) -> Response:
     """Return settings, counts and disk use."""
     return json_response(await executor.read(Collection.stats))
 
 
-@read_router.post("/collections/{name}/verify")
+@read_router.post("/verify")
 async def verify(executor: ExecutorParam) -> VerifyResponse:
     """Check everything that is stored, and list the problems."""
     return VerifyResponse(problems=await executor.read(Collection.verify, unlimited=True))
 
 
-@write_router.post("/collections/{name}/snapshot")
+@write_router.post("/snapshot")
 async def snapshot(request: Request, executor: ExecutorParam) -> SnapshotResponse:
     """Copy the collection at one commit to the server's folder of snapshots."""
     folder = app_state(request).settings.snapshots
@@ -73,3 +75,30 @@ async def snapshot(request: Request, executor: ExecutorParam) -> SnapshotRespons
     name = f"{executor.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     size = await executor.read(lambda c: c.snapshot(folder / name), unlimited=True)
     return SnapshotResponse(name=name, bytes=size)
+
+
+async def get_cluster(executor: ExecutorParam) -> ClusterControl:
+    if executor.cluster is None:
+        raise NotFound(f"{executor.name!r} is not on a cluster. Start the server with --cluster ADDRESS")
+    return executor.cluster
+
+
+ClusterParam = Annotated[ClusterControl, Depends(get_cluster)]
+
+
+@cluster_read_router.get("/cluster", response_model=dict[str, Any])
+async def status(executor: ExecutorParam, cluster: ClusterParam) -> Response:
+    """Return nodes, shards and their actors, and whether all of them are up to date."""
+    return json_response(await executor.read(lambda _: cluster.status()))
+
+
+@cluster_write_router.post("/cluster/add_shard")
+async def add_shard(executor: ExecutorParam, cluster: ClusterParam) -> dict[str, int]:
+    """Add a shard, and move its share of the rows to it. Searches go on."""
+    return {"shard": await executor.read(lambda _: cluster.add_shard(), unlimited=True)}
+
+
+@cluster_write_router.post("/cluster/drain")
+async def drain(executor: ExecutorParam, cluster: ClusterParam, body: DrainBody) -> dict[str, int]:
+    """Move every actor off a node, and stop using it."""
+    return {"moved": await executor.read(lambda _: cluster.drain(body.node), unlimited=True)}

@@ -106,8 +106,7 @@ class LearnBody(RequestBody):
     labels: LabelLists
 
 
-class FitBody(RequestBody):
-    raw_field = row_field = "features"
+class FitBody(LearnBody):
     features: FeatureRows = None
     labels: LabelLists = None
 
@@ -120,9 +119,10 @@ class FeedbackBody(RequestBody):
     weight: Annotated[float, Field(gt=0, le=1)] = 1.0
     source: str = ""
 
-    def vector(self) -> Any:
-        """Return the query (D,); a raw one comes as a row of an array."""
-        return self.query[0] if isinstance(self.query, np.ndarray) and len(self.query) == 1 else self.query
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `Collection.feedback`; a raw query comes as a row of an array."""
+        single_row = isinstance(self.query, np.ndarray) and len(self.query) == 1
+        return {**vars(self), "query": self.query[0] if single_row else self.query}
 
 
 class RollbackBody(RequestBody):
@@ -218,13 +218,3 @@ class HealthResponse(BaseModel):
     status: Literal["ok"]
     stillhash: str
     collections: dict[str, int]
-
-
-class ErrorResponse(BaseModel):
-    """The one shape of errors."""
-
-    error: Annotated[str, Field(description="Its class.", examples=["InvalidInput"])]
-    message: str
-    status: int
-    request_id: str
-    acknowledged: Annotated[int | None, Field(description="Of a stream: rows that are on disk.")] = None

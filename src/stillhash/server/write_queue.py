@@ -46,14 +46,12 @@ class CollectionExecutor:
         self,
         name: str,
         collection: Collection,
-        query_encoder: QueryEncoder | None = None,
-        cluster: ClusterControl | None = None,
-        *,
         max_queued: int,
         timeout: float,
+        query_encoder: QueryEncoder | None = None,
+        cluster: ClusterControl | None = None,
     ) -> None:
-        self.name, self.collection = name, collection
-        self.query_encoder, self.cluster = query_encoder, cluster
+        self.name, self.collection, self.query_encoder, self.cluster = name, collection, query_encoder, cluster
         self.max_queued, self.timeout = max_queued, timeout
         self.queued = 0  # writes waiting or running
         self._lock = threading.Lock()  # guards `queued`
@@ -66,9 +64,8 @@ class CollectionExecutor:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), None if unlimited else self.timeout)
         except TimeoutError:
-            raise Busy(
-                f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
-            ) from None
+            message = f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
+            raise Busy(message) from None
 
     async def encode_query(self, query: bytes | str) -> Floats:
         """Return the features (D,) of an image, or of a text."""
