@@ -29,14 +29,12 @@ def serve(
     keys: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Lines 'read KEY' and 'write KEY'; also STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS.",
+            metavar="FILE", help="Lines 'read KEY' and 'write KEY'; also STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS."
         ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Search only; another process may write.")] = False,
     encoder: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Encoder of query images, if not the collections' own."),
+        str | None, typer.Option(metavar="NAME", help="Encoder of query images, if not the collections' own.")
     ] = None,
     images: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder that `image` paths in metadata are relative to.")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote, urlencode
 
-from fastapi import Query, Request
+from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import RedirectResponse, Response
 
-from stillhash.collection import Collection
+from stillhash.collection import Collection, Item
 from stillhash.collection.validation import picture_type
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.numeric.validation import check_features
@@ -18,15 +18,14 @@ from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.pages import view_models
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
 from stillhash.server.pages.thumbnails import Picture, draw_thumbnail, find_thumbnail, thumbnail_response
-from stillhash.server.query_cache import HitVote, UploadedQuery, active_votes, parse_vector
+from stillhash.server.pages.view_models import PageQuery, Ranks, ViewModel
+from stillhash.server.query_cache import HitVote, UploadedQuery, parse_vector
 from stillhash.server.write_queue import CollectionExecutor
 
 START_ITEMS = 12  # offered on the start page
 MAX_UPLOAD_BYTES = 8 << 20
 
 read_router, write_router = page_router("read"), page_router("write")
-
-Text = Annotated[str, Query()]
 
 
 @read_router.get("/")
@@ -36,7 +35,7 @@ async def start(request: Request) -> Response:
 
 @read_router.get("/c/{name}")
 async def search(
-    request: Request, executor: ExecutorParam, like: Text = "", q: Text = "", against: Text = "0", random: Text = ""
+    request: Request, executor: ExecutorParam, like: str = "", q: str = "", against: str = "0", random: str = ""
 ) -> Response:
     """Show the hits of an item (`like`) or of an upload (`q`); without either, items to start with."""
     try:
@@ -46,8 +45,8 @@ async def search(
             return RedirectResponse(address, 303, {"cache-control": "no-store"})
         if like or q:
             query = await _page_query(request, executor, like, q)
-            comparison = await _compare(request, executor, query, parse_integer(against, "against"))
-            return _render_search(request, executor, query=query, results=comparison)
+            results = await _compare(request, executor, query, against)
+            return _render_search(request, executor, query=query, results=results)
     except StillhashError as error:
         return _render_search(request, executor, status=error.status, error=error, typed=like)
     items = await executor.read(lambda c: c.sample(START_ITEMS))
@@ -61,26 +60,18 @@ def _render_search(request: Request, executor: CollectionExecutor, *, status: in
     return render(request, "search.html", status=status, **context)
 
 
-async def _page_query(request: Request, executor: CollectionExecutor, like: str, q: str) -> view_models.PageQuery:
+async def _page_query(request: Request, executor: CollectionExecutor, like: str, q: str) -> PageQuery:
     if like:
         return await executor.read(lambda c: view_models.item_query(c, like))
-    return view_models.upload_query(app_state(request).query_cache.get(q), q)
+    upload = app_state(request).query_cache.get(q)
+    return PageQuery(upload.vector, q, None, upload.title)
 
 
 async def _compare(
-    request: Request,
-    executor: CollectionExecutor,
-    query: view_models.PageQuery,
-    against: int,
-    previous: list[str] | None = None,
-) -> view_models.Comparison:
-    votes = app_state(request).query_cache.votes(executor.name, query.name)
-
-    def compare(collection: Collection) -> view_models.Comparison:
-        thumbs = active_votes(votes, collection.versions()) if votes else {}
-        return view_models.compare(collection, query, against, thumbs, previous)
-
-    return await executor.read(compare)
+    request: Request, executor: CollectionExecutor, query: PageQuery, against: str, previous: Ranks | None = None
+) -> ViewModel:
+    version, votes = parse_integer(against, "against"), app_state(request).query_cache.votes(executor.name, query.name)
+    return await executor.read(lambda c: view_models.compare(c, query, version, votes, previous))
 
 
 @read_router.post("/c/{name}/upload")
@@ -119,21 +110,21 @@ async def _uploaded_query(executor: CollectionExecutor, form: FormData) -> Uploa
 async def thumb(request: Request, executor: ExecutorParam) -> Response:
     """Learn from a thumb, and show the new results and which hits moved."""
     form = await read_form(request)
-    like, q, name, up = (form_text(form, field) for field in ("like", "q", "id", "up"))
-    against = parse_integer(form_text(form, "against"), "against")
+    like, q, name, up, against = (form_text(form, field) for field in ("like", "q", "id", "up", "against"))
+    parse_integer(against, "against")  # before anything is learnt
     query = await _page_query(request, executor, like, q)
 
-    def learn(collection: Collection) -> tuple[list[str], str, int]:
-        previous, item = view_models.ranking(collection, query), view_models.find_item(collection, name)
+    def learn(collection: Collection) -> tuple[Ranks, Item, int]:
+        previous, item = view_models.search(collection, query), view_models.find_item(collection, name)
         version = collection.feedback(query.vector, item.id, up == "1", source="page")
-        return previous, json.dumps(item.id), version
+        return view_models.rank_by_name(previous), item, version
 
     previous, item, version = await executor.write(learn)
-    app_state(request).query_cache.add_vote(executor.name, query.name, item, HitVote(up == "1", version))
+    vote = HitVote(up == "1", version)
+    app_state(request).query_cache.add_vote(executor.name, query.name, json.dumps(item.id), vote)
     results = await _compare(request, executor, query, against, previous)
-    gone = "" if any(card.name == item for card in results.now.cards) else json.loads(item)
-    context: dict[str, Any] = {"name": executor.name, "query": query, "results": results}
-    return render(request, "results.html", **context, learnt=version, gone=gone)
+    context: ViewModel = {"query": query, "results": results, "learnt": version, "voted": item}
+    return render(request, "results.html", name=executor.name, **context)
 
 
 @write_router.post("/c/{name}/labels")
@@ -142,7 +133,7 @@ async def relabel(request: Request, executor: ExecutorParam) -> Response:
     form = await read_form(request)
     name, labels = form_text(form, "id"), form_text(form, "labels")
 
-    def learn(collection: Collection) -> tuple[view_models.PageQuery, int]:
+    def learn(collection: Collection) -> tuple[PageQuery, int]:
         item = view_models.find_item(collection, name)
         collection.relabel([item.id], [view_models.parse_labels(labels, item.labels)])
         return view_models.item_query(collection, name), collection.flush()
@@ -153,13 +144,7 @@ async def relabel(request: Request, executor: ExecutorParam) -> Response:
 
 @read_router.get("/c/{name}/explain")
 async def explain(
-    request: Request,
-    executor: ExecutorParam,
-    id: Text,
-    like: Text = "",
-    q: Text = "",
-    against: Text = "0",
-    left: Text = "",
+    request: Request, executor: ExecutorParam, id: str, like: str = "", q: str = "", against: str = "0", left: str = ""
 ) -> Response:
     """Explain the rank of a hit."""
     query, other = await _page_query(request, executor, like, q), parse_integer(against, "against")
@@ -168,7 +153,7 @@ async def explain(
 
 
 @read_router.get("/c/{name}/picture")
-async def picture(request: Request, executor: ExecutorParam, id: Text = "", q: Text = "") -> Response:
+async def picture(request: Request, executor: ExecutorParam, id: str = "", q: str = "") -> Response:
     """Return the thumbnail of an item, or of an upload."""
     state = app_state(request)
     if q:
