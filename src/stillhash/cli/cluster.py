@@ -9,30 +9,28 @@ import threading
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
+from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli.collection import optional_module
-from stillhash.cli.output import AsJson, answer, sentence
+from stillhash.cli.output import AsJson, answer, progress_bar
 from stillhash.errors import NotFound
 
-app = typer.Typer(help="Distribute collections over a Ray cluster, on this machine or on many.", no_args_is_help=True)
+app = Typer(help="Distribute collections over a Ray cluster, on this machine or on many.", no_args_is_help=True)
 CLUSTER_FILE = Path(".stillhash-cluster.json")  # which process runs the local cluster of this folder
 
-Url = Annotated[str, typer.Option(metavar="URL", help="Server that was started with --cluster.")]
-ServerKey = Annotated[str | None, typer.Option(envvar="STILLHASH_KEY", help="Key of that server, if it needs one.")]
+Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
+ServerKey = Annotated[str | None, Option(envvar="STILLHASH_KEY", help="Key of that server, if it needs one.")]
 CollectionName = Annotated[
-    str | None, typer.Option("--collection", metavar="NAME", help="Collection, if the server has several.")
+    str | None, Option("--collection", metavar="NAME", help="Collection, if the server has several.")
 ]
 LOCAL_SERVER = "http://127.0.0.1:8000"
-PROGRESS_COLUMNS = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
 
 
 @app.command()
-def up(nodes: Annotated[int, typer.Option(min=1, help="Nodes besides the head.")] = 4) -> None:
+def up(nodes: Annotated[int, Option(min=1, help="Nodes besides the head.")] = 4) -> None:
     """Start a head and nodes on this machine, all on loopback, and run them until Ctrl-C or 'cluster down'."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -53,34 +51,26 @@ def up(nodes: Annotated[int, typer.Option(min=1, help="Nodes besides the head.")
 
 @app.command()
 def ingest(
-    source: Annotated[
-        Path, typer.Argument(help="A folder of .npy or .parquet files, or of images.", show_default=False)
-    ],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Collection to create.", show_default=False)],
-    address: Annotated[str | None, typer.Option(help="Ray cluster; without it, this machine alone.")] = None,
-    bits: Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")] = 64,
-    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="Encoder of images: classic, ...")] = None,
-    sample: Annotated[int, typer.Option(min=300, help="Rows that the hash functions are fitted on.")] = 3000,
-    learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Learn from labels.")] = True,
+    source: Annotated[Path, Argument(help="A folder of .npy or .parquet files, or of images.")],
+    path: Annotated[Path, Argument(metavar="PATH", help="Collection to create.")],
+    address: Annotated[str | None, Option(help="Ray cluster; without it, this machine alone.")] = None,
+    bits: Annotated[int, Option(min=8, max=512, help="Length of the codes.")] = 64,
+    encoder: Annotated[str | None, Option(metavar="NAME", help="Encoder of images: classic, ...")] = None,
+    sample: Annotated[int, Option(min=300, help="Rows that the hash functions are fitted on.")] = 3000,
+    learn: Annotated[bool, Option("--learn/--no-learn", help="Learn from labels.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Encode and learn a data set on all machines, and publish it in one commit. An interrupted run continues."""
     cluster = optional_module("cluster", "cluster")
-    console = Console(stderr=True)
-    with Progress(*PROGRESS_COLUMNS, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("connecting", total=None)
+    with progress_bar("connecting", None) as update:
 
         def show_progress(done: int, parts: int, rows: int, speed: float) -> None:
-            progress.update(task, description=f"{rows:,} rows, {speed:,.0f} per second", completed=done, total=parts)
+            update(description=f"{rows:,} rows, {speed:,.0f} per second", completed=done, total=parts)
 
-        with (
-            cluster.connected(address),
-            cluster.ingest(
-                source, path, bits=bits, encoder=encoder, sample=sample, learn=learn, progress=show_progress
-            ) as collection,
-        ):
+        options = {"bits": bits, "encoder": encoder, "sample": sample, "learn": learn, "progress": show_progress}
+        with cluster.connected(address), cluster.ingest(source, path, **options) as collection:
             items = collection.count()
-    answer({"items": items, "path": str(path)}, as_json, sentence(f"{items:,} items in {path}"))
+    answer({"items": items, "path": str(path)}, as_json, f"{items:,} items in {path}")
 
 
 @app.command()
@@ -111,14 +101,12 @@ def add_shard(
     """Add a shard and move its share of the rows to it; searches continue meanwhile."""
     with stillhash.Client(url, key, collection=collection) as client:
         number = client.add_shard()
-    answer({"shard": number}, as_json, sentence(f"shard {number} added"))
+    answer({"shard": number}, as_json, f"shard {number} added")
 
 
 @app.command()
 def drain(
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", help="Id of the node, from 'cluster status'.", show_default=False)
-    ],
+    node: Annotated[str, Argument(metavar="NODE", help="Id of the node, from 'cluster status'.")],
     url: Url = LOCAL_SERVER,
     key: ServerKey = None,
     collection: CollectionName = None,
@@ -127,7 +115,7 @@ def drain(
     """Move all actors off a node, before it is removed."""
     with stillhash.Client(url, key, collection=collection) as client:
         moved = client.drain(node)
-    answer({"moved": moved}, as_json, sentence(f"{moved} actors moved"))
+    answer({"moved": moved}, as_json, f"{moved} actors moved")
 
 
 def _show(status: dict[str, Any], console: Console) -> None:

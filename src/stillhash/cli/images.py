@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli.collection import PathArgument, open_collection, optional_module
-from stillhash.cli.output import AsJson, answer, sentence
+from stillhash.cli.output import AsJson, answer, progress_bar
 from stillhash.errors import InvalidInput
 from stillhash.io import IMAGE_SUFFIXES, list_images, read_features
 
-app = typer.Typer()
+app = Typer()
 IMAGES_PANEL = "Collections: images"
 MAX_LISTED_FILES = 20
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 300, 3000
+DEFAULT_HELP = "default: the collection's own, or classic if it is new"
+LABELS_HELP = "folders, sidecar, none, or a .csv, .json (also COCO) or .jsonl file; auto tries them in turn."
 ENCODER_HELP = "classic, onnx:PATH[:OUTPUT], timm:NAME, clip:NAME or vectors:DIM"
 
-FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images.", show_default=False)]
-WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")]
+FolderArgument = Annotated[Path, Argument(metavar="FOLDER", help="A folder of images.")]
+WorkersOption = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
 
 
 @app.command(rich_help_panel=IMAGES_PANEL)
 def index(
     folder: FolderArgument,
     path: PathArgument,
-    encoder: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"{ENCODER_HELP}; default: the collection's own, or classic if it is new."),
-    ] = None,
-    bits: Annotated[int, typer.Option(min=8, max=512, help="Length of the codes, if the collection is new.")] = 64,
-    labels: Annotated[
-        str,
-        typer.Option(
-            metavar="SOURCE",
-            help="folders, sidecar, none, or a .csv, .json (also COCO) or .jsonl file; auto tries them in turn.",
-        ),
-    ] = "auto",
+    encoder: Annotated[str | None, Option(metavar="NAME", help=f"{ENCODER_HELP}; {DEFAULT_HELP}.")] = None,
+    bits: Annotated[int, Option(min=8, max=512, help="Length of the codes, if the collection is new.")] = 64,
+    labels: Annotated[str, Option(metavar="SOURCE", help=LABELS_HELP)] = "auto",
     workers: WorkersOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,20 +48,21 @@ def index(
     rows = max(MIN_FIT_IMAGES, min(MAX_FIT_IMAGES, len(files)))
     opened = encoders.open_encoder(name)
     with stillhash.open(path, bits=bits if new else None, encoder=opened, init_rows=rows) as collection:
-        report = _show_progress(
-            len(files),
-            collection,
-            lambda progress: images.index_folder(
-                folder, collection, name, source, files=files, workers=workers, progress=progress
-            ),
-        )
+        try:
+            with progress_bar("images", len(files)) as update:
+                options = {"files": files, "workers": workers, "progress": lambda report: update(completed=report.done)}
+                report = images.index_folder(folder, collection, name, source, **options)
+        except KeyboardInterrupt:
+            stored = f"{collection.count():,} images are stored"
+            Console(stderr=True).print(f"stopped; {stored}, and the next run continues from there")
+            raise
         if not collection.stats()["fitted"] and collection.count() >= MIN_FIT_IMAGES:  # some could not be decoded
             collection.fit()
         collection.flush()
         result = {**asdict(report), "items": collection.count(), "fitted": collection.stats()["fitted"]}
     encoded = report.added + report.updated + len(report.broken)
     result["images_per_second"] = round(encoded / max(report.seconds, 1e-9), 1)
-    answer(result, as_json, lambda result, console: _print_report(result, path, console))
+    answer(result, as_json, _report_text(result, path))
 
 
 def _own_encoder(path: Path) -> str:
@@ -81,24 +72,7 @@ def _own_encoder(path: Path) -> str:
         return collection.encoder.name
 
 
-def _show_progress(total: int, collection: stillhash.Collection, run: Callable[[Callable[[Any], None]], Any]) -> Any:
-    """Run with a progress bar on a terminal; Ctrl-C reports how many images are stored."""
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("images", total=total)
-        try:
-            return run(
-                lambda report: progress.update(
-                    task, completed=report.added + report.updated + report.skipped + len(report.broken)
-                )
-            )
-        except KeyboardInterrupt:
-            console.print(f"stopped; {collection.count():,} images are stored, and the next run continues from there")
-            raise
-
-
-def _print_report(result: dict[str, Any], path: Path, console: Console) -> None:
+def _report_text(result: dict[str, Any], path: Path) -> str:
     counts = f"{result['added']:,} added, {result['updated']:,} updated, {result['skipped']:,} already indexed"
     lines = [f"{counts}; {result['labelled']:,} with labels; {result['images_per_second']:g} per second"]
     if broken := result["broken"]:
@@ -107,19 +81,17 @@ def _print_report(result: dict[str, Any], path: Path, console: Console) -> None:
         lines += ["  ..."] if len(broken) > MAX_LISTED_FILES else []
     if not result["fitted"]:
         lines.append(f"search compares features until there are {MIN_FIT_IMAGES} images")
-    lines.append(f"next: stillhash serve {path}")
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+    return "\n".join([*lines, f"next: stillhash serve {path}"])
 
 
 @app.command(rich_help_panel=IMAGES_PANEL)
 def align(
     path: PathArgument,
-    encoder: Annotated[str, typer.Option(metavar="NAME", help=f"New encoder: {ENCODER_HELP}.", show_default=False)],
-    images: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Images to encode with both encoders.")] = None,
-    theirs: Annotated[Path | None, typer.Option(metavar="FILE", help="Or: features by the new encoder,")] = None,
-    ours: Annotated[Path | None, typer.Option(metavar="FILE", help="and of the same images by the old one.")] = None,
-    max_images: Annotated[int, typer.Option(min=20, help="Most images to encode; a few hundred are enough.")] = 1000,
+    encoder: Annotated[str, Option(metavar="NAME", help=f"New encoder: {ENCODER_HELP}.")],
+    images: Annotated[Path | None, Option(metavar="FOLDER", help="Images to encode with both encoders.")] = None,
+    theirs: Annotated[Path | None, Option(metavar="FILE", help="Or: features by the new encoder,")] = None,
+    ours: Annotated[Path | None, Option(metavar="FILE", help="and of the same images by the old one.")] = None,
+    max_images: Annotated[int, Option(min=20, help="Most images to encode; a few hundred are enough.")] = 1000,
     workers: WorkersOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,4 +107,4 @@ def align(
             features = read_features(theirs, opened.dim), read_features(ours, collection.dim)
             result = collection.align(opened, *features)
     text = f"{result['name']} is aligned: {result['pairs']:,} pairs explain {result['explained']:.0%} of the variance"
-    answer(result, as_json, sentence(text))
+    answer(result, as_json, text)

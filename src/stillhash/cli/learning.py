@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import typer
+from typer import Argument, Exit, Option, Typer
 
 import stillhash
 from stillhash.cli import output
@@ -21,17 +21,17 @@ from stillhash.cli.collection import (
     for_each_chunk,
     open_collection,
 )
-from stillhash.cli.output import AsJson, answer, count_of, sentence
+from stillhash.cli.output import AsJson, answer, count_of
 from stillhash.errors import BadState, InvalidInput
 from stillhash.io import Chunk, parse_ids, read_chunks, read_queries
 
-app = typer.Typer()
+app = Typer()
 LEARNING_PANEL, UPKEEP_PANEL = "Collections: learning", "Collections: upkeep"
 MAX_LISTED_IDS = 20
+SAMPLE_HELP = "Sample of rows, as for add; default: the items."
 
-VersionArgument = Annotated[
-    int, typer.Argument(metavar="VERSION", min=1, help="The number of the version.", show_default=False)
-]
+SampleArgument = Annotated[Path | None, Argument(metavar="FILE", help=SAMPLE_HELP)]
+VersionArgument = Annotated[int, Argument(metavar="VERSION", min=1, help="The number of the version.")]
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
@@ -53,7 +53,7 @@ def learn(
     with open_collection(path, write=True) as collection:
         rows = for_each_chunk(read_chunks(file, collection.dim, chunk, labels=labels), learn_chunk, "learnt")
         result = {"rows": rows, "version": current_version(collection), "versions": versions}
-    answer(result, as_json, sentence(f"{count_of(rows, 'row')} learnt; version {result['version']} is current"))
+    answer(result, as_json, f"{count_of(rows, 'row')} learnt; version {result['version']} is current")
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
@@ -61,9 +61,9 @@ def feedback(
     path: PathArgument,
     ids: IdsArgument,
     vector: VectorOption,
-    relevant: Annotated[bool, typer.Option("--up/--down", help="Whether these items are good hits.")],
-    weight: Annotated[float, typer.Option(help="Share of a full vote, up to 1.")] = 1.0,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Who votes; the last vote of a source counts.")] = "",
+    relevant: Annotated[bool, Option("--up/--down", help="Whether these items are good hits.")],
+    weight: Annotated[float, Option(help="Share of a full vote, up to 1.")] = 1.0,
+    source: Annotated[str, Option(metavar="NAME", help="Who votes; the last vote of a source counts.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Learn from votes, up or down, on hits of one query."""
@@ -73,14 +73,14 @@ def feedback(
             raise InvalidInput(f"--vector: expected one query, got {len(queries)}")
         version = collection.feedback(queries[0], parse_ids(ids), relevant, weight=weight, source=source)
     text = f"{count_of(len(ids), 'vote')} {'up' if relevant else 'down'}; version {version} is current"
-    answer({"votes": len(ids), "version": version}, as_json, sentence(text))
+    answer({"votes": len(ids), "version": version}, as_json, text)
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
 def relabel(
     path: PathArgument,
-    name: Annotated[str, typer.Argument(metavar="ID", help="An item.", show_default=False)],
-    labels: Annotated[str, typer.Argument(metavar="LABELS", help="'cat|dog'; '' for none.", show_default=False)],
+    name: Annotated[str, Argument(metavar="ID", help="An item.")],
+    labels: Annotated[str, Argument(metavar="LABELS", help="'cat|dog'; '' for none.")],
     as_json: AsJson = False,
 ) -> None:
     """Replace the labels of an item, and learn from them."""
@@ -89,7 +89,7 @@ def relabel(
         collection.relabel(parse_ids([name]), [names])
         version = collection.flush()
     text = f"{name} has the labels {', '.join(names) or 'none'}; version {version} is current"
-    answer({"id": name, "labels": names, "version": version}, as_json, sentence(text))
+    answer({"id": name, "labels": names, "version": version}, as_json, text)
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
@@ -97,18 +97,11 @@ def flush(path: PathArgument, as_json: AsJson = False) -> None:
     """Learn all pending labelled rows now, instead of waiting for a full step."""
     with open_collection(path, write=True) as collection:
         version = collection.flush()
-    answer({"version": version}, as_json, sentence(f"version {version} is current"))
+    answer({"version": version}, as_json, f"version {version} is current")
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
-def fit(
-    path: PathArgument,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Sample of rows, as for add; default: the items.")
-    ] = None,
-    labels: LabelsOption = None,
-    as_json: AsJson = False,
-) -> None:
+def fit(path: PathArgument, file: SampleArgument = None, labels: LabelsOption = None, as_json: AsJson = False) -> None:
     """Fit the hash functions now and permanently, instead of waiting for more rows."""
     if file is None and labels is not None:
         raise InvalidInput("--labels: expected a FILE of rows with it")
@@ -122,7 +115,7 @@ def fit(
             row_labels = [one for chunk in sample for one in chunk.labels]
             collection.fit(np.concatenate([chunk.features for chunk in sample]), row_labels)
         version = current_version(collection)
-    answer({"version": version}, as_json, sentence(f"the hash functions are fitted; version {version} is current"))
+    answer({"version": version}, as_json, f"the hash functions are fitted; version {version} is current")
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
@@ -136,13 +129,13 @@ def versions(path: PathArgument, as_json: AsJson = False) -> None:
 def tag(
     path: PathArgument,
     version: VersionArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the version.", show_default=False)],
+    name: Annotated[str, Argument(metavar="NAME", help="A name for the version.")],
     as_json: AsJson = False,
 ) -> None:
     """Name a version; a version with a name is never dropped."""
     with open_collection(path, write=True) as collection:
         collection.tag(version, name)
-    answer({"version": version, "tag": name}, as_json, sentence(f"version {version} is named {name!r} and kept"))
+    answer({"version": version, "tag": name}, as_json, f"version {version} is named {name!r} and kept")
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
@@ -151,7 +144,7 @@ def rollback(path: PathArgument, version: VersionArgument, as_json: AsJson = Fal
     with open_collection(path, write=True) as collection:
         current = collection.rollback(version)
     text = f"version {current} is current, with the results of version {version}"
-    answer({"version": current, "rollback_to": version}, as_json, sentence(text))
+    answer({"version": current, "rollback_to": version}, as_json, text)
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
@@ -159,7 +152,7 @@ def seal(path: PathArgument, as_json: AsJson = False) -> None:
     """Move unsealed codes into a segment now; this happens by itself every 131,072 rows."""
     with open_collection(path, write=True) as collection:
         sealed = collection.seal()
-    answer({"sealed": sealed}, as_json, sentence("sealed" if sealed else "nothing to seal"))
+    answer({"sealed": sealed}, as_json, "sealed" if sealed else "nothing to seal")
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
@@ -168,19 +161,19 @@ def compact(path: PathArgument, as_json: AsJson = False) -> None:
     with open_collection(path, write=True) as collection:
         dropped = collection.stats()["deleted"]
         collection.compact()
-    answer({"dropped": dropped}, as_json, sentence(f"{count_of(dropped, 'deleted row')} dropped"))
+    answer({"dropped": dropped}, as_json, f"{count_of(dropped, 'deleted row')} dropped")
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
 def snapshot(
     path: PathArgument,
-    to: Annotated[Path, typer.Argument(metavar="TO", help="A folder that does not exist.", show_default=False)],
+    to: Annotated[Path, Argument(metavar="TO", help="A folder that does not exist.")],
     as_json: AsJson = False,
 ) -> None:
     """Copy the collection, as of one commit, to a new folder; other processes may write meanwhile."""
     with open_collection(path) as collection:
         size = collection.snapshot(to)
-    answer({"path": str(to), "bytes": size}, as_json, sentence(f"copied {size:,} bytes to {to}"))
+    answer({"path": str(to), "bytes": size}, as_json, f"copied {size:,} bytes to {to}")
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
@@ -195,9 +188,9 @@ def verify(path: PathArgument, as_json: AsJson = False) -> None:
     """Check all stored data, and list the problems. The exit code is 5 if there are any."""
     with open_collection(path) as collection:
         problems = collection.verify()
-    answer({"problems": problems}, as_json, sentence("\n".join(problems) or "OK"))
+    answer({"problems": problems}, as_json, "\n".join(problems) or "OK")
     if problems:
-        raise typer.Exit(BadState.exit_code)
+        raise Exit(BadState.exit_code)
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
@@ -207,4 +200,4 @@ def repair(path: PathArgument, as_json: AsJson = False) -> None:
     lines = [*done, f"{count_of(len(lost), 'item')} lost"] if done else ["OK"]
     if lost:
         lines[-1] += f": {', '.join(map(str, lost[:MAX_LISTED_IDS]))}{', ...' if len(lost) > MAX_LISTED_IDS else ''}"
-    answer({"done": done, "lost": lost}, as_json, sentence("\n".join(lines)))
+    answer({"done": done, "lost": lost}, as_json, "\n".join(lines))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from stillhash.experiments.tables import print_table
@@ -19,22 +22,29 @@ EXPLAINED_BITS = 3  # bits named in a table
 Show = Callable[[dict[str, Any], Console], None]
 
 
-def answer(result: dict[str, Any], as_json: bool, show: Show) -> None:
-    """Print a result as JSON, or by `show`."""
+def answer(result: dict[str, Any], as_json: bool, show: Show | str) -> None:
+    """Print a result as JSON, or for people: by a function, or as a text."""
     if as_json:
         print(json.dumps(result))
+    elif isinstance(show, str):
+        Console().print(Text(show), soft_wrap=True)
     else:
         show(result, Console())
+
+
+@contextmanager
+def progress_bar(description: str, total: float | None, *, counts: bool = True) -> Iterator[Callable[..., None]]:
+    """Show a progress bar if stderr is a terminal, with counts or only a bar; yield the function that updates it."""
+    console = Console(stderr=True)
+    numbers: list[ProgressColumn] = [MofNCompleteColumn()] if counts else []
+    columns = TextColumn("{task.description}"), BarColumn(), *numbers, TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        yield partial(progress.update, progress.add_task(description, total=total))
 
 
 def count_of(number: int, noun: str) -> str:
     """Return '1 row' or '2,000 rows'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def sentence(text: str) -> Show:
-    """Show a result as this text."""
-    return lambda _, console: console.print(Text(text), soft_wrap=True)
 
 
 def pairs(result: dict[str, Any], console: Console) -> None:
@@ -80,9 +90,8 @@ def versions(result: dict[str, Any], console: Console) -> None:
         return
     rows = []
     for version in result["versions"]:
-        quality = (
-            f"{version['quality']['map']:.3f}{' drift' if version['drift'] else ''}" if "quality" in version else ""
-        )
+        quality = f"{version['quality']['map']:.3f}" if "quality" in version else ""
+        quality += " drift" if quality and version["drift"] else ""
         time = version["created"][:19].replace("T", " ")
         tag, current = Text(_printable(version["tag"] or "")), "current" if version["current"] else ""
         rows.append([str(version["version"]), time, version["kind"], f"{version['rows']:,}", quality, tag, current])
@@ -112,10 +121,8 @@ def _value_text(value: Any) -> str:
 
 
 def _metadata_text(metadata: dict[str, Any] | None) -> str:
-    text = " ".join(
-        f"{_printable(name)}={_printable(value) if isinstance(value, str) else json.dumps(value)}"
-        for name, value in (metadata or {}).items()
-    )
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in (metadata or {}).items()}
+    text = " ".join(f"{_printable(name)}={_printable(value)}" for name, value in texts.items())
     return text if len(text) <= METADATA_WIDTH else text[: METADATA_WIDTH - 1] + "…"
 
 

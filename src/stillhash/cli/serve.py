@@ -3,64 +3,55 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli.collection import optional_module
 from stillhash.errors import InvalidInput, StillhashError
+from stillhash.search import Index
 
-app = typer.Typer()
+app = Typer()
 PORT = 8000
 REMOTE_RATE_LIMIT = 100.0  # requests a second of one client, if other machines can reach the server
+RATE_HELP = f"Requests a second of one client, 0 for no limit; default {REMOTE_RATE_LIMIT:g}, on localhost 0."
+KEYS_HELP = "Lines 'read KEY' and 'write KEY'; also STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS."
 
 
 @app.command(rich_help_panel="Collections: serving")
 def serve(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Folders of collections.", show_default=False)],
+    paths: Annotated[list[Path], Argument(metavar="PATH...", help="Folders of collections.")],
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; addresses other than localhost require keys.")
+        str, Option(metavar="ADDRESS", help="Where to listen; addresses other than localhost require keys.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
-    keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Lines 'read KEY' and 'write KEY'; also STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS."
-        ),
-    ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Search only; another process may write.")] = False,
+    port: Annotated[int, Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
+    keys: Annotated[Path | None, Option(metavar="FILE", help=KEYS_HELP)] = None,
+    read_only: Annotated[bool, Option("--read-only", help="Search only; another process may write.")] = False,
     encoder: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Encoder of query images, if not the collections' own.")
+        str | None, Option(metavar="NAME", help="Encoder of query images, if not the collections' own.")
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder that `image` paths in metadata are relative to.")
+        Path | None, Option(metavar="FOLDER", help="Folder that `image` paths in metadata are relative to.")
     ] = None,
-    snapshots: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
+    snapshots: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Ray cluster that holds the codes: see 'stillhash cluster'.")
+        str | None, Option(metavar="ADDRESS", help="A Ray cluster that holds the codes: see 'stillhash cluster'.")
     ] = None,
-    shards: Annotated[int, typer.Option(min=1, help="With --cluster: number of shards.")] = 4,
-    replicas: Annotated[int, typer.Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
+    shards: Annotated[int, Option(min=1, help="With --cluster: number of shards.")] = 4,
+    replicas: Annotated[int, Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
     partial: Annotated[
-        bool, typer.Option("--partial", help="With --cluster: answer without missing shards, and report their share.")
+        bool, Option("--partial", help="With --cluster: answer without missing shards, and report their share.")
     ] = False,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help=f"Requests a second of one client, 0 for no limit; default {REMOTE_RATE_LIMIT:g}, on localhost 0.",
-            show_default=False,
-        ),
-    ] = None,
-    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Writes that may wait in the queue.")] = 64,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
-    max_body_mib: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest body of a request.")] = 64,
-    log: Annotated[str, typer.Option(metavar="FORMAT", help="json, text or off; text on a terminal.")] = "",
+    rate: Annotated[float | None, Option(min=0, metavar="N", help=RATE_HELP)] = None,
+    queue: Annotated[int, Option(min=1, metavar="N", help="Writes that may wait in the queue.")] = 64,
+    timeout: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
+    max_body_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest body of a request.")] = 64,
+    log: Annotated[str, Option(metavar="FORMAT", help="json, text or off; text on a terminal.")] = "",
 ) -> None:
     """Serve collections over HTTP: an API under /v1, and a page that shows them learn."""
     server = optional_module("server", "server")
@@ -86,27 +77,18 @@ def serve(
     settings.validate()
     default_format = "text" if sys.stderr.isatty() else "json"
     server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else default_format)
-    collections: dict[str, stillhash.Collection] = {}
-    try:
-        clusters = _cluster_searchers(folders, cluster, shards, replicas, partial) if cluster is not None else {}
+    clusters = {}
+    if cluster is not None:  # shard files lie beside the collection's folder
+        factory = optional_module("cluster", "cluster").HybridIndexFactory
+        options = {"shards": shards, "replicas": replicas, "address": cluster, "partial": partial}
+        storage = {name: path.resolve().with_name(f"{name}.shards") for name, path in folders.items()}
+        clusters = {name: factory(folder, **options) for name, folder in storage.items()}
+    with ExitStack() as stack:
+        collections: dict[str, stillhash.Collection] = {}
         for name, path in folders.items():
-            searcher = {"searcher": clusters[name]} if name in clusters else {}
-            collections[name] = stillhash.open(path, read_only=read_only, **searcher)
+            collection = stillhash.open(path, read_only=read_only, searcher=clusters.get(name, Index))
+            collections[name] = stack.enter_context(collection)
         server.serve(collections, settings, announce, _query_encoders(collections, encoder), clusters)
-    finally:
-        for collection in collections.values():
-            collection.close()
-
-
-def _cluster_searchers(
-    folders: dict[str, Path], address: str, shards: int, replicas: int, partial: bool
-) -> dict[str, Any]:
-    """Connect each collection to a cluster that holds its codes; shard files lie beside the collection's folder."""
-    factory = optional_module("cluster", "cluster").HybridIndexFactory
-    return {
-        name: factory(path.resolve().with_name(f"{name}.shards"), shards, replicas, address, partial=partial)
-        for name, path in folders.items()
-    }
 
 
 def _query_encoders(collections: dict[str, stillhash.Collection], encoder: str | None) -> dict[str, Any]:

@@ -37,6 +37,11 @@ class IndexReport:
     broken: dict[str, str] = field(default_factory=dict)  # files that cannot be decoded, and why
     seconds: float = 0.0
 
+    @property
+    def done(self) -> int:
+        """Count the files that are dealt with."""
+        return self.added + self.updated + self.skipped + len(self.broken)
+
 
 def index_folder(
     folder: Path,

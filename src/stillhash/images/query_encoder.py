@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stillhash.collection import Collection
 from stillhash.encoders import Encoder, open_encoder
 from stillhash.encoders.files import encode_bytes
+from stillhash.encoders.pixels import read_bytes
 from stillhash.errors import InvalidInput
 from stillhash.numeric.validation import Floats
 
@@ -18,6 +21,9 @@ class CollectionEncoder:
 
     def image(self, data: bytes, name: str = "image") -> Floats:
         return self._translate(encode_bytes(self.encoder, data, name)[None])
+
+    def image_file(self, path: Path) -> Floats:
+        return self.image(read_bytes(path), path.name)
 
     def text(self, words: str) -> Floats:
         return self._translate(self.encoder.encode_texts([words]))
