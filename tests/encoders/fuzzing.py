@@ -16,9 +16,9 @@ import zlib
 
 import numpy as np
 
-from stillhash.encoders.pixels import MAX_PIXELS, MAX_SIDE, decode, thumbnail
+from stillhash.encoders.pixels import MAX_PIXELS, MAX_SIDE, thumbnail
 from stillhash.errors import InvalidInput
-from tests.encoders.sample_images import samples
+from tests.encoders.sample_images import decode, samples
 
 SECONDS = 20  # for a file; a few thousandths are usual
 MEMORY = 1500 << 20  # on top of what the process has when it begins

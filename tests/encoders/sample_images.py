@@ -6,12 +6,23 @@ import io
 import struct
 import zlib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from stillhash.encoders import pixels
+
 KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+
+
+def decode(data: bytes, name: str = "image", **options: Any) -> Image.Image:
+    return pixels.decode(data, name, **options)[0]
+
+
+def read_image(path: str | Path, **options: Any) -> Image.Image:
+    return decode(pixels.read_bytes(path), str(path), **options)
 
 
 def photo(width: int = 48, height: int = 32, seed: int = 0) -> Image.Image:

@@ -15,10 +15,9 @@ from PIL import Image
 
 from stillhash.encoders import ENCODER_NAMES, Encoder, base, open_encoder
 from stillhash.encoders.files import encode_bytes
-from stillhash.encoders.pixels import decode
 from stillhash.errors import InvalidInput, MissingExtra, WrongType
 from tests.encoders.onnx_models import write_model
-from tests.encoders.sample_images import photo, samples, saved
+from tests.encoders.sample_images import decode, photo, samples, saved
 
 SIZES = [(48, 32), (200, 200), (1, 1), (3, 500), (500, 3), (640, 480), (120, 120)]
 IMAGES = [photo(*size, seed=seed) for seed, size in enumerate(SIZES)] + [Image.new("RGB", (64, 64), "white")]

@@ -17,11 +17,11 @@ import pytest
 
 from stillhash.encoders import files, open_encoder
 from stillhash.encoders.files import EncodedFile, encode_bytes, encode_files
-from stillhash.encoders.pixels import content_hash, decode
+from stillhash.encoders.pixels import content_hash
 from stillhash.encoders.workers import BATCHES_PER_WORKER
 from stillhash.errors import InvalidInput, WrongType
 from tests.encoders.onnx_models import write_model
-from tests.encoders.sample_images import photo, samples, saved
+from tests.encoders.sample_images import decode, photo, samples, saved
 
 FILES = 60
 BROKEN = {7: b"no picture", 8: b"", 31: samples()["jpeg"][:300]}

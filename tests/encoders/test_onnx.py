@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from stillhash.encoders import open_encoder
-from stillhash.encoders.onnx import Onnx
-from stillhash.encoders.preprocess import Preprocess, read_preprocess
+from stillhash.encoders.onnx import Onnx, Preprocess, read_preprocess
 from stillhash.errors import InvalidInput
 from tests.encoders.onnx_models import write_model
 from tests.encoders.sample_images import photo

@@ -13,16 +13,19 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
+from stillhash.encoders import pixels
 from stillhash.encoders.image_headers import MAX_RLE_BYTES, MAX_SEGMENTS, read_header
-from stillhash.encoders.pixels import MAX_PIXELS, content_hash, decode, decode_with_size, read_image, thumbnail
+from stillhash.encoders.pixels import MAX_PIXELS, content_hash, thumbnail
 from stillhash.errors import InvalidInput, NotFound, TooLarge
 from tests.encoders.sample_images import (
     KINDS,
     bmp_of,
+    decode,
     exif,
     grey16,
     photo,
     png_of,
+    read_image,
     runs,
     samples,
     saved,
@@ -100,7 +103,7 @@ def test_pictures_come_out_upright(kind: str, orientation: int) -> None:
     how = {"lossless": True} if kind == "WEBP" else {}
     data = saved(photo(), kind, exif=exif(orientation), **how)
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    image, size = decode_with_size(data)
+    image, size = pixels.decode(data)
     assert image.size == expected.size == size
     assert size == ((32, 48) if orientation > 4 else (48, 32))
     assert apart(image, expected) == 0
@@ -140,7 +143,7 @@ def test_broken_exif_is_passed_over(tags: bytes) -> None:
 def test_no_finer_than_needed() -> None:
     for kind in KINDS:
         data = saved(photo(640, 480), kind)
-        image, size = decode_with_size(data, target=(100, 100))
+        image, size = pixels.decode(data, target=(100, 100))
         assert size == (640, 480)
         assert image.size[0] >= 100 and 100 <= image.size[1] < 200
         assert apart(image, photo(640, 480).resize(image.size, Image.Resampling.BOX)) < 12

@@ -8,11 +8,11 @@ import pytest
 
 import stillhash
 from stillhash.encoders import open_encoder
-from stillhash.encoders.pixels import read_image
 from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.shapes import OUTLINES, SHAPE_COLOURS, TEXTURES, image, write_shapes
 from stillhash.numeric.codes import signs
+from tests.encoders.sample_images import read_image
 
 COUNT, QUERIES, FIT_ROWS = 1400, 200, 400
 

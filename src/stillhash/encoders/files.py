@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhash.encoders.base import Encoder, open_encoder
-from stillhash.encoders.pixels import THUMBNAIL_SIDE, content_hash, decode_with_size, read_bytes, thumbnail
+from stillhash.encoders.pixels import THUMBNAIL_SIDE, content_hash, decode, read_bytes, thumbnail
 from stillhash.encoders.workers import map_batches
 from stillhash.errors import StillhashError, WrongType
 from stillhash.numeric.threads import usable_cores
@@ -33,11 +33,11 @@ class EncodedFile(NamedTuple):
     """A file with its features, or with an error."""
 
     path: str
-    features: Floats | None  # (dim,)
-    content: str | None  # sha256 of the file, hex; None if it could not be read
-    thumbnail: bytes | None  # a JPEG
-    size: tuple[int, int] | None  # width and height in full, upright
-    error: str | None
+    features: Floats | None = None  # (dim,)
+    content: str | None = None  # sha256 of the file, hex; None if it could not be read
+    thumbnail: bytes | None = None  # a JPEG
+    size: tuple[int, int] | None = None  # width and height in full, upright
+    error: str | None = None
 
     def name_in(self, folder: Path) -> str:
         """Return the path in a folder, with / between, which is the id of an image."""
@@ -74,7 +74,7 @@ def encode_files(
 
 def encode_bytes(encoder: Encoder, data: bytes, name: str = "image") -> Floats:
     """Return the features (dim,) of one file's bytes, equal to those of `encode_files`."""
-    image, _ = decode_with_size(data, name, target=_decode_target(encoder))
+    image, _ = decode(data, name, target=_decode_target(encoder))
     row: Floats = encoder.encode([image])[0]
     return row
 
@@ -97,29 +97,24 @@ def _encode_by_name(encoder: str, thumbnails: bool, paths: list[str]) -> list[En
     return _encode_batch(_open_once(encoder), paths, thumbnails)
 
 
-@cache
-def _open_once(encoder: str) -> Encoder:
-    """Open an encoder once in each process."""
-    return open_encoder(encoder)
+_open_once = cache(open_encoder)  # in each process
 
 
 def _encode_batch(encoder: Encoder, paths: list[str], thumbnails: bool) -> list[EncodedFile]:
     """Encode a batch; images are scaled down as they are decoded, so that large ones take no more memory."""
-    entries, images = [], []
-    for path in paths:
-        content = None
+    entries, images = [], {}
+    for at, path in enumerate(paths):
+        entry = EncodedFile(path)
         try:
             data = read_bytes(path)
-            content = content_hash(data)
-            image, size = decode_with_size(data, path, target=_decode_target(encoder))
-            small = thumbnail(image) if thumbnails else None
+            entry = entry._replace(content=content_hash(data))
+            image, size = decode(data, path, target=_decode_target(encoder))
+            entry = entry._replace(size=size, thumbnail=thumbnail(image) if thumbnails else None)
+            images[at] = image
         except StillhashError as error:
-            entries.append(EncodedFile(path, None, content, None, None, str(error)))
-            continue
-        images.append(image)
-        entries.append(EncodedFile(path, None, content, small, size, None))
-    decoded = [at for at, entry in enumerate(entries) if entry.error is None]
-    for at, row in zip(decoded, _encode_images(encoder, images), strict=True):
+            entry = entry._replace(error=str(error))
+        entries.append(entry)
+    for at, row in zip(images, _encode_images(encoder, list(images.values())), strict=True):
         entries[at] = entries[at]._replace(**({"error": row} if isinstance(row, str) else {"features": row}))
     return entries
 
@@ -142,7 +137,7 @@ def _decode_target(encoder: Encoder) -> tuple[int, int]:
 
 
 def _lost_file(path: str) -> EncodedFile:
-    return EncodedFile(path, None, None, None, None, f"{path} cannot be encoded: the process died of it")
+    return EncodedFile(path, error=f"{path} cannot be encoded: the process died of it")
 
 
 def _split(paths: Iterable[AnyPath], size: int) -> Iterator[list[str]]:

@@ -28,14 +28,7 @@ JPEG_MARKER = re.compile(rb"\xff([^\x00\xff])")
 JPEG_SCAN_END = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 JPEG_BARE_MARKERS = {0x01, *range(0xD0, 0xD9)}  # without a segment
 JPEG_FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # segments with the size
-JPEG_PIXEL_SEGMENTS = JPEG_FRAMES | {
-    0xC4,
-    0xCC,
-    0xDA,
-    0xDB,
-    0xDD,
-    0xEE,
-}  # what decoding needs; EE says how colours are stored
+JPEG_PIXEL_SEGMENTS = JPEG_FRAMES | set(b"\xc4\xcc\xda\xdb\xdd\xee")  # decoding needs them; EE: how colours are stored
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -49,16 +42,9 @@ class ImageHeader(NamedTuple):
 
 def read_header(data: bytes) -> ImageHeader:
     """Read the header of a file; ValueError if its format is not accepted, or it ends early."""
-    if data.startswith(b"\xff\xd8\xff"):
-        return _jpeg(data)
-    if data.startswith(PNG_SIGNATURE):
-        return _png(data)
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return _gif(data)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return _webp(data)
-    if data.startswith(b"BM"):
-        return _bmp(data)
+    for signature, read in PARSERS.items():
+        if re.match(signature, data, re.DOTALL):
+            return read(data)
     raise ValueError("expected JPEG, PNG, WebP, GIF or BMP" + ("" if data else ", got an empty file"))
 
 
@@ -191,3 +177,12 @@ def _orientation(exif: bytes) -> int:
     except StructError:
         pass
     return 1
+
+
+PARSERS = {
+    rb"\xff\xd8\xff": _jpeg,
+    PNG_SIGNATURE: _png,
+    rb"GIF8[79]a": _gif,
+    rb"RIFF....WEBP": _webp,
+    rb"BM": _bmp,
+}

@@ -1,6 +1,6 @@
 """`onnx:PATH[:OUTPUT]`: encode by a model file, run by onnxruntime on the CPU.
 
-A sidecar, PATH with the ending .json, says how images are prepared; see `preprocess`. Without one they are prepared as
+A sidecar, PATH with the ending .json, says how images are prepared; see `Preprocess`. Without one they are prepared as
 for ImageNet, at the model's own size.
 
 An output of shape (n, channels, height, width) is averaged over height and width, or over the middle axes where the
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,77 @@ import numpy as np
 from PIL import Image
 
 from stillhash.encoders.base import ImageOnly, check_images, check_output, fingerprint, import_library
-from stillhash.encoders.preprocess import read_preprocess
 from stillhash.errors import InvalidInput
 from stillhash.numeric.validation import Floats
 
+MAX_INPUT_SIDE = 4096
+BLENDS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 ONNX_VERSION = 1  # changes whenever the same model gives other features
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Preparation of an image; the defaults suit most ImageNet models.
+
+    With crop "center" the shorter side is scaled to `resize` (8/7 of the size if it is None, as 256 to 224) and the
+    middle is cut out; with "none" the whole image is squeezed to the size. Then (pixel / scale - mean) / std.
+    """
+
+    size: tuple[int, int] = (224, 224)  # width and height
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    scale: float = 255.0
+    layout: str = "NCHW"
+    color: str = "RGB"
+    crop: str = "center"
+    resize: int | None = None
+    blend: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        numbers = (*self.mean, *self.std, self.scale)
+        nonzero = 0 not in (*self.std, self.scale)
+        resize_fits = self.resize is None or max(self.size) <= self.resize <= 2 * MAX_INPUT_SIDE
+        rules = {
+            "size": (len(self.size) == 2 and all(1 <= side <= MAX_INPUT_SIDE for side in self.size), "two integers"),
+            "mean, std": ((len(self.mean), len(self.std)) == (3, 3), "three numbers each"),
+            "mean, std, scale": (np.isfinite(numbers).all() and nonzero, "finite numbers, std and scale not 0"),
+            "layout": (self.layout in ("NCHW", "NHWC"), "NCHW or NHWC"),
+            "color": (self.color in ("RGB", "BGR"), "RGB or BGR"),
+            "crop": (self.crop in ("center", "none"), "center or none"),
+            "blend": (self.blend in tuple(BLENDS), " or ".join(BLENDS)),
+            "resize": (resize_fits, "at least the longer side of size"),
+        }
+        for name, (valid, expected) in rules.items():
+            if not valid:
+                raise InvalidInput(f"{name}: expected {expected}, got {self}")
+
+    def array(self, image: Image.Image) -> Floats:
+        """Return one RGB image as (3, height, width), or (height, width, 3)."""
+        pixels = np.asarray(self._fit(image), np.float32)
+        if self.color == "BGR":
+            pixels = pixels[..., ::-1]
+        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
+        with np.errstate(over="ignore"):  # `check_output` refuses what overflows
+            pixels = (pixels / np.float32(self.scale) - mean) / std
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1) if self.layout == "NCHW" else pixels)
+
+    @property
+    def decode_size(self) -> tuple[int, int]:
+        """Twice the size used, so that the last step down is the careful one."""
+        side = 2 * self._shorter()
+        return (side, side) if self.crop == "center" else (2 * self.size[0], 2 * self.size[1])
+
+    def _shorter(self) -> int:
+        return self.resize or round(max(self.size) * 8 / 7)
+
+    def _fit(self, image: Image.Image) -> Image.Image:
+        blend, (width, height) = BLENDS[self.blend], self.size
+        if self.crop == "none":
+            return image.resize(self.size, blend)
+        scale = self._shorter() / min(image.size)  # the crop, in pixels of the image as it is
+        across, down = width / scale, height / scale
+        left, top = (image.width - across) / 2, (image.height - down) / 2
+        return image.resize(self.size, blend, box=(left, top, left + across, top + down))
 
 
 def open_onnx(rest: str) -> Onnx:
@@ -126,3 +193,42 @@ def _hash_files(file: Path) -> list[str]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:300]
+
+
+def read_preprocess(path: Path) -> tuple[Preprocess, str | None]:
+    """Read a sidecar file and the output it names; the defaults if there is no such file."""
+    try:
+        options = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return Preprocess(), None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path}: expected JSON: {error}") from None
+    known = [field.name for field in fields(Preprocess)]
+    if not isinstance(options, dict) or not set(options) <= {*known, "output"}:
+        text = json.dumps(options)
+        expected = f"expected an object with any of {', '.join(known)}, output"
+        raise InvalidInput(f"{path}: {expected}, got {text if len(text) < 80 else text[:77] + '...'}")
+    output = options.pop("output", None)
+    if output is not None and not isinstance(output, str):
+        raise InvalidInput(f"{path}: output: expected a name, got {output!r}")
+    try:
+        return Preprocess(**{name: _typed(name, value) for name, value in options.items()}), output
+    except (InvalidInput, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"{path}: {error}") from None
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Return numbers as floats and sizes as integers: what JSON leaves open must not change a fingerprint."""
+    if name in ("mean", "std"):
+        return tuple(float(number) for number in value)
+    if name == "scale":
+        return float(value)
+    if name == "size":
+        return tuple(_integer(side) for side in ((value, value) if isinstance(value, int) else value))
+    return _integer(value) if name == "resize" and value is not None else value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or value != int(value):
+        raise InvalidInput(f"expected an integer, got {value!r}")
+    return int(value)

@@ -53,24 +53,12 @@ def decode(
     target: tuple[int, int] | None = None,
     max_bytes: int = MAX_IMAGE_BYTES,
     max_pixels: int = MAX_PIXELS,
-) -> Image.Image:
-    """Decode `data` to an RGB image.
+) -> tuple[Image.Image, tuple[int, int]]:
+    """Decode `data` to an RGB image; return also the width and height of the full image, upright.
 
     `target` is the width and height beyond which detail is of no use: a larger image is divided by a whole number, as
     long as it stays at least that large. For a JPEG most of that saves decoding.
     """
-    return decode_with_size(data, name, target=target, max_bytes=max_bytes, max_pixels=max_pixels)[0]
-
-
-def decode_with_size(
-    data: bytes,
-    name: str = "image",
-    *,
-    target: tuple[int, int] | None = None,
-    max_bytes: int = MAX_IMAGE_BYTES,
-    max_pixels: int = MAX_PIXELS,
-) -> tuple[Image.Image, tuple[int, int]]:
-    """Decode as `decode` does; return also the width and height of the full image, upright."""
     if len(data) > max_bytes:
         raise TooLarge(f"{name}: expected at most {max_bytes:,} bytes, got {len(data):,}")
     try:
@@ -81,11 +69,6 @@ def decode_with_size(
         raise
     except Exception as error:  # on bad bytes Pillow raises nearly anything, ZeroDivisionError and MemoryError included
         raise InvalidInput(f"{name}: cannot be decoded: {_reason(error)}") from None
-
-
-def read_image(path: str | os.PathLike[str], *, target: tuple[int, int] | None = None) -> Image.Image:
-    """Decode the image of a file."""
-    return decode(read_bytes(path), str(path), target=target)
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_IMAGE_BYTES) -> bytes:

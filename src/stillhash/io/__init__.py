@@ -8,9 +8,8 @@ nothing is skipped. Lines count from 1, rows of arrays and of Parquet from 0.
 from __future__ import annotations
 
 from stillhash.io.arrays import RowBlock, siblings
-from stillhash.io.chunks import Chunk, read_chunks
+from stillhash.io.chunks import Chunk, read_chunks, read_features, read_queries
 from stillhash.io.folders import IMAGE_SUFFIXES, count_rows, list_images, list_row_files, read_blocks
-from stillhash.io.queries import read_features, read_queries
 from stillhash.io.rows import parse_ids, parse_json, parse_json_object, reading
 
 __all__ = [

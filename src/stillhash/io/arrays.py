@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.io.rows import Row, integer_or_text, parse_metadata, parse_row_labels
+from stillhash.io.rows import Row, integer_or_text, parse_labels, parse_metadata
 
-ARRAY_NAMES = ("ids", "features", "labels", "metadata")
+ARRAY_DIMENSIONS = {"ids": "1", "features": "2", "labels": "1 or 2", "metadata": "1"}
 SIBLING_NAMES = ("ids", "labels")  # arrays in files of their own, beside the features
 BLOCK_ROWS = 2048  # rows read at a time
 
@@ -83,11 +83,9 @@ def npz_rows(path: Path) -> Iterator[Row]:
 
 def _array_rows(path: Path, arrays: dict[str, NDArray[Any]]) -> Iterator[Row]:
     for name, array in arrays.items():
-        if name not in ARRAY_NAMES:
-            raise InvalidInput(f"{path.name}: expected the arrays {', '.join(ARRAY_NAMES)}, got {name!r}")
-        dimensions = {"features": (2,), "labels": (1, 2)}.get(name, (1,))
-        if array.ndim not in dimensions:
-            expected = " or ".join(map(str, dimensions))
+        if name not in ARRAY_DIMENSIONS:
+            raise InvalidInput(f"{path.name}: expected the arrays {', '.join(ARRAY_DIMENSIONS)}, got {name!r}")
+        if str(array.ndim) not in (expected := ARRAY_DIMENSIONS[name]):
             raise InvalidInput(f"{path.name}: {name}: expected {expected} dimensions, got {array.ndim}")
     if "features" not in arrays:
         raise InvalidInput(f"{path.name}: features: expected an array of this name, got {', '.join(arrays) or 'none'}")
@@ -98,8 +96,7 @@ def _array_rows(path: Path, arrays: dict[str, NDArray[Any]]) -> Iterator[Row]:
     for r in range(rows):
         record = {name: array[r] if array.ndim == 2 else array[r].item() for name, array in arrays.items()}
         where = f"{path.name}, row {r}"
-        id_ = record.get("ids")
-        labels = parse_row_labels(record["labels"], where) if "labels" in record else None
+        id_ = integer_or_text(record["ids"]) if isinstance(record.get("ids"), str) else record.get("ids")
+        labels = parse_labels(record["labels"], where) if "labels" in record else None
         metadata = parse_metadata(record.get("metadata"), where)
-        id_ = integer_or_text(id_) if isinstance(id_, str) else id_
         yield Row(f"row {r}", (r + 1) / rows, id_, record["features"], labels, metadata)

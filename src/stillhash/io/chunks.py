@@ -1,7 +1,8 @@
-"""Read the rows of any file, a chunk at a time, with ids, labels and metadata from files of their own if need be."""
+"""Read the rows of any file in chunks, with ids, labels and metadata from other files if need be; and queries."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +12,9 @@ from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.io.arrays import npy_rows, npz_rows, open_npy
-from stillhash.io.jsonl import jsonl_rows
 from stillhash.io.parquet import parquet_rows
-from stillhash.io.rows import Row, integer_or_text, parse_json, parse_metadata, parse_row_labels, read_lines, reading
-from stillhash.io.tables import csv_rows
+from stillhash.io.rows import Row, integer_or_text, parse_json, parse_labels, parse_metadata, read_lines, reading
+from stillhash.io.tables import csv_rows, jsonl_rows
 
 ROW_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": jsonl_rows,
@@ -24,6 +24,7 @@ ROW_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".npy": npy_rows,
 }
 ARRAY_SUFFIXES = (".npz", ".npy")
+VECTORS = "a JSON array of numbers, or an array of such arrays"
 
 
 class Chunk(NamedTuple):
@@ -71,6 +72,42 @@ def read_chunks(
         yield _chunk(pending, path, require_ids)
 
 
+def read_features(path: Path, dim: int) -> NDArray[Any]:
+    """Return the features (n, dim) of all rows of a file."""
+    chunks = [chunk.features for chunk in read_chunks(path, dim, 1000)]
+    if not chunks:
+        raise InvalidInput(f"{path.name}: expected rows, got an empty file")
+    return np.concatenate(chunks)
+
+
+def read_queries(text: str, dim: int) -> NDArray[Any]:
+    """Return queries (m, dim) from JSON itself, from JSON on stdin ('-'), from a .json file, or from a file of rows."""
+    path = Path(text)
+    if not text.lstrip().startswith("["):
+        if text != "-" and path.suffix.lower() != ".json":
+            return _read_query_file(path, dim)
+        with reading(path):
+            text = "".join(line for _, line, _ in read_lines(path))
+    vectors: list[Any] = []
+    while text := text.strip():  # one array after another, as a program prints them
+        value, end = _first_array(text)
+        vectors += value if isinstance(value[0], list) else [value]
+        text = text[end:]
+    if not vectors:
+        raise InvalidInput(f"vector: expected {VECTORS}, got nothing")
+    return np.stack([check_vector(vector, dim, f"vector {number}") for number, vector in enumerate(vectors)])
+
+
+def _read_query_file(path: Path, dim: int) -> NDArray[Any]:
+    """Return the rows of a file, or the one vector of a .npy file."""
+    if path.suffix.lower() == ".npy":
+        with reading(path):
+            array = open_npy(path)
+        if array.ndim == 1:
+            return check_vector(array, dim, path.name)[None]
+    return read_features(path, dim)
+
+
 def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a file, as its suffix says; '-' is JSON lines from stdin."""
     suffix = ".jsonl" if str(path) == "-" else path.suffix.lower()
@@ -100,11 +137,8 @@ def check_vector(value: Any, dim: int, where: str) -> NDArray[Any]:
 def _chunk(rows: list[Row], path: Path, require_ids: bool) -> Chunk:
     places: dict[Any, str] = {}
     for row in rows if require_ids else ():
-        if isinstance(row.ids, (str, int)) and row.ids in places:
-            first = places[row.ids]
+        if isinstance(row.ids, (str, int)) and (first := places.setdefault(row.ids, row.place)) != row.place:
             raise InvalidInput(f"{path.name}, {row.place}: id: expected a new one, got {row.ids!r} as in {first}")
-        if isinstance(row.ids, (str, int)):
-            places[row.ids] = row.place
     return Chunk(
         f"{path.name}, {rows[0].place}" + (f" to {rows[-1].place}" if len(rows) > 1 else ""),
         rows[-1].progress,
@@ -132,9 +166,8 @@ def _entries(path: Path, field: str) -> Iterator[Any]:
     """Yield one entry per row: of a .npy array, of JSON lines, or of lines of text."""
     suffix = path.suffix.lower()
     if suffix not in (".npy", ".jsonl", ".txt"):
-        raise InvalidInput(
-            f"--{field}: expected .npy, .jsonl (JSON per line) or .txt (one line per row), got {path.name}"
-        )
+        expected = ".npy, .jsonl (JSON per line) or .txt (one line per row)"
+        raise InvalidInput(f"--{field}: expected {expected}, got {path.name}")
     with reading(path):
         if suffix == ".npy":
             yield from (_entry(value, field, f"{path.name}, row {n}") for n, value in enumerate(open_npy(path)))
@@ -149,9 +182,20 @@ def _entry(value: Any, field: str, where: str) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if field == "labels":
-        return parse_row_labels(value, where)
+        return parse_labels(value, where)
     if field == "metadata":
         return parse_metadata(value, where)
     if isinstance(value, np.ndarray) or value == "":
         raise InvalidInput(f"{where}: id: expected one for each row, got none")
     return integer_or_text(value) if isinstance(value, str) else value
+
+
+def _first_array(text: str) -> tuple[list[Any], int]:
+    """Parse the JSON array at the start of a text, and return it with its length."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"vector: expected {VECTORS}: {error}") from None
+    if not isinstance(value, list) or not value:
+        raise InvalidInput(f"vector: expected {VECTORS}, got {text[:40]!r}")
+    return value, end

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput, MissingExtra
 from stillhash.io.arrays import BLOCK_ROWS, RowBlock
-from stillhash.io.rows import Row, parse_metadata, parse_row_labels
+from stillhash.io.rows import Row, parse_labels, parse_metadata
 from stillhash.io.tables import Columns
 
 BLOCK_COLUMNS = ("id", "features", "labels", "metadata")
@@ -29,8 +29,8 @@ def parquet_rows(path: Path) -> Iterator[Row]:
             records = batch.select(names).to_pylist() if names else [{}] * len(batch)
             for record, features in zip(records, _row_features(batch, columns), strict=True):
                 where = f"{path.name}, row {number}"
-                labels = parse_row_labels(record["labels"], where) if "labels" in record else None
-                metadata = columns.metadata(_without_nulls(record), where)
+                labels = parse_labels(record["labels"], where) if "labels" in record else None
+                metadata = columns.metadata(_plain(record), where)
                 progress = (number + 1) / file.metadata.num_rows
                 yield Row(f"row {number}", progress, record.get("id"), features, labels, metadata)
                 number += 1
@@ -87,7 +87,7 @@ def _block(batch: Any, where: str) -> RowBlock:
     if labels is not None:
         labels = [one if isinstance(one, list) or one is None else [one] for one in labels]
     if metadata is not None:
-        metadata = [_without_nulls(parse_metadata(one, where) or {}) or None for one in metadata]
+        metadata = [_plain(parse_metadata(one, where) or {}) or None for one in metadata]
     return RowBlock(features, values.get("id"), labels, metadata)
 
 
@@ -111,12 +111,8 @@ def _row_features(batch: Any, columns: Columns) -> Any:
     return batch.column("features").to_pylist() if matrix is None else matrix
 
 
-def _without_nulls(record: dict[str, Any]) -> dict[str, Any]:
-    """Drop nulls and turn dates into texts, also in a struct."""
-    return {name: _json_value(value) for name, value in record.items() if value is not None}
-
-
-def _json_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """Return a value without nulls, in a struct at any depth, and with dates as texts."""
     if isinstance(value, dict):
-        return _without_nulls(value)
+        return {name: _plain(one) for name, one in value.items() if one is not None}
     return value.isoformat() if isinstance(value, (date, time)) else value

@@ -56,7 +56,7 @@ def parse_ids(lines: Iterable[str]) -> list[str | int]:
     return [integer_or_text(line.strip()) for line in lines if line.strip()]
 
 
-def parse_row_labels(value: Any, where: str) -> list[Any]:
+def parse_labels(value: Any, where: str) -> list[Any]:
     """Parse the labels of a row: 'cat|dog', a row of an indicator matrix, a list, or one label."""
     if isinstance(value, str):
         return [integer_or_text(part.strip()) for part in value.split("|") if part.strip()]

@@ -1,4 +1,4 @@
-"""Tables with named columns, and CSV."""
+"""Text files: CSV, whose columns Parquet files share, and JSON lines."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from typing import Any
 import numpy as np
 
 from stillhash.errors import InvalidInput
-from stillhash.io.rows import (
-    Row,
-    integer_or_text,
-    number_or_text,
-    parse_json,
-    parse_metadata,
-    parse_row_labels,
-    read_lines,
-)
+from stillhash.io.rows import Row, integer_or_text, number_or_text, parse_json, parse_labels, parse_metadata, read_lines
 
 
 class Columns:
@@ -35,18 +27,16 @@ class Columns:
             missing = next(name for name in self.numbered if name not in numbered)
             raise InvalidInput(f"{path.name}: columns: expected f0, f1, ... without a gap; {missing} is missing")
         if bool(numbered) == ("features" in header):
-            raise InvalidInput(
-                f"{path.name}: columns: expected either f0, f1, ... or features, got {', '.join(header) or 'none'}"
-            )
+            names = ", ".join(header) or "none"
+            raise InvalidInput(f"{path.name}: columns: expected either f0, f1, ... or features, got {names}")
         self.others = [name for name in header if name not in ("id", "features", "labels", *numbered)]
 
     def features(self, record: dict[str, str], where: str) -> Any:
         """Parse the features of a row of texts."""
         if not self.numbered:
             return parse_json(record["features"], f"{where}: features")
-        cells = [record[name] for name in self.numbered]
         try:
-            return np.array(cells, np.float64)
+            return np.array([record[name] for name in self.numbered], np.float64)
         except ValueError:
             name = next(name for name in self.numbered if not _is_number(record[name]))
             raise InvalidInput(f"{where}: {name}: expected a number, got {record[name]!r}") from None
@@ -82,11 +72,29 @@ def csv_rows(path: Path) -> Iterator[Row]:
                 raise InvalidInput(f"{where}: expected {len(header)} cells, as the header has, got {len(cells)}")
             record = dict(zip(header, cells, strict=True))
             id_ = integer_or_text(record["id"].strip()) if record.get("id", "").strip() else None
-            labels = parse_row_labels(record["labels"], where) if "labels" in record else None
+            labels = parse_labels(record["labels"], where) if "labels" in record else None
             metadata = columns.metadata({k: number_or_text(v) for k, v in record.items() if v != ""}, where)
             yield Row(place, progress, id_, columns.features(record, where), labels, metadata)
     except csv.Error as error:
         raise InvalidInput(f"{path.name}, line {reader.line_num}: expected CSV: {error}") from None
+
+
+def jsonl_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a .jsonl file; empty lines are skipped."""
+    for number, line, progress in read_lines(path):
+        if not line.strip():
+            continue
+        where = f"{path.name}, line {number}"
+        record = parse_json(line, where)
+        if not isinstance(record, dict) or "features" not in record:
+            raise InvalidInput(f"{where}: expected an object with features, and perhaps id, labels and metadata")
+        if unknown := [key for key in record if key not in ("id", "features", "labels", "metadata")]:
+            raise InvalidInput(f"{where}: expected the keys id, features, labels, metadata, got {unknown[0]!r}")
+        labels = record.get("labels")
+        if labels is not None and not isinstance(labels, list):
+            labels = [labels]
+        metadata = parse_metadata(record.get("metadata"), where)
+        yield Row(f"line {number}", progress, record.get("id"), record["features"], labels, metadata)
 
 
 def _is_number(text: str) -> bool:
