@@ -20,7 +20,7 @@ IMAGES_PANEL = "Collections: images"
 MAX_LISTED_FILES = 20
 MIN_FIT_IMAGES, MAX_FIT_IMAGES = 300, 3000
 DEFAULT_HELP = "default: the collection's own, or classic if it is new"
-LABELS_HELP = "folders, sidecar, none, or a .csv, .json (also COCO) or .jsonl file; auto tries them in turn."
+LABEL_SOURCE_HELP = "folders, sidecar, none, or a .csv, .json (also COCO) or .jsonl file; auto tries them in turn."
 ENCODER_HELP = "classic, onnx:PATH[:OUTPUT], timm:NAME, clip:NAME or vectors:DIM"
 
 FolderArgument = Annotated[Path, Argument(metavar="FOLDER", help="A folder of images.")]
@@ -33,7 +33,7 @@ def index(
     path: PathArgument,
     encoder: Annotated[str | None, Option(metavar="NAME", help=f"{ENCODER_HELP}; {DEFAULT_HELP}.")] = None,
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes, if the collection is new.")] = 64,
-    labels: Annotated[str, Option(metavar="SOURCE", help=LABELS_HELP)] = "auto",
+    labels: Annotated[str, Option(metavar="SOURCE", help=LABEL_SOURCE_HELP)] = "auto",
     workers: WorkersOption = None,
     as_json: AsJson = False,
 ) -> None:
