@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -19,11 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.hashers.model import LabelSpace, Model, half_power
-from stillhash.hashers.state import read_state, write_state
+from stillhash.hashers.parameters import COUNT, Check, parameter
+from stillhash.hashers.state import check_arrays, read_state, write_state
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, parse_labels
-from stillhash.numeric.validation import Codes, Floats, check_bits, check_features, check_integer
+from stillhash.numeric.validation import Codes, Floats, check_bits, check_features
 
 if TYPE_CHECKING:
     from stillhash.hashers.linear import LinearHasher
@@ -54,12 +55,16 @@ class Hasher:
     chunk_invariant: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
     fixed_codes: ClassVar[bool] = False  # True: codes never go stale
     tunable: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values that Tuned tries, by parameter
+    # Entries of the next two add to those of the base classes.
+    saved_arrays: ClassVar[dict[str, str]] = {"mean": "float32 D"}  # learnt arrays, less "_": see `check_arrays`
+    saved_values: ClassVar[dict[str, Check]] = {}  # learnt numbers, less "_"
+    saved_labels: ClassVar[str] = ""  # under what name the names of labels_, of n rows, are saved
 
-    bits: int = 32
+    bits: int = parameter(32, check_bits)
     _: KW_ONLY
     center: bool = True
     unit_norm: bool = True
-    random_state: int = 0
+    random_state: int = parameter(0, COUNT)
 
     stale_ = False  # whether the last partial_fit changed encode()
 
@@ -85,7 +90,6 @@ class Hasher:
         Before the hash functions are fixed, the first chunk fixes them, as `fit` would.
         """
         if not hasattr(self, "mean_"):
-            check_features(X, least=2)
             self.fit(X, Y)
         X = self._checked(X)
         self.learn_rows(X, parse_labels(Y, len(X)))
@@ -106,12 +110,14 @@ class Hasher:
         self.n_features_in_: int = X.shape[1]
         mean = X.mean(axis=0, dtype=np.float64).astype(np.float32) if self.center else np.zeros_like(X[0])
         self.mean_: Floats = mean  # (D,)
+        self.labels_ = Labels.empty()  # of rows that are stored, where saved_labels says that any are
         self._begin(self.prepare(X), labels, np.random.default_rng(self.random_state))
 
     def check_parameters(self) -> None:
-        """Refuse parameters that no model can be fitted with; subclasses check theirs too."""
-        check_bits(self.bits)
-        check_integer(self.random_state, "random_state", 0)
+        """Refuse parameters that no model can be fitted with."""
+        for field in fields(self):
+            if check := field.metadata.get("check"):
+                check(getattr(self, field.name), field.name)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         raise NotImplementedError
@@ -226,16 +232,31 @@ class Hasher:
         return hasher
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the learnt arrays by name; subclasses add theirs."""
-        return {"mean": self.mean_}
+        """Return the learnt arrays by name."""
+        labels = self.labels_.arrays() if self.saved_labels else {}
+        return {name: getattr(self, f"{name}_") for name in self._declared("saved_arrays")} | labels
 
     def _extra(self) -> dict[str, Any]:
         """Return what else is learnt, as JSON."""
-        return {}
+        labels = {self.saved_labels: self.labels_.names} if self.saved_labels else {}
+        return {name: getattr(self, f"{name}_") for name in self._declared("saved_values")} | labels
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
-        self.mean_ = arrays["mean"]
-        self.n_features_in_ = len(self.mean_)
+        """Take over what `_arrays` and `_extra` gave, and derive the rest."""
+        sizes = {"b": self.bits, "bytes": width(self.bits)}
+        check_arrays(arrays, self._declared("saved_arrays"), sizes)
+        self.n_features_in_ = sizes["D"]
+        for name in self._declared("saved_arrays"):
+            setattr(self, f"{name}_", arrays[name])
+        for name, check in self._declared("saved_values").items():
+            setattr(self, f"{name}_", check(extra[name], name))
+        if self.saved_labels:
+            self.labels_ = Labels.from_arrays(arrays, extra[self.saved_labels], sizes["n"])
+
+    @classmethod
+    def _declared(cls, table: str) -> dict[str, Any]:
+        """Return a table of the class with the entries of its base classes, theirs first."""
+        return {name: entry for base in reversed(cls.__mro__) for name, entry in vars(base).get(table, {}).items()}
 
     def params_to_json(self) -> dict[str, Any]:
         """Return the parameters as JSON can represent them."""

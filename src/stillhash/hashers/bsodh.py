@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.state import check_shape
+from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, NOT_NEGATIVE, POSITIVE, one_of, optional, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs, width
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import (
-    Codes,
-    Doubles,
-    Floats,
-    Mask,
-    check_choice,
-    check_codes,
-    check_integer,
-    check_number,
-)
+from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_integer
 
 SIMILARITY_ITEMS = 4096  # stored items whose similarity to a chunk is in memory at a time
 
@@ -61,27 +52,20 @@ class BSODH(LinearHasher):
 
     name = "bsodh"
     chunk_invariant = False
+    saved_arrays: ClassVar = {"codes": "uint8 n bytes", "keys": "float64 n"}
+    saved_values: ClassVar = {"seen": COUNT}
+    saved_labels = "labels"
 
-    lam: float = 0.6
-    sigma: float = 0.5
-    eta_s: float = 1.2
-    eta_d: float = 0.2
-    scale: Literal["corrected", "script"] = "corrected"
-    memory: int | None = 20_000
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        for name in ("lam", "sigma", "eta_s"):
-            check_number(getattr(self, name), name, above=0)
-        check_number(self.eta_d, "eta_d", low=0)  # 0 is the paper's choice for Places
-        check_choice(self.scale, "scale", ("corrected", "script"))
-        if self.memory is not None:
-            check_integer(self.memory, "memory", 1)
+    lam: float = parameter(0.6, POSITIVE)
+    sigma: float = parameter(0.5, POSITIVE)
+    eta_s: float = parameter(1.2, POSITIVE)
+    eta_d: float = parameter(0.2, NOT_NEGATIVE)  # 0 is the paper's choice for Places
+    scale: Literal["corrected", "script"] = parameter("corrected", one_of("corrected", "script"))
+    memory: int | None = parameter(20_000, optional(AT_LEAST_ONE))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(HashFunctions(lsh(X, self.bits, rng).W, np.zeros(self.bits, np.float32)))
-        self.codes_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (N, width) of the stored items: Be, packed
-        self.labels_ = Labels.empty()  # theirs
+        self.codes_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (N, bytes): Be, packed; labels_ are theirs
         self.keys_: Doubles = np.empty(0)  # (N,) uniform draws; the items of the smallest keys stay
         self.seen_ = 0  # labelled rows so far: the place in the stream of keys
 
@@ -145,19 +129,9 @@ class BSODH(LinearHasher):
             keep = keys <= np.partition(keys, self.memory - 1)[self.memory - 1]
         self.codes_, self.labels_, self.keys_ = codes[keep], drop_unused(labels.rows(keep)), keys[keep]
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), "codes": self.codes_, "keys": self.keys_, **self.labels_.arrays()}
-
-    def _extra(self) -> dict[str, Any]:
-        return {"labels": self.labels_.names, "seen": self.seen_}
-
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self.codes_ = check_codes(arrays["codes"], self.bits)
-        self.keys_ = arrays["keys"]
-        check_shape(self.keys_, self.codes_.shape[:1], "keys", np.float64)
-        self.labels_ = Labels.from_arrays(arrays, extra["labels"], len(self.codes_))
-        self.seen_ = check_integer(extra["seen"], "seen", len(self.codes_))
+        check_integer(self.seen_, "seen", len(self.codes_))
 
 
 def best_bit(r: int, P: Doubles, B: Floats, G: Doubles) -> Floats:

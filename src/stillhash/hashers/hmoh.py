@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers.base import Hasher
-from stillhash.hashers.state import check_shape
+from stillhash.hashers.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, one_of, parameter
+from stillhash.hashers.state import check_arrays
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack
 from stillhash.numeric.hashing import squared_distances
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Doubles, Floats, check_choice, check_integer
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_integer
 
 PERCEPTRON_ROWS = 64  # rows whose mistakes come from one Gram matrix
 MAX_CAPACITY = 2**14
@@ -53,24 +55,18 @@ class HMOH(Hasher):
     """
 
     name = "hmoh"
+    saved_arrays: ClassVar = {"W": "float64 inputs b", "A": "float64 inputs b"}
+    saved_values: ClassVar = {"eta": NOT_NEGATIVE}
 
-    merge: Merge = "hmoh"
-    capacity: int = 128
-    kernel: Literal["rbf"] | None = None
-    anchors: int = 300
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_choice(self.merge, "merge", MERGES)
-        check_integer(self.capacity, "capacity", 1, MAX_CAPACITY)
-        check_choice(self.kernel, "kernel", (None, "rbf"))
-        check_integer(self.anchors, "anchors", 1)
+    merge: Merge = parameter("hmoh", one_of(*MERGES))
+    capacity: int = parameter(128, partial(check_integer, low=1, high=MAX_CAPACITY))
+    kernel: Literal["rbf"] | None = parameter(None, one_of(None, "rbf"))
+    anchors: int = parameter(300, AT_LEAST_ONE)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self.anchors_, self.eta_ = X[:0].T, 0.0  # (features, anchors); no columns without a kernel
         if self.kernel == "rbf":
             self.anchors_, self.eta_ = sample_anchors(X, self.anchors, rng)
-        self.targets_ = self._targets()
         # float64, because a mistake is a jump: in float32 another chunking would now and then learn another W. D is the
         # number of features, or of anchors.
         self.W_: Doubles = np.zeros((self._inputs(X[:1]).shape[1], self.bits))  # (D, b)
@@ -90,31 +86,27 @@ class HMOH(Hasher):
         """Return the inputs of the perceptrons, of prepared rows."""
         return X if self.kernel is None else rbf(X, self.anchors_, self.eta_)
 
-    def _targets(self) -> TargetCodes:
+    @cached_property
+    def targets_(self) -> TargetCodes:
         return TargetCodes(self.bits, merge=self.merge, seed=self.random_state, capacity=self.capacity)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        kernel = {} if self.kernel is None else {"anchors": self.anchors_}
-        return {**super()._arrays(), "W": self.W_, "A": self.A_, **kernel}
+        return super()._arrays() | ({} if self.kernel is None else {"anchors": self.anchors_})
 
     def _extra(self) -> dict[str, Any]:
-        return {"eta": self.eta_, "targets": self.targets_.state()}
+        return {**super()._extra(), "targets": self.targets_.state()}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self.targets_ = self._targets()
         self.targets_.load(extra["targets"])
-        self.W_, self.A_ = arrays["W"], arrays["A"]
-        rows, self.eta_ = self.n_features_in_, float(extra["eta"])
-        self.anchors_ = np.empty((rows, 0), np.float32)
+        D, inputs = self.n_features_in_, len(self.W_)
+        self.anchors_ = np.empty((D, 0), np.float32)
         if self.kernel is not None:
+            check_arrays(arrays, {"anchors": "float32 D inputs"}, {"D": D, "inputs": inputs})
+            POSITIVE(self.eta_, "eta")
             self.anchors_ = arrays["anchors"]
-            check_shape(self.anchors_, (rows, len(self.W_)), "anchors")
-            if not 0 < self.eta_ < np.inf:
-                raise BadState(f"eta: expected a finite number above 0, got {self.eta_}")
-            rows = len(self.W_)
-        check_shape(self.W_, (rows, self.bits), "W", np.float64)
-        check_shape(self.A_, (rows, self.bits), "A", np.float64)
+        elif inputs != D:
+            raise BadState(f"W: expected {D} rows, one for each feature, got {inputs}")
         self.H_ = unit_columns(self.A_)
 
 

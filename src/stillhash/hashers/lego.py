@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from stillhash.hashers.pair_sampling import RESERVOIR, SquareHasher
+from stillhash.hashers.parameters import POSITIVE, parameter
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats, check_number
@@ -41,12 +42,9 @@ class LEGO(SquareHasher):
     """
 
     name = "lego"
+    saved_values: ClassVar = {"u": check_number, "v": check_number}
 
-    eta: float = 0.01
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_number(self.eta, "eta", above=0)
+    eta: float = parameter(0.01, POSITIVE)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         super()._begin(X, labels, rng)
@@ -69,13 +67,6 @@ class LEGO(SquareHasher):
         distance = z @ M @ z
         if distance > self.u_ if even else distance < self.v_:
             pair_step(M, z, self.u_ if even else self.v_, self.eta)
-
-    def _extra(self) -> dict[str, Any]:
-        return {**super()._extra(), "u": self.u_, "v": self.v_}
-
-    def _restore(self, arrays: dict[str, Any], extra: dict[str, Any]) -> None:
-        super()._restore(arrays, extra)
-        self.u_, self.v_ = (check_number(extra[name], name) for name in "uv")
 
 
 def pair_step(M: Doubles, z: Doubles, y: float, eta: float) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.hashers.base import Hasher
-from stillhash.hashers.state import check_shape
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import pack, signs
@@ -23,6 +21,7 @@ class LinearHasher(Hasher):
     """A method whose code is x~ = sgn(W^T x + t)."""
 
     name = "linear"
+    saved_arrays: ClassVar = {"W": "float32 D b", "t": "float32 b"}
 
     W_: Floats  # (D, b)
     t_: Floats  # (b,)
@@ -62,12 +61,3 @@ class LinearHasher(Hasher):
 
     def _scaled(self, x: Floats) -> Floats:
         return unit_rows(x) if self.unit_norm else x
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), "W": self.W_, "t": self.t_}
-
-    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
-        super()._restore(arrays, extra)
-        self.W_, self.t_ = arrays["W"], arrays["t"]
-        check_shape(self.W_, (self.n_features_in_, self.bits), "W")
-        check_shape(self.t_, (self.bits,), "t")

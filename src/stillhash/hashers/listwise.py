@@ -1,4 +1,9 @@
-"""Tally with listwise refinement: gradient steps on the ranking of recent codes, after the statistics."""
+"""Tally with listwise refinement: a correction to its similarity, by gradient steps on the ranking of recent codes.
+
+For each query of a chunk the scores of the recent codes, as a softmax, are moved towards the uniform distribution over
+the codes that share a label with it (the cross-entropy of ListNet, Cao et al., ICML 2007), with Adam's step sizes
+(Kingma & Ba, ICLR 2015). Unlike the sufficient statistics below it, it depends on the order of the stream.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,33 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.hashers.state import check_shape
+from stillhash.hashers.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, parameter
+from stillhash.hashers.state import check_arrays
 from stillhash.hashers.tally import Tally
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
-from stillhash.numeric.listwise import Correction, gradient
 from stillhash.numeric.sufficient_stats import Similarity
-from stillhash.numeric.validation import Codes, Floats, check_codes, check_integer, check_number
+from stillhash.numeric.threads import one_thread
+from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's usual constants
+
+
+class Correction:
+    """A matrix added to M; step sizes suit weights that give scores a deviation of 1."""
+
+    saved: ClassVar = dict.fromkeys(("value", "mean_step", "square_step"), "float32 D b")
+
+    def __init__(self, dim: int, bits: int) -> None:
+        self.steps = 0
+        self.value, self.mean_step, self.square_step = (np.zeros((dim, bits), np.float32) for _ in range(3))
+
+    def step(self, gradient: Floats, rate: float) -> None:
+        self.steps += 1
+        self.mean_step = self.mean_step + np.float32(1 - BETA1) * (gradient - self.mean_step)
+        self.square_step = self.square_step + np.float32(1 - BETA2) * (gradient * gradient - self.square_step)
+        size = np.sqrt(self.square_step / np.float32(1 - BETA2**self.steps)) + np.float32(EPSILON)
+        self.value = self.value - np.float32(rate / (1 - BETA1**self.steps)) * self.mean_step / size
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -34,25 +59,20 @@ class TallyListwise(Tally):
     name = "tally-listwise"
     chunk_invariant = False
     tunable: ClassVar = {"rate": (1e-4, 3e-4, 1e-3), "steps": (1, 2)}
+    saved_arrays: ClassVar = {"recent": "uint8 n bytes"}
+    saved_labels = "recent"
 
-    steps: int = 2
-    rate: float = 3e-4
-    window: int = 2000
-    ridge: float = 10.0
-    rarity: float = 0.3
+    steps: int = parameter(2, AT_LEAST_ONE)
+    rate: float = parameter(3e-4, POSITIVE)
+    window: int = parameter(2000, AT_LEAST_ONE)
+    ridge: float = parameter(10.0, POSITIVE)
+    rarity: float = parameter(0.3, NOT_NEGATIVE)
     sharpness: float = field(default=1, init=False)  # linear
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_integer(self.steps, "steps", 1)
-        check_number(self.rate, "rate", above=0)
-        check_integer(self.window, "window", 1)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         super()._begin(X, labels, rng)
         self.correction_ = Correction(X.shape[1], self.bits)
-        self.recent_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (at most window, bytes)
-        self.labels_ = Labels.empty()  # of the recent codes
+        self.recent_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (at most window, bytes); labels_ are theirs
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         both = concat_labels(self.labels_, labels)
@@ -77,18 +97,27 @@ class TallyListwise(Tally):
         return Similarity(scale * similarity.M + self.correction_.value, scale * similarity.m)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        correction = {name: getattr(self.correction_, name) for name in ("value", "mean_step", "square_step")}
-        return {**super()._arrays(), "recent": self.recent_, **self.labels_.arrays(), **correction}
+        return {**super()._arrays(), **{name: getattr(self.correction_, name) for name in self.correction_.saved}}
 
     def _extra(self) -> dict[str, Any]:
-        return {**super()._extra(), "steps": self.correction_.steps, "recent": self.labels_.names}
+        return {**super()._extra(), "steps": self.correction_.steps}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self.recent_ = check_codes(arrays["recent"], self.bits, "recent")
-        self.labels_ = Labels.from_arrays(arrays, extra["recent"], len(self.recent_))
         self.correction_ = Correction(self.n_features_in_, self.bits)
         self.correction_.steps = check_integer(extra["steps"], "steps", 0)
-        for name in ("value", "mean_step", "square_step"):
-            check_shape(arrays[name], (self.n_features_in_, self.bits), name)
-            setattr(self.correction_, name, arrays[name])
+        check_arrays(arrays, self.correction_.saved, {"D": self.n_features_in_, "b": self.bits})
+        vars(self.correction_).update({name: arrays[name] for name in self.correction_.saved})
+
+
+@one_thread
+def gradient(X: Floats, similarity: Similarity, signs: Floats, shared: Mask) -> Floats:
+    """Return d(cross-entropy)/dM (D, b), for queries X (n, D) over codes as signs (m, b); shared (n, m)."""
+    relevant = shared.any(axis=1)
+    X, shared = X[relevant], shared[relevant]
+    S = (X @ similarity.M + similarity.m) @ signs.T
+    S -= S.max(axis=1, keepdims=True)
+    np.exp(S, out=S)
+    S /= S.sum(axis=1, keepdims=True)
+    S -= shared / shared.sum(axis=1, keepdims=True, dtype=np.float32)
+    return np.asarray((X.T @ (S @ signs)) / np.float32(max(1, len(X))), np.float32)

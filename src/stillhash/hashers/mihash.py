@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.state import check_shape
+from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, POSITIVE, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
@@ -51,31 +51,23 @@ class MIHash(LinearHasher):
     """
 
     name = "mihash"
+    saved_arrays: ClassVar = {"Wt": "float32 D b", "X": "float32 n D", "keys": "float64 n"}
+    saved_values: ClassVar = {"seen": COUNT}
+    saved_labels = "labels"
 
-    reservoir: int = 200
-    bins: int = 16
-    A: float = 10.0
-    lr: float = 1.0
-    interval: int = 100
-    theta: float = 0.0
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        for name in ("reservoir", "bins", "interval"):
-            check_integer(getattr(self, name), name, 1)
-        for name in ("A", "lr"):
-            check_number(getattr(self, name), name, above=0)
-        check_number(self.theta, "theta")
+    reservoir: int = parameter(200, AT_LEAST_ONE)
+    bins: int = parameter(16, AT_LEAST_ONE)
+    A: float = parameter(10.0, POSITIVE)
+    lr: float = parameter(1.0, POSITIVE)
+    interval: int = parameter(100, AT_LEAST_ONE)
+    theta: float = parameter(0.0, check_number)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(HashFunctions(lsh(X, self.bits, rng).W, np.zeros(self.bits, np.float32)))
         self.Wt_ = self.W_  # (D, b), W as it learns; W_ is the snapshot Ws
-        # (n + m, D) prepared rows: the reservoir, n <= R, in order of arrival; then m rows yet to learn from
+        # (n + m, D) prepared rows: the reservoir, n <= R, in order of arrival; then m pending rows; labels_ are theirs
         self.X_: Floats = np.empty((0, X.shape[1]), np.float32)
-        self.keys_: Doubles = np.empty(
-            0
-        )  # (n + m,) uniform draws; the R smallest keys of the stream make the reservoir
-        self.labels_ = Labels.empty()  # of the n + m rows
+        self.keys_: Doubles = np.empty(0)  # (n + m,) uniform draws; the R smallest of the stream make the reservoir
         self.pending_ = self.seen_ = 0  # m; labelled rows so far
 
     @one_thread
@@ -144,22 +136,13 @@ class MIHash(LinearHasher):
         if after - before > self.theta:
             self.W_, self.stale_ = W, True
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), "Wt": self.Wt_, "X": self.X_, "keys": self.keys_, **self.labels_.arrays()}
-
     def _extra(self) -> dict[str, Any]:
-        return {"labels": self.labels_.names, "seen": self.seen_, "waiting": self.pending_}
+        return {**super()._extra(), "waiting": self.pending_}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self.Wt_, self.X_, self.keys_ = arrays["Wt"], arrays["X"], arrays["keys"]
-        rows = len(self.X_)
-        check_shape(self.Wt_, self.W_.shape, "Wt")
-        check_shape(self.X_, (rows, self.n_features_in_), "X")
-        check_shape(self.keys_, (rows,), "keys", np.float64)
-        self.labels_ = Labels.from_arrays(arrays, extra["labels"], rows)
-        self.seen_ = check_integer(extra["seen"], "seen", rows)
-        self.pending_ = check_integer(extra["waiting"], "waiting", 0, min(rows, ASCENT_ROWS - 1))
+        check_integer(self.seen_, "seen", len(self.X_))
+        self.pending_ = check_integer(extra["waiting"], "waiting", 0, min(len(self.X_), ASCENT_ROWS - 1))
 
 
 def information(J: Doubles) -> tuple[Doubles, Doubles]:

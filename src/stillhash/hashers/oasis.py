@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stillhash.hashers.pair_sampling import SquareHasher
-from stillhash.numeric.validation import Doubles, check_number
+from stillhash.hashers.parameters import POSITIVE, parameter
+from stillhash.numeric.validation import Doubles
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -32,11 +33,7 @@ class OASIS(SquareHasher):
 
     name = "oasis"
 
-    C: float = 1e-3
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_number(self.C, "C", above=0)
+    C: float = parameter(1e-3, POSITIVE)
 
     def _learn_row(self, M: Doubles, x: Doubles, similar: Doubles | None, dissimilar: Doubles | None) -> None:
         if similar is not None and dissimilar is not None:

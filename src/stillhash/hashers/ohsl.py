@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.errors import BadState
 from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.model import Model
-from stillhash.hashers.state import check_shape
+from stillhash.hashers.parameters import AT_LEAST_ONE, POSITIVE, one_of, parameter
 from stillhash.hashers.unsupervised import HASH_FUNCTIONS, InitialCodes
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.learning import empty_projection, passive_aggressive
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer, check_number
+from stillhash.numeric.validation import Codes, Floats
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -47,24 +49,16 @@ class OHSL(LinearHasher):
     name = "ohsl"
     fixed_codes = True
     tunable: ClassVar = {"C": (0.001, 0.01, 0.1), "target_factor": (3, 8)}
+    saved_arrays: ClassVar = {"U": "float32 l D", "V": "float32 l b"}
 
-    C: float = 0.01
-    target_factor: int = 3
-    norm_power: Literal[1, 2] = 2
-    init: InitialCodes = "pca-itq"
-    merge: Merge = "sum_lsh"
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_number(self.C, "C", above=0)
-        check_integer(self.target_factor, "target_factor", 1)
-        check_choice(self.norm_power, "norm_power", (1, 2))
-        check_choice(self.init, "init", tuple(HASH_FUNCTIONS))
-        check_choice(self.merge, "merge", MERGES)
+    C: float = parameter(0.01, POSITIVE)
+    target_factor: int = parameter(3, AT_LEAST_ONE)
+    norm_power: Literal[1, 2] = parameter(2, one_of(1, 2))
+    init: InitialCodes = parameter("pca-itq", one_of(*HASH_FUNCTIONS))
+    merge: Merge = parameter("sum_lsh", one_of(*MERGES))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(HASH_FUNCTIONS[self.init](X, self.bits, rng))
-        self.targets_ = self._targets()
         self.U_: Floats = empty_projection(self.targets_.length, self._query_view(X[:1]).shape[1])  # (l, D), by column
         self.V_: Floats = empty_projection(self.targets_.length, self.bits)  # (l, b), by column
         self.M_: Floats | None = None  # (D, b), once there is something to learn from
@@ -87,23 +81,19 @@ class OHSL(LinearHasher):
     def _similarity(self) -> Floats:
         return np.ascontiguousarray(self.U_.T @ self.V_)  # once a chunk and not once a sample: note 2
 
-    def _targets(self) -> TargetCodes:
+    @cached_property
+    def targets_(self) -> TargetCodes:
         return TargetCodes(self.target_factor * self.bits, merge=self.merge, seed=self.random_state)
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), "U": self.U_, "V": self.V_}
 
     def _extra(self) -> dict[str, Any]:
         return {"learnt": self.M_ is not None, "targets": self.targets_.state()}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self.targets_ = self._targets()
+        if len(self.U_) != self.targets_.length:
+            raise BadState(f"U: expected {self.targets_.length} rows, got {len(self.U_)}")
         self.targets_.load(extra["targets"])
-        self.U_, self.V_ = (np.asfortranarray(arrays[name]) for name in "UV")
-        columns = self._query_view(np.zeros((1, self.n_features_in_), np.float32)).shape[1]
-        check_shape(self.U_, (self.targets_.length, columns), "U")
-        check_shape(self.V_, (self.targets_.length, self.bits), "V")
+        self.U_, self.V_ = np.asfortranarray(self.U_), np.asfortranarray(self.V_)
         self.M_ = self._similarity() if extra["learnt"] else None
 
 
@@ -114,6 +104,7 @@ class OHSLSym(OHSL):
     """
 
     name = "ohsl-sym"
+    saved_arrays: ClassVar = {"U": "float32 l b"}
 
     def model(self) -> Model:
         return Model("code", self.M_)

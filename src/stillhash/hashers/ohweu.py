@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.state import check_shape
+from stillhash.hashers.parameters import POSITIVE, one_of, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Doubles, Floats, check_choice, check_codes, check_number
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_codes
 
 Rule = Literal["script_clamped", "script", "pa1"]
 
@@ -57,21 +58,16 @@ class OHWEU(LinearHasher):
     """
 
     name = "ohweu"
+    saved_arrays: ClassVar = {"Vp": "float64 b b", "Qp": "float64 D b"}
 
-    C: float = 0.1
-    rule: Rule = "script_clamped"
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_number(self.C, "C", above=0)
-        check_choice(self.rule, "rule", tuple(STEP_RULES))
+    C: float = parameter(0.1, POSITIVE)
+    rule: Rule = parameter("script_clamped", one_of(*STEP_RULES))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(pca_itq(X, self.bits, rng))
         # In float64: codes are signs of these, and how a stream is cut into chunks must not change one.
         self.Vp_: Doubles = lsh(signs(self._fixed(X), self.bits), self.bits, rng).W.astype(np.float64)  # (b, b)
         self.Qp_: Doubles = lsh(X, self.bits, rng).W.astype(np.float64)  # (D, b)
-        self.targets_ = self._targets()
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, b) in {-1, +1}: sgn(y^T P)
@@ -102,18 +98,9 @@ class OHWEU(LinearHasher):
     def _projected(self, fixed: Codes) -> Codes:
         return pack(kernels.project(signs(fixed, self.bits), self.Vp_.astype(np.float32)))  # sgn(Vp^T x~)
 
-    def _targets(self) -> TargetCodes:
-        return TargetCodes(self.bits, merge="sum_lsh", seed=self.random_state)
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), "Vp": self.Vp_, "Qp": self.Qp_}
-
-    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
-        super()._restore(arrays, extra)
-        self.targets_ = self._targets()  # a function of the seed alone
-        self.Vp_, self.Qp_ = arrays["Vp"], arrays["Qp"]
-        check_shape(self.Vp_, (self.bits, self.bits), "Vp", np.float64)
-        check_shape(self.Qp_, (self.n_features_in_, self.bits), "Qp", np.float64)
+    @cached_property
+    def targets_(self) -> TargetCodes:  # a function of the seed alone
+        return TargetCodes(self.bits, seed=self.random_state)
 
 
 @one_thread

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers.base import Hasher
 from stillhash.hashers.pair_sampling import LabelSet, fingerprints
-from stillhash.hashers.state import check_shape
+from stillhash.hashers.parameters import POSITIVE, one_of, parameter
+from stillhash.hashers.state import check_arrays
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, sgn
 from stillhash.numeric.hashing import lsh, squared_distances
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer, check_number
+from stillhash.numeric.validation import Codes, Floats, check_integer
 
 Kernel = Literal["rbf_centered", "rbf", "linear"]
 KERNELS: tuple[Kernel, ...] = ("rbf_centered", "rbf", "linear")
@@ -51,21 +53,19 @@ class OKH(Hasher):
     """
 
     name = "okh"
+    saved_arrays: ClassVar = {"W": "float32 inputs b", "anchors": "float32 D m", "middle": "float32 m"}
+    saved_values: ClassVar = {"width": POSITIVE}
 
-    kernel: Kernel = "rbf_centered"
-    anchors: int = 300
-    C: float = 0.1
+    kernel: Kernel = parameter("rbf_centered", one_of(*KERNELS))
+    anchors: int = parameter(300, partial(check_integer, low=2))
+    C: float = parameter(0.1, POSITIVE)
     Ts: int = 0
     Td: int | None = None
 
     def check_parameters(self) -> None:
         super().check_parameters()
-        check_choice(self.kernel, "kernel", KERNELS)
-        check_integer(self.anchors, "anchors", 2)
-        check_number(self.C, "C", above=0)
-        check_integer(self.Ts, "Ts", 0, self.bits)
-        if self.Td is not None:
-            check_integer(self.Td, "Td", 0, self.bits)
+        for name, threshold in zip(("Ts", "Td"), self._thresholds(), strict=True):
+            check_integer(threshold, name, 0, self.bits)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         chosen = X[np.sort(rng.permutation(len(X))[: self.anchors])]
@@ -124,33 +124,17 @@ class OKH(Hasher):
         return Z
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {
-            **super()._arrays(),
-            "W": self.W_,
-            "anchors": self.anchors_,
-            "middle": self.middle_,
-            "waiting": self.pending_,
-            "waiting_labels": np.array(sorted(self.pending_labels_), np.uint64),
-        }
-
-    def _extra(self) -> dict[str, Any]:
-        return {"width": self.width_}
+        labels = np.array(sorted(self.pending_labels_), np.uint64)
+        return {**super()._arrays(), "waiting": self.pending_, "waiting_labels": labels}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self.W_, self.anchors_, self.middle_ = arrays["W"], arrays["anchors"], arrays["middle"]
         self.pending_, self.pending_labels_ = arrays["waiting"], frozenset(arrays["waiting_labels"].tolist())
-        self.width_ = check_number(extra["width"], "width", above=0)
-        D, m = self.n_features_in_, self.anchors_.shape[1]
-        if len(self.pending_) > 1 or (m == 0) != (self.kernel == "linear"):
-            raise BadState(
-                f"waiting, anchors: got {len(self.pending_)} rows and {m} anchors for the {self.kernel} kernel"
-            )
-        columns = (m or D) + 1
-        check_shape(self.anchors_, (D, m), "anchors")
-        check_shape(self.middle_, (m,), "middle")
-        check_shape(self.W_, (columns, self.bits), "W")
-        check_shape(self.pending_, (len(self.pending_), columns), "waiting")
+        rows, m = len(self.pending_), self.anchors_.shape[1]
+        if rows > 1 or (m == 0) != (self.kernel == "linear"):
+            raise BadState(f"waiting, anchors: got {rows} rows and {m} anchors for the {self.kernel} kernel")
+        sizes = {"inputs": (m or self.n_features_in_) + 1, "b": self.bits}
+        check_arrays(arrays, {"W": "float32 inputs b", "waiting": "float32 rows inputs"}, sizes)
 
 
 def zero_loss_codes(F: Floats, H: Signs, similar: bool, Ts: int, Td: int) -> Signs:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.state import check_shape
+from stillhash.hashers.parameters import COUNT, parameter
+from stillhash.hashers.state import check_arrays
 from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
@@ -90,12 +92,10 @@ class OSH(LinearHasher):
     name = "osh"
     supervised = False
     chunk_invariant = False  # a chunk enters around its own mean, and a shrink of the sketch falls on another row
+    saved_arrays: ClassVar = {"mu": "float64 D"}
+    saved_values: ClassVar = {"n": COUNT}
 
-    sketch: int = 200
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_integer(self.sketch, "sketch", 2)
+    sketch: int = parameter(200, partial(check_integer, low=2))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._clear()
@@ -103,9 +103,12 @@ class OSH(LinearHasher):
         self._fix(self._functions())
         self._clear()
 
-    def _clear(self) -> None:
+    def _empty_sketch(self) -> FrequentDirections:
         s = max(self.sketch, 2 * self.bits)
-        self.sketch_ = FrequentDirections(s + s % 2, self.n_features_in_)
+        return FrequentDirections(s + s % 2, self.n_features_in_)
+
+    def _clear(self) -> None:
+        self.sketch_ = self._empty_sketch()
         self.mu_: Doubles = np.zeros(self.n_features_in_)  # (D,), mean of the rows so far
         self.n_ = 0  # how many they are
 
@@ -141,15 +144,11 @@ class OSH(LinearHasher):
         return np.random.default_rng([self.random_state, stream]).standard_normal(shape)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), "sketch": self.sketch_.Sk, "mu": self.mu_}
-
-    def _extra(self) -> dict[str, Any]:
-        return {"n": self.n_}
+        return {**super()._arrays(), "sketch": self.sketch_.Sk}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self._clear()
-        Sk, self.mu_, self.n_ = arrays["sketch"], arrays["mu"], check_integer(extra["n"], "n", 0)
-        check_shape(Sk, (min(len(Sk), self.sketch_.rows), self.n_features_in_), "sketch", np.float64)
-        check_shape(self.mu_, (self.n_features_in_,), "mu", np.float64)
-        self.sketch_.insert(Sk)
+        self.sketch_ = self._empty_sketch()
+        rows = min(len(arrays["sketch"]), self.sketch_.rows)
+        check_arrays(arrays, {"sketch": "float64 s D"}, {"s": rows, "D": self.n_features_in_})
+        self.sketch_.insert(arrays["sketch"])

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.parameters import POSITIVE, one_of, parameter
 from stillhash.numeric.hashing import HashFunctions, lsh
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.targets import TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_choice, check_number
-
-Mode = Literal["hinge", "boosting"]
-MODES: tuple[Mode, ...] = ("hinge", "boosting")
+from stillhash.numeric.validation import Codes, Floats
 
 UPDATE_ROWS = 64  # rows whose updates are computed together
 MAX_EXPONENT = 10.0  # of a boosting weight, which features far from unit norm would make overflow
@@ -49,18 +47,12 @@ class OSupH(LinearHasher):
 
     name = "osuph"
 
-    mode: Mode = "hinge"
-    eta: float = 0.1
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_choice(self.mode, "mode", MODES)
-        check_number(self.eta, "eta", above=0)
+    mode: Literal["hinge", "boosting"] = parameter("hinge", one_of("hinge", "boosting"))
+    eta: float = parameter(0.1, POSITIVE)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         W, t = lsh(X, self.bits, rng)
         self._fix(HashFunctions(W, np.zeros_like(t)))  # the method has no threshold
-        self.codewords_ = self._codewords()
 
     @one_thread
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
@@ -92,12 +84,9 @@ class OSupH(LinearHasher):
         by_label = places[labels.indices]
         return G, [sorted(by_label[a:b].tolist()) for a, b in pairwise(labels.indptr)]
 
-    def _codewords(self) -> TargetCodes:
+    @cached_property
+    def codewords_(self) -> TargetCodes:
         return TargetCodes(self.bits, seed=self.random_state)
-
-    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
-        super()._restore(arrays, extra)
-        self.codewords_ = self._codewords()
 
 
 def hinge_step(f: Floats, g: Floats, eta: float, norm: float) -> Floats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from stillhash.errors import BadState
 from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.model import Model
-from stillhash.hashers.state import check_shape
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import pca_itq
 from stillhash.numeric.labels import Labels, stable_key
@@ -123,6 +122,7 @@ class SquareHasher(LinearHasher):
     """
 
     fixed_codes = True
+    saved_arrays: ClassVar = {"M": "float64 b b"}
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(pca_itq(X, self.bits, rng))
@@ -147,14 +147,12 @@ class SquareHasher(LinearHasher):
         return signs(self._codes(X) if codes is None else codes, self.bits).astype(np.float64)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), "M": self.M_, **self.partners_.arrays()}
+        return {**super()._arrays(), **self.partners_.arrays()}
 
     def _extra(self) -> dict[str, Any]:
-        return {"seen": self.partners_.seen}
+        return {**super()._extra(), "seen": self.partners_.seen}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self.M_ = arrays["M"]
-        check_shape(self.M_, (self.bits, self.bits), "M", np.float64)
         self.partners_ = Reservoir(self.bits, self.random_state)
         self.partners_.load(arrays, extra["seen"])

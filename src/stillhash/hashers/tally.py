@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -12,15 +13,15 @@ from numpy.typing import NDArray
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.model import LabelSpace, Model
+from stillhash.hashers.parameters import NOT_NEGATIVE, POSITIVE, one_of, optional, parameter
 from stillhash.numeric.codes import signs
 from stillhash.numeric.hashing import label_itq, pca_itq
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
 from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, unit_labels
-from stillhash.numeric.validation import Codes, Doubles, Floats, check_choice, check_integer, check_number
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_integer, check_number
 
 MAX_MODEL_LABELS = 1024  # that a model holds one by one
 MIN_LABEL_ROWS = 1e-3  # labels of which less is left, after unlearning or decay, no longer count
-LabelledInit = Literal["labels", "pca-itq"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -57,24 +58,18 @@ class Tally(LinearHasher):
     fixed_codes = True
     tunable: ClassVar = {"ridge": (0.3, 1.0, 10.0), "rarity": (0.2, 0.45), "half_life": (None, 20_000)}
 
-    ridge: float = 1.0
-    half_life: float | None = None
+    ridge: float = parameter(1.0, POSITIVE)
+    half_life: float | None = parameter(None, optional(POSITIVE))
     label_weights: Mapping[Hashable, float] | None = None
     sharpness: float = 1.5
-    rarity: float = 0.45
-    init: LabelledInit = "labels"
-    share: float = 0.75
+    rarity: float = parameter(0.45, NOT_NEGATIVE)
+    init: Literal["labels", "pca-itq"] = parameter("labels", one_of("labels", "pca-itq"))
+    share: float = parameter(0.75, partial(check_number, low=0, high=1))
 
     def check_parameters(self) -> None:
         super().check_parameters()
-        check_number(self.ridge, "ridge", above=0)
-        if self.half_life is not None:
-            check_number(self.half_life, "half_life", above=0)
-        check_number(self.rarity, "rarity", low=0)
-        check_number(self.share, "share", low=0, high=1)
         if not 1 <= check_number(self.sharpness, "sharpness") <= 4 or 2 * self.sharpness % 1:
             raise InvalidInput(f"sharpness: expected a multiple of 0.5 in [1, 4], got {self.sharpness}")
-        check_choice(self.init, "init", ("labels", "pca-itq"))
         for label, weight in (self.label_weights or {}).items():
             canonical(label, "label_weights")
             check_number(weight, f"label_weights[{label!r}]", low=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,13 @@ from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.ohsl import OHSL
+from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, one_of, parameter
 from stillhash.hashers.tally import Tally
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_choice, check_codes, check_integer
+from stillhash.numeric.validation import Codes, Floats
 
 TUNABLE: dict[str, type[Hasher]] = {method.name: method for method in (Tally, TallyListwise, OHSL)}
 RANKED_CODES = 2000  # recent codes that a test ranks
@@ -51,14 +52,12 @@ class Tuned(Hasher):
     name = "tuned"
     chunk_invariant = False
     fixed_codes = True
+    saved_arrays: ClassVar = {"recent": "uint8 n bytes"}
+    saved_values: ClassVar = {"rows": COUNT}
+    saved_labels = "recent"
 
-    method: str = "tally"
-    race: int = 20_000
-
-    def check_parameters(self) -> None:
-        super().check_parameters()
-        check_choice(self.method, "method", tuple(TUNABLE))
-        check_integer(self.race, "race", 1)
+    method: str = parameter("tally", one_of(*TUNABLE))
+    race: int = parameter(20_000, AT_LEAST_ONE)
 
     @property
     def chosen_(self) -> dict[str, Any]:
@@ -76,8 +75,7 @@ class Tuned(Hasher):
             candidate.begin(X, labels)
         self.scores_ = [(0.0, 0)] * len(self.candidates_)  # of this round: sum of average precisions, queries
         self.rows_ = 0  # learnt so far
-        self.recent_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (at most RANKED_CODES, bytes)
-        self.labels_ = Labels.empty()  # of the recent codes
+        self.recent_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (RANKED_CODES or fewer, bytes), and labels_
 
     # ---- the race ----
 
@@ -144,18 +142,15 @@ class Tuned(Hasher):
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         states = {f"candidate{i}": np.frombuffer(c.state(), np.uint8) for i, c in enumerate(self.candidates_)}
-        return {**super()._arrays(), "recent": self.recent_, **self.labels_.arrays(), **states}
+        return {**super()._arrays(), **states}
 
     def _extra(self) -> dict[str, Any]:
-        return {"rows": self.rows_, "scores": self.scores_, "recent": self.labels_.names}
+        return {**super()._extra(), "scores": self.scores_}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        self.rows_ = check_integer(extra["rows"], "rows", 0)
         self.scores_ = [(float(total), int(count)) for total, count in extra["scores"]]
         states = [arrays[f"candidate{i}"].tobytes() for i in range(len(self.scores_))]
         self.candidates_ = [TUNABLE[self.method].load(state) for state in states]
         if not states or any(c.n_features_in_ != self.n_features_in_ or c.bits != self.bits for c in self.candidates_):
             raise BadState(f"candidates: expected {self.n_features_in_} features and {self.bits} bits, got others")
-        self.recent_ = check_codes(arrays["recent"], self.bits, "recent")
-        self.labels_ = Labels.from_arrays(arrays, extra["recent"], len(self.recent_))

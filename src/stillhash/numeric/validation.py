@@ -22,8 +22,8 @@ Mask = NDArray[np.bool_]
 Codes = NDArray[np.uint8]  # (n, ceil(bits / 8)), little-endian bit order
 
 
-def check_bits(bits: Any) -> int:
-    return check_integer(bits, "bits", MIN_BITS, MAX_BITS)
+def check_bits(value: Any, name: str = "bits") -> int:
+    return check_integer(value, name, MIN_BITS, MAX_BITS)
 
 
 def check_integer(value: Any, name: str, low: int, high: int | None = None) -> int:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stillhash.numeric.listwise import Correction, gradient
+from stillhash.hashers.listwise import Correction, gradient
 from stillhash.numeric.sufficient_stats import Similarity
 
 RNG = np.random.default_rng(0)
