@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from stillhash.encoders import files, open_encoder
-from stillhash.encoders.files import EncodedFile, encode_bytes, encode_files
-from stillhash.encoders.pixels import content_hash
+from stillhash.encoders.files import EncodedFile, content_hash, encode_bytes, encode_files
 from stillhash.encoders.workers import BATCHES_PER_WORKER
 from stillhash.errors import InvalidInput, WrongType
 from tests.encoders.onnx_models import write_model

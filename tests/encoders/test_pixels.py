@@ -14,8 +14,9 @@ import pytest
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
 from stillhash.encoders import pixels
+from stillhash.encoders.files import content_hash
 from stillhash.encoders.image_headers import MAX_RLE_BYTES, MAX_SEGMENTS, read_header
-from stillhash.encoders.pixels import MAX_PIXELS, content_hash, thumbnail
+from stillhash.encoders.pixels import MAX_PIXELS, thumbnail
 from stillhash.errors import InvalidInput, NotFound, TooLarge
 from tests.encoders.sample_images import (
     KINDS,

@@ -18,8 +18,7 @@ import stillhash
 from stillhash.encoders import open_encoder
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.shapes import write_shapes
-from stillhash.images import index_folder, open_labels, open_query_encoder
-from stillhash.images.alignment import align_images
+from stillhash.images import align_images, index_folder, open_labels, open_query_encoder
 from stillhash.io import list_images
 from tests.encoders.onnx_models import write_model
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -14,10 +13,10 @@ from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli import output
-from stillhash.cli.output import AsJson, answer, count_of, progress_bar
-from stillhash.errors import Conflict, InvalidInput, MissingExtra, StillhashError
+from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
+from stillhash.errors import Conflict, InvalidInput, MissingExtra
 from stillhash.hashers import FIXED_CODE_METHODS
-from stillhash.io import Chunk, parse_ids, parse_json_object, read_chunks, read_queries
+from stillhash.io import parse_ids, parse_json_object, read_chunks, read_queries
 
 app = Typer()
 ITEMS_PANEL, SEARCH_PANEL = "Collections: items", "Collections: search"
@@ -30,14 +29,14 @@ or .txt (one 'cat|dog' per line)."""
 WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
 PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 
-PathArgument = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
-RowsArgument = Annotated[Path, Argument(metavar="FILE", help=ROWS_HELP)]
-IdsArgument = Annotated[list[str], Argument(metavar="IDS", help=IDS_HELP)]
-LabelsOption = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
-ChunkOption = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
-VectorOption = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
-WhereOption = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
-VersionOption = Annotated[
+CollectionPath = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
+RowsFile = Annotated[Path, Argument(metavar="FILE", help=ROWS_HELP)]
+ItemIds = Annotated[list[str], Argument(metavar="IDS", help=IDS_HELP)]
+LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
+ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
+Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
+Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
+ModelVersion = Annotated[
     int | None, Option(min=0, metavar="N", help="Rank by this version of the model; 0 is Hamming distance.")
 ]
 
@@ -50,37 +49,13 @@ def optional_module(name: str, extra: str) -> Any:
         raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
 
 
-def open_collection(path: Path, *, write: bool = False) -> stillhash.Collection:
-    return stillhash.open(path, read_only=not write)
-
-
-def for_each_chunk(chunks: Iterator[Chunk], function: Callable[[Chunk], object], verb: str) -> int:
-    """Call the function on every chunk; return the number of rows, which an error or Ctrl-C also reports."""
-    rows = 0
-    try:
-        with progress_bar(f"0 rows {verb}", 1.0, counts=False) as update:
-            for chunk in chunks:
-                try:
-                    function(chunk)
-                except StillhashError as error:
-                    raise type(error)(f"{chunk.place}: {error}") from error
-                rows += len(chunk.features)
-                update(completed=chunk.progress, description=f"{count_of(rows, 'row')} {verb}")
-    except StillhashError as error:
-        raise type(error)(f"{error} ({count_of(rows, 'row')} {verb} before)") from error
-    except KeyboardInterrupt:
-        Console(stderr=True).print(f"stopped; {count_of(rows, 'row')} {verb} before", highlight=False)
-        raise
-    return rows
-
-
 def current_version(collection: stillhash.Collection) -> int:
     return next((version["version"] for version in collection.versions() if version["current"]), 0)
 
 
 @app.command(rich_help_panel=ITEMS_PANEL)
 def create(
-    path: PathArgument,
+    path: CollectionPath,
     dim: Annotated[int, Option(min=1, help="Length of the feature vectors.")],
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes.")] = 64,
     method: Annotated[str, Option(help=f"Learning method: {', '.join(FIXED_CODE_METHODS)}.")] = DEFAULT_METHOD,
@@ -103,18 +78,18 @@ def create(
 
 @app.command(rich_help_panel=ITEMS_PANEL)
 def add(
-    path: PathArgument,
-    file: RowsArgument,
+    path: CollectionPath,
+    file: RowsFile,
     ids: Annotated[
         Path | None, Option(metavar="FILE", help="Ids, if FILE has none: .npy, .jsonl or .txt (one id per line).")
     ] = None,
-    labels: LabelsOption = None,
+    labels: LabelsFile = None,
     metadata: Annotated[
         Path | None, Option(metavar="FILE", help="Metadata, if FILE has none: .jsonl (one object per line).")
     ] = None,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Whether to learn from labelled rows.")] = True,
     upsert: Annotated[bool, Option("--upsert", help="Replace items whose ids exist.")] = False,
-    chunk: ChunkOption = 1000,
+    chunk: ChunkRows = 1000,
     as_json: AsJson = False,
 ) -> None:
     """Add items from a file. Each chunk is on disk before the next is read.
@@ -125,7 +100,7 @@ def add(
 
     Arrays are called ids, features, labels, metadata; without ids, rows are numbered, from the count of items.
     """
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         put = collection.upsert if upsert else collection.add
         first_id = None if upsert else collection.count()
         files = {"ids": ids, "labels": labels, "metadata": metadata}
@@ -139,7 +114,7 @@ def add(
 
 @app.command(rich_help_panel=ITEMS_PANEL)
 def delete(
-    path: PathArgument,
+    path: CollectionPath,
     ids: Annotated[list[str] | None, Argument(metavar="IDS", help=f"{IDS_HELP} '-' for stdin.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -147,7 +122,7 @@ def delete(
     if not ids and sys.stdin.isatty():
         raise InvalidInput("ids: expected some, or a pipe with one id per line, got none")
     names = list(dict.fromkeys(parse_ids(sys.stdin if not ids or ids == ["-"] else ids)))
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         deleted = collection.delete(names)
     absent = len(names) - deleted
     text = f"{deleted:,} deleted" + (f", {absent:,} not found" if absent else "")
@@ -155,10 +130,10 @@ def delete(
 
 
 @app.command(rich_help_panel=ITEMS_PANEL)
-def get(path: PathArgument, ids: IdsArgument, as_json: AsJson = False) -> None:
+def get(path: CollectionPath, ids: ItemIds, as_json: AsJson = False) -> None:
     """Show the labels and metadata of items. JSON has null where there is no such item."""
     names = parse_ids(ids)
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         items = collection.get(names)
     absent = [str(name) for name, item in zip(names, items, strict=True) if item is None]
     answer({"items": [None if item is None else asdict(item) for item in items]}, as_json, output.items)
@@ -167,16 +142,16 @@ def get(path: PathArgument, ids: IdsArgument, as_json: AsJson = False) -> None:
 
 
 @app.command(rich_help_panel=ITEMS_PANEL)
-def count(path: PathArgument, as_json: AsJson = False) -> None:
+def count(path: CollectionPath, as_json: AsJson = False) -> None:
     """Show the number of items."""
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         items = collection.count()
     answer({"count": items}, as_json, str(items))
 
 
 @app.command(rich_help_panel=SEARCH_PANEL)
 def search(
-    path: PathArgument,
+    path: CollectionPath,
     vector: Annotated[str | None, Option(metavar="FILE", help=QUERY_HELP)] = None,
     image: Annotated[Path | None, Option(metavar="FILE", help="An image to search by.")] = None,
     text: Annotated[str | None, Option(metavar="WORDS", help="A text; needs a clip: encoder.")] = None,
@@ -185,8 +160,8 @@ def search(
         str | None, Option(metavar="NAME", help="An aligned encoder instead of the collection's own.")
     ] = None,
     k: Annotated[int, Option("-k", min=1, help="Hits for each query.")] = 10,
-    where: WhereOption = None,
-    version: VersionOption = None,
+    where: Where = None,
+    version: ModelVersion = None,
     explain: Annotated[bool, Option("--explain", help="Show which bits made the score of each hit.")] = False,
     against: Annotated[
         int | None, Option(min=0, metavar="N", help="With --explain: compare with version N instead of the earliest.")
@@ -198,7 +173,7 @@ def search(
         raise InvalidInput("--against: expected --explain with it")
     if sum(option is not None for option in (vector, image, text, like)) != 1:
         raise InvalidInput("query: expected one of --vector, --image, --text and --like")
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         if vector is not None:
             queries = read_queries(vector, collection.dim)
         elif like is not None:
@@ -215,15 +190,15 @@ def search(
 
 @app.command(rich_help_panel=SEARCH_PANEL)
 def range_search(
-    path: PathArgument,
-    vector: VectorOption,
+    path: CollectionPath,
+    vector: Queries,
     threshold: Annotated[float, Option(help="The lowest score of a hit.")],
-    where: WhereOption = None,
-    version: VersionOption = None,
+    where: Where = None,
+    version: ModelVersion = None,
     as_json: AsJson = False,
 ) -> None:
     """Find all items with at least this score."""
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         queries = read_queries(vector, collection.dim)
         results = collection.range_search(queries, threshold, where=parse_json_object(where, "where"), version=version)
     _answer_hits(results, as_json)

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import PathArgument, open_collection, optional_module
+from stillhash.cli.collection import CollectionPath, optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar
 from stillhash.errors import InvalidInput
 from stillhash.io import IMAGE_SUFFIXES, list_images, read_features
@@ -23,18 +23,18 @@ DEFAULT_HELP = "default: the collection's own, or classic if it is new"
 LABEL_SOURCE_HELP = "folders, sidecar, none, or a .csv, .json (also COCO) or .jsonl file; auto tries them in turn."
 ENCODER_HELP = "classic, onnx:PATH[:OUTPUT], timm:NAME, clip:NAME or vectors:DIM"
 
-FolderArgument = Annotated[Path, Argument(metavar="FOLDER", help="A folder of images.")]
-WorkersOption = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
+ImageFolder = Annotated[Path, Argument(metavar="FOLDER", help="A folder of images.")]
+Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
 
 
 @app.command(rich_help_panel=IMAGES_PANEL)
 def index(
-    folder: FolderArgument,
-    path: PathArgument,
+    folder: ImageFolder,
+    path: CollectionPath,
     encoder: Annotated[str | None, Option(metavar="NAME", help=f"{ENCODER_HELP}; {DEFAULT_HELP}.")] = None,
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes, if the collection is new.")] = 64,
     labels: Annotated[str, Option(metavar="SOURCE", help=LABEL_SOURCE_HELP)] = "auto",
-    workers: WorkersOption = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Index a folder of images, with labels and thumbnails. Images that are already indexed are skipped."""
@@ -66,7 +66,7 @@ def index(
 
 
 def _own_encoder(path: Path) -> str:
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         if collection.encoder is None:
             raise InvalidInput(f"path: expected a collection of images, got {path}, which was made from vectors")
         return collection.encoder.name
@@ -86,22 +86,21 @@ def _report_text(result: dict[str, Any], path: Path) -> str:
 
 @app.command(rich_help_panel=IMAGES_PANEL)
 def align(
-    path: PathArgument,
+    path: CollectionPath,
     encoder: Annotated[str, Option(metavar="NAME", help=f"New encoder: {ENCODER_HELP}.")],
     images: Annotated[Path | None, Option(metavar="FOLDER", help="Images to encode with both encoders.")] = None,
     theirs: Annotated[Path | None, Option(metavar="FILE", help="Or: features by the new encoder,")] = None,
     ours: Annotated[Path | None, Option(metavar="FILE", help="and of the same images by the old one.")] = None,
     max_images: Annotated[int, Option(min=20, help="Most images to encode; a few hundred are enough.")] = 1000,
-    workers: WorkersOption = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Query with a different encoder: map its features to the collection's. Codes do not change."""
     if (images is None) == (theirs is None) or (theirs is None) != (ours is None):
         raise InvalidInput("images: expected either --images FOLDER, or --theirs FILE and --ours FILE")
-    alignment = optional_module("images.alignment", "images")
-    with open_collection(path, write=True) as collection, Console(stderr=True).status("encoding with both"):
+    with stillhash.open(path) as collection, Console(stderr=True).status("encoding with both"):
         if images is not None:
-            result = alignment.align_images(collection, encoder, images, max_images, workers)
+            result = optional_module("images", "images").align_images(collection, encoder, images, max_images, workers)
         elif theirs is not None and ours is not None:
             opened = optional_module("encoders", "images").open_encoder(encoder)
             features = read_features(theirs, opened.dim), read_features(ours, collection.dim)

@@ -10,18 +10,8 @@ from typer import Argument, Exit, Option, Typer
 
 import stillhash
 from stillhash.cli import output
-from stillhash.cli.collection import (
-    ChunkOption,
-    IdsArgument,
-    LabelsOption,
-    PathArgument,
-    RowsArgument,
-    VectorOption,
-    current_version,
-    for_each_chunk,
-    open_collection,
-)
-from stillhash.cli.output import AsJson, answer, count_of
+from stillhash.cli.collection import ChunkRows, CollectionPath, ItemIds, LabelsFile, Queries, RowsFile, current_version
+from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
 from stillhash.errors import BadState, InvalidInput
 from stillhash.io import Chunk, parse_ids, read_chunks, read_queries
 
@@ -30,16 +20,16 @@ LEARNING_PANEL, UPKEEP_PANEL = "Collections: learning", "Collections: upkeep"
 MAX_LISTED_IDS = 20
 SAMPLE_HELP = "Sample of rows, as for add; default: the items."
 
-SampleArgument = Annotated[Path | None, Argument(metavar="FILE", help=SAMPLE_HELP)]
-VersionArgument = Annotated[int, Argument(metavar="VERSION", min=1, help="The number of the version.")]
+SampleFile = Annotated[Path | None, Argument(metavar="FILE", help=SAMPLE_HELP)]
+VersionNumber = Annotated[int, Argument(metavar="VERSION", min=1, help="The number of the version.")]
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
 def learn(
-    path: PathArgument,
-    file: RowsArgument,
-    labels: LabelsOption = None,
-    chunk: ChunkOption = 1000,
+    path: CollectionPath,
+    file: RowsFile,
+    labels: LabelsFile = None,
+    chunk: ChunkRows = 1000,
     as_json: AsJson = False,
 ) -> None:
     """Learn from labelled rows that are not stored as items. Each chunk makes a version."""
@@ -50,7 +40,7 @@ def learn(
             raise InvalidInput("labels: expected some, in the rows or by --labels FILE, got none")
         versions.append(collection.learn(rows.features, rows.labels))
 
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         rows = for_each_chunk(read_chunks(file, collection.dim, chunk, labels=labels), learn_chunk, "learnt")
         result = {"rows": rows, "version": current_version(collection), "versions": versions}
     answer(result, as_json, f"{count_of(rows, 'row')} learnt; version {result['version']} is current")
@@ -58,16 +48,16 @@ def learn(
 
 @app.command(rich_help_panel=LEARNING_PANEL)
 def feedback(
-    path: PathArgument,
-    ids: IdsArgument,
-    vector: VectorOption,
+    path: CollectionPath,
+    ids: ItemIds,
+    vector: Queries,
     relevant: Annotated[bool, Option("--up/--down", help="Whether these items are good hits.")],
     weight: Annotated[float, Option(help="Share of a full vote, up to 1.")] = 1.0,
     source: Annotated[str, Option(metavar="NAME", help="Who votes; the last vote of a source counts.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Learn from votes, up or down, on hits of one query."""
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         queries = read_queries(vector, collection.dim)
         if len(queries) != 1:
             raise InvalidInput(f"--vector: expected one query, got {len(queries)}")
@@ -78,14 +68,14 @@ def feedback(
 
 @app.command(rich_help_panel=LEARNING_PANEL)
 def relabel(
-    path: PathArgument,
+    path: CollectionPath,
     name: Annotated[str, Argument(metavar="ID", help="An item.")],
     labels: Annotated[str, Argument(metavar="LABELS", help="'cat|dog'; '' for none.")],
     as_json: AsJson = False,
 ) -> None:
     """Replace the labels of an item, and learn from them."""
     names = [label.strip() for label in labels.split("|") if label.strip()]
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         collection.relabel(parse_ids([name]), [names])
         version = collection.flush()
     text = f"{name} has the labels {', '.join(names) or 'none'}; version {version} is current"
@@ -93,19 +83,19 @@ def relabel(
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
-def flush(path: PathArgument, as_json: AsJson = False) -> None:
+def flush(path: CollectionPath, as_json: AsJson = False) -> None:
     """Learn all pending labelled rows now, instead of waiting for a full step."""
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         version = collection.flush()
     answer({"version": version}, as_json, f"version {version} is current")
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
-def fit(path: PathArgument, file: SampleArgument = None, labels: LabelsOption = None, as_json: AsJson = False) -> None:
+def fit(path: CollectionPath, file: SampleFile = None, labels: LabelsFile = None, as_json: AsJson = False) -> None:
     """Fit the hash functions now and permanently, instead of waiting for more rows."""
     if file is None and labels is not None:
         raise InvalidInput("--labels: expected a FILE of rows with it")
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         if file is None:
             collection.fit()
         else:
@@ -119,46 +109,46 @@ def fit(path: PathArgument, file: SampleArgument = None, labels: LabelsOption = 
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
-def versions(path: PathArgument, as_json: AsJson = False) -> None:
+def versions(path: CollectionPath, as_json: AsJson = False) -> None:
     """List the versions of the model."""
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         answer({"versions": collection.versions()}, as_json, output.versions)
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
 def tag(
-    path: PathArgument,
-    version: VersionArgument,
+    path: CollectionPath,
+    version: VersionNumber,
     name: Annotated[str, Argument(metavar="NAME", help="A name for the version.")],
     as_json: AsJson = False,
 ) -> None:
     """Name a version; a version with a name is never dropped."""
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         collection.tag(version, name)
     answer({"version": version, "tag": name}, as_json, f"version {version} is named {name!r} and kept")
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
-def rollback(path: PathArgument, version: VersionArgument, as_json: AsJson = False) -> None:
+def rollback(path: CollectionPath, version: VersionNumber, as_json: AsJson = False) -> None:
     """Restore an earlier version under a new number; results are identical."""
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         current = collection.rollback(version)
     text = f"version {current} is current, with the results of version {version}"
     answer({"version": current, "rollback_to": version}, as_json, text)
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
-def seal(path: PathArgument, as_json: AsJson = False) -> None:
+def seal(path: CollectionPath, as_json: AsJson = False) -> None:
     """Move unsealed codes into a segment now; this happens by itself every 131,072 rows."""
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         sealed = collection.seal()
     answer({"sealed": sealed}, as_json, "sealed" if sealed else "nothing to seal")
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
-def compact(path: PathArgument, as_json: AsJson = False) -> None:
+def compact(path: CollectionPath, as_json: AsJson = False) -> None:
     """Rewrite the codes without deleted rows, to free disk and memory."""
-    with open_collection(path, write=True) as collection:
+    with stillhash.open(path) as collection:
         dropped = collection.stats()["deleted"]
         collection.compact()
     answer({"dropped": dropped}, as_json, f"{count_of(dropped, 'deleted row')} dropped")
@@ -166,27 +156,27 @@ def compact(path: PathArgument, as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
 def snapshot(
-    path: PathArgument,
+    path: CollectionPath,
     to: Annotated[Path, Argument(metavar="TO", help="A folder that does not exist.")],
     as_json: AsJson = False,
 ) -> None:
     """Copy the collection, as of one commit, to a new folder; other processes may write meanwhile."""
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         size = collection.snapshot(to)
     answer({"path": str(to), "bytes": size}, as_json, f"copied {size:,} bytes to {to}")
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
-def stats(path: PathArgument, as_json: AsJson = False) -> None:
+def stats(path: CollectionPath, as_json: AsJson = False) -> None:
     """Show settings, counts and disk use."""
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         answer(collection.stats(), as_json, output.pairs)
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
-def verify(path: PathArgument, as_json: AsJson = False) -> None:
+def verify(path: CollectionPath, as_json: AsJson = False) -> None:
     """Check all stored data, and list the problems. The exit code is 5 if there are any."""
-    with open_collection(path) as collection:
+    with stillhash.open(path, read_only=True) as collection:
         problems = collection.verify()
     answer({"problems": problems}, as_json, "\n".join(problems) or "OK")
     if problems:
@@ -194,7 +184,7 @@ def verify(path: PathArgument, as_json: AsJson = False) -> None:
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
-def repair(path: PathArgument, as_json: AsJson = False) -> None:
+def repair(path: CollectionPath, as_json: AsJson = False) -> None:
     """Restore what is not damaged, and list the lost items. No other process may have the collection open."""
     done, lost = stillhash.repair(path)
     lines = [*done, f"{count_of(len(lost), 'item')} lost"] if done else ["OK"]

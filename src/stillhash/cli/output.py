@@ -1,4 +1,4 @@
-"""Print results: one JSON object, or a few lines and small tables for people."""
+"""Print progress, and results: one JSON object, or a few lines and small tables for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from stillhash.errors import StillhashError
 from stillhash.experiments.tables import print_table
+from stillhash.io import Chunk
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 METADATA_WIDTH = 60  # characters in a table
@@ -40,6 +42,26 @@ def progress_bar(description: str, total: float | None, *, counts: bool = True) 
     columns = TextColumn("{task.description}"), BarColumn(), *numbers, TimeRemainingColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         yield partial(progress.update, progress.add_task(description, total=total))
+
+
+def for_each_chunk(chunks: Iterator[Chunk], function: Callable[[Chunk], object], verb: str) -> int:
+    """Call the function on every chunk; return the number of rows, which an error or Ctrl-C also reports."""
+    rows = 0
+    try:
+        with progress_bar(f"0 rows {verb}", 1.0, counts=False) as update:
+            for chunk in chunks:
+                try:
+                    function(chunk)
+                except StillhashError as error:
+                    raise type(error)(f"{chunk.place}: {error}") from error
+                rows += len(chunk.features)
+                update(completed=chunk.progress, description=f"{count_of(rows, 'row')} {verb}")
+    except StillhashError as error:
+        raise type(error)(f"{error} ({count_of(rows, 'row')} {verb} before)") from error
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"stopped; {count_of(rows, 'row')} {verb} before", highlight=False)
+        raise
+    return rows
 
 
 def count_of(number: int, noun: str) -> str:

@@ -7,6 +7,7 @@ it for its memory, costs only the file it died of: its batch is tried again file
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhash.encoders.base import Encoder, open_encoder
-from stillhash.encoders.pixels import THUMBNAIL_SIDE, content_hash, decode, read_bytes, thumbnail
+from stillhash.encoders.pixels import THUMBNAIL_SIDE, decode, read_bytes, thumbnail
 from stillhash.encoders.workers import map_batches
 from stillhash.errors import StillhashError, WrongType
 from stillhash.numeric.threads import usable_cores
@@ -50,9 +51,9 @@ class EncodedFile(NamedTuple):
         return {"width": self.size[0], "height": self.size[1], "content": self.content[:CONTENT_DIGITS]}
 
 
-def content_key(data: bytes) -> str:
-    """Return the key of a file's bytes in an image's metadata."""
-    return content_hash(data)[:CONTENT_DIGITS]
+def content_hash(data: bytes) -> str:
+    """Return the SHA-256 of a file, in hex."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def encode_files(

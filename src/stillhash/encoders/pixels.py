@@ -10,7 +10,6 @@ metadata. Colours are taken as stored: profiles are not applied.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import stat
@@ -100,11 +99,6 @@ def thumbnail(image: Image.Image, side: int = THUMBNAIL_SIDE) -> bytes:
     out = io.BytesIO()
     small.save(out, "JPEG", quality=JPEG_QUALITY)
     return out.getvalue()
-
-
-def content_hash(data: bytes) -> str:
-    """Return the SHA-256 of a file, in hex."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from stillhash.images.indexing import IndexReport, index_folder
 from stillhash.images.label_sources import open_labels
-from stillhash.images.query_encoder import CollectionEncoder, open_query_encoder
+from stillhash.images.query_encoder import CollectionEncoder, align_images, open_query_encoder
 
-__all__ = ["CollectionEncoder", "IndexReport", "index_folder", "open_labels", "open_query_encoder"]
+__all__ = ["CollectionEncoder", "IndexReport", "align_images", "index_folder", "open_labels", "open_query_encoder"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from stillhash.collection import Collection
-from stillhash.encoders.files import EncodedFile, content_key, encode_files
+from stillhash.encoders.files import CONTENT_DIGITS, EncodedFile, content_hash, encode_files
 from stillhash.encoders.pixels import read_bytes
 from stillhash.errors import StillhashError
 from stillhash.images.label_sources import LabelSource
@@ -107,6 +107,6 @@ def _store(folder: Path, collection: Collection, entries: list[EncodedFile], lab
 
 def _content(path: Path) -> str | None:
     try:
-        return content_key(read_bytes(path))
+        return content_hash(read_bytes(path))[:CONTENT_DIGITS]
     except StillhashError:
         return None
