@@ -17,7 +17,7 @@ from stillhash.experiments.drift import LEANING_SHARE, SCENARIOS, DriftWatch, dr
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.presets import PRESETS
 from stillhash.experiments.report import report
-from stillhash.experiments.report_drift import AlarmScore, score_alarms
+from stillhash.experiments.report_tables import AlarmScore, score_alarms
 from stillhash.experiments.results import read_results
 from stillhash.experiments.run import Job, records, run
 from tests.experiments.test_report import line, tables, write, written

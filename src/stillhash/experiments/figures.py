@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from stillhash.experiments.results import METHOD_STYLES, Checkpoint, Run, Variant, grouped
+from stillhash.experiments.results import METHOD_STYLES, Checkpoint, Run, Variant, by_variant, grouped
 
 # Small in inches, so that text stays readable where a page is as narrow as a phone.
 FIGURE_SIZE, FIGURE_DPI = (5.8, 4.1), 190
@@ -82,7 +82,7 @@ def along(runs: Sequence[Run], measure: Callable[[Checkpoint], float | None]) ->
 def curves(runs: Sequence[Run], measure: Callable[[Checkpoint], float | None], look: Looks, *, after: int = 0) -> Lines:
     """Return one line per variant against rows, from `after` rows on; a variant measured only once has no line."""
     lines = []
-    for variant, group in grouped(runs, lambda run: run.variant).items():
+    for variant, group in by_variant(runs).items():
         points = [(rows, values) for rows, values in along(group, measure) if rows >= after]
         if len(points) > 1:
             lines.append(line_of(variant.label, look[variant], points))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from stillhash.experiments.drift import parse
@@ -11,74 +12,62 @@ from stillhash.experiments.run import Job
 from stillhash.hashers import METHODS
 
 TABLE_LENGTHS = (16, 32, 64, 96)
-METHOD_VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {  # forms of a method beside it in the tables
-    "hmoh": ({}, {"merge": "sum_lsh"}),
-}
-ABLATIONS: tuple[dict[str, Any], ...] = (  # of Tally: one thing at a time
+DRIFT_LENGTHS = {"classes": (32, 64), "labels": (32,), "features": (32,), "recurring": (32,)}  # of each scenario
+# Forms of a method beside it in the tables.
+METHOD_VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {"hmoh": ({}, {"merge": "sum_lsh"})}
+ABLATIONS: list[dict[str, Any]] = [  # of Tally: one thing at a time
     {},
     *({"sharpness": power} for power in (1, 2, 3)),
     *({"ridge": ridge} for ridge in (0.1, 10.0)),
     *({"share": share} for share in (0.5, 1.0)),
     {"init": "pca-itq"},
     *({"rarity": rarity} for rarity in (0.0, 0.3, 0.6)),
-)
-DRIFT_LENGTHS = {
-    "classes": (32, 64),
-    "labels": (32,),
-    "features": (32,),
-    "recurring": (32,),
-}  # lengths of each scenario
+]
+SWEEPS: list[tuple[str, dict[str, Any]]] = [
+    *(("C", {"C": C}) for C in (0.0001, 0.001, 0.01, 0.1, 1.0)),
+    *(("length", {"target_factor": factor}) for factor in (1, 2, 3, 4)),
+]
+LARGE_INIT: dict[str, Any] = {"first": 3000, "labelled_init": True}  # ten times the paper's rows, and their labels
 
 
 def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Tables 1 and 2, Figures 3, 4 and 8: every method at every length; quality along the stream at 32 bits."""
     return [
         Job("table", data, method, bits, seed, params, checkpoints=5 if bits == 32 else 1)
-        for seed in range(seeds)
-        for bits in TABLE_LENGTHS
-        for method in methods or METHODS
+        for seed, bits, method in product(range(seeds), TABLE_LENGTHS, methods or METHODS)
         for params in METHOD_VARIANTS.get(method, ({},))
     ]
 
 
 def labelled_init(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Every method at every length after an initial stage of 3,000 labelled rows, ten times the paper's."""
-    return [replace(job, first=3000, labelled_init=True, checkpoints=1) for job in tables(data, seeds, methods)]
+    return [replace(job, **LARGE_INIT, checkpoints=1) for job in tables(data, seeds, methods)]
 
 
 def ablation(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """What each part of Tally is worth: one parameter at a time away from its default, 32 and 64 bits."""
     return [
-        Job("ablation", data, "tally", bits, seed, params, queries=1000, first=3000, labelled_init=True)
-        for seed in range(seeds)
-        for bits in (32, 64)
-        for params in ABLATIONS
+        Job("ablation", data, "tally", bits, seed, params, queries=1000, **LARGE_INIT)
+        for seed, bits, params in product(range(seeds), (32, 64), ABLATIONS)
     ]
 
 
 def sweeps(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Figures 6 and 7: OHSL's C, and the length of its target codes, at 32 bits."""
-    values: list[tuple[str, dict[str, Any]]] = [("C", {"C": c}) for c in (0.0001, 0.001, 0.01, 0.1, 1.0)]
-    values += [("length", {"target_factor": factor}) for factor in (1, 2, 3, 4)]
-    return [Job(name, data, "ohsl", 32, seed, params, queries=1000) for seed in range(seeds) for name, params in values]
+    return [Job(name, data, "ohsl", 32, seed, params, queries=1000) for seed in range(seeds) for name, params in SWEEPS]
 
 
 def times(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Figure 5: accumulated time at 32 bits, codes refreshed after every chunk. Run it with one worker."""
-    return [
-        Job("time", data, method, 32, seed, checkpoints=20, measure=False)
-        for seed in range(seeds)
-        for method in methods or METHODS
-    ]
+    every = product(range(seeds), methods or METHODS)
+    return [Job("time", data, method, 32, seed, checkpoints=20, measure=False) for seed, method in every]
 
 
 def quick(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """A look at all methods in a few minutes: two lengths, part of the stream."""
     return [
         Job("table", data, method, bits, seed, checkpoints=4, queries=300, rows=8000)
-        for bits in (16, 32)
-        for seed in range(seeds)
-        for method in methods or METHODS
+        for bits, seed, method in product((16, 32), range(seeds), methods or METHODS)
     ]
 
 
@@ -86,22 +75,9 @@ def drift(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Streams that change: new classes, other label frequencies, another sensor, recurring labels."""
     named, under = parse(data)  # data may name one scenario
     return [
-        Job(
-            "drift",
-            f"drift:{scenario}:{under}",
-            method,
-            bits,
-            seed,
-            checkpoints=6,
-            queries=500,
-            first=3000,
-            labelled_init=True,
-        )
-        for scenario, lengths in DRIFT_LENGTHS.items()
-        if named in (None, scenario)
-        for bits in lengths
-        for seed in range(seeds)
-        for method in methods or METHODS
+        Job("drift", f"drift:{scenario}:{under}", method, bits, seed, checkpoints=6, queries=500, **LARGE_INIT)
+        for scenario in ([named] if named else DRIFT_LENGTHS)
+        for bits, seed, method in product(DRIFT_LENGTHS[scenario], range(seeds), methods or METHODS)
     ]
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +20,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments import figures, report_drift
-from stillhash.experiments.report_tables import (
-    plain,
-    plural,
-    provenance_table,
-    quality_parts,
-    speed_tables,
-    time_table,
-)
-from stillhash.experiments.results import METHOD_STYLES, Run, grouped, read_results
+from stillhash.experiments import figures, report_tables
+from stillhash.experiments.results import METHOD_STYLES, Run, by_size, by_variant, grouped, read_results
 
-TITLE = "Online hashing: the experiments"
 SAME_CODES = ("ohsl", "ohsl-sym", "oasis", "lego")  # Figure 8: similarities learnt over the same fixed codes
-
-FigureMarkdown = dict[str, list[str]]  # Markdown of figures, by dataset
+CURVE_SEGMENTS = 24  # of a line of chunks, about: single chunks are noisy
 
 
 class FigureFiles:
@@ -52,7 +44,7 @@ class FigureFiles:
         figures.save(figure, png, svg)
         self.paths += [png, svg]
         self.titles[png.name] = title
-        return f"![{plain(title)}]({png.name})"
+        return f"![{report_tables.plain(title)}]({png.name})"
 
     def inline(self, name: str) -> str:
         """Return the SVG of a PNG, to be part of a page."""
@@ -75,11 +67,12 @@ def report(results: Path, out: Path) -> list[Path]:
         keep_trailing_newline=True,
         autoescape=lambda name: name == "report.html.j2",
     )
-    templates.filters |= {"plain": plain, "plural": plural}
-    context = {**run_set._asdict(), **_sections(run_set.runs, saved), **provenance_table(run_set)}
-    text = templates.get_template("report.md.j2").render(title=TITLE, **context)
+    templates.filters |= {"plain": report_tables.plain, "plural": report_tables.plural}
+    templates.globals["title"] = "Online hashing: the experiments"
+    context = {**run_set._asdict(), **_sections(run_set.runs, saved), **report_tables.provenance_table(run_set)}
+    text = templates.get_template("report.md.j2").render(context)
     text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-    page = templates.get_template("report.html.j2").render(title=TITLE, body=_to_html(text, saved))
+    page = templates.get_template("report.html.j2").render(body=_to_html(text, saved))
     pages = {out / "report.md": text, out / "report.html": page}
     for path, content in pages.items():
         path.write_text(content, encoding="utf-8")
@@ -102,65 +95,62 @@ def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
     of = grouped(runs, lambda run: run.experiment)
     table, time = of.get("table", []), of.get("time", [])
     look = figures.looks(run.variant for run in runs)
+    similarities = by_size(run for run in table if run.variant.method in SAME_CODES).values()
+    compared = [some for some in similarities if {"ohsl"} < {run.variant.method for run in some}]
+    same_codes, known = list(chain.from_iterable(compared)), {run.variant.method for run in table}
     ratio = "target length over code length, l / b"
     return {
         "methods": len({run.variant.method for run in runs}),
         "datasets": len({run.dataset for run in runs}),
-        "quality": quality_parts(table),
-        "curves": _curves(table, look, saved),
+        "quality": report_tables.quality_parts(table),
+        "curves": _curves(table, look, saved, "curves"),
         "time": _time(time, look, saved),
         "step_sweep": _sweep(of.get("C", []), saved, "step", "C", log=True),
         "length_sweep": _sweep(of.get("length", []), saved, "length", ratio, log=False),
-        "same_codes": _same_codes(table, look, saved),
-        "absent_methods": [
-            METHOD_STYLES[method][0] for method in SAME_CODES if all(run.variant.method != method for run in table)
+        "same_codes": _curves(same_codes, look, saved, "same-codes", ": similarities over the same codes", least=2),
+        "absent_methods": [METHOD_STYLES[method][0] for method in SAME_CODES if method not in known],
+        "speed": report_tables.speed_tables(time or table),  # jobs of `table` disturb each other
+        "ablation": report_tables.quality_parts(of.get("ablation", [])),
+        "drift": [
+            {
+                "dataset": dataset,
+                "bits": bits,
+                "images": _drift_images(f"{dataset}, {bits} bits", some, look, saved),
+                "quality": report_tables.group_table(some),
+                "alarms": report_tables.alarm_table(some),
+            }
+            for (dataset, bits), some in by_size(of.get("drift", [])).items()
         ],
-        "speed": speed_tables(time or table),  # jobs of `table` disturb each other
-        "ablation": quality_parts(of.get("ablation", [])),
-        "drift": report_drift.parts(of.get("drift", []), look, saved.save),
-        "max_alarm_delay": report_drift.MAX_ALARM_DELAY,
+        "max_alarm_delay": report_tables.MAX_ALARM_DELAY,
     }
 
 
-def _by_size(runs: Sequence[Run]) -> dict[tuple[str, int], list[Run]]:
-    return grouped(runs, lambda run: (run.dataset, run.bits))
-
-
-def _curves(runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> FigureMarkdown:
-    """Draw Figures 3 and 4."""
-    images: FigureMarkdown = {}
-    for (dataset, bits), some in _by_size(runs).items():
-        title = f"{dataset}, {bits} bits"
-        if lines := figures.curves(some, lambda at: at.map, look):
-            image = saved.save(f"curves-{dataset}-{bits}", title, figures.rows_chart(lines, title))
-            images.setdefault(dataset, []).append(image)
-    return images
-
-
-def _same_codes(runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> FigureMarkdown:
-    """Draw Figure 8, where there is OHSL and another similarity over its codes."""
-    images: FigureMarkdown = {}
-    for (dataset, bits), some in _by_size([run for run in runs if run.variant.method in SAME_CODES]).items():
-        title = f"{dataset}, {bits} bits: similarities over the same codes"
+def _curves(
+    runs: Iterable[Run], look: figures.Looks, saved: FigureFiles, name: str, about: str = "", least: int = 1
+) -> dict[str, list[str]]:
+    """Draw Figures 3 and 4, or 8: mAP against rows, by dataset, where there are `least` lines."""
+    images: dict[str, list[str]] = {}
+    for (dataset, bits), some in by_size(runs).items():
+        title = f"{dataset}, {bits} bits{about}"
         lines = figures.curves(some, lambda at: at.map, look)
-        if len(lines) > 1 and {"ohsl"} < {run.variant.method for run in some}:
-            image = saved.save(f"same-codes-{dataset}-{bits}", title, figures.rows_chart(lines, title))
+        if len(lines) >= least:
+            image = saved.save(f"{name}-{dataset}-{bits}", title, figures.rows_chart(lines, title))
             images.setdefault(dataset, []).append(image)
     return images
 
 
-def _time(runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> dict[str, list[dict[str, Any]]]:
+def _time(runs: Iterable[Run], look: figures.Looks, saved: FigureFiles) -> dict[str, list[dict[str, Any]]]:
     """Draw Figure 5, with a table under each panel."""
     panels: dict[str, list[dict[str, Any]]] = {}
-    for (dataset, bits), some in _by_size(runs).items():
+    for (dataset, bits), some in by_size(runs).items():
         title = f"{dataset}, {bits} bits: time to follow the stream"
         lines = figures.curves(some, lambda at: at.total, look, after=1)
         image = saved.save(f"time-{dataset}-{bits}", title, figures.time_chart(lines, title)) if lines else ""
-        panels.setdefault(dataset, []).append({"image": image, "table": time_table(some)})
+        panels.setdefault(dataset, []).append({"image": image, "table": report_tables.time_table(some)})
     return panels
 
 
-def _sweep(runs: Sequence[Run], saved: FigureFiles, name: str, axis: str, *, log: bool) -> list[str]:
+def _sweep(runs: Iterable[Run], saved: FigureFiles, name: str, axis: str, *, log: bool) -> list[str]:
     """Draw Figure 6 or 7: mAP against one parameter."""
     images = []
     for dataset, group in grouped(runs, lambda run: run.dataset).items():
@@ -170,3 +160,33 @@ def _sweep(runs: Sequence[Run], saved: FigureFiles, name: str, axis: str, *, log
             chart = figures.sweep_chart(lines, title, axis, log=log)
             images.append(saved.save(f"{name}-{dataset}", f"{title}: mAP against {axis}", chart))
     return images
+
+
+def _drift_images(title: str, runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> list[str]:
+    """Draw the quality over time: of chunks before they were learnt, of all queries and of groups of them."""
+    changes = sorted({change for run in runs for change in run.end.changes})
+    charts = {"new chunks": _chunk_curves(runs, look, changes)}
+    charts |= {name: figures.curves(runs, get, look) for name, get in report_tables.group_measures(runs).items()}
+    short = re.sub(", [0-9,]+ labelled initial rows", "", title)  # a chart has no space for it; its heading has
+    return [
+        saved.save(f"drift-{title}-{what}", f"{title}: {what}", figures.rows_chart(lines, f"{short}: {what}", changes))
+        for what, lines in charts.items()
+        if lines
+    ]
+
+
+def _chunk_curves(runs: Sequence[Run], look: figures.Looks, changes: list[int]) -> figures.Lines:
+    """Return one line per variant; neighbouring chunks are one point, but not across a change."""
+    lines = []
+    for variant, group in by_variant(runs).items():
+        pairs = (pair for run in group for at in run.checkpoints for pair in at.prequential)
+        by_rows = grouped(pairs, lambda pair: pair[0])
+        rows = sorted(rows for rows, some in by_rows.items() if len(some) == len(group))
+        size, points = -(-len(rows) // CURVE_SEGMENTS), []
+        for stretch in grouped(rows, lambda at: sum(change < at for change in changes)).values():
+            for some in (stretch[i : i + size] for i in range(0, len(stretch), size)):
+                seeds = zip(*([value for _, value in by_rows[at]] for at in some), strict=True)
+                points.append((statistics.fmean(some), [statistics.fmean(values) for values in seeds]))
+        if len(points) > 1:
+            lines.append(figures.line_of(variant.label, look[variant], points))
+    return lines

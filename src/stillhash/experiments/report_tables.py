@@ -1,4 +1,4 @@
-"""Make the report's tables of quality, time, speed and provenance; cells are Markdown."""
+"""Make the report's tables of quality, time, speed, drift and provenance; cells are Markdown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stillhash.experiments import figures
-from stillhash.experiments.results import PAPER_TABLES, TIME_PARTS, Checkpoint, Run, RunSet, Variant, grouped
+from stillhash.experiments.results import (
+    PAPER_TABLES,
+    TIME_PARTS,
+    Checkpoint,
+    Run,
+    RunSet,
+    Variant,
+    by_variant,
+    grouped,
+)
 from stillhash.experiments.tables import TableData
 
 ABSENT = "—"
 TIES_MATTER = 0.001  # a difference in mAP by the order of ties that is worth a table
 
+MAX_ALARM_DELAY = 10_000  # rows after a change within which an alarm is due to it
+
+Measure = Callable[[Checkpoint], float | None]
 Cells = dict[tuple[Variant, int], list[float]]  # values of the seeds, by variant and code length
 
 
@@ -71,7 +83,7 @@ def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return parts
 
 
-def _cells(runs: Iterable[Run], measure: Callable[[Checkpoint], float | None]) -> Cells:
+def _cells(runs: Iterable[Run], measure: Measure) -> Cells:
     cells: Cells = {}
     for run in runs:
         if (value := measure(run.end)) is not None:
@@ -137,29 +149,22 @@ def fit_time(rows: ArrayLike, seconds: ArrayLike) -> TimeFit | None:
 
 
 def time_table(runs: Sequence[Run]) -> TableData:
-    by_variant = grouped(runs, lambda run: run.variant)
+    variants = by_variant(runs)
     totals = {
         variant: {rows: statistics.fmean(values) for rows, values in figures.along(group, lambda at: at.total)}
-        for variant, group in by_variant.items()
+        for variant, group in variants.items()
     }
     rows = []
-    for variant, group in by_variant.items():
+    for variant, group in variants.items():
         ends = [run.end for run in group]
         length, total = ends[0].rows, statistics.fmean(at.total for at in ends)
         shares = [statistics.fmean(at.seconds[part] for at in ends) / (total or 1) for part in TIME_PARTS]
         curve = {n: seconds for n, seconds in totals[variant].items() if n}
         fit = fit_time(list(curve), list(curve.values()))
         ohsl = totals.get(Variant("ohsl"), {}).get(length)
-        rows.append(
-            [
-                plain(variant.label),
-                f"{length:,}",
-                _three_digits(total),
-                *(f"{share:.1%}" for share in shares),
-                *([f"{fit.linear_r2:.4f}", f"{fit.quadratic_r2:.4f}"] if fit else [ABSENT, ABSENT]),
-                _three_digits(total / ohsl) if ohsl else ABSENT,
-            ]
-        )
+        fits = [f"{fit.linear_r2:.4f}", f"{fit.quadratic_r2:.4f}"] if fit else [ABSENT, ABSENT]
+        sizes = [plain(variant.label), f"{length:,}", _three_digits(total), *(f"{share:.1%}" for share in shares)]
+        rows.append([*sizes, *fits, _three_digits(total / ohsl) if ohsl else ABSENT])
     parts = ("learning", "refreshing", "encoding", "I/O")
     return TableData(None, ["", "rows", "total, s", *parts, "R² linear", "R² quadratic", "times OHSL"], rows)
 
@@ -174,15 +179,68 @@ def speed_tables(runs: Sequence[Run]) -> dict[str, TableData]:
     tables = {}
     for dataset, group in grouped(runs, lambda run: run.dataset).items():
         cells = _cells(group, lambda at: at.rows / at.seconds["learn"] if at.rows and at.seconds["learn"] else None)
-        if cells:
-            lengths = sorted({bits for _, bits in cells})
-            rows = []
-            for variant in sorted({variant for variant, _ in cells}, key=lambda v: v.sort_key):
-                speeds = [cells.get((variant, bits)) for bits in lengths]
-                row = [f"{statistics.fmean(values):,.0f}" if values else ABSENT for values in speeds]
-                rows.append([plain(variant.label), *row])
+        texts = {cell: f"{statistics.fmean(values):,.0f}" for cell, values in cells.items()}
+        lengths = sorted({bits for _, bits in texts})
+        rows = [
+            [plain(variant.label), *(texts.get((variant, bits), ABSENT) for bits in lengths)]
+            for variant in sorted({variant for variant, _ in texts}, key=lambda v: v.sort_key)
+        ]
+        if rows:
             tables[dataset] = TableData(None, ["", *(f"{bits} bits" for bits in lengths)], rows)
     return tables
+
+
+# ---- drift ----
+
+
+def group_measures(runs: Sequence[Run]) -> dict[str, Measure]:
+    """Return how to get the mAP of all queries, and of each group of them."""
+    names = dict.fromkeys(name for run in runs for at in run.checkpoints for name in at.groups)
+    measures: dict[str, Measure] = {"all queries": lambda at: at.map}
+    return measures | {f"{name} queries": lambda at, name=name: at.groups.get(name) for name in names}
+
+
+def group_table(runs: Sequence[Run]) -> TableData:
+    """Return the mAP at the end; the best of a column is bold."""
+    variants, measures = by_variant(runs), group_measures(runs)
+    columns = []
+    for measure in measures.values():
+        seeds = [[v for run in group if (v := measure(run.end)) is not None] for group in variants.values()]
+        means = [f"{statistics.fmean(values):.3f}" if values else "" for values in seeds]
+        cells = [mean_cell(values) if values else ABSENT for values in seeds]
+        pairs = zip(cells, means, strict=True)
+        columns.append([f"**{cell}**" if mean and mean == max(means) else cell for cell, mean in pairs])
+    names = [plain(variant.label) for variant in variants]
+    return TableData(None, ["mAP at the end", *map(plain, measures)], list(zip(names, *columns, strict=True)))
+
+
+class AlarmScore(NamedTuple):
+    false: int  # alarms that no change explains
+    delays: list[int]  # rows from each detected change to its first alarm
+
+
+def score_alarms(alarms: Sequence[int], changes: Sequence[int], max_delay: int = MAX_ALARM_DELAY) -> AlarmScore:
+    """Attribute each alarm to the last change before it, if that is not too long ago."""
+    false, delays = 0, dict[int, int]()
+    for alarm in sorted(alarms):
+        before = max((change for change in changes if change < alarm), default=None)
+        if before is None or alarm > before + max_delay:
+            false += 1
+        else:
+            delays.setdefault(before, alarm - before)
+    return AlarmScore(false, list(delays.values()))
+
+
+def alarm_table(runs: Sequence[Run]) -> TableData:
+    rows = []
+    for variant, group in by_variant(runs).items():
+        scores = [score_alarms(run.end.alarms, run.end.changes) for run in group]
+        delays = [delay for one in scores for delay in one.delays]
+        changes = sum(len(run.end.changes) for run in group)
+        false = f"{statistics.fmean(one.false for one in scores):.3g}"
+        delay = f"{statistics.fmean(delays):,.0f}" if delays else ABSENT
+        rows.append([plain(variant.label), false, f"{len(delays)} of {changes}", delay])
+    return TableData(None, ["alarms", "false, a run", "changes found", "delay, rows"], rows)
 
 
 # ---- provenance ----

@@ -23,23 +23,21 @@ METHOD_STYLES: dict[str, tuple[str, str, str]] = {method: tuple(style) for metho
 
 
 class PaperTable(NamedTuple):
-    """A table of the paper: mAP of each method by code length."""
+    """A table of the paper."""
 
     number: int
     dataset: str
-    map: dict[str, dict[int, float]]
+    map: dict[str, dict[int, float]]  # of each method, by code length
 
 
 # By how the name of a dataset begins.
 PAPER_TABLES = {
     start: PaperTable(
-        table["number"],
-        table["dataset"],
-        {name: dict(zip(_DATA["paper_bits"], row, strict=True)) for name, row in table["map"].items()},
+        **table
+        | {"map": {name: dict(zip(_DATA["paper_bits"], row, strict=True)) for name, row in table["map"].items()}}
     )
     for start, table in _DATA["paper_tables"].items()
 }
-
 TIME_PARTS = ("learn", "refresh", "encode", "io")  # of the time a run takes
 EXPERIMENT_KINDS = ("table", "time", "C", "length", "drift", "ablation")
 SWEPT_PARAMETERS = {"C": "C", "length": "target_factor"}  # the parameter that an experiment varies
@@ -130,6 +128,14 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return groups
 
 
+def by_size(runs: Iterable[Run]) -> dict[tuple[str, int], list[Run]]:
+    return grouped(runs, lambda run: (run.dataset, run.bits))
+
+
+def by_variant(runs: Iterable[Run]) -> dict[Variant, list[Run]]:
+    return grouped(runs, lambda run: run.variant)
+
+
 def read_results(folder: Path) -> RunSet:
     """Read all `*.jsonl` under `folder`, at any depth."""
     paths = sorted(folder.rglob("*.jsonl")) if folder.is_dir() else []
@@ -152,8 +158,8 @@ def read_results(folder: Path) -> RunSet:
 
 def _separate_sizes(runs: list[Run]) -> list[Run]:
     """Make each size a dataset of its own: a quick run and the full experiment are not two seeds of one run."""
-    sizes = grouped(runs, lambda run: (run.dataset, run.experiment))
-    several = {key for key, group in sizes.items() if len({(run.queries, run.database) for run in group}) > 1}
+    groups = grouped(runs, lambda run: (run.dataset, run.experiment))
+    several = [key for key, group in groups.items() if len({(run.queries, run.database) for run in group}) > 1]
     return [
         run._replace(dataset=f"{run.dataset} ({run.queries} queries, {run.database} rows)")
         if (run.dataset, run.experiment) in several
@@ -180,45 +186,45 @@ def _read_lines(path: Path) -> tuple[list[tuple[int, Any]], bool]:
     return lines, False
 
 
-def _count(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _amount(value: Any, most: float = 1e300) -> bool:
+def _is_amount(value: Any, most: float = 1e300) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most  # so NaN is refused
 
 
-def _share(value: Any) -> bool:
-    return _amount(value, 1 + 1e-9)  # sums round
+def _is_share(value: Any) -> bool:
+    return _is_amount(value, 1 + 1e-9)  # sums round
 
 
-def _pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _count(value[0]) and _share(value[1])
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and _is_share(value[1])
 
 
-class ValueCheck(NamedTuple):
-    """What a value may be."""
-
-    words: str
-    holds: Callable[[Any], bool]
+def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(holds, value))
 
 
-_TEXT = ValueCheck("text", lambda value: isinstance(value, str))
-_WHOLE = ValueCheck("a whole number", _count)
-_OBJECT = ValueCheck("an object", lambda value: isinstance(value, dict))
-_FRACTION = ValueCheck("a number from 0 to 1", _share)
-_ROWS = ValueCheck("a list of whole numbers", lambda value: isinstance(value, list) and all(map(_count, value)))
-REQUIRED_KEYS = {
+def _object_of(holds: Callable[[Any], bool], *keys: str) -> Callable[[Any], bool]:
+    """Check an object's values: of these keys, or of all that it has."""
+    return lambda value: isinstance(value, dict) and all(holds(value.get(key)) for key in keys or value)
+
+
+ValueCheck = tuple[str, Callable[[Any], bool]]  # what a value may be: in words, and as a test
+_TEXT: ValueCheck = "text", lambda value: isinstance(value, str)
+_WHOLE: ValueCheck = "a whole number", _is_count
+_OBJECT: ValueCheck = "an object", lambda value: isinstance(value, dict)
+_FRACTION: ValueCheck = "a number from 0 to 1", _is_share
+_ROWS: ValueCheck = "a list of whole numbers", _list_of(_is_count)
+REQUIRED_KEYS: dict[str, ValueCheck] = {
     **dict.fromkeys(("dataset", "method"), _TEXT),
-    "experiment": ValueCheck(f"one of {', '.join(EXPERIMENT_KINDS)}", lambda value: value in EXPERIMENT_KINDS),
+    "experiment": (f"one of {', '.join(EXPERIMENT_KINDS)}", EXPERIMENT_KINDS.__contains__),
     **dict.fromkeys(("bits", "seed", "rows"), _WHOLE),
     "params": _OBJECT,
-    "final": ValueCheck("true or false", lambda value: isinstance(value, bool)),
-    "map": ValueCheck("null or a number from 0 to 1", lambda value: value is None or _share(value)),
-    "seconds": ValueCheck(
-        f"an object with seconds of {', '.join(TIME_PARTS)}",
-        lambda value: isinstance(value, dict) and all(_amount(value.get(part)) for part in TIME_PARTS),
-    ),
+    "final": ("true or false", lambda value: isinstance(value, bool)),
+    "map": ("null or a number from 0 to 1", lambda value: value is None or _is_share(value)),
+    "seconds": (f"an object with seconds of {', '.join(TIME_PARTS)}", _object_of(_is_amount, *TIME_PARTS)),
 }
 OPTIONAL_KEYS: dict[str, tuple[ValueCheck, Any]] = {  # with defaults
     **dict.fromkeys(("expected_map", "chance"), (_FRACTION, None)),
@@ -226,17 +232,8 @@ OPTIONAL_KEYS: dict[str, tuple[ValueCheck, Any]] = {  # with defaults
     **dict.fromkeys(("machine", "versions"), (_OBJECT, {})),
     **dict.fromkeys(("commit", "command"), (_TEXT, "")),
     **dict.fromkeys(("alarms", "changes"), (_ROWS, [])),
-    "groups": (
-        ValueCheck(
-            "an object of numbers from 0 to 1",
-            lambda value: isinstance(value, dict) and all(map(_share, value.values())),
-        ),
-        {},
-    ),
-    "prequential": (
-        ValueCheck("a list of pairs of rows and mAP", lambda value: isinstance(value, list) and all(map(_pair, value))),
-        [],
-    ),
+    "groups": (("an object of numbers from 0 to 1", _object_of(_is_share)), {}),
+    "prequential": (("a list of pairs of rows and mAP", _list_of(_is_pair)), []),
 }
 
 
@@ -246,16 +243,16 @@ def _parse(line: Any, where: str) -> tuple[tuple[Any, ...], Checkpoint]:
         raise InvalidInput(f"{where}: expected an object, got {_short(line)}")
     if missing := [key for key in REQUIRED_KEYS if key not in line]:
         raise InvalidInput(f"{where}: expected the keys {', '.join(REQUIRED_KEYS)}, got no {', '.join(missing)}")
-    present = {key: line[key] for key in OPTIONAL_KEYS if line.get(key) is not None}
-    checks = REQUIRED_KEYS | {key: OPTIONAL_KEYS[key][0] for key in present}
-    for key, check in checks.items():
-        if not check.holds(line[key]):
-            raise InvalidInput(f"{where}: {key}: expected {check.words}, got {_short(line[key])}")
-    values = {key: default for key, (_, default) in OPTIONAL_KEYS.items()} | present
+    values = {key: default for key, (_, default) in OPTIONAL_KEYS.items()}
+    values |= {key: line[key] for key in OPTIONAL_KEYS if line.get(key) is not None}
+    checks = REQUIRED_KEYS | {key: check for key, (check, _) in OPTIONAL_KEYS.items() if line.get(key) is not None}
+    for key, (words, holds) in checks.items():
+        if not holds(line[key]):
+            raise InvalidInput(f"{where}: {key}: expected {words}, got {_short(line[key])}")
     params, swept = dict(line["params"]), None
     if name := SWEPT_PARAMETERS.get(line["experiment"]):
         swept = params.pop(name, SWEPT_DEFAULTS.get(line["method"], {}).get(name))
-        if not _amount(swept) or not swept:
+        if not _is_amount(swept) or not swept:
             raise InvalidInput(f"{where}: {name} in params: expected a number above 0, got {_short(swept)}")
     texts = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in sorted(params.items()))
     variant = Variant(line["method"], tuple(texts))

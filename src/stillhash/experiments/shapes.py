@@ -37,7 +37,7 @@ PIXEL_NOISE = 9.0  # standard deviation, of a brightness from 0 to 255
 MAX_SCRIBBLES = 5  # at most
 IMAGE_FORMATS = {"JPEG": ".jpg", "PNG": ".png"}
 
-Points = list[tuple[float, float]]
+Point = tuple[float, float]
 Colour = tuple[int, int, int]
 
 
@@ -73,18 +73,16 @@ def write_shapes(folder: str | Path, count: int, seed: int, *, size: int = 96, f
     check_choice(fmt, "fmt", tuple(IMAGE_FORMATS))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    files, labels = [], []
-    for n in range(count):
-        picture, named = image(seed, n, size)
-        path = folder / f"{n:06}{IMAGE_FORMATS[fmt]}"
+    shapes = Shapes([folder / f"{n:06}{IMAGE_FORMATS[fmt]}" for n in range(count)], [])
+    for n, path in enumerate(shapes.files):
+        picture, labels = image(seed, n, size)
         picture.save(path, fmt, **({"quality": 85} if fmt == "JPEG" else {}))
-        files.append(path)
-        labels.append(named)
+        shapes.labels.append(labels)
     with (folder / "labels.csv").open("w", newline="") as table:
         writer = csv.writer(table)
         writer.writerow(["file", "labels"])
-        writer.writerows([path.name, "|".join(named)] for path, named in zip(files, labels, strict=True))
-    return Shapes(files, labels)
+        writer.writerows((path.name, "|".join(labels)) for path, labels in zip(*shapes, strict=True))
+    return shapes
 
 
 # ---- objects ----
@@ -94,61 +92,43 @@ def _place(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int, shape
     """Draw an object, turned and scaled, wholly inside the picture."""
     radius = side * rng.uniform(0.11, 0.24)
     x, y = rng.uniform(radius, side - radius, 2)
-    angle = rng.uniform(0, 2 * math.pi)
+    cos, sin = _direction(rng.uniform(0, 2 * math.pi))
     stretch = rng.uniform(0.8, 1.0)
-    turned: Points = []
-    for across, down in OUTLINES[shape]():
-        a, b = across * radius, down * radius * stretch
-        turned.append((x + a * math.cos(angle) - b * math.sin(angle), y + a * math.sin(angle) + b * math.cos(angle)))
-    draw.polygon(turned, fill=_shade(rng, colour))
+    points = ((across * radius, down * radius * stretch) for across, down in OUTLINES[shape])
+    draw.polygon([(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in points], fill=_shade(rng, colour))
 
 
-def _star(points: int, inner: float, first: float = 0.0) -> Points:
-    """Return the outline of a star; a regular polygon where `inner` lies on its sides."""
-    radii = [1.0, inner] * points
-    return [
-        (radius * math.cos(first + math.pi * at / points), radius * math.sin(first + math.pi * at / points))
-        for at, radius in enumerate(radii)
-    ]
+def _direction(angle: float) -> Point:
+    return math.cos(angle), math.sin(angle)
 
 
-def _regular(points: int) -> Points:
-    return _star(points, math.cos(math.pi / points))
+def _arc(points: int, gap: float = 0.0, radius: float = 1.0, centre: float = 0.0) -> list[Point]:
+    """Return points of a circle, but for a gap on its right."""
+    turns = map(_direction, np.linspace(gap, 2 * math.pi - gap, points))
+    return [(centre + radius * x, radius * y) for x, y in turns]
 
 
-def _ring() -> Points:
-    """Return one outline with a hole: round, and back on the inside."""
-    outer = [(math.cos(turn), math.sin(turn)) for turn in np.linspace(0, 2 * math.pi, 61)]
-    return outer + [(0.55 * x, 0.55 * y) for x, y in reversed(outer)]
+def _star(points: int, inner: float | None = None) -> list[Point]:
+    """Return the outline of a star; without `inner`, the radius of its notches, that of a regular polygon."""
+    radii = [1.0, math.cos(math.pi / points) if inner is None else inner] * points
+    corners = ((radius, *_direction(math.pi * at / points)) for at, radius in enumerate(radii))
+    return [(radius * x, radius * y) for radius, x, y in corners]
 
 
-def _cross() -> Points:
-    arm = 0.32
-    quarter = [(1.0, -arm), (1.0, arm), (arm, arm)]
-    points = list(quarter)
-    for _ in range(3):
-        quarter = [(-y, x) for x, y in quarter]
-        points += quarter
-    return points
-
-
-def _crescent() -> Points:
-    outer = [(math.cos(turn), math.sin(turn)) for turn in np.linspace(0.5, 2 * math.pi - 0.5, 50)]
-    inner = [
-        (0.45 + 0.72 * math.cos(turn), 0.72 * math.sin(turn)) for turn in np.linspace(0.72, 2 * math.pi - 0.72, 50)
-    ]
-    return outer + inner[::-1]
-
-
-OUTLINES: dict[str, Callable[[], Points]] = {
-    "circle": lambda: _regular(60),
-    "square": lambda: _regular(4),
-    "triangle": lambda: _regular(3),
-    "star": lambda: _star(5, 0.42),
-    "ring": _ring,
-    "cross": _cross,
-    "crescent": _crescent,
-    "bar": lambda: [(1.0, -0.2), (1.0, 0.2), (-1.0, 0.2), (-1.0, -0.2)],
+ARM = 0.32  # half the width of a cross's arms
+OUTLINES: dict[str, list[Point]] = {
+    "circle": _star(60),
+    "square": _star(4),
+    "triangle": _star(3),
+    "star": _star(5, 0.42),
+    "ring": _arc(61) + _arc(61, radius=0.55)[::-1],  # one outline with a hole: round, and back on the inside
+    "cross": [
+        (x * cos - y * sin, x * sin + y * cos)
+        for cos, sin in ((1, 0), (0, 1), (-1, 0), (0, -1))
+        for x, y in ((1.0, -ARM), (1.0, ARM), (ARM, ARM))
+    ],
+    "crescent": _arc(50, gap=0.5) + _arc(50, gap=0.72, radius=0.72, centre=0.45)[::-1],
+    "bar": [(1.0, -0.2), (1.0, 0.2), (-1.0, 0.2), (-1.0, -0.2)],
 }
 
 
@@ -161,9 +141,9 @@ def _shade(rng: np.random.Generator, colour: str) -> Colour:
     return _rgb(hue + rng.normal(0, 5), saturation * rng.uniform(0.75, 1.05), value * rng.uniform(0.75, 1.05))
 
 
-def _tint(rng: np.random.Generator, value: float | None = None) -> Colour:
+def _tint(rng: np.random.Generator) -> Colour:
     """Return a faint colour of any hue, for grounds."""
-    light = rng.uniform(0.25, 0.95) if value is None else value
+    light = rng.uniform(0.25, 0.95)
     return _rgb(rng.uniform(0, 360), rng.uniform(0, 0.3), light)
 
 
@@ -179,16 +159,11 @@ def _scribble(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) ->
         draw.line(points, fill=_rgb(*rng.uniform((0, 0, 0), (360, 1, 1))), width=int(side * rng.uniform(0.005, 0.02)))
 
 
-def _plain(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
-    """Draw nothing."""
-
-
 def _stripes(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> None:
-    step, angle, fill = side * rng.uniform(0.06, 0.16), rng.uniform(0, math.pi), _tint(rng)
-    across, along = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
+    step, (cos, sin), fill = side * rng.uniform(0.06, 0.16), _direction(rng.uniform(0, math.pi)), _tint(rng)
     for at in np.arange(-side, side, step):
-        x, y = side / 2 + at * across[0], side / 2 + at * across[1]
-        ends = [(x + way * side * along[0], y + way * side * along[1]) for way in (-1, 1)]
+        x, y = side / 2 + at * cos, side / 2 + at * sin
+        ends = [(x - way * side * sin, y + way * side * cos) for way in (-1, 1)]
         draw.line(ends, fill=fill, width=max(1, int(step / 2)))
 
 
@@ -215,7 +190,7 @@ def _specks(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int) -> N
 
 
 TEXTURES: dict[str, Callable[[ImageDraw.ImageDraw, np.random.Generator, int], None]] = {
-    "plain": _plain,
+    "plain": lambda draw, rng, side: None,
     "stripes": _stripes,
     "dots": _dots,
     "checks": _checks,
