@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,9 +69,7 @@ class Dataset:
 
     @property
     def stream(self) -> RowIndices:
-        if self.order is not None:
-            return self.order
-        return np.delete(np.arange(len(self)), self.queries)
+        return np.delete(np.arange(len(self)), self.queries) if self.order is None else self.order
 
     def read(self, rows: RowIndices, at: StreamPosition = 0) -> Floats:
         """Return the features of these rows, as float32, as they are at a position of the stream."""
@@ -78,49 +77,39 @@ class Dataset:
         start = 0
         for part in self.parts:
             here = (rows >= start) & (rows < start + len(part))
-            if here.any():
-                out[here] = part[rows[here] - start]
+            out[here] = part[rows[here] - start]
             start += len(part)
         if self.scale != 1:
             out *= np.float32(self.scale)
         return out if self.transform is None else self.transform(out, at)
 
 
-SIMULATED_PREFIX = "simulated:"
-
-
 def open_dataset(data: str | Path) -> Dataset:
     """Open a feature folder, `simulated:` and a folder of labels without features, or the generated `scenes`."""
     if str(data) == "scenes":
         return digit_scenes()
-    simulate, folder = str(data).startswith(SIMULATED_PREFIX), Path(str(data).removeprefix(SIMULATED_PREFIX))
+    simulate, folder = str(data).startswith("simulated:"), Path(str(data).removeprefix("simulated:"))
     if not folder.is_dir():
         raise InvalidInput(f"data: expected a feature folder, simulated:FOLDER or scenes, got {str(data)!r}")
-    arrays: dict[str, Any] = {}
+    source, arrays = folder.name, dict[str, Any]()
     features: list[NDArray[Any]] = []
-    for path in sorted(folder.iterdir(), key=_natural):
-        for name, array in _arrays(path):
-            if name in FEATURE_NAMES and array.ndim == 2:
-                features.append(array)
-            elif name in LABEL_NAMES and "labels" not in arrays:
-                arrays["labels"] = array
-            elif name in QUERY_NAMES:
-                arrays["queries"] = np.asarray(array).ravel()
-            else:
-                arrays.setdefault(name, array)
+    for name, array in chain.from_iterable(map(_arrays, sorted(folder.iterdir(), key=_natural))):
+        if name.lower() in FEATURE_NAMES and array.ndim == 2:
+            features.append(array)
+        elif name.lower() in QUERY_NAMES:
+            arrays["queries"] = np.asarray(array).ravel()
+        else:
+            arrays.setdefault("labels" if name.lower() in LABEL_NAMES else name.lower(), array)
     if not features and not simulate:
         names = ", ".join(FEATURE_NAMES)
-        raise InvalidInput(
-            f"features: expected an array named {names} in {folder.name}, got none. Use simulated:FOLDER"
-        )
-    labels = _labels(arrays, sum(map(len, features)) if features else None, folder.name)
-    rows = len(labels)
+        raise InvalidInput(f"features: expected an array named {names} in {source}, got none. Use simulated:FOLDER")
+    labels = _labels(arrays, sum(map(len, features)) if features else None, source)
     queries = arrays["queries"].astype(np.int64) if "queries" in arrays else draw_queries(labels, QUERIES_PER_CLASS, 0)
-    if len(queries) and (queries.min() < 0 or queries.max() >= rows):
-        raise InvalidInput(f"queries: expected rows from 0 to {rows - 1} in {folder.name}, got others")
+    if len(queries) and (queries.min() < 0 or queries.max() >= len(labels)):
+        raise InvalidInput(f"queries: expected rows from 0 to {len(labels) - 1} in {source}, got others")
     if simulate:
-        return simulated(folder.name, labels, np.unique(queries))
-    return Dataset(folder.name, tuple(features), float(arrays.get("scale", 1.0)), labels, np.unique(queries))
+        return simulated(source, labels, np.unique(queries))
+    return Dataset(source, tuple(features), float(arrays.get("scale", 1.0)), labels, np.unique(queries))
 
 
 def digit_scenes(count: int = 10_000, queries: int = 500, seed: int = 0) -> Dataset:
@@ -188,9 +177,6 @@ def most_frequent(labels: NDArray[np.uint8], count: int) -> tuple[NDArray[np.uin
     return labels[np.ix_(rows, columns)], rows
 
 
-# ---- files ----
-
-
 def _natural(path: Path) -> tuple[Any, ...]:
     """Sort features_10 after features_9."""
     digits = "".join(c for c in path.stem if c.isdigit())
@@ -198,23 +184,21 @@ def _natural(path: Path) -> tuple[Any, ...]:
 
 
 def _arrays(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of a file by name, lower case; a .npy file's array has the file's name and stays on disk."""
+    """Yield the arrays of a file by name; a .npy file's array has the file's name and stays on disk."""
     if path.suffix == ".npy":
-        yield path.stem.rstrip("0123456789").rstrip("_").lower(), np.load(path, mmap_mode="r")
+        yield path.stem.rstrip("0123456789").rstrip("_"), np.load(path, mmap_mode="r")
     elif path.suffix == ".npz":
         with np.load(path) as file:
-            yield from ((name.lower(), file[name]) for name in file.files)
+            yield from file.items()
     elif path.suffix in (".h5", ".hdf5"):
         yield from _hdf5(path, transpose=False)
     elif path.suffix == ".mat":
         from scipy.io import loadmat
 
         try:
-            contents = loadmat(path)
+            yield from loadmat(path).items()
         except NotImplementedError:  # MATLAB v7.3 is HDF5, with its axes turned round
             yield from _hdf5(path, transpose=True)
-        else:
-            yield from ((name.lower(), np.asarray(a)) for name, a in contents.items() if not name.startswith("__"))
 
 
 def _hdf5(path: Path, transpose: bool) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -223,7 +207,7 @@ def _hdf5(path: Path, transpose: bool) -> Iterator[tuple[str, NDArray[Any]]]:
     with h5py.File(path) as file:
         for name, item in file.items():
             if isinstance(item, h5py.Dataset):
-                yield name.lower(), item[()].T if transpose else item[()]
+                yield name, item[()].T if transpose else item[()]
 
 
 def _labels(arrays: dict[str, Any], rows: int | None, name: str) -> NDArray[np.uint8]:

@@ -28,7 +28,6 @@ from stillhash.hashers import OnlineHasher
 from stillhash.numeric.drift import PageHinkley
 from stillhash.numeric.validation import Codes, Floats
 
-DRIFT_PREFIX = "drift"
 LEANING_SHARE = 0.9  # of the rows that lean to one half of the labels: how many are in its part of the stream
 CHANGED_DIMENSIONS = 0.2  # of all, which a change of sensor alters
 STREAM_ROWS = 30_000  # of the stream, for all scenarios but classes, where the new ones would be too few
@@ -36,17 +35,13 @@ MAX_GAIN, OFFSET_DEVIATIONS = 3.0, 3.0  # the largest factor, and the usual shif
 RECENT_ROWS, WATCHED_QUERIES = 4000, 200  # newest rows that a chunk is searched in, and rows of the chunk that search
 
 
-# ---- opening ----
-
-
 def parse(data: str) -> tuple[str | None, str]:
     """Split a data string into the scenario that it names, if any, and the data under it."""
-    word, _, rest = data.partition(":")
-    if word != DRIFT_PREFIX:
+    word, scenario, under = (*data.split(":", 2), "", "")[:3]
+    if word != "drift":
         return None, data
-    scenario, _, under = rest.partition(":")
     if scenario not in SCENARIOS or not under:
-        raise InvalidInput(f"data: expected {DRIFT_PREFIX}:SCENARIO:DATA of {', '.join(SCENARIOS)}, got {data!r}")
+        raise InvalidInput(f"data: expected drift:SCENARIO:DATA of {', '.join(SCENARIOS)}, got {data!r}")
     return scenario, under
 
 
@@ -64,9 +59,6 @@ def drifting(data: Dataset, scenario: str, seed: int = 0) -> Dataset:
         data = replace(data, order=data.stream[:STREAM_ROWS])
     changed = SCENARIOS[scenario](data, np.random.default_rng(seed))
     return replace(changed, name=f"{data.name}-{scenario}")
-
-
-# ---- scenarios ----
 
 
 def classes(data: Dataset, rng: np.random.Generator) -> Dataset:
@@ -128,13 +120,11 @@ def _half(data: Dataset, rng: np.random.Generator) -> RowMask:
 
 def _lean(data: Dataset, half: RowMask) -> NDArray[np.int64]:
     """Return for each row 1 if most of its labels are of this half, -1 if most are of the other, else 0."""
-    balance = np.where(half, 1, -1)
-    return np.sign(data.labels.astype(np.int64) @ balance)
+    return np.sign(data.labels.astype(np.int64) @ np.where(half, 1, -1))
 
 
 def _by_lean(lean: NDArray[np.int64], half: RowMask, *names: str) -> dict[str, QueryGroup]:
-    every = np.ones_like(half)
-    return {name: QueryGroup(lean == sign, every) for name, sign in zip(names, (-1, 1), strict=True)}
+    return {name: QueryGroup(lean == sign, np.ones_like(half)) for name, sign in zip(names, (-1, 1), strict=True)}
 
 
 def _split(data: Dataset, second: RowMask) -> list[RowIndices]:
@@ -148,9 +138,6 @@ def _blocks(data: Dataset, blocks: list[RowIndices], groups: dict[str, QueryGrou
     ends = np.cumsum([len(block) for block in blocks])
     changes = tuple(dict.fromkeys(int(end) for end in ends[:-1] if 0 < end < ends[-1]))
     return replace(data, order=np.concatenate(blocks), changes=changes, groups=groups)
-
-
-# ---- watching ----
 
 
 class DriftWatch:

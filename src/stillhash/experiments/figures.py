@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import matplotlib as mpl
@@ -54,6 +54,7 @@ class Line(NamedTuple):
 
 Lines = list[Line]
 Looks = dict[Variant, LineLook]
+Measure = Callable[[Checkpoint], float | None]
 
 
 def looks(variants: Iterable[Variant]) -> Looks:
@@ -67,19 +68,14 @@ def looks(variants: Iterable[Variant]) -> Looks:
     return chosen
 
 
-# ---- lines from runs ----
-
-
-def along(runs: Sequence[Run], measure: Callable[[Checkpoint], float | None]) -> list[tuple[int, list[float]]]:
+def along(runs: Sequence[Run], measure: Measure) -> list[tuple[int, list[float]]]:
     """Return what the seeds of one variant measured, at each number of rows where all of them did."""
-    by_rows = grouped(
-        ((at.rows, value) for run in runs for at in run.checkpoints if (value := measure(at)) is not None),
-        lambda pair: pair[0],
-    )
-    return [(rows, [value for _, value in pairs]) for rows, pairs in sorted(by_rows.items()) if len(pairs) == len(runs)]
+    by_rows = grouped((at for run in runs for at in run.checkpoints), lambda at: at.rows)
+    values = {rows: [v for at in some if (v := measure(at)) is not None] for rows, some in sorted(by_rows.items())}
+    return [(rows, some) for rows, some in values.items() if len(some) == len(runs)]
 
 
-def curves(runs: Sequence[Run], measure: Callable[[Checkpoint], float | None], look: Looks, *, after: int = 0) -> Lines:
+def curves(runs: Sequence[Run], measure: Measure, look: Looks, *, after: int = 0) -> Lines:
     """Return one line per variant against rows, from `after` rows on; a variant measured only once has no line."""
     lines = []
     for variant, group in by_variant(runs).items():
@@ -98,9 +94,8 @@ def sweep(runs: Sequence[Run]) -> Lines:
         points = [(x, [run.end.map or 0.0 for run in some]) for x, some in sorted(by_value.items())]
         if len(points) > 1:
             label = f"{variant.label}, {bits} bits" if several else f"{bits} bits"
-            look = LineLook(
-                *SPARE_LOOKS[(i * 2) % len(SPARE_LOOKS)], LINE_DASHES[i // len(SPARE_LOOKS) % len(LINE_DASHES)], 1.8
-            )
+            dash = LINE_DASHES[i // len(SPARE_LOOKS) % len(LINE_DASHES)]
+            look = LineLook(*SPARE_LOOKS[(i * 2) % len(SPARE_LOOKS)], dash, 1.8)
             lines.append(line_of(label, look, points))
     return lines
 
@@ -109,9 +104,6 @@ def line_of(label: str, look: LineLook, points: Sequence[tuple[float, list[float
     x, values = zip(*points, strict=True)
     mean = [float(np.mean(some)) for some in values]
     return Line(label, look, list(x), mean, [min(some) for some in values], [max(some) for some in values])
-
-
-# ---- charts ----
 
 
 def rows_chart(lines: Lines, title: str, changes: Iterable[int] = ()) -> Figure:
@@ -184,17 +176,8 @@ def _draw(axes: Axes, lines: Lines, margin: float = 0) -> None:
             axes.fill_between(line.x, line.low, line.high, color=look.colour, alpha=0.13, linewidth=0)
         # By distance on paper, and staggered, so that close lines do not hide each other's.
         marks = (0.1 * i / len(lines), 0.1) if len(line.x) > 9 else None
-        axes.plot(
-            line.x,
-            line.mean,
-            look.dash,
-            color=look.colour,
-            linewidth=look.width,
-            marker=look.marker,
-            markersize=4.5,
-            markevery=marks,
-            zorder=2 + look.width,
-        )
+        style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linewidth": look.width}
+        axes.plot(line.x, line.mean, look.dash, **style, markersize=4.5, markevery=marks, zorder=2 + look.width)
     axes.margins(x=margin)
 
 
@@ -204,10 +187,8 @@ def _name(axes: Axes, lines: Lines, written: Callable[[float], str]) -> None:
     to_axes = axes.transScale + axes.transLimits
     ends = [float(to_axes.transform((line.x[-1], line.mean[-1]))[1]) for line in lines]
     order = np.argsort(ends, kind="stable")
-    last = max(line.x[-1] for line in lines)
-    marks, names = (
-        axes.transAxes + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans) for points in (10, 16)
-    )
+    last, inches = max(line.x[-1] for line in lines), axes.figure.dpi_scale_trans
+    marks, names = (axes.transAxes + ScaledTranslation(points / 72, 0, inches) for points in (10, 16))
     for place, i in zip(separate([ends[i] for i in order]), order, strict=True):
         line, colour = lines[i], lines[i].look.colour
         dash = "-" if line.x[-1] == last else ":"  # a line that ends early must not seem to go on
@@ -228,9 +209,6 @@ def separate(places: list[float], gap: float = LABEL_GAP) -> list[float]:
     best = [max(min(float(z[a:b].mean()) for b in range(i + 1, n + 1)) for a in range(i + 1)) for i in range(n)]
     highest = max(0.0, 1 - gap * (n - 1))
     return [min(max(value, 0.0), highest) + gap * i for i, value in enumerate(best)]
-
-
-# ---- files and pages ----
 
 
 def save(figure: Figure, png: Path, svg: Path) -> None:

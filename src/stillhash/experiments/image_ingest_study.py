@@ -51,30 +51,17 @@ def run(
         kills = [_index(folder / "images", folder / "killed", workers, stop) for stop in stops]
         last = _index(folder / "images", folder / "killed", workers)
         progress(f"searching for {queries:,} other images")
-        with (
-            stillhash.open(folder / "whole", read_only=True) as a,
-            stillhash.open(folder / "killed", read_only=True) as b,
-        ):
+        whole_path, killed_path = folder / "whole", folder / "killed"
+        with stillhash.open(whole_path, read_only=True) as a, stillhash.open(killed_path, read_only=True) as b:
             ids = [f"{n:06}.jpg" for n in range(count)]
-            differing = sum(one != two for one, two in zip(a.get(ids), b.get(ids), strict=True))
-            missing, double = sum(item is None for item in b.get(ids)), b.count() - count
+            expected, items = a.get(ids), b.get(ids)
+            differing = sum(one != two for one, two in zip(expected, items, strict=True))
+            resumed = {"missing": items.count(None), "double": b.count() - count, "differing": differing}
             hamming, learnt = (_map(a, queries, seed + 1, size, version) for version in (0, None))
-    return {
-        "images": count,
-        "pixels": size,
-        "workers": workers,
-        "per_second": whole["images_per_second"],
-        "memory_mb": whole["memory_mb"],
-        "memory_later_mb": whole["memory_later_mb"],
-        "killed_at": [kill["items"] for kill in kills],
-        "skipped": last["skipped"],
-        "missing": missing,
-        "double": double,
-        "differing": differing,
-        "queries": queries,
-        "hamming": hamming,
-        "learnt": learnt,
-    }
+    speed = {"images": count, "pixels": size, "workers": workers, "per_second": whole["images_per_second"]}
+    speed |= {key: whole[key] for key in ("memory_mb", "memory_later_mb")}
+    restarts = {"killed_at": [kill["items"] for kill in kills], "skipped": last["skipped"]}
+    return {**speed, **restarts, **resumed, "queries": queries, "hamming": hamming, "learnt": learnt}
 
 
 def _index(folder: Path, path: Path, workers: int | None, stop: int | None = None) -> dict[str, Any]:
@@ -109,22 +96,18 @@ def _items(path: Path) -> int:
 def _watch(process: subprocess.Popen[str], memory: list[float]) -> None:
     """Record the memory of a process and its children, in MB, while it runs; shared pages count for each."""
     while process.poll() is None:
-        memory.append(sum(map(_resident, [process.pid, *_children(process.pid)])) / 1e6)
+        children = _proc_words(f"{process.pid}/task/{process.pid}/children")
+        pages = [_proc_words(f"{pid}/statm")[1:2] for pid in (process.pid, *children)]
+        memory.append(sum(int(count) for resident in pages for count in resident) * os.sysconf("SC_PAGE_SIZE") / 1e6)
         time.sleep(MEMORY_INTERVAL)
 
 
-def _children(pid: int) -> list[int]:
+def _proc_words(name: str) -> list[str]:
+    """Return the words of a file of /proc; none if its process has ended."""
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return Path("/proc", name).read_text().split()
     except OSError:
         return []
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def _map(collection: stillhash.Collection, queries: int, seed: int, size: int, version: int | None) -> float:

@@ -29,6 +29,7 @@ class RankingQuality(NamedTuple):
     ndcg: float  # of the first k, gain 2^(shared labels) - 1
 
 
+@one_thread
 def evaluate(
     weights: Floats,
     codes: Codes,
@@ -53,9 +54,6 @@ def evaluate(
             progress(len(values))
         return values
 
-    @one_thread
-    def everything() -> NDArray[np.float64]:
-        with ThreadPoolExecutor(threads or usable_cores()) as pool:
-            return np.concatenate(list(pool.map(measure, range(0, len(weights), batch))))
-
-    return RankingQuality(*everything().mean(axis=0).tolist())
+    with ThreadPoolExecutor(threads or usable_cores()) as pool:
+        everything = np.concatenate(list(pool.map(measure, range(0, len(weights), batch))))
+    return RankingQuality(*everything.mean(axis=0).tolist())

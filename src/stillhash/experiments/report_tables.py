@@ -5,23 +5,14 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from stillhash.experiments import figures
-from stillhash.experiments.results import (
-    PAPER_TABLES,
-    TIME_PARTS,
-    Checkpoint,
-    Run,
-    RunSet,
-    Variant,
-    by_variant,
-    grouped,
-)
+from stillhash.experiments.results import PAPER_TABLES, TIME_PARTS, Run, RunSet, Variant, by_variant, grouped
 from stillhash.experiments.tables import TableData
 
 ABSENT = "—"
@@ -29,7 +20,6 @@ TIES_MATTER = 0.001  # a difference in mAP by the order of ties that is worth a 
 
 MAX_ALARM_DELAY = 10_000  # rows after a change within which an alarm is due to it
 
-Measure = Callable[[Checkpoint], float | None]
 Cells = dict[tuple[Variant, int], list[float]]  # values of the seeds, by variant and code length
 
 
@@ -47,9 +37,6 @@ def mean_cell(values: Sequence[float]) -> str:
     """Return the mean, with the deviation of several seeds."""
     mean = f"{statistics.fmean(values):.3f}"
     return f"{mean} ± {statistics.stdev(values):.3f}" if len(values) > 1 else mean
-
-
-# ---- quality: Tables 1 and 2 ----
 
 
 def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -83,7 +70,7 @@ def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return parts
 
 
-def _cells(runs: Iterable[Run], measure: Measure) -> Cells:
+def _cells(runs: Iterable[Run], measure: figures.Measure) -> Cells:
     cells: Cells = {}
     for run in runs:
         if (value := measure(run.end)) is not None:
@@ -119,9 +106,6 @@ def _quality_table(cells: Cells, paper: Mapping[str, Mapping[int, float]]) -> Ta
             row.append(ABSENT if value is None else f"*{value:.3f}*")
         rows.append(row)
     return TableData(None, ["", *(f"{bits} bits" for bits in lengths), *(f"*paper, {b}*" for b in printed)], rows)
-
-
-# ---- time: Figure 5 ----
 
 
 class TimeFit(NamedTuple):
@@ -190,13 +174,10 @@ def speed_tables(runs: Sequence[Run]) -> dict[str, TableData]:
     return tables
 
 
-# ---- drift ----
-
-
-def group_measures(runs: Sequence[Run]) -> dict[str, Measure]:
+def group_measures(runs: Sequence[Run]) -> dict[str, figures.Measure]:
     """Return how to get the mAP of all queries, and of each group of them."""
     names = dict.fromkeys(name for run in runs for at in run.checkpoints for name in at.groups)
-    measures: dict[str, Measure] = {"all queries": lambda at: at.map}
+    measures: dict[str, figures.Measure] = {"all queries": lambda at: at.map}
     return measures | {f"{name} queries": lambda at, name=name: at.groups.get(name) for name in names}
 
 
@@ -241,9 +222,6 @@ def alarm_table(runs: Sequence[Run]) -> TableData:
         delay = f"{statistics.fmean(delays):,.0f}" if delays else ABSENT
         rows.append([plain(variant.label), false, f"{len(delays)} of {changes}", delay])
     return TableData(None, ["alarms", "false, a run", "changes found", "delay, rows"], rows)
-
-
-# ---- provenance ----
 
 
 def provenance_table(run_set: RunSet) -> dict[str, Any]:

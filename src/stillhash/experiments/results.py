@@ -168,9 +168,6 @@ def _separate_sizes(runs: list[Run]) -> list[Run]:
     ]
 
 
-# ---- validating a line ----
-
-
 def _read_lines(path: Path) -> tuple[list[tuple[int, Any]], bool]:
     """Return the lines that are not blank, with their numbers; and whether a last one was cut short."""
     *whole, rest = path.read_bytes().split(b"\n")
@@ -211,30 +208,23 @@ def _object_of(holds: Callable[[Any], bool], *keys: str) -> Callable[[Any], bool
     return lambda value: isinstance(value, dict) and all(holds(value.get(key)) for key in keys or value)
 
 
-ValueCheck = tuple[str, Callable[[Any], bool]]  # what a value may be: in words, and as a test
-_TEXT: ValueCheck = "text", lambda value: isinstance(value, str)
-_WHOLE: ValueCheck = "a whole number", _is_count
-_OBJECT: ValueCheck = "an object", lambda value: isinstance(value, dict)
-_FRACTION: ValueCheck = "a number from 0 to 1", _is_share
-_ROWS: ValueCheck = "a list of whole numbers", _list_of(_is_count)
-REQUIRED_KEYS: dict[str, ValueCheck] = {
-    **dict.fromkeys(("dataset", "method"), _TEXT),
-    "experiment": (f"one of {', '.join(EXPERIMENT_KINDS)}", EXPERIMENT_KINDS.__contains__),
-    **dict.fromkeys(("bits", "seed", "rows"), _WHOLE),
-    "params": _OBJECT,
-    "final": ("true or false", lambda value: isinstance(value, bool)),
-    "map": ("null or a number from 0 to 1", lambda value: value is None or _is_share(value)),
-    "seconds": (f"an object with seconds of {', '.join(TIME_PARTS)}", _object_of(_is_amount, *TIME_PARTS)),
+VALUE_KINDS: dict[str, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "true or false": lambda value: isinstance(value, bool),
+    "a whole number": _is_count,
+    "a number from 0 to 1": _is_share,
+    "null or a number from 0 to 1": lambda value: value is None or _is_share(value),
+    f"one of {', '.join(EXPERIMENT_KINDS)}": EXPERIMENT_KINDS.__contains__,
+    "an object": lambda value: isinstance(value, dict),
+    "an object of numbers from 0 to 1": _object_of(_is_share),
+    f"an object with seconds of {', '.join(TIME_PARTS)}": _object_of(_is_amount, *TIME_PARTS),
+    "a list of whole numbers": _list_of(_is_count),
+    "a list of pairs of rows and mAP": _list_of(_is_pair),
 }
-OPTIONAL_KEYS: dict[str, tuple[ValueCheck, Any]] = {  # with defaults
-    **dict.fromkeys(("expected_map", "chance"), (_FRACTION, None)),
-    **dict.fromkeys(("queries", "database"), (_WHOLE, None)),
-    **dict.fromkeys(("machine", "versions"), (_OBJECT, {})),
-    **dict.fromkeys(("commit", "command"), (_TEXT, "")),
-    **dict.fromkeys(("alarms", "changes"), (_ROWS, [])),
-    "groups": (("an object of numbers from 0 to 1", _object_of(_is_share)), {}),
-    "prequential": (("a list of pairs of rows and mAP", _list_of(_is_pair)), []),
-}
+# Key -> the kind of its value, and its default; a key without one is required.
+LINE_KEYS: dict[str, list[Any]] = _DATA["line_keys"]
+REQUIRED_KEYS = [key for key, (_, *default) in LINE_KEYS.items() if not default]
+RUN_KEYS = ("dataset", "experiment", "method", "bits", "seed", "queries", "database")
 
 
 def _parse(line: Any, where: str) -> tuple[tuple[Any, ...], Checkpoint]:
@@ -243,22 +233,22 @@ def _parse(line: Any, where: str) -> tuple[tuple[Any, ...], Checkpoint]:
         raise InvalidInput(f"{where}: expected an object, got {_short(line)}")
     if missing := [key for key in REQUIRED_KEYS if key not in line]:
         raise InvalidInput(f"{where}: expected the keys {', '.join(REQUIRED_KEYS)}, got no {', '.join(missing)}")
-    values = {key: default for key, (_, default) in OPTIONAL_KEYS.items()}
-    values |= {key: line[key] for key in OPTIONAL_KEYS if line.get(key) is not None}
-    checks = REQUIRED_KEYS | {key: check for key, (check, _) in OPTIONAL_KEYS.items() if line.get(key) is not None}
-    for key, (words, holds) in checks.items():
-        if not holds(line[key]):
-            raise InvalidInput(f"{where}: {key}: expected {words}, got {_short(line[key])}")
-    params, swept = dict(line["params"]), None
-    if name := SWEPT_PARAMETERS.get(line["experiment"]):
-        swept = params.pop(name, SWEPT_DEFAULTS.get(line["method"], {}).get(name))
+    values: dict[str, Any] = {}
+    for key, (kind, *default) in LINE_KEYS.items():
+        values[key] = line.get(key)
+        if default and values[key] is None:
+            values[key] = default[0]
+        elif not VALUE_KINDS[kind](values[key]):
+            raise InvalidInput(f"{where}: {key}: expected {kind}, got {_short(values[key])}")
+    dataset, experiment, method, bits, seed, *size = map(values.pop, RUN_KEYS)
+    params, swept = dict(values.pop("params")), None
+    if name := SWEPT_PARAMETERS.get(experiment):
+        swept = params.pop(name, SWEPT_DEFAULTS.get(method, {}).get(name))
         if not _is_amount(swept) or not swept:
             raise InvalidInput(f"{where}: {name} in params: expected a number above 0, got {_short(swept)}")
     texts = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in sorted(params.items()))
-    variant = Variant(line["method"], tuple(texts))
-    size = values.pop("queries"), values.pop("database")
-    run = line["dataset"], line["experiment"], variant, line["bits"], line["seed"], swept, *size
-    return run, Checkpoint(line["rows"], line["final"], line["map"], line["seconds"], **values)
+    variant = Variant(method, tuple(texts))
+    return (dataset, experiment, variant, bits, seed, swept, *size), Checkpoint(**values)
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from multiprocessing import get_context
@@ -81,16 +81,13 @@ def run(jobs: list[Job], out: Path, workers: int | None = None, done: Callable[[
 
 def run_job(job: Job, out: Path) -> None:
     """Run one job into its file, which appears only when it is complete."""
-    lines = [json.dumps(record) for record in records(job, _opened(job.data))]
+    lines = [json.dumps(record) for record in records(job, _open_cached(job.data))]
     unfinished = out / f".{job.file}.{os.getpid()}"
     unfinished.write_text("\n".join(lines) + "\n")
     unfinished.rename(out / job.file)
 
 
-@lru_cache(maxsize=1)
-def _opened(data: str) -> Dataset:
-    """Open a dataset once for the jobs of a worker, which are mostly on one."""
-    return open_stream(data)
+_open_cached = lru_cache(maxsize=1)(open_stream)  # the jobs of a worker are mostly on one dataset
 
 
 class Clock:
@@ -139,12 +136,8 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
         hasher.fit(first, Y[: job.first] if job.labelled_init else None)
     starts = range(0, len(stream), ROWS_PER_STEP)
     marks = {round(len(starts) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
-    about = {
-        **_about(job, data),
-        "queries": len(queries),
-        "database": len(stream),
-        "chance": _chance(data, queries, stream),
-    }
+    chance = _chance(data.labels[queries].tobytes(), Y.tobytes(), count=Y.shape[1])
+    about = {**_about(job, data), "queries": len(queries), "database": len(stream), "chance": chance}
     codes, raw = hasher.encode(first[:0]), hasher.keep(first[:0])
     stale, refreshes = False, 0
     for i, s in enumerate(starts, 1):
@@ -178,17 +171,10 @@ def _quality(
     return quality | ({"groups": by_group(data, weights, codes, queries, rows)} if job.experiment == "drift" else {})
 
 
-def _chance(data: Dataset, queries: RowIndices, stream: RowIndices) -> float:
-    """Return the share of relevant items: what a random order would score."""
-    return _relevant(data.labels[queries].tobytes(), data.labels[stream].tobytes(), data.labels.shape[1])
-
-
 @lru_cache(maxsize=1)
-def _relevant(queried: bytes, stream: bytes, labels: int) -> float:
-    """Compute it once for all jobs of a dataset."""
-    queries, items = (
-        np.frombuffer(side, np.uint8).reshape(-1, labels).astype(np.float32) for side in (queried, stream)
-    )
+def _chance(*labels: bytes, count: int) -> float:
+    """Return the share of relevant items, what a random order would score; once for all jobs of a dataset."""
+    queries, items = (np.frombuffer(side, np.uint8).reshape(-1, count).astype(np.float32) for side in labels)
     some = (queries[s : s + 64] @ items.T for s in range(0, len(queries), 64))
     return sum(int(np.count_nonzero(shared)) for shared in some) / (len(queries) * len(items))
 
@@ -205,10 +191,8 @@ def _about(job: Job, data: Dataset) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
-        )
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    with suppress(OSError):
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+        return done.stdout.strip() or "unknown"
+    return "unknown"

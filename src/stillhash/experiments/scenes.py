@@ -96,15 +96,10 @@ def describe(images: Images) -> Floats:
 
 
 @cache
-def _digits() -> tuple[Floats, NDArray[np.int64]]:
-    """Return the images (1797, 8, 8), from 0 to 1, and what they show."""
-    images, names = load_digits(return_X_y=True)
-    return (images / 16).astype(np.float32).reshape(-1, DIGIT_SIZE, DIGIT_SIZE), names
-
-
 def _pool(part: str) -> tuple[Floats, NDArray[np.int64]]:
-    images, names = _digits()
-    return images[POOLS[part]], names[POOLS[part]]
+    """Return the images (n, 8, 8) of a part, from 0 to 1, and what they show."""
+    images, names = load_digits(return_X_y=True)
+    return (images[POOLS[part]] / 16).astype(np.float32).reshape(-1, DIGIT_SIZE, DIGIT_SIZE), names[POOLS[part]]
 
 
 @cache

@@ -85,9 +85,6 @@ def write_shapes(folder: str | Path, count: int, seed: int, *, size: int = 96, f
     return shapes
 
 
-# ---- objects ----
-
-
 def _place(draw: ImageDraw.ImageDraw, rng: np.random.Generator, side: int, shape: str, colour: str) -> None:
     """Draw an object, turned and scaled, wholly inside the picture."""
     radius = side * rng.uniform(0.11, 0.24)
@@ -130,9 +127,6 @@ OUTLINES: dict[str, list[Point]] = {
     "crescent": _arc(50, gap=0.5) + _arc(50, gap=0.72, radius=0.72, centre=0.45)[::-1],
     "bar": [(1.0, -0.2), (1.0, 0.2), (-1.0, 0.2), (-1.0, -0.2)],
 }
-
-
-# ---- grounds ----
 
 
 def _shade(rng: np.random.Generator, colour: str) -> Colour:
