@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 import stillhash
 from stillhash.cli.collection import optional_module
-from stillhash.cli.output import AsJson, answer
+from stillhash.cli.output import AsJson, answer, progress_bar
 from stillhash.errors import InvalidInput
 from stillhash.experiments.tables import TableData, print_sections
 
 app = typer.Typer(help="Run the paper's experiments, and make its tables and figures.", no_args_is_help=True)
 
-Data = Annotated[
-    str,
-    typer.Option(
-        help="A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "
-        "'drift:SCENARIO:' before any of them makes a stream that changes."
-    ),
-]
+DATA_HELP = (
+    "A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "
+    "'drift:SCENARIO:' before any of them makes a stream that changes."
+)
+Data = Annotated[str, typer.Option(help=DATA_HELP)]
 ResultsFolder = Annotated[Path, typer.Option(help="Folder of result files, one for each job.")]
 Bits = Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")]
 
@@ -69,14 +67,10 @@ def run(
         if value not in known:
             raise InvalidInput(f"{what}: expected one of {', '.join(known)}, got {value!r}")
     jobs = presets[name](data, seeds, chosen)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"experiment {name}", total=len(jobs))
-        progress.update(task, completed=sum((results / job.file).exists() for job in jobs))
-        ran = _module("run").run(jobs, results, workers, lambda job: progress.advance(task))
-    console.print(
-        f"{ran} of {len(jobs)} jobs run, {len(jobs) - ran} skipped; results in {results}", highlight=False, markup=False
-    )
+    with progress_bar(f"experiment {name}", len(jobs)) as update:
+        update(completed=sum((results / job.file).exists() for job in jobs))
+        ran = _module("run").run(jobs, results, workers, lambda job: update(advance=1))
+    print(f"{ran} of {len(jobs)} jobs run, {len(jobs) - ran} skipped; results in {results}", file=sys.stderr)
 
 
 @app.command()

@@ -17,6 +17,8 @@ from stillhash.cli.output import AsJson, answer, pairs
 from stillhash.cli.serve import PORT, announce
 from stillhash.errors import InvalidInput, StillhashError
 
+DEMO_PLOT = Path("stillhash-demo.png")
+
 app = typer.Typer(
     help="Vector search over compact binary codes whose similarity keeps learning.",
     epilog="To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stillhash serve gallery.",
@@ -35,8 +37,7 @@ def run() -> None:
     try:
         app()
     except StillhashError as error:
-        line = Text.assemble((type(error).__name__, "bold red"), f": {error}")
-        Console(stderr=True).print(line, soft_wrap=True)
+        Console(stderr=True).print(Text.assemble((type(error).__name__, "bold red"), f": {error}"), soft_wrap=True)
         sys.exit(error.exit_code)
 
 
@@ -57,9 +58,7 @@ def demo(
     path: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder to keep; otherwise temporary and deleted.")
     ] = None,
-    plot: Annotated[Path, typer.Option(help="With --no-serve: file for the learning curve (PNG).")] = Path(
-        "stillhash-demo.png"
-    ),
+    plot: Annotated[Path, typer.Option(help="With --no-serve: file for the learning curve (PNG).")] = DEMO_PLOT,
     as_json: AsJson = False,
 ) -> None:
     """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change.

@@ -80,14 +80,20 @@ class Stream(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        rate = f"at most {MAX_SCENES_PER_SECOND} a second"
-        self.console.print(f"{self.scenes:,} images of 1 to 4 digits stream in, {rate}", highlight=False)
+        sizes = f"{self.scenes:,} images of 1 to 4 digits stream in, at most {MAX_SCENES_PER_SECOND} a second"
+        self.console.print(sizes, highlight=False)
         while self.done < self.scenes:
             began = time.monotonic()
             count = self.put(min(LEARN_ROWS, self.scenes - self.done))
             if self._stopped.wait(max(0.0, began + count / MAX_SCENES_PER_SECOND - time.monotonic())):
                 return
-        self._report_end()
+        if quality := self.collection.stats()["quality"]:
+            self.console.print(
+                f"All {self.done:,} scenes indexed. On the last, before learning them: mAP {quality['hamming']:.3f} "
+                f"by Hamming ranking, {quality['map']:.3f} by the learnt similarity. The page stays; Ctrl+C ends it.",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def put(self, count: int) -> int:
         """Write the next `count` scenes as files and index them; return how many were new."""
@@ -100,23 +106,12 @@ class Stream(threading.Thread):
             picture = Image.fromarray(255 - image)  # ink on paper
             size = picture.width * PIXEL_SCALE, picture.height * PIXEL_SCALE
             picture.resize(size, Image.Resampling.BICUBIC).save(self.folder / name)
-        counts = index_folder(
-            self.folder, self.collection, DEMO_ENCODER, labels.__getitem__, files=list(labels), workers=1
-        )
-        for name in labels:
+        files, label_of = list(labels), labels.__getitem__
+        counts = index_folder(self.folder, self.collection, DEMO_ENCODER, label_of, files=files, workers=1)
+        for name in files:
             (self.folder / name).unlink()
         self.done += count
         return counts.added
-
-    def _report_end(self) -> None:
-        quality = self.collection.stats()["quality"]
-        if quality:
-            self.console.print(
-                f"All {self.done:,} scenes indexed. On the last, before learning them: mAP {quality['hamming']:.3f} "
-                f"by Hamming ranking, {quality['map']:.3f} by the learnt similarity. The page stays; Ctrl+C ends it.",
-                highlight=False,
-                soft_wrap=True,
-            )
 
     def stop(self) -> None:
         self._stopped.set()

@@ -37,9 +37,7 @@ EXAMPLE_QUERIES, EXAMPLE_HITS = 5, 5
 DEMO_METHODS = (DEFAULT_HASHER.name, "ohsl")  # methods of fixed codes
 
 
-def run(
-    scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = DEMO_METHODS[0]
-) -> dict[str, Any]:
+def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = "tally") -> dict[str, Any]:
     """Stream `scenes` scenes, some of them held out as queries, and draw the learning curve to `plot`."""
     check_integer(scenes, "scenes", 2000)
     check_choice(method, "method", DEMO_METHODS)
@@ -50,21 +48,17 @@ def run(
     with console.status(f"Making {scenes:,} scenes of digits"):
         queries = make_scenes(query_count, seed, part="queries")
         database = make_scenes(scenes - query_count, seed)
-    console.print(
-        f"{scenes - query_count:,} scenes of 1 to 4 digits, {query_count} queries, {bits}-bit codes", highlight=False
-    )
+    sizes = f"{scenes - query_count:,} scenes of 1 to 4 digits, {query_count} queries, {bits}-bit codes"
+    console.print(sizes, highlight=False)
     first = database.features[:FIT_SCENES], database.labels[:FIT_SCENES]
     stream = _Stream(METHODS[method](bits, random_state=seed).fit(*first), queries, database)
     curve = _run_stream(stream, console)
     codes_unchanged = stream.all_codes().tobytes() == stream.hasher.encode(database.features).tobytes()
     with console.status("Drawing the learning curve"):
         _figure(curve, bits, queries).savefig(plot, format="png")
+    about = {"scenes": len(database.labels), "queries": query_count, "method": method, "bits": bits, "seed": seed}
     return {
-        "scenes": len(database.labels),
-        "queries": query_count,
-        "method": method,
-        "bits": bits,
-        "seed": seed,
+        **about,
         "curve": curve,
         "codes_unchanged": codes_unchanged,
         **stream.best_hits(),
@@ -90,9 +84,7 @@ class _Stream:
         starts = range(0, total, SCENES_PER_STEP)
         every = max(1, round(len(starts) / CURVE_POINTS))
         for i, start in enumerate(starts):
-            features, labels = (
-                a[start : start + SCENES_PER_STEP] for a in (self.database.features, self.database.labels)
-            )
+            _, labels, features = (array[start : start + SCENES_PER_STEP] for array in self.database)
             self.codes.append(self.hasher.encode(features))
             self.index.add(self.codes[-1])
             if not start:
@@ -124,27 +116,20 @@ class _Stream:
         before, after = (self.index.search(some, EXAMPLE_HITS).ids for some in weights)  # (queries, EXAMPLE_HITS)
         old, new = (self._matching(ids).any(axis=2).mean(axis=1) for ids in (before, after))
         worst = np.argsort(old, kind="stable")[:EXAMPLE_QUERIES]
-        return {
-            "best_matching": {"before": float(old.mean()), "after": float(new.mean())},
-            "worst": [
-                {
-                    "query": _names(self.queries.labels[q]),
-                    "before": self._hits(q, before[q]),
-                    "after": self._hits(q, after[q]),
-                }
-                for q in worst
-            ],
-        }
+        labels = self.queries.labels
+        examples = [
+            {"query": _names(labels[q]), "before": self._hits(q, before[q]), "after": self._hits(q, after[q])}
+            for q in worst
+        ]
+        return {"best_matching": {"before": float(old.mean()), "after": float(new.mean())}, "worst": examples}
 
     def _matching(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return the labels (queries, hits, 10) that each query shares with its hits."""
         return self.database.labels[ids] & self.queries.labels[:, None]
 
     def _hits(self, query: int, ids: NDArray[np.int64]) -> list[dict[str, list[int]]]:
-        expected = self.queries.labels[query]
-        return [
-            {"labels": _names(labels), "matching": _names(labels & expected)} for labels in self.database.labels[ids]
-        ]
+        items, expected = self.database.labels[ids], self.queries.labels[query]
+        return [{"labels": _names(labels), "matching": _names(labels & expected)} for labels in items]
 
 
 def _names(labels: NDArray[np.bool_]) -> list[int]:
@@ -154,12 +139,10 @@ def _names(labels: NDArray[np.bool_]) -> list[int]:
 def _run_stream(stream: _Stream, console: Console) -> list[list[float]]:
     """Run the stream to its end; print a line for each point and, on a terminal, a progress bar."""
     curve: list[list[float]] = []
-    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with progress:
+    heading = f"{'learnt':>9}  {'Hamming mAP':>11}  {'learnt mAP':>10}  {'gain':>6}"
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("learning", total=len(stream.database.labels))
-        console.print(
-            f"{'learnt':>9}  {'Hamming mAP':>11}  {'learnt mAP':>10}  {'gain':>6}", style="bold", highlight=False
-        )
+        console.print(heading, style="bold", highlight=False)
         for learnt, point in stream.points():
             progress.update(task, completed=learnt)
             if point:
@@ -178,21 +161,15 @@ def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
     grid = figure.add_gridspec(4, 2, width_ratios=(6, 1))
 
     axes = figure.add_subplot(grid[:, 0])
-    for values, name, colour, line, above in (
-        (chance, "chance", "#b45309", "--", False),
-        (hamming, "Hamming ranking", "#6b7280", "o-", False),
-        (learning, "learnt similarity", "#0f766e", "o-", True),
+    for values, name, colour, line, width, offset in (
+        (chance, "chance", "#b45309", "--", 1.2, -9),
+        (hamming, "Hamming ranking", "#6b7280", "o-", 2, -9),
+        (learning, "learnt similarity", "#0f766e", "o-", 2, 9),
     ):
-        axes.plot(learnt, values, line, color=colour, linewidth=2 if "o" in line else 1.2, markersize=4)
-        axes.annotate(
-            f"{name}, {values[-1]:.3f}",
-            (learnt[-1], values[-1]),
-            xytext=(0, 9 if above else -9),
-            textcoords="offset points",
-            ha="right",
-            va="bottom" if above else "top",
-            color=colour,
-        )
+        axes.plot(learnt, values, line, color=colour, linewidth=width, markersize=4)
+        place: dict[str, Any] = {"xytext": (0, offset), "textcoords": "offset points", "ha": "right", "color": colour}
+        text, end = f"{name}, {values[-1]:.3f}", (learnt[-1], values[-1])
+        axes.annotate(text, end, va="bottom" if offset > 0 else "top", **place)
     axes.set_title(f"Fixed {bits}-bit codes, learned similarity", loc="left", weight="bold")
     axes.set_xlabel("scenes learnt")
     axes.set_ylabel(f"mean average precision, {len(queries.labels)} queries")
