@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def open(
             raise InvalidInput(f"dim: expected {identity.dim}, the dim of {identity.name}, got {dim}")
         dim = None if exists else identity.dim
     if exists or dim is None or read_only:
-        return _open_existing(path, dim, bits, identity, read_only, searcher)
+        return Collection(_open_store(path, dim, bits, identity, read_only), searcher)
     settings = {
         "dim": check_integer(dim, "dim", 1),
         "bits": check_bits(64 if bits is None else bits),
@@ -86,26 +87,21 @@ def open(
     return collection
 
 
-def _open_existing(
-    path: Path,
-    dim: int | None,
-    bits: int | None,
-    encoder: EncoderIdentity | None,
-    read_only: bool,
-    searcher: Callable[[int], Any],
-) -> Collection:
-    store = Store(path, writer=not read_only)
-    try:
+def _open_store(
+    path: Path, dim: int | None, bits: int | None, encoder: EncoderIdentity | None, read_only: bool
+) -> Store:
+    """Open an existing store, if these are its own."""
+    with ExitStack() as on_error:
+        store = Store(path, writer=not read_only)
+        on_error.callback(store.close)
         if encoder is not None:
             with store.reading() as connection:
                 check_encoder(store, connection, encoder)
         for name, value in (("dim", dim), ("bits", bits)):
             if value is not None and value != store.settings[name]:
                 raise Conflict(f"{name}: expected {store.settings[name]}, as {path.name} has, got {value}")
-    except BaseException:
-        store.close()
-        raise
-    return Collection(store, searcher)
+        on_error.pop_all()
+    return store
 
 
 def _check_params(params: dict[str, Any], method: str) -> dict[str, Any]:

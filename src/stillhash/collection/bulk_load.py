@@ -18,6 +18,7 @@ from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id
+from stillhash.collection.validation import ItemRows
 from stillhash.errors import Conflict, StoreFailed
 from stillhash.hashers import Hasher, check_fixed_codes
 
@@ -59,10 +60,13 @@ def bulk_load(
     It is created in a folder beside, in one transaction, and renamed when it is complete.
     """
     check_fixed_codes(hasher.name, "hasher")
+    params = json.loads(json.dumps(hasher.params_to_json()))
+    model = {"dim": hasher.n_features_in_, "bits": params.pop("bits"), "method": hasher.name, "params": params}
+    settings = model | settings | {"encoder": None if encoder is None else encoder._asdict()}
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt
-        with closing(Store.create(unfinished, _settings(hasher, encoder, settings))) as store:
+        with closing(Store.create(unfinished, settings)) as store:
             trainer = Trainer(store)
             with store.transaction() as connection:
                 _insert(store, connection, batches)
@@ -78,15 +82,12 @@ def bulk_load(
 
 def _insert(store: Store, connection: Connection, batches: Iterable[Batch]) -> None:
     number = 0
-    for batch in batches:
-        if not batch.segment.rows:
-            continue
-        number += 1
+    for number, batch in enumerate((batch for batch in batches if batch.segment.rows), 1):
         file = f"{number:08d}.tiles"
         _link(batch.segment.path, store.path / "segments" / file)
         set_meta(connection, "next_row", batch.segment.first)
-        texts = list(map(json.dumps, batch.labels))
-        rows = store.items.append(connection, batch.ids, texts, batch.metadata, pictures=batch.pictures)
+        items = ItemRows(batch.ids, list(map(json.dumps, batch.labels)), batch.metadata, batch.pictures)
+        rows = store.items.append(connection, items)
         store.codes.add_segment(connection, number, file, rows)
     sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
@@ -99,16 +100,3 @@ def _link(segment: Path, to: Path) -> None:
     except OSError:
         shutil.copyfile(segment, to)
         sync(to)
-
-
-def _settings(hasher: Hasher, encoder: EncoderIdentity | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings as a store holds them."""
-    params = json.loads(json.dumps(hasher.params_to_json()))
-    return {
-        "dim": hasher.n_features_in_,
-        "bits": params.pop("bits"),
-        "method": hasher.name,
-        "params": params,
-        **settings,
-        "encoder": None if encoder is None else encoder._asdict(),
-    }

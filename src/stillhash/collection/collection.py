@@ -14,23 +14,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment, identify
+from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.reader import Reader
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.versions import StoredVote
+from stillhash.collection.storage.versions import MAX_VERSION, StoredVote
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id, ItemIds, Vector
-from stillhash.collection.validation import (
-    LabelledRows,
-    check_ids,
-    check_items,
-    check_labels,
-    check_query,
-    check_rows,
-    check_votes,
-)
+from stillhash.collection.validation import ItemRows, LabelledRows, check_feedback, check_ids, check_items, check_rows
 from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError
 from stillhash.numeric.validation import check_integer
 from stillhash.search import Index
@@ -72,7 +64,7 @@ class Collection(Reader):
         dictionary, or None, for each. pictures: the bytes of a small image (PNG, JPEG, WebP, GIF), or None, for each.
         Labelled items are learnt from, once there are `learn_rows` of them, unless `learn` is false.
         """
-        return self._add(ids, features, labels, metadata, pictures, learn, replace=False)
+        return self._add(*check_items(ids, features, labels, metadata, pictures, self.dim), learn, replace=False)
 
     def upsert(
         self,
@@ -85,33 +77,27 @@ class Collection(Reader):
         learn: bool = True,
     ) -> int:
         """Add items, replacing those whose ids exist; otherwise as `add`."""
-        return self._add(ids, features, labels, metadata, pictures, learn, replace=True)
+        return self._add(*check_items(ids, features, labels, metadata, pictures, self.dim), learn, replace=True)
 
-    def _add(
-        self, ids: ItemIds, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool, *, replace: bool
-    ) -> int:
-        names, rows, texts, images = check_items(ids, features, labels, metadata, pictures, self.dim)
-        if not names:
+    def _add(self, new: ItemRows, rows: LabelledRows, learn: bool, *, replace: bool) -> int:
+        if not new.ids:
             return 0
-        items, settings = self._store.items, self._store.settings
+        items = self._store.items
         with self._write_lock:
             with self._store.transaction() as connection:
                 if replace:
-                    items.delete(connection, names)
+                    items.delete(connection, new.ids)
                 fitted = is_fitted(connection)
                 codes = self._trainer.functions(connection).encode_checked(rows.features) if fitted else None
-                waiting = None if fitted else rows.features
-                numbers = items.append(
-                    connection, names, rows.label_texts, texts, codes=codes, features=waiting, pictures=images
-                )
+                numbers = items.append(connection, new, codes, None if fitted else rows.features)
                 if learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
-                if not fitted and get_meta(connection, "items") >= settings["init_rows"]:
+                if not fitted and get_meta(connection, "items") >= self._store.settings["init_rows"]:
                     self._trainer.fit(connection)
             if numbers.stop // SEAL_ROWS > numbers.start // SEAL_ROWS:
                 with suppress(StillhashError, OSError):  # the rows are on disk; sealing is tried again later
                     self._store.seal()
-        return len(names)
+        return len(new.ids)
 
     def delete(self, ids: ItemIds) -> int:
         """Delete these items and return how many there were."""
@@ -125,17 +111,15 @@ class Collection(Reader):
         Items whose features are not kept are learnt by the features that `reconstruct` returns. What was learnt from
         their earlier labels stays.
         """
-        names = check_ids(ids)
-        parsed, texts = check_labels(labels, len(names))
-        items = self._store.items
+        names, items = check_ids(ids), self._store.items
         with self._write_lock:
-            X = self.reconstruct(names)
+            rows = check_rows(self.reconstruct(names), labels, self.dim)
             with self._store.transaction() as connection:
                 numbers = items.existing_rows(connection, names).tolist()
-                items.relabel(connection, numbers, texts)
+                items.relabel(connection, numbers, rows.label_texts)
                 if learn:
-                    X = items.replace_pending(connection, numbers, X)
-                    self._trainer.learn_items(connection, numbers, LabelledRows(X, parsed, texts), None)
+                    rows = items.remove_pending(connection, numbers, rows)
+                    self._trainer.learn_items(connection, numbers, rows, None)
         return len(names)
 
     # ---- learning ----
@@ -164,10 +148,7 @@ class Collection(Reader):
         relevant: true for a vote up, false for down. The last vote of a source on a query and an item counts; the votes
         of sources add up. weight: how much of a full vote, up to 1. A source counts for at most `source_cap` votes.
         """
-        Q, single = check_query(query, self.dim)
-        if not single:
-            raise InvalidInput(f"query: expected a vector of {self.dim} numbers, got {len(Q)} rows")
-        votes, weight = check_votes(id, relevant, weight, source), float(weight)
+        Q, votes = check_feedback(query, self.dim, id, relevant, weight, source)
         with self._write_lock:
             self._store.db.check_writer()
             with self._view.pinned() as snapshot:
@@ -177,10 +158,8 @@ class Collection(Reader):
                 items = self._store.items.get(snapshot.connection, rows.tolist())
                 codes = snapshot.index.codes(rows)
             stored = [
-                StoredVote(
-                    Q.tobytes(), json.dumps(name), code.tobytes(), items[row].labels, weight if up else -weight, source
-                )
-                for (name, up), row, code in zip(votes.items(), rows.tolist(), codes, strict=True)
+                StoredVote(Q.tobytes(), json.dumps(name), code.tobytes(), items[row].labels, vote, source)
+                for (name, vote), row, code in zip(votes.items(), rows.tolist(), codes, strict=True)
             ]
             with self._store.transaction() as connection:
                 return self._trainer.feedback(connection, stored)
@@ -196,7 +175,7 @@ class Collection(Reader):
         """Name a version, so that it is kept."""
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise InvalidInput(f"name: expected a printable string, got {name!r}")
-        version = check_integer(version, "version", 1, 2**63 - 1)
+        version = check_integer(version, "version", 1, MAX_VERSION)
         with self._write_lock, self._store.transaction() as connection:
             self._store.versions.tag(connection, version, name)
 
@@ -215,9 +194,8 @@ class Collection(Reader):
         A few hundred pairs are enough. Codes stay, and learning goes on. Returns the share of the variance of our
         features that it explains, on pairs it was not fitted on.
         """
-        identity = identify(encoder)
         with self._write_lock, self._store.transaction() as connection:
-            return build_alignment(self._store, connection, identity, (theirs, ours))
+            return build_alignment(self._store, connection, encoder, (theirs, ours))
 
     # ---- upkeep ----
 

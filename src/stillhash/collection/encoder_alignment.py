@@ -68,16 +68,14 @@ def check_encoder(store: Store, connection: Connection, theirs: EncoderIdentity)
     if get_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint) is not None:
         return False
     expected = "an aligned encoder" if ours is None else f"{ours} or an aligned encoder"
-    raise Conflict(
-        f"encoder: expected {expected}, got {theirs}. Use align with images that both encoders have encoded."
-    )
+    raise Conflict(f"encoder: expected {expected}, got {theirs}. Use align with images that both have encoded.")
 
 
 def build_alignment(
-    store: Store, connection: Connection, theirs: EncoderIdentity, pairs: tuple[Any, Any]
+    store: Store, connection: Connection, encoder: EncoderInfo, pairs: tuple[Any, Any]
 ) -> dict[str, Any]:
     """Fit and store an alignment from another encoder, replacing an earlier one; return its description."""
-    ours = collection_encoder(store)
+    theirs, ours = identify(encoder), collection_encoder(store)
     if ours is not None and theirs.fingerprint == ours.fingerprint:
         raise InvalidInput(f"encoder: expected another one than the collection's own, got {theirs}")
     X = check_features(pairs[0], "theirs", columns=theirs.dim, whose="that encoder", least=MIN_PAIRS)
@@ -91,8 +89,9 @@ def build_alignment(
     return description
 
 
-def align_features(store: Store, connection: Connection, theirs: EncoderIdentity, features: Any) -> Floats:
+def align_features(store: Store, connection: Connection, encoder: EncoderInfo, features: Any) -> Floats:
     """Map features of an encoder into this collection's space; return them as they are if they are its own."""
+    theirs = identify(encoder)
     X = check_features(features, "features", columns=theirs.dim, whose="that encoder")
     if check_encoder(store, connection, theirs):
         return X

@@ -55,12 +55,10 @@ def correct(hasher: Hasher, model: Model, votes: list[StoredVote]) -> Model:
 
 
 def _by_query(votes: list[StoredVote]) -> dict[bytes, QueryVotes]:
-    totals: dict[tuple[bytes, str], float] = {}
-    last: dict[tuple[bytes, str], StoredVote] = {}
+    last = {(vote.query, vote.item): vote for vote in votes}
+    totals = dict.fromkeys(last, 0.0)
     for vote in votes:
-        pair = vote.query, vote.item
-        totals[pair] = totals.get(pair, 0.0) + vote.vote
-        last[pair] = vote
+        totals[vote.query, vote.item] += vote.vote
     by_query: dict[bytes, QueryVotes] = {}
     for pair, total in totals.items():
         if total:

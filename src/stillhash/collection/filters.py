@@ -37,9 +37,8 @@ def compile_filter(where: Any, depth: int = 0) -> Sql:
         raise InvalidInput(f"where: expected conditions nested at most {MAX_FILTER_DEPTH} deep, got more")
     sql, values = _join([_condition(key, operand, depth) for key, operand in where.items()], "AND", "1")
     if sql.count(" AND ") + sql.count(" OR ") > MAX_FILTER_CONDITIONS:  # the SQL holds no text of the caller
-        raise InvalidInput(
-            f"where: expected at most {MAX_FILTER_CONDITIONS} conditions, got more. Use $in for long lists."
-        )
+        most = f"at most {MAX_FILTER_CONDITIONS} conditions"
+        raise InvalidInput(f"where: expected {most}, got more. Use $in for long lists.")
     return sql, values
 
 
@@ -65,13 +64,9 @@ def _field_test(key: str, operator: str, value: Any) -> Sql:
         if not isinstance(value, bool):
             raise InvalidInput(f"where: {key}: $exists: expected true or false, got {value!r}")
         return f"json_type(metadata, ?) IS {'NOT ' if value else ''}NULL", [path]
-    if operator == "$in":
-        return _equals_any(path, key, _check_list(f"{key}: $in", value))
-    if operator == "$eq":
-        return _equals_any(path, key, [value])
-    if operator == "$ne":
-        sql, values = _equals_any(path, key, [value])
-        return f"NOT ({sql})", values
+    if operator in ("$eq", "$ne", "$in"):
+        sql, values = _equals_any(path, key, _check_list(f"{key}: $in", value) if operator == "$in" else [value])
+        return f"NOT ({sql})" if operator == "$ne" else sql, values
     if operator in COMPARISONS:
         json_type = JSON_TYPES.get(type(value))
         if json_type is None:

@@ -7,7 +7,7 @@ are relevant. A fall of the mean average precision from chunk to chunk is drift.
 from __future__ import annotations
 
 import json
-import sqlite3
+from sqlite3 import Connection
 from typing import Any
 
 import numpy as np
@@ -43,30 +43,22 @@ def evaluate_chunk(hasher: Hasher, rows: LabelledRows, codes: Codes) -> dict[str
         kernels.rank_quality(weights @ item_signs.T, grades, first).mean(axis=0)
         for weights in (hasher.weigh(rows.features[queries]), query_signs)
     )
-    return {
-        "map": float(learnt[0]),
-        "precision": float(learnt[2]),
-        "hamming": float(hamming[0]),  # the mean average precision of the same codes before learning
-        "queries": len(queries),
-        "items": len(items),
-    }
+    quality = {"map": float(learnt[0]), "precision": float(learnt[2])}
+    quality["hamming"] = float(hamming[0])  # the mean average precision of the same codes before learning
+    return {**quality, "queries": len(queries), "items": len(items)}
 
 
-def record(connection: sqlite3.Connection, quality: dict[str, Any], version: int) -> bool:
+def record(connection: Connection, quality: dict[str, Any], version: int) -> bool:
     """Record how the version before did on the rows that this one learns; return whether that is drift."""
     history = load_history(connection)
     try:
-        detector = PageHinkley.load(history["monitor"]) if history else PageHinkley()
+        detector = PageHinkley.load(history["monitor"]) if history["quality"] else PageHinkley()
     except (BadState, KeyError) as error:
         raise BadState(f"quality: the drift detector cannot be read: {error}") from error
     drift = detector.update(quality["map"])
     point = {"version": version, **{name: quality[name] for name in ("map", "hamming")}, "drift": drift}
-    history = {
-        "quality": quality,
-        "monitor": detector.state(),
-        "alarms": [*history.get("alarms", []), *([version] if drift else [])],
-        "curve": _thin([*history.get("curve", []), point]),
-    }
+    alarms, curve = history["alarms"] + [version] * drift, _thin([*history["curve"], point])
+    history = {"quality": quality, "monitor": detector.state(), "alarms": alarms, "curve": curve}
     set_meta(connection, "quality", json.dumps(history))
     return drift
 
@@ -79,7 +71,7 @@ def _thin(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [point for n, point in enumerate(curve[:half]) if n % 2 == 0 or point["drift"]] + curve[half:]
 
 
-def load_history(connection: sqlite3.Connection) -> dict[str, Any]:
-    """Return the last evaluation, the detector, the versions with an alarm and the curve; empty before the first."""
+def load_history(connection: Connection) -> dict[str, Any]:
+    """Return the last evaluation, the detector, the versions with an alarm and the curve."""
     text = get_meta(connection, "quality")
-    return {} if text is None else json.loads(text)
+    return {"quality": None, "alarms": [], "curve": []} if text is None else json.loads(text)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from sqlite3 import Connection
 from typing import Any
 
 from stillhash.collection.storage.schema import get_meta
@@ -22,7 +22,7 @@ from stillhash.search import Index
 class Snapshot:
     """One commit: a read transaction, and the index, hash functions and model that belong to it."""
 
-    connection: sqlite3.Connection
+    connection: Connection
     index: Index
     functions: LinearHasher | None  # None while rows wait for them
     version: int
@@ -74,7 +74,7 @@ class ReadView:
         """Close the index."""
         self._index.close()
 
-    def _pin(self, connection: sqlite3.Connection, seq: int) -> bool:
+    def _pin(self, connection: Connection, seq: int) -> bool:
         """Pin the view at the commit of this transaction; return False if it has moved past it."""
         with self._changed:
             self._changed.wait_for(lambda: self._seq >= seq or not self._pins)
@@ -90,7 +90,7 @@ class ReadView:
             if not self._pins:
                 self._changed.notify_all()
 
-    def _update(self, connection: sqlite3.Connection, seq: int) -> None:
+    def _update(self, connection: Connection, seq: int) -> None:
         """Bring the view to this commit."""
         since, self._seq = self._seq, -1
         try:
@@ -104,7 +104,7 @@ class ReadView:
         with self.store.reading() as connection:
             return int(get_meta(connection, "seq")) > seq
 
-    def _apply_changes(self, connection: sqlite3.Connection, since: int) -> None:
+    def _apply_changes(self, connection: Connection, since: int) -> None:
         generation = get_meta(connection, "generation")
         if generation != self._generation:
             since = -1
@@ -124,7 +124,7 @@ class ReadView:
         if version != self._version:
             self._version, self._model = version, load_model(self.store, connection, version)
 
-    def _map_segments(self, connection: sqlite3.Connection) -> tuple[Any, int]:
+    def _map_segments(self, connection: Connection) -> tuple[Any, int]:
         """Return an index over the sealed codes, without a copy, and their last row."""
         index, last = self._searcher(self.store.settings["bits"]), -1
         for segment in self.store.codes.segments(connection):

@@ -12,15 +12,8 @@ from typing import Any, Self, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.encoder_alignment import (
-    EncoderIdentity,
-    EncoderInfo,
-    align_features,
-    collection_encoder,
-    identify,
-    list_alignments,
-)
-from stillhash.collection.explain import explain_hits
+from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
+from stillhash.collection.explain import explain_answer
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import ReadView, Snapshot
@@ -28,18 +21,7 @@ from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import load_model
-from stillhash.collection.types import (
-    Answer,
-    Filter,
-    Hit,
-    Id,
-    Item,
-    ItemIds,
-    RangeOptions,
-    SearchOptions,
-    Vector,
-    Vectors,
-)
+from stillhash.collection.types import Answer, Filter, Id, Item, ItemIds, RangeOptions, SearchOptions, Vector, Vectors
 from stillhash.collection.validation import check_ids, check_path, check_query
 from stillhash.errors import NotFitted, TooLarge
 from stillhash.hashers import Model
@@ -155,16 +137,17 @@ class Reader:
                 answers = self._rank_by_cosine(snapshot, Q, k, allowed)
             else:
                 most = min(k, max(1, len(snapshot.index)))
-                hits = snapshot.index.search(snapshot.weigh(Q, model), most, allowed=allowed)
+                weights = snapshot.weigh(Q, model)
+                hits = snapshot.index.search(weights, most, allowed=allowed)
                 ranking = LEARNT_RANKING if model.learnt else HAMMING_RANKING
                 answers = self._answers(snapshot, zip(*hits, strict=True), number, ranking, hits.missing)
                 if explain is not False:
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
-                    models = model, self._model(snapshot, other)[1]
-                    rows = [ids[ids >= 0] for ids in hits.ids]
-                    explanations = explain_hits(snapshot, Q, models, other, rows, allowed)
-                    pairs = zip(answers, explanations, strict=True)
-                    answers = [answer.with_explanations(some) for answer, some in pairs]
+                    other_weights = snapshot.weigh(Q, self._model(snapshot, other)[1])
+                    answers = [
+                        explain_answer(snapshot.index, *columns, other_version=other, allowed=allowed)
+                        for columns in zip(answers, hits.ids, weights, other_weights, strict=True)
+                    ]
         return answers[0] if single else answers
 
     @overload
@@ -204,14 +187,14 @@ class Reader:
     # ---- encoders ----
 
     @property
-    def encoder(self) -> EncoderIdentity | None:
+    def encoder(self) -> EncoderInfo | None:
         """Return the name, fingerprint and dim of the encoder; None if features came as ready vectors."""
         return collection_encoder(self._store)
 
     def translate(self, features: Any, encoder: EncoderInfo) -> Floats:
         """Return features of an encoder in this collection's space: unchanged, or by an alignment."""
         with self._store.reading() as connection:
-            return align_features(self._store, connection, identify(encoder), features)
+            return align_features(self._store, connection, encoder, features)
 
     def alignments(self) -> list[dict[str, Any]]:
         """Return the encoders, beside its own, whose features it takes."""
@@ -237,7 +220,7 @@ class Reader:
         """
         with self._store.reading() as connection:
             history = load_history(connection)
-        return {"curve": history.get("curve", []), "alarms": history.get("alarms", [])}
+        return {"curve": history["curve"], "alarms": history["alarms"]}
 
     def stats(self) -> dict[str, Any]:
         """Return settings, counts, disk and memory use.
@@ -253,8 +236,8 @@ class Reader:
                 **self._store.counts(snapshot.connection),
                 "index_bytes": snapshot.index.nbytes,
                 "plan": snapshot.index.plan,
-                "quality": history.get("quality"),
-                "drift_alarms": history.get("alarms", []),
+                "quality": history["quality"],
+                "drift_alarms": history["alarms"],
             }
 
     def verify(self) -> list[str]:
@@ -281,10 +264,10 @@ class Reader:
         self, snapshot: Snapshot, scored: ScoredRows, version: int, ranking: str, missing: float = 0.0
     ) -> list[Answer]:
         pairs = [
-            [(s, r) for s, r in zip(scores.tolist(), rows.tolist(), strict=True) if r >= 0] for scores, rows in scored
+            list(zip(scores[rows >= 0].tolist(), rows[rows >= 0].tolist(), strict=True)) for scores, rows in scored
         ]
         items = self._store.items.get(snapshot.connection, {row for some in pairs for _, row in some})
-        hits = [[Hit(items[r].id, items[r].labels, items[r].metadata, s, version) for s, r in some] for some in pairs]
+        hits = [[items[row].with_score(score, version) for score, row in some] for some in pairs]
         return [Answer(some, version, ranking, missing) for some in hits]
 
     def _rank_by_cosine(self, snapshot: Snapshot, Q: Floats, k: int, allowed: NDArray[np.uint8] | None) -> list[Answer]:

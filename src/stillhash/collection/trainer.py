@@ -7,8 +7,8 @@ the version it publishes are one transaction. A version's model is in the store,
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Sequence
+from sqlite3 import Connection
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.prequential import evaluate_chunk, record
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.versions import NewVersion, StoredVote, check_version
+from stillhash.collection.storage.versions import MAX_VERSION, NewVersion, StoredVote
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.hashers import METHODS, Hasher, LinearHasher, Model
@@ -40,7 +40,7 @@ class Trainer:
 
     # ---- learning ----
 
-    def fit(self, connection: sqlite3.Connection, sample: LabelledRows | None = None) -> None:
+    def fit(self, connection: Connection, sample: LabelledRows | None = None) -> None:
         """Fix the hash functions, by a sample or by the first rows that wait; encode and learn the rows that wait."""
         settings = self.store.settings
         if sample is None:
@@ -55,7 +55,7 @@ class Trainer:
         self.start(connection, hasher, "fit", len(sample.features))
         self.flush(connection)
 
-    def start(self, connection: sqlite3.Connection, hasher: Hasher, kind: str, rows: int) -> None:
+    def start(self, connection: Connection, hasher: Hasher, kind: str, rows: int) -> None:
         """Fix the hash functions of a fitted hasher permanently, and publish what it has learnt as first version."""
         functions = hasher.functions().state()
         set_meta(connection, "functions", functions)
@@ -64,10 +64,10 @@ class Trainer:
         self._publish(connection, hasher, kind, rows, learner)
 
     def learn_items(
-        self, connection: sqlite3.Connection, numbers: Sequence[int], rows: LabelledRows, codes: Codes | None
+        self, connection: Connection, numbers: Sequence[int], rows: LabelledRows, codes: Codes | None
     ) -> None:
         """Learn from the labelled rows of items, after those that are pending, once they are enough together."""
-        items, labelled = self.store.items, rows.labels.labelled
+        labelled = rows.labels.labelled
         if not labelled.all():
             numbers, rows = np.asarray(numbers)[labelled].tolist(), rows.select(labelled)
             codes = None if codes is None else codes[labelled]
@@ -75,24 +75,24 @@ class Trainer:
         enough = is_fitted(connection) and pending + len(rows.features) >= self.store.settings["learn_rows"]
         if enough and not pending:
             self._learn(connection, rows, codes)
-            return
-        items.add_pending(connection, numbers, rows, codes)
-        if enough:
-            self.flush(connection)
+        else:
+            self.store.items.add_pending(connection, numbers, rows, codes)
+            if enough:
+                self.flush(connection)
 
-    def flush(self, connection: sqlite3.Connection) -> None:
+    def flush(self, connection: Connection) -> None:
         """Learn the pending rows, however few."""
         rows, codes = self.store.items.take_pending(connection)
         if len(rows.features):
             self._learn(connection, rows, codes)
 
-    def learn(self, connection: sqlite3.Connection, rows: LabelledRows) -> int:
+    def learn(self, connection: Connection, rows: LabelledRows) -> int:
         """Learn from rows that are not stored as items, after those that are pending; return the version."""
         self.hasher(connection)  # raises NotFitted before anything is taken
         self.flush(connection)
         return self._learn(connection, rows, None)
 
-    def _learn(self, connection: sqlite3.Connection, rows: LabelledRows, codes: Codes | None) -> int:
+    def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes | None) -> int:
         """Evaluate the current version on rows it has not learnt, learn them, and publish."""
         hasher, files = self.hasher(connection), self._current_files(connection)
         if codes is None:
@@ -102,32 +102,29 @@ class Trainer:
         self._hasher = None
         hasher.learn_rows(rows.features, rows.labels, codes)
         learner = self.store.learner_files.extend(files, version, rows, hasher)
-        notes = {}
-        if quality is not None:
-            notes = {"quality": quality, "drift": record(connection, quality, version)}
+        notes = quality and {"quality": quality, "drift": record(connection, quality, version)}
         return self._publish(connection, hasher, "learn", int(rows.labels.labelled.sum()), learner, notes=notes)
 
-    def feedback(self, connection: sqlite3.Connection, votes: list[StoredVote]) -> int:
+    def feedback(self, connection: Connection, votes: list[StoredVote]) -> int:
         """Store votes, and publish a version that has learnt from them."""
         versions = self.store.versions
         versions.add_votes(connection, versions.next_number(connection), votes)
-        return self._publish(
-            connection, self.hasher(connection), "feedback", len(votes), self._current_files(connection)
-        )
+        hasher, files = self.hasher(connection), self._current_files(connection)
+        return self._publish(connection, hasher, "feedback", len(votes), files)
 
-    def rollback(self, connection: sqlite3.Connection, version: int) -> int:
+    def rollback(self, connection: Connection, version: int) -> int:
         """Publish the model of an earlier version again; return its new number."""
-        version = check_version(version)
+        version = check_integer(version, "version", 1, MAX_VERSION)
         model = load_model(self.store, connection, version)
-        learner = self.store.versions.learner(connection, version)
-        hasher = self.hasher(connection) if learner is None else self._load(connection, learner)
+        files = self.store.versions.learners(connection).get(version)
+        hasher = self.hasher(connection) if files is None else self._load(connection, files)
+        files = files or self._current_files(connection)
         self.store.versions.drop_votes_after(connection, version)
-        files = self._current_files(connection) if learner is None else learner
         return self._publish(connection, hasher, f"rollback to {version}", 0, files, model)
 
     def _publish(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         hasher: Hasher,
         kind: str,
         rows: int,
@@ -149,14 +146,14 @@ class Trainer:
 
     # ---- what was learnt ----
 
-    def hasher(self, connection: sqlite3.Connection) -> Hasher:
+    def hasher(self, connection: Connection) -> Hasher:
         """Return the hasher that has learnt everything up to the current version."""
         version = int(get_meta(connection, "version"))
         if self._hasher is None or self._hasher[0] != version:
             self._hasher = version, self._load(connection, self._current_files(connection))
         return self._hasher[1]
 
-    def functions(self, connection: sqlite3.Connection) -> LinearHasher:
+    def functions(self, connection: Connection) -> LinearHasher:
         """Return the fixed hash functions."""
         fingerprint = get_meta(connection, "fingerprint")
         if self._functions is None or self._functions[0] != fingerprint:
@@ -166,23 +163,22 @@ class Trainer:
             self._functions = fingerprint, functions
         return self._functions[1]
 
-    def _current_files(self, connection: sqlite3.Connection) -> list[str]:
-        files = self.store.versions.learner(connection, get_meta(connection, "version"))
+    def _current_files(self, connection: Connection) -> list[str]:
+        files = self.store.versions.learners(connection).get(get_meta(connection, "version"))
         if files is None and is_fitted(connection):
             raise BadState("learner: the files of the current version are lost. Roll back to a version that has them.")
-
         if files is None:
             raise NotFitted(NOT_FITTED)
         return files
 
-    def _load(self, connection: sqlite3.Connection, files: list[str]) -> Hasher:
+    def _load(self, connection: Connection, files: list[str]) -> Hasher:
         hasher = self.store.learner_files.load(files)
         if _fingerprint(hasher.functions().state()) != get_meta(connection, "fingerprint"):
             raise BadState(f"learner/{files[0]}: its hash functions have another fingerprint than those of the items")
         return hasher
 
 
-def load_functions(connection: sqlite3.Connection) -> LinearHasher | None:
+def load_functions(connection: Connection) -> LinearHasher | None:
     """Return the fixed hash functions; None before they are fitted."""
     state = get_meta(connection, "functions")
     if state is None:
@@ -192,9 +188,10 @@ def load_functions(connection: sqlite3.Connection) -> LinearHasher | None:
     return LinearHasher.load(state)
 
 
-def load_model(store: Store, connection: sqlite3.Connection, version: Any) -> Model:
+def load_model(store: Store, connection: Connection, version: Any) -> Model:
     """Return the model of a version; 0 is plain Hamming ranking, before anything was learnt."""
-    if check_integer(version, "version", 0, 2**63 - 1) == 0:
+    version = check_integer(version, "version", 0, MAX_VERSION)
+    if version == 0:
         return Model("hamming")
     side, data = store.versions.model(connection, version)
     if data is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from numpy.typing import NDArray
@@ -39,6 +39,10 @@ class Item:
     labels: list[Any]
     metadata: dict[str, Any] | None
 
+    def with_score(self, score: float, version: int) -> Hit:
+        """Return the item as a hit."""
+        return Hit(self.id, self.labels, self.metadata, score, version)
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -69,8 +73,3 @@ class Answer:
     version: int
     ranking: str
     missing: float = 0.0  # the share of the items whose shard did not answer, of a collection on a cluster
-
-    def with_explanations(self, explanations: list[Explanation]) -> Answer:
-        """Return the same answer with an explanation of each hit."""
-        pairs = zip(self.hits, explanations, strict=True)
-        return replace(self, hits=[replace(hit, explanation=explanation) for hit, explanation in pairs])

@@ -35,6 +35,11 @@ class LabelledRows(NamedTuple):
     labels: Labels
     label_texts: list[str]  # JSON, one for each row
 
+    @classmethod
+    def from_texts(cls, features: Floats, texts: list[str]) -> LabelledRows:
+        """Return rows with labels that `check_labels` serialised."""
+        return cls(features, parse_labels([json.loads(text) for text in texts], len(texts)), texts)
+
     def select(self, keep: NDArray[np.bool_]) -> LabelledRows:
         """Return the rows where `keep` is true."""
         texts = [text for text, chosen in zip(self.label_texts, keep.tolist(), strict=True) if chosen]
@@ -42,21 +47,23 @@ class LabelledRows(NamedTuple):
 
 
 class ItemRows(NamedTuple):
-    """Validated rows of items to store."""
+    """What is stored of items, apart from their codes."""
 
     ids: list[Id]
-    rows: LabelledRows
+    label_texts: list[str]  # JSON
     metadata: list[str | None]  # JSON
     pictures: list[bytes | None] | None
 
 
-def check_items(ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, dim: int) -> ItemRows:
-    """Validate the arguments of `add` and `upsert`."""
+def check_items(
+    ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, dim: int
+) -> tuple[ItemRows, LabelledRows]:
+    """Validate the arguments of `add` and `upsert`; return what to store, and what to encode and learn."""
     names = check_ids(ids)
-    rows = check_rows(features, labels, dim)
-    if len(rows.features) != len(names):
-        raise InvalidInput(f"features: expected one row for each of {len(names)} ids, got {len(rows.features)} rows")
-    return ItemRows(names, rows, check_metadata(metadata, len(names)), check_pictures(pictures, len(names)))
+    rows, count = check_rows(features, labels, dim), len(names)
+    if len(rows.features) != count:
+        raise InvalidInput(f"features: expected one row for each of {count} ids, got {len(rows.features)} rows")
+    return ItemRows(names, rows.label_texts, check_metadata(metadata, count), check_pictures(pictures, count)), rows
 
 
 def check_rows(features: Any, labels: Any, dim: int, name: str = "features", least: int = 0) -> LabelledRows:
@@ -110,8 +117,13 @@ def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
     return names
 
 
-def check_votes(id: Any, relevant: Any, weight: float, source: Any) -> dict[Id, bool]:
-    """Return the items of a vote, one or several, and whether each is relevant."""
+def check_feedback(
+    query: Any, dim: int, id: Any, relevant: Any, weight: float, source: Any
+) -> tuple[Floats, dict[Id, float]]:
+    """Return the query of a vote, and its items with the weight of each: negative for one that is not relevant."""
+    Q, single = check_query(query, dim)
+    if not single:
+        raise InvalidInput(f"query: expected a vector of {dim} numbers, got {len(Q)} rows")
     names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
     if not names:
         raise InvalidInput("id: expected at least one id, got none")
@@ -122,7 +134,7 @@ def check_votes(id: Any, relevant: Any, weight: float, source: Any) -> dict[Id, 
         raise InvalidInput(f"weight: expected a number above 0 and at most 1, got {weight}")
     if not isinstance(source, str) or not source.isprintable():
         raise WrongType(f"source: expected a printable string, got {source!r}")
-    return {name: bool(liked) for name, liked in zip(names, likes, strict=True)}
+    return Q, {name: float(weight) if liked else -float(weight) for name, liked in zip(names, likes, strict=True)}
 
 
 def check_labels(labels: Any, rows: int) -> tuple[Labels, list[str]]:
@@ -162,22 +174,11 @@ def _sorted_labels(labels: Any, rows: int) -> tuple[list[Any], NDArray[np.int64]
     return names, ranks[np.lexsort((ranks, np.repeat(np.arange(rows), np.diff(parsed.indptr))))], parsed.indptr
 
 
-def labels_of_texts(texts: list[str]) -> Labels:
-    """Parse labels that `check_labels` serialised."""
-    return parse_labels([json.loads(text) for text in texts], len(texts))
-
-
 def check_pictures(pictures: Any, rows: int) -> list[bytes | None] | None:
     """Return for each row a small image, or None; only formats that browsers show and that cannot hold scripts."""
     if pictures is None:
         return None
-    if isinstance(pictures, (bytes, str, dict)) or not isinstance(pictures, Iterable):
-        raise WrongType(
-            f"pictures: expected a list with bytes or None for each row, got a value of type {type(pictures).__name__}"
-        )
-    entries = list(pictures)
-    if len(entries) != rows:
-        raise InvalidInput(f"pictures: expected one entry for each of {rows} ids, got {len(entries)}")
+    entries = _check_entries(pictures, "pictures", "bytes", rows)
     for data in entries:
         if data is not None and not isinstance(data, bytes):
             raise WrongType(f"pictures: expected bytes, got a value of type {type(data).__name__}")
@@ -199,15 +200,19 @@ def check_metadata(metadata: Any, rows: int) -> list[str | None]:
     """Return the metadata of each row as JSON, or None."""
     if metadata is None:
         return [None] * rows
-    if isinstance(metadata, dict) or not isinstance(metadata, Iterable):
-        raise WrongType(
-            f"metadata: expected a list with a dictionary or None for each row, got a value of type "
-            f"{type(metadata).__name__}"
-        )
-    entries = list(metadata)
-    if len(entries) != rows:
-        raise InvalidInput(f"metadata: expected one entry for each of {rows} ids, got {len(entries)}")
+    entries = _check_entries(metadata, "metadata", "a dictionary", rows)
     return [None if data is None else _metadata_json(data) for data in entries]
+
+
+def _check_entries(values: Any, name: str, expected: str, rows: int) -> list[Any]:
+    """Return values as a list with one entry for each row."""
+    if isinstance(values, (bytes, str, dict)) or not isinstance(values, Iterable):
+        kind = type(values).__name__
+        raise WrongType(f"{name}: expected a list with {expected} or None for each row, got a value of type {kind}")
+    entries = list(values)
+    if len(entries) != rows:
+        raise InvalidInput(f"{name}: expected one entry for each of {rows} ids, got {len(entries)}")
+    return entries
 
 
 def _metadata_json(data: Any) -> str:

@@ -51,6 +51,20 @@ def repair_block(block: bytes, checksums: Any) -> bytes | None:
     return None
 
 
+def repair_blocks(data: bytearray, checksums: BlockChecksums) -> tuple[list[int], list[int]]:
+    """Flip back single flipped bits; return the blocks that were repaired, and those damaged beyond that."""
+    repaired, lost = [], []
+    for n in damaged_blocks(data, checksums):
+        place = slice(n * BLOCK_SIZE, (n + 1) * BLOCK_SIZE)
+        block = repair_block(bytes(data[place]), checksums[n])
+        if block is None:
+            lost.append(n)
+        else:
+            data[place] = block
+            repaired.append(n)
+    return repaired, lost
+
+
 def pack_checksums(checksums: BlockChecksums) -> bytes:
     """Serialise checksums, followed by checksums of their own."""
     table = checksums.astype("<u4").tobytes()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from sqlite3 import Connection
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class CodeTable:
     def __init__(self, folder: Path, bits: int) -> None:
         self.folder, self.bits = folder, bits
 
-    def segment_files(self, connection: sqlite3.Connection, after: int = -1) -> list[str]:
+    def segment_files(self, connection: Connection, after: int = -1) -> list[str]:
         """Return the files of segments that hold rows past this one."""
         sql = "SELECT file FROM segments WHERE last > ? ORDER BY number"
         return [file for (file,) in connection.execute(sql, [after]).fetchall()]
@@ -30,20 +30,20 @@ class CodeTable:
         """Map a segment."""
         return read_segment(self.folder / file, self.bits)
 
-    def segments(self, connection: sqlite3.Connection, after: int = -1) -> Iterator[Segment]:
+    def segments(self, connection: Connection, after: int = -1) -> Iterator[Segment]:
         """Map the segments that hold rows past this one."""
         return map(self.read_segment, self.segment_files(connection, after))
 
-    def segment_records(self, connection: sqlite3.Connection) -> list[tuple[str, int, int, int]]:
+    def segment_records(self, connection: Connection) -> list[tuple[str, int, int, int]]:
         """Return file, rows, first and last row of each segment."""
         return connection.execute("SELECT file, rows, first, last FROM segments ORDER BY number").fetchall()
 
-    def add_segment(self, connection: sqlite3.Connection, number: int, file: str, numbers: RowNumbers | range) -> None:
+    def add_segment(self, connection: Connection, number: int, file: str, numbers: RowNumbers | range) -> None:
         """Register the segment that holds these rows."""
         values = [number, file, len(numbers), int(numbers[0]), int(numbers[-1])]
         connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", values)
 
-    def after(self, connection: sqlite3.Connection, last: int) -> tuple[RowNumbers, Codes]:
+    def after(self, connection: Connection, last: int) -> tuple[RowNumbers, Codes]:
         """Return the rows past this one, deleted ones perhaps among them, and their codes."""
         numbers, codes = [np.empty(0, np.int64)], [np.empty((0, width(self.bits)), np.uint8)]
         for segment in self.segments(connection, last):
@@ -54,46 +54,46 @@ class CodeTable:
         unsealed = self.unsealed(connection, last)
         return np.concatenate([*numbers, unsealed[0]]), np.concatenate([*codes, unsealed[1]])
 
-    def unsealed(self, connection: sqlite3.Connection, last: int = -1) -> tuple[RowNumbers, Codes]:
+    def unsealed(self, connection: Connection, last: int = -1) -> tuple[RowNumbers, Codes]:
         """Return the rows past this one that are not sealed, and their codes."""
         sql = "SELECT row, code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
         rows = connection.execute(sql, [max(last, self.last_sealed(connection))]).fetchall()
         codes = np.frombuffer(b"".join(code for _, code in rows), np.uint8).reshape(len(rows), width(self.bits))
         return np.array([row for row, _ in rows], np.int64), codes
 
-    def last_sealed(self, connection: sqlite3.Connection) -> int:
+    def last_sealed(self, connection: Connection) -> int:
         """Return the last row that a segment holds, -1 if there is none."""
         return int(connection.execute("SELECT ifnull(max(last), -1) FROM segments").fetchone()[0])
 
-    def count_unsealed(self, connection: sqlite3.Connection) -> int:
+    def count_unsealed(self, connection: Connection) -> int:
         """Count the items that have no code in a segment."""
         sql = "SELECT count(*) FROM items WHERE row > ?"
         return int(connection.execute(sql, [self.last_sealed(connection)]).fetchone()[0])
 
-    def clear_unsealed(self, connection: sqlite3.Connection, first: int, last: int) -> None:
+    def clear_unsealed(self, connection: Connection, first: int, last: int) -> None:
         """Drop the codes of rows that a segment holds now."""
-        connection.execute("UPDATE items SET code = NULL WHERE row BETWEEN ? AND ?", [first, last])
+        sql = "UPDATE items SET code = NULL WHERE row BETWEEN ? AND ? AND code NOT NULL"
+        connection.execute(sql, [first, last])
 
-    def clear_all(self, connection: sqlite3.Connection) -> None:
-        """Forget all segments, tombstones and codes, since one new segment holds them; readers start over."""
+    def forget_segments(self, connection: Connection) -> None:
+        """Forget all segments and tombstones, since one new segment holds all live codes; readers start over."""
         connection.execute("DELETE FROM segments")
         connection.execute("DELETE FROM tombstones")
-        connection.execute("UPDATE items SET code = NULL WHERE code NOT NULL")
         connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
 
-    def live(self, connection: sqlite3.Connection) -> tuple[RowNumbers, Codes]:
+    def live(self, connection: Connection) -> tuple[RowNumbers, Codes]:
         """Return the rows of all items that have a code, and their codes."""
         numbers, codes = self.after(connection, -1)
         rows = np.array(connection.execute("SELECT row FROM items ORDER BY row").fetchall(), np.int64).reshape(-1)
         keep = np.isin(numbers, rows)
         return numbers[keep], codes[keep]
 
-    def deleted_after(self, connection: sqlite3.Connection, seq: int) -> RowNumbers:
+    def deleted_after(self, connection: Connection, seq: int) -> RowNumbers:
         """Return the rows that commits past this one deleted."""
         rows = connection.execute("SELECT row FROM tombstones WHERE seq > ?", [seq]).fetchall()
         return np.array(rows, np.int64).reshape(-1)
 
-    def mismatches(self, connection: sqlite3.Connection) -> tuple[RowNumbers, RowNumbers]:
+    def mismatches(self, connection: Connection) -> tuple[RowNumbers, RowNumbers]:
         """Return rows of items that lack a code, and rows of codes that have neither an item nor a tombstone."""
         sealed = [segment.row_numbers() for segment in self.segments(connection)]
         coded = np.concatenate([*sealed, self.unsealed(connection)[0]])

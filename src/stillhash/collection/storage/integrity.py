@@ -25,7 +25,7 @@ import numpy as np
 
 from stillhash.collection.storage.checksums import BlockChecksums, checksum_pair, pack_checksums, unpack_checksums
 from stillhash.collection.storage.connections import TrackedConnection, connect, in_use
-from stillhash.collection.storage.sealed_files import write_durably
+from stillhash.collection.storage.sealed_files import translate_read_errors, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE, mismatched_pages, mismatched_pages_in_subprocess
 from stillhash.collection.storage.wal import FRAME_HEADER, read_wal
 from stillhash.errors import BadState
@@ -72,10 +72,8 @@ def damaged_pages(path: Path) -> list[int]:
 
 
 def read_page_checksums(path: Path) -> BlockChecksums:
-    try:
+    with translate_read_errors(path / "store.sums"):
         return unpack_checksums((path / "store.sums").read_bytes(), "store.sums")
-    except OSError as error:
-        raise BadState(f"store.sums: cannot be read: {error}") from error
 
 
 def write_page_checksums(path: Path) -> None:

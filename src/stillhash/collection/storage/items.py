@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import sqlite3
 from collections.abc import Iterable
+from sqlite3 import Connection, IntegrityError
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.schema import batches, get_meta, set_meta
 from stillhash.collection.types import Id, Item
-from stillhash.collection.validation import LabelledRows, labels_of_texts
+from stillhash.collection.validation import ItemRows, LabelledRows
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.numeric.codes import width
 from stillhash.numeric.validation import Codes, Floats
@@ -30,36 +30,29 @@ class ItemTable:
     # ---- writing ----
 
     def append(
-        self,
-        connection: sqlite3.Connection,
-        ids: list[Id],
-        label_texts: list[str],
-        metadata: list[str | None],
-        *,
-        codes: Codes | None = None,
-        features: Floats | None = None,
-        pictures: list[bytes | None] | None = None,
+        self, connection: Connection, new: ItemRows, codes: Codes | None = None, features: Floats | None = None
     ) -> range:
         """Insert items under the next row numbers; with features in place of codes, they wait for hash functions."""
         first = get_meta(connection, "next_row")
-        rows = range(first, first + len(ids))
-        columns = rows, ids, label_texts, metadata, _blobs(codes, len(ids)), _blobs(features, len(ids))
+        rows = range(first, first + len(new.ids))
+        blobs = _blobs(codes, len(rows)), _blobs(features, len(rows))
+        columns = rows, new.ids, new.label_texts, new.metadata, *blobs
         try:
             connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", zip(*columns, strict=True))
-        except sqlite3.IntegrityError:
-            existing = [name for name, row in self.rows_of(connection, ids).items() if row < first]
+        except IntegrityError:
+            existing = [name for name, row in self.rows_of(connection, new.ids).items() if row < first]
             if not existing:
                 raise
             exist = "id already exists" if len(existing) == 1 else "ids already exist"
             raise Conflict(f"ids: {len(existing)} {exist}: {existing[0]!r}. Use upsert to replace.") from None
-        if pictures is not None:
-            values = ((row, data) for row, data in zip(rows, pictures, strict=True) if data is not None)
+        if new.pictures is not None:
+            values = ((row, data) for row, data in zip(rows, new.pictures, strict=True) if data is not None)
             connection.executemany("INSERT INTO pictures VALUES (?, ?)", values)
         set_meta(connection, "next_row", rows.stop)
         set_meta(connection, "items", get_meta(connection, "items") + len(rows))
         return rows
 
-    def delete(self, connection: sqlite3.Connection, ids: list[Id]) -> int:
+    def delete(self, connection: Connection, ids: list[Id]) -> int:
         """Delete these items and return how many there were."""
         rows = list(self.rows_of(connection, ids).values())
         self.add_tombstones(connection, rows)
@@ -68,32 +61,32 @@ class ItemTable:
         set_meta(connection, "items", get_meta(connection, "items") - len(rows))
         return len(rows)
 
-    def add_tombstones(self, connection: sqlite3.Connection, rows: Iterable[int]) -> None:
+    def add_tombstones(self, connection: Connection, rows: Iterable[int]) -> None:
         """Mark rows as deleted."""
         seq = get_meta(connection, "seq") + 1
         connection.executemany("INSERT OR IGNORE INTO tombstones VALUES (?, ?)", ((row, seq) for row in rows))
 
-    def relabel(self, connection: sqlite3.Connection, rows: list[int], label_texts: list[str]) -> None:
+    def relabel(self, connection: Connection, rows: list[int], label_texts: list[str]) -> None:
         """Replace the labels of these rows."""
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
 
     # ---- reading ----
 
-    def rows_of(self, connection: sqlite3.Connection, ids: list[Id]) -> dict[Id, int]:
+    def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
         """Return the rows of those ids that exist."""
         rows: dict[Id, int] = {}
         for marks, batch in batches(ids):
             rows.update(connection.execute(f"SELECT id, row FROM items WHERE id IN ({marks})", batch))
         return rows
 
-    def existing_rows(self, connection: sqlite3.Connection, ids: list[Id]) -> RowNumbers:
+    def existing_rows(self, connection: Connection, ids: list[Id]) -> RowNumbers:
         """Return the row of each id; all must exist."""
         rows = self.rows_of(connection, ids)
         if absent := [name for name in ids if name not in rows]:
             raise InvalidInput(f"id: no item {absent[0]!r}")
         return np.array([rows[name] for name in ids], np.int64)
 
-    def get(self, connection: sqlite3.Connection, rows: Iterable[int]) -> dict[int, Item]:
+    def get(self, connection: Connection, rows: Iterable[int]) -> dict[int, Item]:
         """Return the items of these rows."""
         items = {}
         for marks, batch in batches(list(rows)):
@@ -102,13 +95,13 @@ class ItemTable:
                 items[row] = Item(id_, json.loads(labels), None if metadata is None else json.loads(metadata))
         return items
 
-    def picture(self, connection: sqlite3.Connection, id_: Id) -> bytes | None:
+    def picture(self, connection: Connection, id_: Id) -> bytes | None:
         """Return the picture of an item, None if it has none or does not exist."""
         sql = "SELECT data FROM pictures JOIN items USING (row) WHERE id = ?"
         row = connection.execute(sql, [id_]).fetchone()
         return None if row is None else bytes(row[0])
 
-    def matching(self, connection: sqlite3.Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
+    def matching(self, connection: Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
         """Return the rows that meet a condition (filters.py), as a bitmap."""
         sql, values = condition
         rows = connection.execute(f"SELECT row FROM items WHERE {sql}", values).fetchall()
@@ -116,7 +109,7 @@ class ItemTable:
         matches[np.array(rows, np.int64).reshape(-1)] = True
         return np.packbits(matches, bitorder="little")
 
-    def sample(self, connection: sqlite3.Connection, count: int) -> list[Item]:
+    def sample(self, connection: Connection, count: int) -> list[Item]:
         """Return items at random, mostly `count`: each is the first at or after a random row number."""
         places = random.choices(range(max(1, get_meta(connection, "next_row"))), k=2 * count)
         sql = "SELECT row FROM items WHERE row >= ? ORDER BY row LIMIT 1"
@@ -127,19 +120,18 @@ class ItemTable:
 
     # ---- rows that wait for hash functions ----
 
-    def awaiting_codes(self, connection: sqlite3.Connection) -> tuple[RowNumbers, Floats]:
+    def awaiting_codes(self, connection: Connection) -> tuple[RowNumbers, Floats]:
         """Return the rows that have no code yet, and their features."""
         rows = connection.execute("SELECT row, features FROM items WHERE features NOT NULL ORDER BY row").fetchall()
         return np.array([row for row, _ in rows], np.int64), self._features(blob for _, blob in rows)
 
-    def first_labelled(self, connection: sqlite3.Connection, count: int) -> LabelledRows:
+    def first_labelled(self, connection: Connection, count: int) -> LabelledRows:
         """Return the first rows that have no code yet, as a sample to fit hash functions on."""
         sql = "SELECT features, labels FROM items WHERE features NOT NULL ORDER BY row LIMIT ?"
         rows = connection.execute(sql, [count]).fetchall()
-        texts = [text for _, text in rows]
-        return LabelledRows(self._features(blob for blob, _ in rows), labels_of_texts(texts), texts)
+        return LabelledRows.from_texts(self._features(blob for blob, _ in rows), [text for _, text in rows])
 
-    def set_codes(self, connection: sqlite3.Connection, rows: RowNumbers, codes: Codes) -> None:
+    def set_codes(self, connection: Connection, rows: RowNumbers, codes: Codes) -> None:
         """Give rows that waited their codes; their features are dropped."""
         values = zip(_blobs(codes, len(rows)), rows.tolist(), strict=True)
         connection.executemany("UPDATE items SET code = ?, features = NULL WHERE row = ?", values)
@@ -147,7 +139,7 @@ class ItemTable:
     # ---- labelled rows that are not learnt yet ----
 
     def add_pending(
-        self, connection: sqlite3.Connection, numbers: Iterable[int], rows: LabelledRows, codes: Codes | None
+        self, connection: Connection, numbers: Iterable[int], rows: LabelledRows, codes: Codes | None
     ) -> None:
         """Keep labelled rows until there are enough to learn from."""
         count = len(rows.features)
@@ -155,25 +147,25 @@ class ItemTable:
         sql = "INSERT INTO pending (row, features, labels, code) VALUES (?, ?, ?, ?)"
         connection.executemany(sql, zip(*columns, strict=True))
 
-    def take_pending(self, connection: sqlite3.Connection) -> tuple[LabelledRows, Codes | None]:
+    def take_pending(self, connection: Connection) -> tuple[LabelledRows, Codes | None]:
         """Remove all pending rows and return them in order of arrival; with their codes, if all have one."""
         rows = connection.execute("SELECT features, labels, code FROM pending ORDER BY number").fetchall()
         connection.execute("DELETE FROM pending")
         codes = None
         if all(code is not None for _, _, code in rows):
             codes = np.frombuffer(b"".join(code for _, _, code in rows), np.uint8).reshape(len(rows), self.code_bytes)
-        texts = [text for _, text, _ in rows]
-        return LabelledRows(self._features(blob for blob, _, _ in rows), labels_of_texts(texts), texts), codes
+        features = self._features(blob for blob, _, _ in rows)
+        return LabelledRows.from_texts(features, [text for _, text, _ in rows]), codes
 
-    def replace_pending(self, connection: sqlite3.Connection, rows: list[int], features: Floats) -> Floats:
-        """Remove these rows from the pending ones; return their own features where they had any, else those given."""
-        features = features.copy()
-        for place, row in enumerate(rows):
+    def remove_pending(self, connection: Connection, numbers: list[int], rows: LabelledRows) -> LabelledRows:
+        """Remove these rows from the pending ones; return them with the features that were pending, if any were."""
+        features = rows.features.copy()
+        for place, row in enumerate(numbers):
             pending = connection.execute("SELECT features FROM pending WHERE row = ?", [row]).fetchone()
             if pending is not None:
                 features[place] = np.frombuffer(pending[0], np.float32)
-        connection.executemany("DELETE FROM pending WHERE row = ?", ((row,) for row in rows))
-        return features
+        connection.executemany("DELETE FROM pending WHERE row = ?", ((row,) for row in numbers))
+        return rows._replace(features=features)
 
     def _features(self, blobs: Iterable[bytes]) -> Floats:
         return np.frombuffer(b"".join(blobs), np.float32).reshape(-1, self.dim)

@@ -13,8 +13,8 @@ from pathlib import Path
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.storage.sealed_files import check_sealed, read_sealed, remove_unlisted, write_sealed
-from stillhash.collection.validation import LabelledRows, labels_of_texts
+from stillhash.collection.storage.sealed_files import read_sealed, remove_unlisted, write_sealed
+from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher, load
 
@@ -63,14 +63,10 @@ class LearnerFiles:
         data = read_sealed(self.folder / file)
         try:
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            texts = json.loads(header["__metadata__"]["labels"])
-            return LabelledRows(safetensors.numpy.load(data)["features"], labels_of_texts(texts), texts)
+            features = safetensors.numpy.load(data)["features"]
+            return LabelledRows.from_texts(features, json.loads(header["__metadata__"]["labels"]))
         except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
             raise BadState(f"learner/{file}: cannot be read: {error}") from error
-
-    def check(self, file: str) -> None:
-        """Raise BadState if a file is missing or damaged."""
-        check_sealed(self.folder / file)
 
     def remove_unlisted(self, files: list[str]) -> None:
         """Remove all other files."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,22 +113,18 @@ def _repair_wal(path: Path, actions: list[str]) -> None:
 
 def _repair_pages(path: Path, actions: list[str]) -> list[int]:
     """Repair pages of store.db; return those that are lost."""
-    checksums, in_wal, lost = read_page_checksums(path), set(read_wal(path).page_numbers.tolist()), []
+    in_wal = set(read_wal(path).page_numbers.tolist())  # which SQLite reads from there
     with (path / "store.db").open("r+b") as file:
-        data = file.read()
-        for page in sums.damaged_blocks(data, checksums):
-            if page in in_wal:
-                continue
-            repaired = sums.repair_block(data[page * PAGE_SIZE : (page + 1) * PAGE_SIZE], checksums[page])
-            if repaired is None:
-                lost.append(page)
-                continue
-            file.seek(page * PAGE_SIZE)
-            file.write(repaired)
-            actions.append(f"store.db: a bit of page {page} was flipped back")
+        data = bytearray(file.read())
+        repaired, lost = sums.repair_blocks(data, read_page_checksums(path))
+        for page in repaired:
+            if page not in in_wal:
+                file.seek(page * PAGE_SIZE)
+                file.write(data[page * PAGE_SIZE : (page + 1) * PAGE_SIZE])
+                actions.append(f"store.db: a bit of page {page} was flipped back")
         file.flush()
         os.fsync(file.fileno())
-    return lost
+    return [page for page in lost if page not in in_wal]
 
 
 def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
@@ -143,7 +141,9 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
         with closing(sqlite3.connect(damaged)) as connection:
             meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
             tables = {table: list(_readable_rows(connection, table, key)) for table, key in TABLE_KEYS.items()}
-            ids = _indexed_ids(connection)
+            ids: list[tuple[Id, int]] = []
+            with suppress(sqlite3.DatabaseError):  # the index of ids is on other pages than the items
+                ids = connection.execute("SELECT id, row FROM items INDEXED BY sqlite_autoindex_items_1").fetchall()
     except sqlite3.DatabaseError as error:
         raise BadState(f"{path.name}: its settings or its hash functions are lost: {error}") from error
     rows, versions = {row[0] for row in tables["items"]}, {row[0] for row in tables["versions"]}
@@ -158,14 +158,6 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
     report.actions.append(f"store.db: restored {counts}")
 
 
-def _indexed_ids(connection: sqlite3.Connection) -> list[tuple[Id, int]]:
-    """Read ids and rows from the index of ids alone, which is on other pages than the items."""
-    try:
-        return connection.execute("SELECT id, row FROM items INDEXED BY sqlite_autoindex_items_1").fetchall()
-    except sqlite3.DatabaseError:
-        return []
-
-
 def _readable_rows(connection: sqlite3.Connection, table: str, key: str) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table that are not on lost pages."""
     last = -1
@@ -176,17 +168,12 @@ def _readable_rows(connection: sqlite3.Connection, table: str, key: str) -> Iter
                 last = row[0]
             return
         except sqlite3.DatabaseError:
-            step = 1
-            while not _can_read_after(connection, table, key, last + step):
+            readable, step = partial(_can_read_after, connection, table, key), 1
+            while not readable(last + step):
                 step *= 2
                 if step > MAX_SKIPPED_ROWS:
                     return
-            low, high = step // 2, step  # nothing after last + low can be read, something after last + high can
-            while high - low > 1:
-                middle = (low + high) // 2
-                readable = _can_read_after(connection, table, key, last + middle)
-                low, high = (low, middle) if readable else (middle, high)
-            last += high
+            last = bisect_left(range(last + step), True, last + step // 2 + 1, key=readable)
 
 
 def _can_read_after(connection: sqlite3.Connection, table: str, key: str, after: int) -> bool:
@@ -225,7 +212,7 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
     if not complete:
         numbers = np.concatenate([rows for rows, _ in codes])
         order = np.argsort(numbers)
-        store.replace_segments(numbers[order], np.concatenate([some for _, some in codes])[order])
+        store.write_segment(numbers[order], np.concatenate([some for _, some in codes])[order], replace=True)
 
 
 def _repair_learners(store: Store, actions: list[str]) -> None:

@@ -76,20 +76,12 @@ def repair_sealed(path: Path) -> list[int]:
     """Flip back single flipped bits of a sealed file; return the blocks that are damaged beyond that."""
     size = content_size(path)
     with translate_read_errors(path):
-        data = bytearray(path.read_bytes())
-    table = sums.repair_packed_checksums(bytes(data[size:]))
+        data = path.read_bytes()
+    content, table = bytearray(data[:size]), sums.repair_packed_checksums(data[size:])
     if table is None:
         raise BadState(f"{display_name(path)}: the checksums are lost")
-    data[size:] = table
-    checksums, lost = sums.unpack_checksums(table, display_name(path)), []
-    for n in sums.damaged_blocks(memoryview(data)[:size], checksums):
-        block = slice(n * BLOCK_SIZE, min(size, (n + 1) * BLOCK_SIZE))
-        repaired = sums.repair_block(bytes(data[block]), checksums[n])
-        if repaired is None:
-            lost.append(n)
-        else:
-            data[block] = repaired
-    write_durably(path, [bytes(data)])
+    _, lost = sums.repair_blocks(content, sums.unpack_checksums(table, display_name(path)))
+    write_durably(path, [bytes(content), table])
     return lost
 
 
@@ -129,9 +121,8 @@ def lock_folder(path: Path) -> int:
     try:
         handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise StoreFailed(
-            f"{path.name}: cannot be written: {error.strerror}. Use read_only=True to search it."
-        ) from error
+        problem = f"{path.name}: cannot be written: {error.strerror}. Use read_only=True to search it."
+        raise StoreFailed(problem) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -15,8 +15,9 @@ import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.schema import COUNTERS, SCHEMA, STORE_FORMAT, count_rows, get_meta, is_fitted
-from stillhash.collection.storage.sealed_files import lock_folder, remove_unlisted
+from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, remove_unlisted
 from stillhash.collection.storage.segments import write_segment
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.errors import BadState, InvalidInput
@@ -42,9 +43,8 @@ class Store:
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path = path
         if not (path / "store.db").is_file():
-            raise InvalidInput(
-                f"path: no collection at {str(path)!r}. Pass dim= to create one, or run `stillhash create`."
-            )
+            use = "Pass dim= to create one, or run `stillhash create`."
+            raise InvalidInput(f"path: no collection at {str(path)!r}. {use}")
         self.db = Database(path, writer=writer)
         self._close_at_exit = weakref.finalize(self, self.db.close)
         self._files_checked = not writer
@@ -121,31 +121,21 @@ class Store:
         self.db.check_writer()
         with self.reading() as connection:
             numbers, codes = self.codes.unsealed(connection)
-        if not len(numbers):
-            return False
-        with self._segment_transaction(numbers, codes) as connection:
-            self.codes.clear_unsealed(connection, int(numbers[0]), int(numbers[-1]))
-        return True
+        if len(numbers):
+            self.write_segment(numbers, codes)
+        return len(numbers) > 0
 
     def compact(self) -> None:
         """Rewrite all live codes into one segment, and forget the deleted rows."""
         self.db.check_writer()
         with self.reading() as connection:
             numbers, codes = self.codes.live(connection)
-        self.replace_segments(numbers, codes)
+        self.write_segment(numbers, codes, replace=True)
         self._remove_unlisted_segments()
         self.db.shrink()
 
-    def replace_segments(self, numbers: RowNumbers, codes: Codes) -> None:
-        """Make one segment of these rows the only one; it must hold the codes of all live rows."""
-        with self._segment_transaction(numbers, codes, replace=True):
-            pass
-
-    @contextmanager
-    def _segment_transaction(
-        self, numbers: RowNumbers, codes: Codes, *, replace: bool = False
-    ) -> Iterator[sqlite3.Connection]:
-        """Write a segment of these rows, if there are any, and open the transaction that registers it."""
+    def write_segment(self, numbers: RowNumbers, codes: Codes, *, replace: bool = False) -> None:
+        """Move the codes of these rows to a new segment; to replace all others, it must hold all live rows."""
         self._check_writable()
         with self.reading() as connection:
             number = get_meta(connection, "seq") + 1  # of that transaction, so that no file ever had this name
@@ -154,10 +144,10 @@ class Store:
             write_segment(self.path / "segments" / file, codes, numbers, self.settings["bits"])
         with self.transaction() as connection:
             if replace:
-                self.codes.clear_all(connection)
+                self.codes.forget_segments(connection)
             if len(numbers):
                 self.codes.add_segment(connection, number, file, numbers)
-            yield connection
+                self.codes.clear_unsealed(connection, int(numbers[0]), int(numbers[-1]))
 
     def _remove_unlisted_segments(self) -> None:
         """Remove segments that no commit names: replaced ones, and those of writes that did not end."""
@@ -176,10 +166,12 @@ class Store:
             generation, learner_files = get_meta(connection, "generation"), self.versions.learner_files(connection)
             lines = connection.execute("PRAGMA integrity_check").fetchall()
             problems = [f"store.db: {line}" for (line,) in lines if line != "ok"]
-            checks = [(self.codes.read_segment, file) for file in self.codes.segment_files(connection)]
-            for read, file in [*checks, *((self.learner_files.check, file) for file in learner_files)]:
+            checks: list[Callable[[], object]]
+            checks = [partial(self.codes.read_segment, file) for file in self.codes.segment_files(connection)]
+            checks += [partial(check_sealed, self.path / "learner" / file) for file in learner_files]
+            for check in checks:
                 try:
-                    read(file)
+                    check()
                 except BadState as error:
                     problems.append(str(error))
             expected, actual = get_meta(connection, "items"), count_rows(connection, "items")
@@ -191,13 +183,11 @@ class Store:
                     problems.append(f"{len(missing)} items have no code, the first in row {missing[0]}")
                 if len(stray):
                     problems.append(f"{len(stray)} codes have no item, the first in row {stray[0]}")
-        return self.verify() if problems and self._changed_since(generation, learner_files) else problems
-
-    def _changed_since(self, generation: int, learner_files: list[str]) -> bool:
-        """Return whether another process compacted, or removed learner files, in the meantime."""
-        with self.reading() as connection:
-            now = self.versions.learner_files(connection)
-            return bool(get_meta(connection, "generation") != generation or now != learner_files)
+        if not problems:
+            return []
+        with self.reading() as connection:  # another process may have compacted, or removed learner files, meanwhile
+            now = get_meta(connection, "generation"), self.versions.learner_files(connection)
+        return problems if now == (generation, learner_files) else self.verify()
 
 
 def _check_new(path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from datetime import UTC, datetime
+from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 from stillhash.collection.storage.schema import get_meta, set_meta
 from stillhash.errors import Conflict, InvalidInput
-from stillhash.numeric.validation import check_integer
 
 MAX_VERSION = 2**63 - 1
 VERSION_COLUMNS = ("version", "created", "kind", "rows", "tag")
@@ -43,11 +42,11 @@ class VersionTable:
     def __init__(self, keep_versions: int, source_cap: float) -> None:
         self.keep_versions, self.source_cap = keep_versions, float(source_cap)
 
-    def next_number(self, connection: sqlite3.Connection) -> int:
+    def next_number(self, connection: Connection) -> int:
         """Return the number of the next version."""
         return int(connection.execute("SELECT ifnull(max(version), 0) + 1 FROM versions").fetchone()[0])
 
-    def publish(self, connection: sqlite3.Connection, new: NewVersion) -> int:
+    def publish(self, connection: Connection, new: NewVersion) -> int:
         """Make this the current version, and drop versions and learners that need not be kept."""
         version = self.next_number(connection)
         created = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -60,19 +59,19 @@ class VersionTable:
         connection.execute("UPDATE versions SET learner = NULL WHERE version < ? AND tag IS NULL", [version - 1])
         return version
 
-    def model(self, connection: sqlite3.Connection, version: int) -> tuple[str, bytes | None]:
+    def model(self, connection: Connection, version: int) -> tuple[str, bytes | None]:
         """Return the side and the serialised model of a version."""
         sql = "SELECT side, model FROM versions WHERE version = ?"
-        row = connection.execute(sql, [check_version(version)]).fetchone()
+        row = connection.execute(sql, [version]).fetchone()
         if row is None:
             raise InvalidInput(f"version: expected one that is kept, got {version}")
         return row[0], row[1]
 
-    def earliest(self, connection: sqlite3.Connection) -> int:
+    def earliest(self, connection: Connection) -> int:
         """Return the first version that is kept."""
         return int(connection.execute("SELECT min(version) FROM versions").fetchone()[0])
 
-    def describe(self, connection: sqlite3.Connection) -> list[dict[str, Any]]:
+    def describe(self, connection: Connection) -> list[dict[str, Any]]:
         """Return the versions that are kept, the latest last."""
         current = get_meta(connection, "version")
         sql = f"SELECT {', '.join(VERSION_COLUMNS)}, notes FROM versions ORDER BY version"
@@ -81,7 +80,7 @@ class VersionTable:
             for row in connection.execute(sql).fetchall()
         ]
 
-    def tag(self, connection: sqlite3.Connection, version: int, name: str) -> None:
+    def tag(self, connection: Connection, version: int, name: str) -> None:
         """Name a version, so that it is kept."""
         self.model(connection, version)
         if connection.execute("SELECT 1 FROM versions WHERE tag = ? AND version != ?", [name, version]).fetchone():
@@ -90,33 +89,29 @@ class VersionTable:
 
     # ---- learner files ----
 
-    def learner(self, connection: sqlite3.Connection, version: int) -> list[str] | None:
-        """Return the files that a learner of this version goes on from, None if they are not kept."""
-        return self.learners(connection).get(version)
-
-    def learners(self, connection: sqlite3.Connection) -> dict[int, list[str]]:
-        """Return the learner files of each version that has them."""
+    def learners(self, connection: Connection) -> dict[int, list[str]]:
+        """Return the files that a learner goes on from, of each version that has them."""
         rows = connection.execute("SELECT version, learner FROM versions WHERE learner NOT NULL").fetchall()
         return {version: json.loads(files) for version, files in rows}
 
-    def set_learner(self, connection: sqlite3.Connection, version: int, files: list[str] | None) -> None:
+    def set_learner(self, connection: Connection, version: int, files: list[str] | None) -> None:
         """Replace the learner files of a version."""
         value = None if files is None else json.dumps(files)
         connection.execute("UPDATE versions SET learner = ? WHERE version = ?", [value, version])
 
-    def learner_files(self, connection: sqlite3.Connection) -> list[str]:
+    def learner_files(self, connection: Connection) -> list[str]:
         """Return every file that a learner of some version needs."""
         return sorted({file for files in self.learners(connection).values() for file in files})
 
     # ---- votes ----
 
-    def add_votes(self, connection: sqlite3.Connection, version: int, votes: list[StoredVote]) -> None:
+    def add_votes(self, connection: Connection, version: int, votes: list[StoredVote]) -> None:
         """Store votes that came with this version; the last vote of a source on a query and an item counts."""
         rows = ((version, *vote[:3], json.dumps(vote.labels), vote.vote, vote.source) for vote in votes)
         columns = "(version, query, item, code, labels, vote, source) VALUES (?, ?, ?, ?, ?, ?, ?)"
         connection.executemany(f"INSERT OR REPLACE INTO votes {columns}", rows)
 
-    def votes(self, connection: sqlite3.Connection, queries: int) -> list[StoredVote]:
+    def votes(self, connection: Connection, queries: int) -> list[StoredVote]:
         """Return the votes on the latest queries; a source with more than `source_cap` votes counts for less."""
         sql = """
             SELECT query, item, code, labels, vote * min(1.0, ? / total), source FROM votes
@@ -124,16 +119,8 @@ class VersionTable:
             WHERE query IN (SELECT query FROM votes GROUP BY query ORDER BY max(number) DESC LIMIT ?)
             ORDER BY number"""
         rows = connection.execute(sql, [self.source_cap, queries]).fetchall()
-        return [
-            StoredVote(query, item, code, json.loads(labels), vote, source)
-            for query, item, code, labels, vote, source in rows
-        ]
+        return [StoredVote._make([*row[:3], json.loads(row[3]), *row[4:]]) for row in rows]
 
-    def drop_votes_after(self, connection: sqlite3.Connection, version: int) -> None:
+    def drop_votes_after(self, connection: Connection, version: int) -> None:
         """Drop votes that came after a version."""
         connection.execute("DELETE FROM votes WHERE version > ?", [version])
-
-
-def check_version(version: Any) -> int:
-    """Validate the number of a version that was published."""
-    return check_integer(version, "version", 1, MAX_VERSION)

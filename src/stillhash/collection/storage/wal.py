@@ -135,10 +135,8 @@ def repair_wal(path: Path) -> bool:
     if len(data) >= WAL_HEADER and _header_valid(data):
         block, size = 1 + _count_valid_frames(data), FRAME_SIZE
         start = WAL_HEADER + (block - 1) * size
-    if (
-        block >= len(checksums)
-        or (repaired := repair_block(data[start : start + size].tobytes(), checksums[block])) is None
-    ):
+    damaged = data[start : start + size].tobytes()
+    if block >= len(checksums) or (repaired := repair_block(damaged, checksums[block])) is None:
         return False
     write_durably(path / "store.db-wal", [data[:start].tobytes(), repaired, data[start + size :].tobytes()])
     return True
