@@ -15,9 +15,8 @@ from scipy.linalg import blas
 from stillhash.bench.timing import CODE_LENGTHS, goal, interleaved, median_ms, one_blas_thread, ratio
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import OHSL, Tally
-from stillhash.numeric import reference
+from stillhash.numeric import kernels, reference
 from stillhash.numeric.codes import sgn
-from stillhash.numeric.learning import empty_projection, passive_aggressive
 from stillhash.numeric.validation import Floats
 
 FEATURE_NORMS = (1, 10, 30, 100)  # from every step clipped to none
@@ -87,8 +86,8 @@ def compare(X: Floats, G: TargetSigns, norm: int) -> dict[str, Any]:
     expected, shares = literal(X.astype(np.float64), G)
     row: dict[str, Any] = {"norm": norm, **shares}
     for name in MAX_DIFFERENCE:
-        U = empty_projection(G.shape[1], X.shape[1], name)
-        passive_aggressive(U, X.astype(name), G, MAX_STEP)
+        U = np.zeros((G.shape[1], X.shape[1]), name, order="F")
+        kernels.passive_aggressive(U, X.astype(name), G, MAX_STEP)
         row[name] = difference(U.T, expected)
     return {**row, "exact": all(row[name] <= most for name, most in MAX_DIFFERENCE.items())}
 
@@ -125,7 +124,7 @@ def per_sample(U: Floats, X: Floats, G: TargetSigns) -> None:
 def time_contenders(X: Floats, G: TargetSigns, repeats: int) -> dict[str, Any]:
     """Time all contenders on one chunk; each keeps learning on a projection of its own."""
     length, columns = G.shape[1], X.shape[1]
-    ours = empty_projection(length, columns)
+    ours = np.zeros((length, columns), np.float32, order="F")
     block = np.zeros((columns, length), np.float32)
     loop = np.zeros((length, columns), np.float32)
     fixed = np.random.default_rng(0).standard_normal((length, columns), dtype=np.float32)
@@ -137,7 +136,7 @@ def time_contenders(X: Floats, G: TargetSigns, repeats: int) -> dict[str, Any]:
 
     times = interleaved(
         {
-            "ours": lambda _: passive_aggressive(ours, X, G, MAX_STEP),
+            "ours": lambda _: kernels.passive_aggressive(ours, X, G, MAX_STEP),
             "floor": floor,
             "ger": lambda _: per_sample(loop, X, G),
             "numpy": lambda _: reference.passive_aggressive(block, X, G, MAX_STEP, 2),

@@ -23,8 +23,7 @@ from stillhash.numeric.codes import Tiles, pack, signs, to_tiles
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, check_integer
-from stillhash.search import Scan
-from stillhash.search.base import Hits
+from stillhash.search import Hits, Scan
 
 SCAN_BITS = (32, 64, 96, 128)
 FAISS_BITS = 64

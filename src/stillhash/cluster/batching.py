@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stillhash.cluster.shard import ShardRequest
 from stillhash.numeric.validation import Floats
-from stillhash.search.base import Hits
+from stillhash.search import Hits
 from stillhash.search.blocks import Bitmap
 from stillhash.search.merge import merge_all, merge_top, resize
 

@@ -35,7 +35,7 @@ from stillhash.numeric.validation import (
     check_threshold,
     check_weights,
 )
-from stillhash.search.base import Hits
+from stillhash.search import Hits
 from stillhash.search.blocks import IdArray, bitmap_by_id
 
 

@@ -7,7 +7,7 @@ from stillhash.hashers.base import Hasher, OnlineHasher
 from stillhash.hashers.bsodh import BSODH
 from stillhash.hashers.hmoh import HMOH
 from stillhash.hashers.lego import LEGO
-from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.linear import LSH, PCAITQ, LinearHasher
 from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.mihash import MIHash
 from stillhash.hashers.model import LabelSpace, Model
@@ -20,7 +20,6 @@ from stillhash.hashers.osuph import OSupH
 from stillhash.hashers.state import read_state
 from stillhash.hashers.tally import Tally
 from stillhash.hashers.tuned import Tuned
-from stillhash.hashers.unsupervised import LSH, PCAITQ
 
 METHODS: dict[str, type[Hasher]] = {
     method.name: method

@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.hashers.model import LabelSpace, Model, half_power
 from stillhash.hashers.parameters import COUNT, Check, parameter
-from stillhash.hashers.state import check_arrays, read_state, write_state
+from stillhash.hashers.state import read_state, write_state
 from stillhash.numeric import kernels
+from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, parse_labels
-from stillhash.numeric.validation import Codes, Floats, check_bits, check_features
+from stillhash.numeric.validation import Codes, Floats, check_arrays, check_bits, check_features
 
 if TYPE_CHECKING:
     from stillhash.hashers.linear import LinearHasher
@@ -204,10 +205,7 @@ class Hasher:
         """Return validated rows centred and scaled, as the hash functions and the model see them."""
         if self.center:
             X = X - self.mean_
-        if self.unit_norm:
-            norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
-            X = np.divide(X, np.where(norms > 0, norms, np.float32(1)), out=X if self.center else None)
-        return X
+        return unit_rows(X, out=X if self.center else None) if self.unit_norm else X
 
     # ---- state ----
 

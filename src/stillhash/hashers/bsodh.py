@@ -13,7 +13,7 @@ from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, NOT_NEGATIVE, POSITIVE, one_of, optional, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, signs, width
-from stillhash.numeric.hashing import HashFunctions, lsh
+from stillhash.numeric.hashing import lsh
 from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_integer
@@ -64,7 +64,7 @@ class BSODH(LinearHasher):
     memory: int | None = parameter(20_000, optional(AT_LEAST_ONE))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
-        self._fix(HashFunctions(lsh(X, self.bits, rng).W, np.zeros(self.bits, np.float32)))
+        self._fix(lsh(X, self.bits, rng)._replace(t=np.zeros(self.bits, np.float32)))  # no threshold
         self.codes_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (N, bytes): Be, packed; labels_ are theirs
         self.keys_: Doubles = np.empty(0)  # (N,) uniform draws; the items of the smallest keys stay
         self.seen_ = 0  # labelled rows so far: the place in the stream of keys

@@ -9,17 +9,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import BadState, InvalidInput
+from stillhash.errors import BadState
 from stillhash.hashers.base import Hasher
 from stillhash.hashers.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, one_of, parameter
-from stillhash.hashers.state import check_arrays
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack
-from stillhash.numeric.hashing import squared_distances
+from stillhash.numeric.hashing import check_variance, squared_distances
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Doubles, Floats, check_integer
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_arrays, check_integer
 
 PERCEPTRON_ROWS = 64  # rows whose mistakes come from one Gram matrix
 MAX_CAPACITY = 2**14
@@ -141,10 +140,7 @@ def sample_anchors(X: Floats, most: int, rng: np.random.Generator) -> tuple[Floa
     count = min(most, len(X))
     anchors = np.ascontiguousarray(X[np.sort(rng.choice(len(X), count, replace=False))].T)
     eta = float(squared_distances(X, anchors).sum(dtype=np.float64)) / (count * (len(X) - 1)) / 6
-    if not eta > 0:
-        raise InvalidInput(
-            "X: expected rows that differ, got rows that are all equal after pre-processing (no variance)"
-        )
+    check_variance(eta)
     return anchors, eta
 
 

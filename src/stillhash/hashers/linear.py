@@ -1,8 +1,9 @@
-"""Methods whose code is the sign of linear functions."""
+"""Methods whose code is the sign of linear functions; unsupervised ones, and the codes of OHSL."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -10,9 +11,15 @@ from stillhash.hashers.base import Hasher
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import pack, signs
-from stillhash.numeric.hashing import HashFunctions
+from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
+from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats
 
+InitialCodes = Literal["pca-itq", "lsh"]
+HASH_FUNCTIONS: dict[InitialCodes, Callable[[Floats, int, np.random.Generator], HashFunctions]] = {
+    "pca-itq": pca_itq,
+    "lsh": lsh,
+}
 DECODE_STEPS = 200  # at most
 DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
 
@@ -61,3 +68,23 @@ class LinearHasher(Hasher):
 
     def _scaled(self, x: Floats) -> Floats:
         return unit_rows(x) if self.unit_norm else x
+
+
+class PCAITQ(LinearHasher):
+    """Iterative quantisation of principal components (Gong et al., TPAMI 2013), ranked by Hamming distance."""
+
+    name = "pca-itq"
+    fixed_codes = True
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        self._fix(pca_itq(X, self.bits, rng))
+
+
+class LSH(LinearHasher):
+    """Sign random projections (Charikar, STOC 2002), ranked by Hamming distance."""
+
+    name = "lsh"
+    fixed_codes = True
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        self._fix(lsh(X, self.bits, rng))

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.hashers.parameters import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, parameter
-from stillhash.hashers.state import check_arrays
 from stillhash.hashers.tally import Tally
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
 from stillhash.numeric.sufficient_stats import Similarity
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
+from stillhash.numeric.validation import Codes, Floats, Mask, check_arrays, check_integer
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's usual constants
 

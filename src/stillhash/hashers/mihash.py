@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, POSITIVE, parameter
 from stillhash.numeric import kernels
-from stillhash.numeric.hashing import HashFunctions, lsh
+from stillhash.numeric.hashing import lsh
 from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_label
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Doubles, Floats, Mask, check_integer, check_number
@@ -63,7 +63,7 @@ class MIHash(LinearHasher):
     theta: float = parameter(0.0, check_number)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
-        self._fix(HashFunctions(lsh(X, self.bits, rng).W, np.zeros(self.bits, np.float32)))
+        self._fix(lsh(X, self.bits, rng)._replace(t=np.zeros(self.bits, np.float32)))  # no threshold
         self.Wt_ = self.W_  # (D, b), W as it learns; W_ is the snapshot Ws
         # (n + m, D) prepared rows: the reservoir, n <= R, in order of arrival; then m pending rows; labels_ are theirs
         self.X_: Floats = np.empty((0, X.shape[1]), np.float32)

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.linear import HASH_FUNCTIONS, InitialCodes, LinearHasher
 from stillhash.hashers.model import Model
 from stillhash.hashers.parameters import AT_LEAST_ONE, POSITIVE, one_of, parameter
-from stillhash.hashers.unsupervised import HASH_FUNCTIONS, InitialCodes
+from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.labels import Labels
-from stillhash.numeric.learning import empty_projection, passive_aggressive
 from stillhash.numeric.targets import MERGES, Merge, TargetCodes
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats
@@ -59,15 +58,16 @@ class OHSL(LinearHasher):
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(HASH_FUNCTIONS[self.init](X, self.bits, rng))
-        self.U_: Floats = empty_projection(self.targets_.length, self._query_view(X[:1]).shape[1])  # (l, D), by column
-        self.V_: Floats = empty_projection(self.targets_.length, self.bits)  # (l, b), by column
+        length, columns = self.targets_.length, self._query_view(X[:1]).shape[1]
+        self.U_: Floats = np.zeros((length, columns), np.float32, order="F")  # (l, D)
+        self.V_: Floats = np.zeros((length, self.bits), np.float32, order="F")  # (l, b)
         self.M_: Floats | None = None  # (D, b), once there is something to learn from
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         G = self.targets_(labels)  # (n, l) in {-1, +1}
         S = signs(self._codes(X) if codes is None else codes, self.bits)  # (n, b) in {-1, +1}
-        passive_aggressive(self.U_, self._query_view(X), G, self.C, self.norm_power)  # Eqs. 16-17
-        passive_aggressive(self.V_, S, G, self.C, self.norm_power)  # Eqs. 20-21
+        kernels.passive_aggressive(self.U_, self._query_view(X), G, self.C, self.norm_power)  # Eqs. 16-17
+        kernels.passive_aggressive(self.V_, S, G, self.C, self.norm_power)  # Eqs. 20-21
         self.M_ = self._similarity()  # Eq. 8; a new array, so that readers need no lock
 
     def model(self) -> Model:

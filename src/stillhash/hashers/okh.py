@@ -10,17 +10,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import BadState, InvalidInput
+from stillhash.errors import BadState
 from stillhash.hashers.base import Hasher
 from stillhash.hashers.pair_sampling import LabelSet, fingerprints
 from stillhash.hashers.parameters import POSITIVE, one_of, parameter
-from stillhash.hashers.state import check_arrays
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import pack, sgn
-from stillhash.numeric.hashing import lsh, squared_distances
+from stillhash.numeric.hashing import check_variance, lsh, squared_distances
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_integer
+from stillhash.numeric.validation import Codes, Floats, check_arrays, check_integer
 
 Kernel = Literal["rbf_centered", "rbf", "linear"]
 KERNELS: tuple[Kernel, ...] = ("rbf_centered", "rbf", "linear")
@@ -74,10 +73,7 @@ class OKH(Hasher):
         self.width_ = 1.0
         if self.kernel != "linear":
             self.width_ = float(squared_distances(chosen, self.anchors_).mean(dtype=np.float64))
-            if self.width_ <= 0:
-                raise InvalidInput(
-                    "X: expected rows that differ, got rows that are all equal after pre-processing (no variance)"
-                )
+            check_variance(self.width_)
             if self.kernel == "rbf_centered":
                 self.middle_ = self.kernel_features(chosen)[:, :-1].mean(axis=0)
         Z = self.kernel_features(chosen)

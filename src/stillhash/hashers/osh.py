@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.parameters import COUNT, parameter
-from stillhash.hashers.state import check_arrays
 from stillhash.numeric.hashing import HashFunctions
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Doubles, Floats, check_integer
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_arrays, check_integer
 
 ROTATION_STREAM, COMPLETION_STREAM = 1, 2  # streams of random numbers of the seed
 MIN_SPECTRUM = 1e-10  # of the largest squared singular value: below it a direction is rounding, not data

@@ -12,7 +12,7 @@ import numpy as np
 
 from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.parameters import POSITIVE, one_of, parameter
-from stillhash.numeric.hashing import HashFunctions, lsh
+from stillhash.numeric.hashing import lsh
 from stillhash.numeric.labels import Labels, stable_key
 from stillhash.numeric.targets import TargetCodes
 from stillhash.numeric.threads import one_thread
@@ -51,8 +51,7 @@ class OSupH(LinearHasher):
     eta: float = parameter(0.1, POSITIVE)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
-        W, t = lsh(X, self.bits, rng)
-        self._fix(HashFunctions(W, np.zeros_like(t)))  # the method has no threshold
+        self._fix(lsh(X, self.bits, rng)._replace(t=np.zeros(self.bits, np.float32)))  # no threshold
 
     @one_thread
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:

@@ -11,7 +11,6 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput
-from stillhash.numeric.validation import check_codes
 
 STATE_FORMAT = 1
 
@@ -39,22 +38,3 @@ def read_state(state: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if version != STATE_FORMAT:
         raise BadState(f"state: expected format version {STATE_FORMAT}, got {version}")
     return description, arrays
-
-
-def check_arrays(arrays: dict[str, NDArray[Any]], specs: dict[str, str], sizes: dict[str, int]) -> None:
-    """Refuse saved arrays that are not finite or not as specified: "float32 D b" is a dtype and the axes.
-
-    `sizes` has the sizes of axes; one that is not in it yet is what the first array with this axis has, and added.
-    Arrays of "uint8 n bytes" are packed codes of sizes["b"] bits.
-    """
-    for name, spec in specs.items():
-        array, (dtype, *axes) = arrays[name], spec.split()
-        for axis, size in zip(axes, array.shape, strict=False):
-            sizes.setdefault(axis, size)
-        shape = tuple(sizes.get(axis, 0) for axis in axes)
-        if array.shape != shape or array.dtype != dtype:
-            raise BadState(f"{name}: expected {dtype} {shape}, got {array.dtype} {array.shape}")
-        if not np.isfinite(array).all():
-            raise BadState(f"{name}: expected finite numbers, got NaN or infinity")
-        if axes[-1] == "bytes":
-            check_codes(array, sizes["b"], name)

@@ -53,7 +53,7 @@ def fit_alignment(theirs: Floats, ours: Floats) -> tuple[Alignment, float]:
     return alignment, 1 - errors[best] / variance if variance > 0 else 0.0
 
 
-def unit_rows(X: Floats) -> Floats:
-    """Return the rows at unit length; a zero row stays zero."""
+def unit_rows(X: Floats, out: Floats | None = None) -> Floats:
+    """Return the rows at unit length, in `out` if there is one; a zero row stays zero."""
     norms = np.sqrt(np.einsum("ij,ij->i", X, X))[:, None]
-    return np.divide(X, np.where(norms > 0, norms, np.float32(1)))
+    return np.divide(X, np.where(norms > 0, norms, np.float32(1)), out=out)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.validation import Doubles, Floats
 
 ITQ_ITERATIONS = 50
 LABEL_RIDGE = 1.0  # of the prediction of labels, in units of the mean square of a row
@@ -19,6 +18,12 @@ LABEL_RIDGE = 1.0  # of the prediction of labels, in units of the mean square of
 class HashFunctions(NamedTuple):
     W: Floats  # (D, b)
     t: Floats  # (b,)
+
+
+def check_variance(measure: float) -> None:
+    """Refuse a sample whose variance, by any measure of it, is zero."""
+    if not measure > 0:
+        raise InvalidInput("X: expected rows that differ, got equal rows after pre-processing (no variance)")
 
 
 def squared_distances(X: Floats, anchors: Floats) -> Floats:
@@ -47,20 +52,15 @@ def pca_itq(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
     return HashFunctions(W.astype(np.float32), (-mean @ W).astype(np.float32))
 
 
-def principal_directions(Z: NDArray[np.float64], most: int) -> NDArray[np.float64]:
+def principal_directions(Z: Doubles, most: int) -> Doubles:
     """Return up to `most` principal directions (D, r) of centred rows, by a thin SVD: never the D x D covariance."""
     _, s, Vt = np.linalg.svd(Z, full_matrices=False)
     rank = int((s > s[0] * max(Z.shape) * np.finfo(s.dtype).eps).sum()) if len(s) and s[0] > 0 else 0
-    if rank == 0:
-        raise InvalidInput(
-            "X: expected rows that differ, got rows that are all equal after pre-processing (no variance)"
-        )
+    check_variance(rank)
     return Vt[: min(most, rank)].T
 
 
-def itq_rotation(
-    A: NDArray[np.float64], bits: int, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], list[float]]:
+def itq_rotation(A: Doubles, bits: int, rng: np.random.Generator) -> tuple[Doubles, list[float]]:
     """Return R (r, b), R R^T = I, that brings A R close to its signs; and the objective |sgn(A R) - A R|^2 by step.
 
     With r = b this is ITQ's rotation. With r < b (features narrower than the code, or a small sample) R is a
@@ -99,7 +99,7 @@ def label_itq(X0: Floats, Y0: Floats, bits: int, share: float, rng: np.random.Ge
     return HashFunctions(W.astype(np.float32), (-mean @ W).astype(np.float32))
 
 
-def predictive_directions(Z: NDArray[np.float64], Y: NDArray[np.float64], most: int) -> NDArray[np.float64]:
+def predictive_directions(Z: Doubles, Y: Doubles, most: int) -> Doubles:
     """Return up to `most` directions (D, r), longer where they predict better: the principal components of the ridge
     regression of Y on Z, both centred."""
     tall = Z.shape[1] <= len(Z)

@@ -109,14 +109,17 @@ def scan_all(blocks: list[Block], weights: Array, floors: Array, threads: int = 
     return hits
 
 
-def passive_aggressive(Ut: Array, X: Array, G: Array, C: float, norm_power: int) -> None:
-    """Update Ut (D, l) in place by PA-I over the rows of X (n, D), of its dtype, in order; G (n, l) int8."""
+def passive_aggressive(U: Array, X: Array, G: Array, C: float, norm_power: int = 2) -> None:
+    """Update U (l, D) in place by PA-I over the rows of X (n, D) in order, towards the targets G (n, l) int8.
+
+    For each row x with target g and each row u of U: tau = min(C, max(0, 1 - g u.x) / |x|^norm_power), u += tau g x.
+    U has the dtype of X and is in Fortran order: the kernels read the l bits of one feature together.
+    """
     if _lanes == "numpy":
-        reference.passive_aggressive(Ut, X, G, C, norm_power)
-    elif Ut.dtype == np.float32:
-        native.learn_f32(_lanes, Ut, X, G, C, norm_power)
+        reference.passive_aggressive(U.T, X, G, C, norm_power)
     else:
-        native.learn_f64(_lanes, Ut, X, G, C, norm_power)
+        learn = native.learn_f32 if U.dtype == np.float32 else native.learn_f64
+        learn(_lanes, U.T, X, np.ascontiguousarray(G), C, norm_power)
 
 
 def project(X: Array, W: Array) -> Array:

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import BadState
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Doubles, Floats
+from stillhash.numeric.validation import Doubles, Floats, check_arrays
 
 
 class Similarity(NamedTuple):
@@ -144,14 +143,9 @@ class SufficientStats:
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], names: list[Hashable], dim: int, bits: int) -> Self:
         stats = cls(dim, bits)
         stats.names = {name: c for c, name in enumerate(names)}
-        shapes = {"aa": ((dim + 1) * (dim + 2) // 2,), "cc": (bits + 1, bits + 1)}
-        shapes |= {"ay": (len(names), dim + 1), "cy": (len(names), bits + 1)}
-        for name, shape in shapes.items():
-            array = arrays[name]
-            if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
-                raise BadState(
-                    f"{name}: expected a finite float64 array of shape {shape}, got {array.dtype} {array.shape}"
-                )
+        sizes = {"triangle": (dim + 1) * (dim + 2) // 2, "a": dim + 1, "c": bits + 1, "y": len(names)}
+        specs = {"aa": "float64 triangle", "cc": "float64 c c", "ay": "float64 y a", "cy": "float64 y c"}
+        check_arrays(arrays, specs, sizes)
         at = np.tril_indices(dim + 1)
         stats.aa[at] = stats.aa[at[::-1]] = arrays["aa"]
         stats.cc, stats._ay, stats._cy = arrays["cc"].copy(), arrays["ay"].copy(), arrays["cy"].copy()

@@ -8,7 +8,7 @@ whose streams may change between releases: a saved model must give its labels th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, Literal
 
 import numpy as np
@@ -73,8 +73,7 @@ class TargetCodes:
 
     def _place(self, name: Hashable) -> int:
         if name not in self.names:
-            draw: Callable[[Hashable], NDArray[np.int64]] = self._hadamard if self.merge == "hmoh" else self._random
-            row = draw(name)
+            row = self._hadamard(name) if self.merge == "hmoh" else self._random(name)
             if len(self.names) == len(self._codebook):
                 spare = np.zeros((max(16, len(self._codebook)), self.side), np.int64)
                 self._codebook = np.concatenate([self._codebook, spare])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import InvalidInput, WrongType
+from stillhash.errors import BadState, InvalidInput, WrongType
 
 MIN_BITS, MAX_BITS = 8, 512
 MAX_MAGNITUDE = 1e15  # beyond it squared norms overflow float32
@@ -129,6 +129,25 @@ def check_codes(value: Any, bits: int, name: str = "codes") -> Codes:
     if bits % 8 and array.size and int(array[:, -1].max()) >> (bits % 8):
         raise InvalidInput(f"{name}: expected zeros past bit {bits - 1}, got ones; was it packed for more bits?")
     return np.ascontiguousarray(array)
+
+
+def check_arrays(arrays: dict[str, NDArray[Any]], specs: dict[str, str], sizes: dict[str, int]) -> None:
+    """Refuse saved arrays that are not finite or not as specified: "float32 D b" is a dtype and the axes.
+
+    `sizes` has the sizes of axes; one that is not in it yet is what the first array with this axis has, and added.
+    Arrays of "uint8 n bytes" are packed codes of sizes["b"] bits.
+    """
+    for name, spec in specs.items():
+        array, (dtype, *axes) = arrays[name], spec.split()
+        for axis, size in zip(axes, array.shape, strict=False):
+            sizes.setdefault(axis, size)
+        shape = tuple(sizes.get(axis, 0) for axis in axes)
+        if array.shape != shape or array.dtype != dtype:
+            raise BadState(f"{name}: expected {dtype} {shape}, got {array.dtype} {array.shape}")
+        if not np.isfinite(array).all():
+            raise BadState(f"{name}: expected finite numbers, got NaN or infinity")
+        if axes[-1] == "bytes":
+            check_codes(array, sizes["b"], name)
 
 
 def check_weights(value: Any, bits: int, name: str = "weights") -> Floats:

@@ -1,8 +1,8 @@
 """Weights + codes -> hits. Search does not know which method it serves."""
 
-from stillhash.search.base import Hits, Searcher
-from stillhash.search.code_index import CodeIndex
+from stillhash.search.code_index import CodeIndex, Searcher
 from stillhash.search.index import Index
+from stillhash.search.merge import Hits
 from stillhash.search.miwq import MIWQ
 from stillhash.search.scan import Scan
 

@@ -67,14 +67,9 @@ def skip_rows(block: Block, skipped: int) -> Block:
     """Return the block without its first rows, without copying tiles."""
     tiles = skipped // TILE
     start = tiles * TILE
+    ids = None if block.ids is None else block.ids[start:]
     live = None if block.live is None else block.live[start // 8 :]
-    part = Block(
-        block.tiles[tiles:],
-        block.rows - start,
-        block.first + start,
-        None if block.ids is None else block.ids[start:],
-        live,
-    )
+    part = Block(block.tiles[tiles:], block.rows - start, block.first + start, ids, live)
     if skipped == start:
         return part
     live = all_set(part) if live is None else live.copy()

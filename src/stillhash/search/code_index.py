@@ -1,4 +1,4 @@
-"""What all indexes share: codes in blocks of tiles, their ids, and the validation of queries.
+"""The protocol of all indexes, and what they share: codes in blocks of tiles, their ids, validation of queries.
 
 Full blocks are never moved or copied, so tiles that are mapped from a file can be blocks too (`add_tiles`). A search
 takes the tuple of blocks as it is at that moment: one writer may add and remove while others search, and each search
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,6 @@ from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.kernels import Block
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes
-from stillhash.search.base import Hits
 from stillhash.search.blocks import (
     Bitmap,
     IdArray,
@@ -35,7 +34,20 @@ from stillhash.search.blocks import (
     rows_of,
     without,
 )
-from stillhash.search.merge import ScoredIds, resize
+from stillhash.search.merge import Hits, ScoredIds, resize
+
+
+class Searcher(Protocol):
+    """An index of codes."""
+
+    bits: int
+
+    def __len__(self) -> int: ...
+    def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None: ...
+    def remove(self, ids: ArrayLike) -> int: ...
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits: ...
+    def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]: ...
+    def codes(self, ids: ArrayLike) -> Codes: ...
 
 
 class CodeIndex(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,8 +15,7 @@ from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.kernels import Block
 from stillhash.numeric.validation import check_integer, check_weights
 from stillhash.search.blocks import Bitmap
-from stillhash.search.miwq import MIWQ, PRICE, Budget, TablePlanner, TableState
-from stillhash.search.substring_tables import SubstringTables
+from stillhash.search.miwq import MIWQ, PRICE, Budget, SubstringTables, TablePlanner, TableState
 
 TABLES_PAY = ((32, 1_000_000), (96, 10_000_000))  # up to so many bits, from so many rows: see docs/search.md
 FEW_ALLOWED = 0.1  # of the rows allowed or live: below, the tables prune too late
@@ -164,6 +163,4 @@ def _sample(blocks: tuple[Block, ...], most: int = 10_000_000) -> tuple[list[Blo
 
 
 def _seconds(work: Callable[..., object], *args: Any) -> float:
-    start = time.perf_counter()
-    work(*args)
-    return time.perf_counter() - start
+    return timeit.timeit(lambda: work(*args), number=1)

@@ -1,16 +1,29 @@
-"""Merge hits of several sources: higher score first, then smaller id. The only top-k merge of the tree."""
+"""Hits, and merging those of several sources: higher score first, then smaller id. The only top-k merge."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.search.base import Hits
-
 ScoredIds = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and ids, as in Hits
+
+
+class Hits(NamedTuple):
+    """Hits, best first: higher score, then smaller id. Missing ones are -inf and -1.
+
+    From `search` both arrays are (m, k); from `range_search` there is one Hits per query with flat arrays.
+    """
+
+    scores: NDArray[np.float32]
+    ids: NDArray[np.int64]
+
+    @property
+    def missing(self) -> float:
+        """Return the share of rows that did not answer, where some are on other machines."""
+        return 0.0
 
 
 def merge_top(sources: Sequence[ScoredIds], k: int, queries: int | None = None) -> Hits:
