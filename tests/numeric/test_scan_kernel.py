@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs, to_tiles, width
 from stillhash.numeric.exact_scores import snap
-from stillhash.numeric.kernels import Block
+from stillhash.search.blocks import Block
 
 
 def brute_force(

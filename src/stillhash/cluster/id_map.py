@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 from stillhash.cluster.shard import ShardChange, ShardSegment, ShardSpec
 from stillhash.cluster.storage import SegmentRef
 from stillhash.numeric.codes import TILE
-from stillhash.numeric.kernels import Block
-from stillhash.search.blocks import IdArray, assign_ids, ids_of, is_set, live_rows, rows_of, without
+from stillhash.search.blocks import Block, IdArray, assign_ids, is_set
 
 VERSION_NUMBERS = itertools.count(1)  # of all shards of this process; none is used twice
 NO_IDS: IdArray = np.empty(0, np.int64)
@@ -45,7 +44,7 @@ class PlacedSegment(NamedTuple):
         if self.block.live is None:
             return NO_IDS
         rows = np.arange(self.block.rows)
-        return ids_of(self.block, rows[~is_set(self.block.live, rows)])
+        return self.block.ids_of(rows[~is_set(self.block.live, rows)])
 
 
 class IdMap:
@@ -70,16 +69,16 @@ class IdMap:
 
     def ids(self) -> IdArray:
         """Return all ids, ascending."""
-        return np.sort(np.concatenate([NO_IDS, *(ids_of(s.block, live_rows(s.block)) for s in self.segments)]))
+        return np.sort(np.concatenate([NO_IDS, *(s.block.ids_of(s.block.live_rows()) for s in self.segments)]))
 
     def locate(self, ids: IdArray) -> dict[ShardState, IdArray]:
         """Return those of the ids that exist, by the shard that holds them; `rows` counts just these."""
         with self._lock:
             parts: dict[int, list[IdArray]] = {}
             for segment in self.segments:
-                rows = rows_of(segment.block, ids)
+                rows = segment.block.rows_of(ids)
                 if len(rows):
-                    parts.setdefault(segment.shard, []).append(ids_of(segment.block, rows))
+                    parts.setdefault(segment.shard, []).append(segment.block.ids_of(rows))
             located = {shard: np.concatenate(arrays) for shard, arrays in parts.items()}
             return {ShardState(shard, self._versions[shard], len(held)): held for shard, held in located.items()}
 
@@ -121,7 +120,7 @@ class IdMap:
         """Delete ids; the changes by shard."""
         located = {state.shard: held for state, held in self.locate(ids).items()}
         with self._lock:
-            removals = [(segment, *without(segment.block, ids)) for segment in self.segments]
+            removals = [(segment, *segment.block.without(ids)) for segment in self.segments]
             self.segments = tuple(s._replace(block=block, deleted=s.deleted + n) for s, block, n in removals)
             bases = self._advance(located)
             return {s: ShardChange(self._versions[s], bases[s], [], held) for s, held in located.items()}

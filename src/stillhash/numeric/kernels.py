@@ -7,7 +7,7 @@ with "numpy", the twins run. `STILLHASH_LANES` or `using` choose another: search
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -25,15 +25,7 @@ try:
 except ImportError as error:  # no compiler at install time: slower, and stillhash.info() says so
     native, missing = None, str(error)
 
-
-class Block(NamedTuple):
-    """Rows of codes in tiles. Row r has id `first + r`, or `ids[r]`; `live` (bits, whole tiles) hides removed rows."""
-
-    tiles: Array
-    rows: int
-    first: int
-    ids: Array | None
-    live: Array | None
+Blocks = Sequence[tuple[Array, int, int, Array | None, Array | None]]  # as search.blocks.Block
 
 
 class Table(NamedTuple):
@@ -87,7 +79,7 @@ def using(name: str) -> Iterator[None]:
 
 
 def scan_top(
-    blocks: list[Block], weights: Array, k: int, floors: Array, threads: int = 1
+    blocks: Blocks, weights: Array, k: int, floors: Array, threads: int = 1
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the k best hits of each query, (m, k) scores and ids, padded with -inf and -1.
 
@@ -97,15 +89,15 @@ def scan_top(
         return reference.scan_top(blocks, weights, k, floors)
     scores = np.full((len(weights), k), -np.inf, dtype=np.float32)
     ids = np.full((len(weights), k), -1, dtype=np.int64)
-    native.scan_top(_lanes, blocks, weights, floors, threads, scores, ids)
+    native.scan_top(_lanes, list(blocks), weights, floors, threads, scores, ids)
     return scores, ids
 
 
-def scan_all(blocks: list[Block], weights: Array, floors: Array, threads: int = 1) -> list[tuple[Array, Array]]:
+def scan_all(blocks: Blocks, weights: Array, floors: Array, threads: int = 1) -> list[tuple[Array, Array]]:
     """Return for each query the scores and ids of all rows of at least its floor, best first."""
     if _lanes == "numpy":
         return reference.scan_all(blocks, weights, floors)
-    hits: list[tuple[Array, Array]] = native.scan_all(_lanes, blocks, weights, floors, threads)
+    hits: list[tuple[Array, Array]] = native.scan_all(_lanes, list(blocks), weights, floors, threads)
     return hits
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from stillhash.numeric.kernels import Block, Slots, Table
+    from stillhash.numeric.kernels import Blocks, Slots, Table
 
 Array = NDArray[Any]
 
@@ -60,9 +60,7 @@ def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
     return codes
 
 
-def scan_top(
-    blocks: list[Block], weights: Array, k: int, floors: Array
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in weights]
     for signs, ids in _rows(blocks, weights.shape[1]):
         scores = (weights @ signs.T).astype(np.float32)  # exact before it is rounded: see exact_scores.py
@@ -75,7 +73,7 @@ def scan_top(
     return out
 
 
-def scan_all(blocks: list[Block], weights: Array, floors: Array) -> list[tuple[Array, Array]]:
+def scan_all(blocks: Blocks, weights: Array, floors: Array) -> list[tuple[Array, Array]]:
     parts = [((weights @ signs.T).astype(np.float32), ids) for signs, ids in _rows(blocks, weights.shape[1])]
     ids = np.concatenate([np.empty(0, np.int64)] + [ids for _, ids in parts])
     scores = np.concatenate([np.empty((len(weights), 0), np.float32)] + [scores for scores, _ in parts], axis=1)
@@ -89,7 +87,7 @@ def _ranked(scores: Array, ids: Array, floor: float, k: int) -> tuple[Array, Arr
     return scores[order], ids[order]
 
 
-def _rows(blocks: list[Block], bits: int) -> Iterator[tuple[Array, Array]]:
+def _rows(blocks: Blocks, bits: int) -> Iterator[tuple[Array, Array]]:
     """Yield the live rows of all blocks, a few tiles at a time: signs (n, bits) float64 and ids (n,)."""
     for tiles, rows, first, ids, live in blocks:
         for start in range(0, rows, CHUNK_TILES * tiles.shape[2]):

@@ -1,17 +1,16 @@
-"""Functions of blocks of rows: their ids, which rows are live, which are allowed, and appending codes."""
+"""Blocks of rows: their ids, which rows are live, which are allowed, and appending codes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stillhash.errors import Conflict, InvalidInput, WrongType
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import TILE, empty_tiles
-from stillhash.numeric.kernels import Block
+from stillhash.numeric.codes import TILE, Tiles, empty_tiles
 from stillhash.numeric.validation import Codes, check_ids
 
 GROWTH = 16  # a new block has capacity for 1/16 of the rows so far, so at most that share of memory is spare
@@ -29,52 +28,56 @@ def clear(bitmap: Bitmap, places: NDArray[np.int64]) -> None:
     np.bitwise_and.at(bitmap, places // 8, ~(1 << (places % 8)).astype(np.uint8))
 
 
-def all_set(block: Block) -> Bitmap:
-    """Return a bitmap of all rows that the block's tiles can hold."""
-    return np.full(len(block.tiles) * TILE // 8, 255, np.uint8)
+class Block(NamedTuple):
+    """Rows of codes in tiles. Row r has id `first + r`, or `ids[r]`; `live` (bits, whole tiles) hides removed rows."""
 
+    tiles: Tiles
+    rows: int
+    first: int
+    ids: IdArray | None
+    live: Bitmap | None
 
-def live_rows(block: Block) -> NDArray[np.int64]:
-    rows = np.arange(block.rows)
-    return rows if block.live is None else rows[is_set(block.live, rows)]
+    def live_rows(self) -> NDArray[np.int64]:
+        rows = np.arange(self.rows)
+        return rows if self.live is None else rows[is_set(self.live, rows)]
 
+    def ids_of(self, rows: NDArray[np.int64]) -> IdArray:
+        return self.first + rows if self.ids is None else self.ids[rows]
 
-def ids_of(block: Block, rows: NDArray[np.int64]) -> IdArray:
-    return block.first + rows if block.ids is None else block.ids[rows]
+    def rows_of(self, ids: IdArray) -> NDArray[np.int64]:
+        """Return the live rows that have one of these ids."""
+        if self.ids is None:
+            rows = ids - self.first
+            rows = rows[(rows >= 0) & (rows < self.rows)]
+        else:
+            rows = np.flatnonzero(np.isin(self.ids, ids))
+        return rows if self.live is None else rows[is_set(self.live, rows)]
 
+    def without(self, ids: IdArray) -> tuple[Block, int]:
+        """Return the block with these ids removed, and how many there were. The old block stays as it is."""
+        rows = self.rows_of(ids)
+        return (self.without_rows(rows) if len(rows) else self), len(rows)
 
-def rows_of(block: Block, ids: IdArray) -> NDArray[np.int64]:
-    """Return the live rows of the block that have one of these ids."""
-    if block.ids is None:
-        rows = ids - block.first
-        rows = rows[(rows >= 0) & (rows < block.rows)]
-    else:
-        rows = np.flatnonzero(np.isin(block.ids, ids))
-    return rows if block.live is None else rows[is_set(block.live, rows)]
+    def without_rows(self, rows: NDArray[np.int64]) -> Block:
+        """Return the block with these rows hidden."""
+        live = np.full(len(self.tiles) * TILE // 8, 255, np.uint8) if self.live is None else self.live.copy()
+        clear(live, rows)
+        return self._replace(live=live)
 
+    def skip_rows(self, skipped: int) -> Block:
+        """Return the block without its first rows, without copying tiles."""
+        tiles = skipped // TILE
+        start = tiles * TILE
+        ids = None if self.ids is None else self.ids[start:]
+        live = None if self.live is None else self.live[start // 8 :]
+        part = Block(self.tiles[tiles:], self.rows - start, self.first + start, ids, live)
+        return part if skipped == start else part.without_rows(np.arange(skipped - start))
 
-def without(block: Block, ids: IdArray) -> tuple[Block, int]:
-    """Return the block with these ids removed, and how many there were. The old block stays as it is."""
-    rows = rows_of(block, ids)
-    if not len(rows):
-        return block, 0
-    live = all_set(block) if block.live is None else block.live.copy()
-    clear(live, rows)
-    return block._replace(live=live), len(rows)
-
-
-def skip_rows(block: Block, skipped: int) -> Block:
-    """Return the block without its first rows, without copying tiles."""
-    tiles = skipped // TILE
-    start = tiles * TILE
-    ids = None if block.ids is None else block.ids[start:]
-    live = None if block.live is None else block.live[start // 8 :]
-    part = Block(block.tiles[tiles:], block.rows - start, block.first + start, ids, live)
-    if skipped == start:
-        return part
-    live = all_set(part) if live is None else live.copy()
-    clear(live, np.arange(skipped - start))
-    return part._replace(live=live)
+    def accepts(self, first: int, names: IdArray | None) -> bool:
+        """Return whether rows with these ids may be appended: it is not full, and if large, need not list its ids."""
+        if self.rows == len(self.tiles) * TILE or not self.tiles.flags.writeable:
+            return False
+        return self.ids is not None or self.rows <= TILE or (names is None and first == self.first + self.rows)
 
 
 def bitmap_by_id(allowed: Any) -> Bitmap:
@@ -102,10 +105,10 @@ def allowed_rows(first: int, ids: IdArray | None, live: Bitmap | None, size: int
     return mask if live is None else mask & live
 
 
-def restrict_all(blocks: Sequence[Block], allowed: Bitmap | None) -> list[Block]:
+def restrict_all(blocks: Sequence[Block], allowed: Bitmap | None) -> Sequence[Block]:
     """Return the blocks with only the allowed rows live."""
     if allowed is None:
-        return list(blocks)
+        return blocks
     size = TILE // 8  # bytes of a tile's bitmap
     return [b._replace(live=allowed_rows(b.first, b.ids, b.live, size * len(b.tiles), allowed)) for b in blocks]
 
@@ -118,7 +121,7 @@ def assign_ids(
     if ids is not None and count:
         names = check_ids(ids, count=count)
         if names.min() < next_id:
-            existing = np.concatenate([np.empty(0, np.int64), *(ids_of(b, rows_of(b, names)) for b in blocks)])
+            existing = np.concatenate([np.empty(0, np.int64), *(b.ids_of(b.rows_of(names)) for b in blocks)])
             if len(existing):
                 raise Conflict(f"ids: expected new ids, got {len(existing)} that exist, such as {existing[0]}")
         first = int(names[0])
@@ -145,7 +148,7 @@ def append_codes(
 
 def _fill_last(blocks: list[Block], codes: Codes, bits: int, first: int, names: IdArray | None) -> int:
     """Append to the last block, or to a new one where it cannot take these ids; return how many codes fitted."""
-    if not blocks or not _accepts(blocks[-1], first, names):
+    if not blocks or not blocks[-1].accepts(first, names):
         capacity = max(len(codes), sum(block.rows for block in blocks) // GROWTH, TILE)
         blocks.append(Block(empty_tiles(capacity, bits), 0, first, None if names is None else names[:0], None))
     block = blocks[-1]
@@ -153,14 +156,7 @@ def _fill_last(blocks: list[Block], codes: Codes, bits: int, first: int, names: 
     kernels.write_tiles(block.tiles, block.rows, codes[:count])
     ids = block.ids
     if ids is not None or names is not None or first != block.first + block.rows:
-        before = ids_of(block, np.arange(block.rows)) if ids is None else ids
+        before = block.ids_of(np.arange(block.rows))
         ids = np.concatenate([before, np.arange(first, first + count) if names is None else names[:count]])
     blocks[-1] = block._replace(rows=block.rows + count, ids=ids)
     return count
-
-
-def _accepts(block: Block, first: int, names: IdArray | None) -> bool:
-    """Return whether rows with these ids may be appended: it is not full, and if large, need not list its ids."""
-    if block.rows == len(block.tiles) * TILE or not block.tiles.flags.writeable:
-        return False
-    return block.ids is not None or block.rows <= TILE or (names is None and first == block.first + block.rows)

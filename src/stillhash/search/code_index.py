@@ -19,21 +19,9 @@ from stillhash.numeric import kernels
 from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
 from stillhash.numeric.exact_scores import Grid, snap
-from stillhash.numeric.kernels import Block
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes
-from stillhash.search.blocks import (
-    Bitmap,
-    IdArray,
-    append_codes,
-    assign_ids,
-    bitmap_by_id,
-    ids_of,
-    live_rows,
-    restrict_all,
-    rows_of,
-    without,
-)
+from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
 from stillhash.search.merge import Hits, ScoredIds, resize
 
 
@@ -97,7 +85,7 @@ class CodeIndex(ABC):
         """Remove these ids and return how many there were; unknown ids are ignored."""
         ids = check.check_ids(ids)
         with self._writing:
-            parts = [without(block, ids) for block in self._blocks]
+            parts = [block.without(ids) for block in self._blocks]
             removed = sum(count for _, count in parts)
             self._removed += removed
             self._publish(tuple(block for block, _ in parts), ids)
@@ -133,8 +121,8 @@ class CodeIndex(ABC):
         order = np.argsort(names)
         codes, known = np.zeros((len(names), width(self.bits)), np.uint8), 0
         for block in self._blocks:
-            rows = rows_of(block, names)
-            places = order[np.searchsorted(names, ids_of(block, rows), sorter=order)]
+            rows = block.rows_of(names)
+            places = order[np.searchsorted(names, block.ids_of(rows), sorter=order)]
             codes[places] = kernels.read_tiles(block.tiles, rows)
             known += len(rows)
         if known < len(names):
@@ -143,7 +131,7 @@ class CodeIndex(ABC):
 
     def ids(self) -> IdArray:
         """Return all ids, rising."""
-        parts = [ids_of(block, live_rows(block)) for block in self._blocks]
+        parts = [block.ids_of(block.live_rows()) for block in self._blocks]
         return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
 
     def close(self) -> None:  # noqa: B027

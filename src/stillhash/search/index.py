@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import snap
-from stillhash.numeric.kernels import Block
 from stillhash.numeric.validation import check_integer, check_weights
-from stillhash.search.blocks import Bitmap
+from stillhash.search.blocks import Bitmap, Block
 from stillhash.search.miwq import MIWQ, PRICE, Budget, SubstringTables, TablePlanner, TableState
 
 TABLES_PAY = ((32, 1_000_000), (96, 10_000_000))  # up to so many bits, from so many rows: see docs/search.md

@@ -19,19 +19,9 @@ from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import Tiles, width
 from stillhash.numeric.exact_scores import Grid
-from stillhash.numeric.kernels import Block, Slots, Table
+from stillhash.numeric.kernels import Slots, Table
 from stillhash.numeric.validation import check_integer
-from stillhash.search.blocks import (
-    Bitmap,
-    IdArray,
-    allowed_rows,
-    clear,
-    ids_of,
-    is_set,
-    live_rows,
-    restrict_all,
-    skip_rows,
-)
+from stillhash.search.blocks import Bitmap, Block, IdArray, allowed_rows, clear, is_set, restrict_all
 from stillhash.search.code_index import CodeIndex
 from stillhash.search.merge import ScoredIds, merge_top
 from stillhash.search.scan import scan_blocks
@@ -200,7 +190,7 @@ class MIWQ(CodeIndex):
 
     def _publish_tables(self, tables: SubstringTables | None, merged: tuple[int, ...]) -> None:
         counts = merged + (0,) * (len(self._blocks) - len(merged))
-        unmerged = [skip_rows(block, n) for block, n in zip(self._blocks, counts, strict=True) if block.rows > n]
+        unmerged = [block.skip_rows(n) for block, n in zip(self._blocks, counts, strict=True) if block.rows > n]
         self.state = TableState(self._blocks, tables, merged, tuple(unmerged))
 
     def _merge_and_release(self) -> None:
@@ -258,11 +248,11 @@ def count_tables(bits: int, rows: int, tables: int | None = None) -> int:
 
 def build_tables(blocks: Sequence[Block], bits: int, tables: int | None = None) -> SubstringTables:
     """Build tables over the live rows of all blocks."""
-    gathered = [(block, live_rows(block)) for block in blocks]
+    gathered = [(block, block.live_rows()) for block in blocks]
     codes = np.concatenate(
         [np.empty((0, width(bits)), np.uint8), *(kernels.read_tiles(block.tiles, rows) for block, rows in gathered)]
     )
-    ids = np.concatenate([np.empty(0, np.int64), *(ids_of(block, rows) for block, rows in gathered)])
+    ids = np.concatenate([np.empty(0, np.int64), *(block.ids_of(rows) for block, rows in gathered)])
     first = int(ids.min(initial=np.iinfo(np.int64).max)) if len(ids) else 0
     span = int(ids.max(initial=-1)) - first + 1 if len(ids) else 0
     names: IdArray | None = None

@@ -8,8 +8,7 @@ import numpy as np
 
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import Grid
-from stillhash.numeric.kernels import Block
-from stillhash.search.blocks import Bitmap, restrict_all
+from stillhash.search.blocks import Bitmap, Block, restrict_all
 from stillhash.search.code_index import CodeIndex
 from stillhash.search.merge import ScoredIds
 
