@@ -18,7 +18,7 @@ import pytest
 
 import stillhash
 from stillhash import Client, Collection
-from stillhash.client.serialization import row_to_json
+from stillhash.client.transport import row_to_json
 from stillhash.errors import (
     BadState,
     Busy,

@@ -14,14 +14,11 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.client.serialization import row_to_json, to_answer, to_json
-from stillhash.client.transport import JSON_TYPE, RetryWhen, Transport
+from stillhash.client.transport import JSON_TYPE, RAW_TYPE, RetryWhen, Transport, row_to_json, to_answer, to_json
 from stillhash.collection.types import Answer, Filter, Id, Item, ItemIds, RangeOptions, SearchOptions, Vector, Vectors
 from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.validation import Floats, check_features, check_integer
-
-RAW_TYPE = "application/octet-stream"
 
 
 class Client:
@@ -75,16 +72,12 @@ class Client:
         return str(names[0])
 
     @cached_property
-    def _settings(self) -> dict[str, Any]:
-        return self.stats()
-
-    @property
     def dim(self) -> int:
-        return int(self._settings["dim"])
+        return int(self.stats()["dim"])
 
-    @property
+    @cached_property
     def bits(self) -> int:
-        return int(self._settings["bits"])
+        return int(self.stats()["bits"])
 
     # ---- items ----
 
@@ -203,12 +196,12 @@ class Client:
 
     def fit(self, features: Any = None, labels: Any = None) -> None:
         """Fit the hash functions now, permanently: by a sample, or by the rows that await codes."""
-        X = None if features is None else self._features(features, "features")
+        X = None if features is None else self._features(features)
         self._post("fit", {"labels": labels if X is None else check_label_lists(labels, len(X))}, X, "not stored")
 
     def learn(self, features: Any, labels: Any) -> int:
         """Learn from labelled rows that are not stored as items; return the new version."""
-        X = self._features(features, "features")
+        X = self._features(features)
         return int(self._post("learn", {"labels": check_label_lists(labels, len(X))}, X, "not stored")["version"])
 
     def feedback(
@@ -266,7 +259,7 @@ class Client:
     def _put(
         self, verb: str, ids: ItemIds, features: Any, labels: Any, metadata: Any, pictures: Any, learn: bool
     ) -> int:
-        X = self._features(features, "features")
+        X = self._features(features)
         body: dict[str, Any] = {"ids": ids, "labels": check_label_lists(labels, len(X)), "learn": bool(learn)}
         if (images := check_pictures(pictures, len(X))) is not None:
             body["pictures"] = [None if data is None else base64.b64encode(data).decode() for data in images]
@@ -274,8 +267,8 @@ class Client:
         line = f'{to_json(body)[:-1]}, "metadata": [{texts}]}}'
         return int(self._post(verb, line, X, "always" if verb == "upsert" else "not stored")["count"])
 
-    def _features(self, value: Any, name: str) -> Floats:
-        return check_features(value, name, columns=self.dim, whose="this collection")
+    def _features(self, value: Any) -> Floats:
+        return check_features(value, "features", columns=self.dim, whose="this collection")
 
     def _search(self, verb: str, query: Any, body: dict[str, Any]) -> Answer | list[Answer]:
         Q, single = check_query(query, self.dim)
@@ -293,7 +286,7 @@ class Client:
     ) -> dict[str, Any]:
         """Post an object, or its JSON text; rows follow it as raw float32."""
         data = None if body is None else (body if isinstance(body, str) else to_json(body)).encode()
-        if data is None or rows is None:
-            return self._transport.request("POST", self._path(verb), data, JSON_TYPE, retry)
-        data = b"%b\n%b" % (data, rows.astype("<f4", copy=False).tobytes())
-        return self._transport.request("POST", self._path(verb), data, RAW_TYPE, retry)
+        if data is not None and rows is not None:
+            data = b"%b\n%b" % (data, rows.astype("<f4", copy=False).tobytes())
+        kind = JSON_TYPE if rows is None else RAW_TYPE
+        return self._transport.request("POST", self._path(verb), data, kind, retry)

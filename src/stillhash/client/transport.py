@@ -1,4 +1,4 @@
-"""HTTP transport of the client: pooled connections, retries, and typed errors.
+"""HTTP transport of the client: JSON, pooled connections, retries, and typed errors.
 
 A request that changes nothing, or changes the same thing twice, is always retried. Any other request is retried only if
 nothing was stored: the server said so, or it could not be reached.
@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from stillhash import errors
-from stillhash.errors import Busy, Closed, InvalidInput, MissingExtra, StillhashError, Unreachable
+from stillhash.collection.types import Answer, Explanation, Hit
+from stillhash.errors import Busy, Closed, InvalidInput, MissingExtra, StillhashError, Unreachable, WrongType
 from stillhash.numeric.validation import check_integer, check_number
 
 try:
@@ -24,7 +28,8 @@ try:
 except ImportError as error:
     raise MissingExtra("The client needs urllib3: pip install 'stillhash[client]'") from error
 
-JSON_TYPE, NDJSON_TYPE = "application/json", "application/x-ndjson"
+JSON_TYPE, NDJSON_TYPE, RAW_TYPE = "application/json", "application/x-ndjson", "application/octet-stream"
+ROW_FIELDS = {"id", "features", "labels", "metadata"}  # of a stream; the first two are required
 REQUEST_LINES = 1000  # of a stream, in one request
 FIRST_BACKOFF, MAX_BACKOFF = 0.1, 10.0  # seconds before a retry; doubles up to the maximum
 NOTHING_STORED = 429, 503  # statuses of a server that stored nothing
@@ -41,10 +46,16 @@ class Transport:
             raise InvalidInput("key: expected printable ASCII text")
         self.url, self.retries = url.rstrip("/"), check_integer(retries, "retries", 0)
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._retry: dict[RetryWhen, Retry] = {
-            "always": _retry(self.retries, None, UNAVAILABLE),
-            "not stored": _retry(self.retries, False, NOTHING_STORED),
-            "not sent": _retry(self.retries, False, ()),
+        backoff: dict[str, Any] = {
+            "backoff_factor": FIRST_BACKOFF,
+            "backoff_jitter": FIRST_BACKOFF,
+            "backoff_max": MAX_BACKOFF,
+        }
+        policy = partial(Retry, self.retries, other=0, allowed_methods=None, raise_on_status=False, **backoff)
+        self._retry: dict[RetryWhen, Retry] = {  # read=False: the server may have done what it did not answer
+            "always": policy(status_forcelist=UNAVAILABLE),
+            "not stored": policy(status_forcelist=NOTHING_STORED, read=False),
+            "not sent": policy(read=False, respect_retry_after_header=False),
         }
         self._pool = urllib3.PoolManager(maxsize=16, timeout=check_number(timeout, "timeout", above=0))
         self._closed = False
@@ -54,17 +65,12 @@ class Transport:
         self._pool.clear()
 
     def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        content_type: str = JSON_TYPE,
-        retry: RetryWhen = "always",
+        self, method: str, path: str, body: bytes | None = None, kind: str = JSON_TYPE, retry: RetryWhen = "always"
     ) -> dict[str, Any]:
-        """Send a request, and return the JSON object of its response; raise the server's error otherwise."""
+        """Send a request of this content type, and return the JSON object of its response; or raise its error."""
         if self._closed:
             raise Closed("The client is closed")
-        headers = self._headers if body is None else {**self._headers, "content-type": content_type}
+        headers = self._headers if body is None else {**self._headers, "content-type": kind}
         try:
             response = self._pool.request(
                 method, self.url + path, body=body, headers=headers, retries=self._retry[retry], redirect=False
@@ -102,22 +108,6 @@ class Transport:
                 time.sleep(backoff + random.uniform(0, FIRST_BACKOFF))
 
 
-def _retry(tries: int, read: Literal[False] | None, statuses: tuple[int, ...]) -> Retry:
-    """Return a retry policy; `read` is False where the server may have done what was not answered."""
-    return Retry(
-        tries,
-        read=read,
-        other=0,
-        allowed_methods=None,
-        status_forcelist=statuses,
-        backoff_factor=FIRST_BACKOFF,
-        backoff_jitter=FIRST_BACKOFF,
-        backoff_max=MAX_BACKOFF,
-        respect_retry_after_header=bool(statuses),
-        raise_on_status=False,
-    )
-
-
 def _to_error(payload: dict[str, Any], retry_after: str) -> StillhashError:
     """Return the error of the class that the server names, with its other fields as attributes."""
     kind = getattr(errors, str(payload["error"]), StillhashError)
@@ -127,3 +117,37 @@ def _to_error(payload: dict[str, Any], retry_after: str) -> StillhashError:
     if isinstance(error, Busy) and retry_after.isdecimal():
         vars(error)["retry_after"] = int(retry_after)
     return error
+
+
+def to_json(body: dict[str, Any]) -> str:
+    """Serialise arguments; arrays and other iterables become lists."""
+    try:
+        return json.dumps(body, default=_to_list)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WrongType(f"{', '.join(body)}: cannot be sent as JSON: {error}") from None
+
+
+def row_to_json(row: Any, number: int) -> bytes:
+    """Serialise a row of a stream."""
+    if not isinstance(row, dict) or not {"id", "features"} <= row.keys() <= ROW_FIELDS:
+        raise InvalidInput(f"row {number}: expected a dictionary with id, features, and optional labels and metadata")
+    try:
+        return json.dumps(row, allow_nan=False, default=_array_to_list).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"row {number}: cannot be sent as JSON: {error}") from None
+
+
+def _to_list(value: Any) -> Any:
+    return list(value) if isinstance(value, Iterable) and not hasattr(value, "tolist") else _array_to_list(value)
+
+
+def _array_to_list(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"expected a value that JSON can hold, got {value!r}")
+
+
+def to_answer(answer: dict[str, Any]) -> Answer:
+    """Convert the JSON object of an answer."""
+    hits = [hit | {"explanation": hit["explanation"] and Explanation(**hit["explanation"])} for hit in answer["hits"]]
+    return Answer(**{**answer, "hits": [Hit(**hit) for hit in hits]})

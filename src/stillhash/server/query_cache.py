@@ -74,16 +74,9 @@ class QueryCache:
 
 def active_votes(votes: dict[str, HitVote], versions: list[dict[str, Any]]) -> dict[str, bool]:
     """Return the votes that count: a rollback forgets those after the version it restored."""
-    rollbacks = [
-        (version["version"], int(version["kind"].rpartition(" ")[2]))
-        for version in versions
-        if version["kind"].startswith("rollback to ")
-    ]
-    return {
-        item: vote.up
-        for item, vote in votes.items()
-        if not any(target < vote.version < number for number, target in rollbacks)
-    }
+    rollbacks = [one for one in versions if one["kind"].startswith("rollback to ")]
+    gaps = [range(int(one["kind"].split()[-1]) + 1, one["version"]) for one in rollbacks]
+    return {item: vote.up for item, vote in votes.items() if not any(vote.version in gap for gap in gaps)}
 
 
 def parse_vector(data: bytes) -> Any:

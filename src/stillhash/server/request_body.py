@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -93,11 +94,11 @@ class _JsonObject(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+@dataclass(frozen=True)
 class EncodableQuery:
     """An image, or a text, to encode."""
 
-    def __init__(self, value: bytes | str) -> None:
-        self.value = value
+    value: bytes | str
 
     @classmethod
     async def from_request(cls, request: Request) -> Self:
@@ -117,11 +118,12 @@ class EncodableQuery:
         return {"required": True, "content": {"image/*": {"schema": image}, "text/plain": {"schema": text}}}
 
 
+@dataclass(frozen=True)
 class RowStream:
     """Rows of an NDJSON body of any length, read as they arrive."""
 
-    def __init__(self, request: Request, max_bytes: int) -> None:
-        self._request, self._max_bytes = request, max_bytes
+    request: Request
+    max_bytes: int
 
     @classmethod
     async def from_request(cls, request: Request) -> Self:
@@ -139,7 +141,7 @@ class RowStream:
             if line.strip():
                 rows.append(_parse_row(line, number))
                 size += len(line)
-            if len(rows) == STREAM_CHUNK or size > self._max_bytes:
+            if len(rows) == STREAM_CHUNK or size > self.max_bytes:
                 yield _columns(rows)
                 rows, size = [], 0
         if rows:
@@ -148,7 +150,7 @@ class RowStream:
     async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
         number, size = 1, 0
         parts: list[bytes] = []  # of a line that has not ended; joined once
-        async for data in _received(self._request):
+        async for data in _received(self.request):
             *lines, last = data.split(b"\n")
             for line in lines:
                 yield number, b"".join([*parts, line])
@@ -156,8 +158,8 @@ class RowStream:
                 parts.clear()
             parts.append(last)
             size += len(last)
-            if size > self._max_bytes:
-                raise TooLarge(f"line {number}: expected at most {self._max_bytes} bytes, got more")
+            if size > self.max_bytes:
+                raise TooLarge(f"line {number}: expected at most {self.max_bytes} bytes, got more")
         yield number, b"".join(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
@@ -70,13 +70,10 @@ def to_error(error: Exception, route: str = "") -> StillhashError:
 
 def _validation_error(error: ValidationError | RequestValidationError) -> InvalidInput:
     """Convert the first problem that pydantic reports."""
-    if isinstance(error, RequestValidationError):
-        problems = [{**problem, "loc": problem["loc"][1:]} for problem in error.errors()]  # without "query" or "path"
-    else:
-        problems = [{**problem} for problem in error.errors(include_url=False)]
-    names = [_argument(problem["loc"]) for problem in problems]
-    first, name = problems[0], names[0]
-    same = [problem["msg"] for problem, other in zip(problems, names, strict=True) if other == name]  # of a union
+    problems: Sequence[Any] = error.errors()
+    skip = isinstance(error, RequestValidationError)  # "query" or "path" before the name
+    first, name = problems[0], _argument(problems[0]["loc"][skip:])
+    same = [problem["msg"] for problem in problems if _argument(problem["loc"][skip:]) == name]  # of a union
     expected = " or ".join(dict.fromkeys(message.removeprefix("Input should be ") for message in same))
     message = f"expected {expected}" if same[0].startswith("Input should be") else expected[:1].lower() + expected[1:]
     if name != "body" and first["type"] != "missing":

@@ -79,8 +79,10 @@ class CollectionExecutor:
 
     async def write(self, work: Callable[[Collection], Result], *, wait_for_slot: bool = False) -> Result:
         """Run after all earlier writes. A full queue is Busy, at once or after the timeout (`wait_for_slot`)."""
-        if wait_for_slot:
-            await self._free_slot()
+        polls = round(self.timeout / SLOT_POLL_SECONDS) if wait_for_slot else 0
+        while polls and self.queued >= self.max_queued:
+            await asyncio.sleep(SLOT_POLL_SECONDS)
+            polls -= 1
         with self._lock:
             if self.queued >= self.max_queued:
                 raise Busy(f"write queue: {self.queued} writes are waiting. Try again in a moment")
@@ -92,12 +94,6 @@ class CollectionExecutor:
         if not started and future.cancel():
             raise Busy(f"timeout: the write did not start within {self.timeout:g} seconds. Nothing was stored")
         return await result  # a write that has started is never given up
-
-    async def _free_slot(self) -> None:
-        for _ in range(round(self.timeout / SLOT_POLL_SECONDS)):
-            if self.queued < self.max_queued:
-                return
-            await asyncio.sleep(SLOT_POLL_SECONDS)
 
     def _release(self, _: Future[Any]) -> None:
         """Count a write as done, also when its client has gone away."""

@@ -50,7 +50,12 @@ def sentence(message: object) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-templates.env.filters["sentence"] = sentence
+def element_key(name: str) -> str:
+    """Return a key for the HTML elements of an item, whose id may hold any character."""
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
+templates.env.filters |= {"sentence": sentence, "element_key": element_key}
 templates.env.globals |= {"static_hash": _static_hash(), "error_titles": ERROR_TITLES}
 
 

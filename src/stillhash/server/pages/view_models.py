@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any, NamedTuple
 
@@ -97,17 +96,15 @@ def compare(
 
 
 def _cards(query: PageQuery, answer: Answer) -> list[ViewModel]:
-    """Describe the hits of a column. `key` names their HTML elements, since an id may hold any character."""
-    names = [json.dumps(hit.id) for hit in answer.hits[:COLUMN_HITS]]
+    """Describe the hits of a column."""
     return [
         {
             "hit": hit,
-            "name": name,
-            "key": hashlib.sha256(name.encode()).hexdigest()[:12],
+            "name": json.dumps(hit.id),
             "rank": rank,
             "shared_labels": sum(label in query.labels for label in hit.labels),
         }
-        for rank, (name, hit) in enumerate(zip(names, answer.hits, strict=False), 1)
+        for rank, hit in enumerate(answer.hits[:COLUMN_HITS], 1)
     ]
 
 
