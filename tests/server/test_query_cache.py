@@ -12,8 +12,7 @@ import pytest
 
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.server import query_cache
-from stillhash.server.pages.thumbnails import Picture
-from stillhash.server.query_cache import HitVote, QueryCache, UploadedQuery, active_votes, parse_vector
+from stillhash.server.query_cache import HitVote, Picture, QueryCache, UploadedQuery, active_votes, parse_vector
 
 
 def as_npy(array: Any, **options: Any) -> bytes:

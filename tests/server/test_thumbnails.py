@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from stillhash.collection import Item
-from stillhash.server.pages.thumbnails import MAX_THUMBNAIL_BYTES, Picture, find_thumbnail
+from stillhash.server.pages.thumbnails import MAX_THUMBNAIL_BYTES, find_thumbnail
+from stillhash.server.query_cache import Picture
 
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -30,13 +30,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        url: str,
-        key: str | None = None,
-        *,
-        collection: str | None = None,
-        timeout: float = 30.0,
-        retries: int = 4,
+        self, url: str, key: str | None = None, *, collection: str | None = None, timeout: float = 30, retries: int = 4
     ) -> None:
         if collection is not None and not (isinstance(collection, str) and collection):
             raise InvalidInput(f"collection: expected a name, got {collection!r}")

@@ -46,11 +46,7 @@ class Transport:
             raise InvalidInput("key: expected printable ASCII text")
         self.url, self.retries = url.rstrip("/"), check_integer(retries, "retries", 0)
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        backoff: dict[str, Any] = {
-            "backoff_factor": FIRST_BACKOFF,
-            "backoff_jitter": FIRST_BACKOFF,
-            "backoff_max": MAX_BACKOFF,
-        }
+        backoff: Any = {"backoff_factor": FIRST_BACKOFF, "backoff_jitter": FIRST_BACKOFF, "backoff_max": MAX_BACKOFF}
         policy = partial(Retry, self.retries, other=0, allowed_methods=None, raise_on_status=False, **backoff)
         self._retry: dict[RetryWhen, Retry] = {  # read=False: the server may have done what it did not answer
             "always": policy(status_forcelist=UNAVAILABLE),

@@ -19,8 +19,8 @@ from stillhash.server import routes_items, routes_learning, routes_server
 from stillhash.server.dependencies import AppState
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
-from stillhash.server.pages import learning, login, search
-from stillhash.server.pages.rendering import static_files
+from stillhash.server.pages import learning, search
+from stillhash.server.pages.rendering import login_router, static_files
 from stillhash.server.query_cache import QueryCache
 from stillhash.server.responses import Unexpected, error_response, to_error
 from stillhash.server.settings import Settings
@@ -31,7 +31,7 @@ ROUTERS = (
     *(routes_items.read_router, routes_items.write_router, routes_items.search_router),
     *(routes_learning.read_router, routes_learning.write_router),
     *(routes_server.cluster_read_router, routes_server.cluster_write_router),
-    *(login.router, search.read_router, search.write_router, learning.read_router, learning.write_router),
+    *(login_router, search.read_router, search.write_router, learning.read_router, learning.write_router),
 )
 
 log = logging.getLogger("stillhash.server")

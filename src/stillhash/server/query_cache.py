@@ -17,10 +17,14 @@ import numpy as np
 
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.numeric.validation import Floats
-from stillhash.server.pages.thumbnails import Picture
 
 MAX_CACHED_QUERIES = 1000
 MAX_CACHED_BYTES = 64 << 20
+
+
+class Picture(NamedTuple):
+    data: bytes
+    kind: str  # its media type
 
 
 class UploadedQuery(NamedTuple):

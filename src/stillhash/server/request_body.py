@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from stillhash.errors import InvalidInput, TooLarge
@@ -24,6 +24,7 @@ RAW_MEDIA, NDJSON_MEDIA = "application/octet-stream", "application/x-ndjson"
 THREAD_BYTES = 1 << 18  # larger JSON is parsed in a thread, so that other requests do not wait
 STREAM_CHUNK = 1000  # rows of a stream that are stored together
 ROW_KEYS = {"id": "ids", "features": "features", "labels": "labels", "metadata": "metadata"}  # of a stream -> of `add`
+JSON_OBJECT = TypeAdapter(dict[str, Any])
 
 OpenApi = dict[str, Any]  # a requestBody object of OpenAPI
 
@@ -68,7 +69,7 @@ class RequestBody(BaseModel):
         line, _, numbers = data.partition(b"\n")
         if len(numbers) % (4 * dim):
             raise InvalidInput(f"{field}: expected rows of {4 * dim} bytes ({dim} float32), got {len(numbers)} bytes")
-        values = _JsonObject.model_validate_json(line).model_dump()
+        values = JSON_OBJECT.validate_json(line)
         if field in values:
             raise InvalidInput(f"{field}: expected on the first line or raw after it, got both")
         body = cls.model_validate({**values, field: []})
@@ -88,10 +89,6 @@ class RequestBody(BaseModel):
             layout = f"A line of JSON without {cls.raw_field}, then {cls.raw_field} as rows of little-endian float32."
             content[RAW_MEDIA] = {"schema": {"type": "string", "format": "binary", "description": layout}}
         return {"required": True, "content": content}
-
-
-class _JsonObject(BaseModel):
-    model_config = ConfigDict(extra="allow")
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,6 @@ from stillhash.server.app import create_app
 from stillhash.server.settings import Settings
 from stillhash.server.write_queue import ClusterControl, QueryEncoder
 
-SHUTDOWN_SECONDS = 5  # for running requests to end
-
-LogFormat = Literal["json", "text"]
-
 log = logging.getLogger("stillhash.server")
 
 
@@ -37,14 +33,8 @@ def serve(
     settings.validate()
     with listen(settings.host, settings.port) as listener:
         app = create_app(collections, settings, query_encoders, clusters)
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            timeout_keep_alive=30,
-        )
+        config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=30)
+        config.timeout_graceful_shutdown = 5  # seconds for running requests to end
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"http://{host}:{listener.getsockname()[1]}"
         log.info("listening", extra={"fields": {"address": address, "collections": list(collections)}})
@@ -67,7 +57,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def log_to_stderr(level: str, log_format: LogFormat) -> None:
+def log_to_stderr(level: str, log_format: Literal["json", "text"]) -> None:
     """Log one line for each request and event, as JSON or as text."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())

@@ -39,7 +39,7 @@ templates.env.filters["format_bytes"] = _format_bytes
 @read_router.get("/c/{name}/learning")
 async def learning(request: Request, executor: ExecutorParam) -> Response:
     stats, versions = await executor.read(lambda c: (c.stats(), c.versions()[::-1]))
-    return render(request, "learning.html", name=executor.name, stats=stats, versions=versions)
+    return render(request, "learning.html", executor, stats=stats, versions=versions)
 
 
 @read_router.get("/c/{name}/versions")
@@ -50,7 +50,7 @@ async def versions(request: Request, executor: ExecutorParam, all: str = "") -> 
 
 async def _render_versions(request: Request, executor: CollectionExecutor, **context: Any) -> Response:
     versions = await executor.read(Collection.versions)
-    return render(request, "versions.html", name=executor.name, versions=versions[::-1], **context)
+    return render(request, "versions.html", executor, versions=versions[::-1], **context)
 
 
 @write_router.post("/c/{name}/rollback")
@@ -112,9 +112,7 @@ def _progress(collection: Collection, seen: int) -> dict[str, Any]:
 
 @read_router.get("/c/{name}/collection")
 async def collection(request: Request, executor: ExecutorParam) -> Response:
-    queue = {"queued": executor.queued, "max_queued": executor.max_queued}
-    stats = await executor.read(Collection.stats)
-    return render(request, "collection.html", name=executor.name, stats=stats, **queue)
+    return render(request, "collection.html", executor, stats=await executor.read(Collection.stats))
 
 
 @read_router.post("/c/{name}/verify")

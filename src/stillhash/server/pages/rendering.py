@@ -1,8 +1,9 @@
-"""Render pages, and show errors as pages."""
+"""Render pages, show errors as pages, and sign visitors in."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
-from stillhash.errors import InvalidInput, StillhashError, TooLarge
+from stillhash.errors import Denied, InvalidInput, StillhashError, TooLarge
 from stillhash.server.auth import Role
 from stillhash.server.dependencies import KEY_CHECKS, KEY_COOKIE, app_state
 from stillhash.server.responses import to_error
+from stillhash.server.write_queue import CollectionExecutor
 
 SERVER_FOLDER = Path(__file__).parent.parent
 MAX_FORM_BYTES = 64 << 10  # without a file
+LOCAL_PATH = re.compile(r"/(?![/\\])[!-~]*")  # never an address of another server
 ERROR_TITLES = {
     403: "This key may not do that",
     404: "There is nothing here",
@@ -59,9 +62,13 @@ templates.env.filters |= {"sentence": sentence, "element_key": element_key}
 templates.env.globals |= {"static_hash": _static_hash(), "error_titles": ERROR_TITLES}
 
 
-def render(request: Request, template: str, *, status: int = 200, **context: Any) -> Response:
-    """Render a page, or a part of one."""
+def render(
+    request: Request, template: str, executor: CollectionExecutor | None = None, *, status: int = 200, **context: Any
+) -> Response:
+    """Render a page, or a part of one; with an executor, a page of its collection."""
     state = app_state(request)
+    if executor is not None:
+        context |= {"executor": executor, "name": executor.name}
     context["collections"] = list(state.executors)
     context["signed_in"] = state.settings.keys.required and KEY_COOKIE in request.cookies
     return templates.TemplateResponse(request, template, context, status, {"cache-control": "no-cache"})
@@ -121,3 +128,37 @@ def parse_integer(text: str, field: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise InvalidInput(f"{field}: expected a whole number, got {text!r}")
     return int(text)
+
+
+# ---- sign in ----
+
+login_router = page_router()
+
+
+@login_router.get("/login")
+async def login(request: Request, next: str = "/") -> Response:
+    if not app_state(request).settings.keys.required:
+        return RedirectResponse("/", 303)
+    return render(request, "login.html", next=next)
+
+
+@login_router.post("/login")
+async def sign_in(request: Request) -> Response:
+    """Store a valid key in a cookie that scripts cannot read and other sites cannot use."""
+    form = await read_form(request)
+    key, next = form_text(form, "key").strip(), form_text(form, "next")
+    try:
+        app_state(request).settings.keys.check(key, "read")
+    except Denied as error:
+        return render(request, "login.html", status=401, next=next, error=error)
+    response = RedirectResponse(next if LOCAL_PATH.fullmatch(next) else "/", 303)
+    secure = request.url.scheme == "https"
+    response.set_cookie(KEY_COOKIE, key, httponly=True, samesite="strict", secure=secure)
+    return response
+
+
+@login_router.post("/logout")
+async def sign_out(request: Request) -> Response:
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(KEY_COOKIE, httponly=True, samesite="strict")
+    return response

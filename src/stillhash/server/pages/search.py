@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
@@ -17,9 +16,9 @@ from stillhash.numeric.validation import check_features
 from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.pages import view_models
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
-from stillhash.server.pages.thumbnails import Picture, draw_thumbnail, find_thumbnail, thumbnail_response
+from stillhash.server.pages.thumbnails import draw_thumbnail, find_thumbnail, thumbnail_response
 from stillhash.server.pages.view_models import PageQuery, Ranks, ViewModel
-from stillhash.server.query_cache import HitVote, UploadedQuery, parse_vector
+from stillhash.server.query_cache import HitVote, Picture, UploadedQuery, parse_vector
 from stillhash.server.write_queue import CollectionExecutor
 
 START_ITEMS = 12  # offered on the start page
@@ -46,18 +45,12 @@ async def search(
         if like or q:
             query = await _page_query(request, executor, like, q)
             results = await _compare(request, executor, query, against)
-            return _render_search(request, executor, query=query, results=results)
+            return render(request, "search.html", executor, query=query, results=results)
     except StillhashError as error:
-        return _render_search(request, executor, status=error.status, error=error, typed=like)
+        return render(request, "search.html", executor, status=error.status, error=error, typed=like)
     items = await executor.read(lambda c: c.sample(START_ITEMS))
     starts = [(str(item.id), json.dumps(item.id), item.labels) for item in items]
-    return _render_search(request, executor, starts=starts)
-
-
-def _render_search(request: Request, executor: CollectionExecutor, *, status: int = 200, **context: Any) -> Response:
-    context |= {"name": executor.name, "dim": executor.collection.dim, "by_image": executor.query_encoder is not None}
-    context["by_text"] = executor.query_encoder is not None and executor.query_encoder.has_text
-    return render(request, "search.html", status=status, **context)
+    return render(request, "search.html", executor, starts=starts)
 
 
 async def _page_query(request: Request, executor: CollectionExecutor, like: str, q: str) -> PageQuery:
@@ -86,7 +79,7 @@ async def upload(request: Request, executor: ExecutorParam) -> Response:
             await form.close()
     except StillhashError as error:
         title = "We could not read this file" if error.status == 422 else None
-        return _render_search(request, executor, status=error.status, error=error, error_title=title)
+        return render(request, "search.html", executor, status=error.status, error=error, error_title=title)
     return RedirectResponse(f"/c/{quote(executor.name)}?q={token}", 303)
 
 
@@ -124,7 +117,7 @@ async def thumb(request: Request, executor: ExecutorParam) -> Response:
     app_state(request).query_cache.add_vote(executor.name, query.name, json.dumps(item.id), vote)
     results = await _compare(request, executor, query, against, previous)
     context: ViewModel = {"query": query, "results": results, "learnt": version, "voted": item}
-    return render(request, "results.html", name=executor.name, **context)
+    return render(request, "results.html", executor, **context)
 
 
 @write_router.post("/c/{name}/labels")
@@ -139,7 +132,7 @@ async def relabel(request: Request, executor: ExecutorParam) -> Response:
         return view_models.item_query(collection, name), collection.flush()
 
     query, version = await executor.write(learn)
-    return render(request, "labels.html", name=executor.name, query=query, learnt=version)
+    return render(request, "labels.html", executor, query=query, learnt=version)
 
 
 @read_router.get("/c/{name}/explain")
@@ -149,7 +142,7 @@ async def explain(
     """Explain the rank of a hit."""
     query, other = await _page_query(request, executor, like, q), parse_integer(against, "against")
     hit = await executor.read(lambda c: view_models.explain_hit(c, query, id, other, left=bool(left)))
-    return render(request, "explanation.html", name=executor.name, query=query, why=hit, bits=executor.collection.bits)
+    return render(request, "explanation.html", executor, query=query, why=hit)
 
 
 @read_router.get("/c/{name}/picture")

@@ -9,26 +9,23 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import html
 import re
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stillhash.collection import Item
 from stillhash.collection.validation import picture_type
+from stillhash.server.pages.rendering import templates
+from stillhash.server.query_cache import Picture
 
 MAX_THUMBNAIL_BYTES = 8 << 20
 DATA_URI = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,", re.IGNORECASE)
 GRID_CELLS = 5  # of a drawing, across and down
 MAX_TITLE = 7  # characters of an id in a drawing
-
-
-class Picture(NamedTuple):
-    data: bytes
-    kind: str
 
 
 def find_thumbnail(item: Item, stored: bytes | None, folder: Path | None) -> Picture:
@@ -68,23 +65,12 @@ def _read_file(path: str, folder: Path | None) -> bytes | None:
 def draw_thumbnail(name: str) -> Picture:
     """Draw a pattern that depends on the name only, and the beginning of the name."""
     digest = hashlib.sha256(name.encode()).digest()
-    hue = digest[0] * 360 // 256
     half = (GRID_CELLS + 1) // 2
-    cells = "".join(
-        f'<rect x="{x}" y="{y}" width="1" height="1"/>'
-        for y in range(GRID_CELLS)
-        for x in range(GRID_CELLS)
-        if digest[1 + y * half + min(x, GRID_CELLS - 1 - x)] % 2
-    )
-    short = name if len(name) <= MAX_TITLE else name[: MAX_TITLE - 1] + "…"
-    data = (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">'
-        f'<rect width="100" height="100" fill="hsl({hue} 30% 86%)"/>'
-        f'<g transform="translate(20 10) scale(12)" fill="hsl({hue} 35% 62%)">{cells}</g>'
-        f'<text x="50" y="90" font-family="system-ui, sans-serif" font-size="15" text-anchor="middle" '
-        f'fill="hsl({hue} 45% 24%)">{html.escape(short)}</text></svg>'
-    )
-    return Picture(data.encode(), "image/svg+xml")
+    places = product(range(GRID_CELLS), repeat=2)
+    cells = [(x, y) for y, x in places if digest[1 + y * half + min(x, GRID_CELLS - 1 - x)] % 2]
+    title = name if len(name) <= MAX_TITLE else name[: MAX_TITLE - 1] + "…"
+    drawing = templates.get_template("thumbnail.svg").render(hue=digest[0] * 360 // 256, cells=cells, title=title)
+    return Picture(drawing.encode(), "image/svg+xml")
 
 
 def thumbnail_response(request: Request, picture: Picture) -> Response:

@@ -91,7 +91,6 @@ def compare(
         "now": {"answer": now, "cards": now_cards},
         "against": against,
         "versions": versions[::-1],
-        "bits": collection.bits,
     }
 
 
