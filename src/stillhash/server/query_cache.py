@@ -91,11 +91,9 @@ def parse_vector(data: bytes) -> Any:
         raise InvalidInput("file: expected an .npy array, or text with numbers") from None
     except (ValueError, EOFError, OSError, MemoryError, RecursionError, OverflowError) as error:
         raise InvalidInput(f"file: expected one row of numbers: {error}") from None
-    if array.ndim == 2 and len(array) == 1:
-        return array[0]
-    if array.ndim != 1:
+    if array.ndim != 1 and array.shape[:-1] != (1,):
         raise InvalidInput(f"file: expected one row of numbers, got an array of shape {array.shape}")
-    return array
+    return array.reshape(-1)
 
 
 def _load_npy(data: bytes) -> Any:

@@ -31,13 +31,6 @@ QueryVectors = Annotated[
 LabelLists = Annotated[
     list[list[StrictInt | float | str]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])
 ]
-MetadataList = Annotated[list[dict[str, Any] | None] | None, Field(examples=[[{"year": 1995}]])]
-Condition = Annotated[
-    dict[str, Any] | None,
-    Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
-]
-VersionNumber = Annotated[StrictInt, Field(ge=1, le=MAX_INT64, examples=[1])]
-RankingVersion = Annotated[StrictInt | None, Field(ge=0, le=MAX_INT64, description="0 is Hamming distance.")]
 
 # ---- requests ----
 
@@ -47,7 +40,7 @@ class AddBody(RequestBody):
     ids: JsonIds
     features: FeatureRows
     labels: LabelLists = None
-    metadata: MetadataList = None
+    metadata: Annotated[list[dict[str, Any] | None] | None, Field(examples=[[{"year": 1995}]])] = None
     pictures: Annotated[
         list[str | None] | None, Field(description="A small image (PNG, JPEG, WebP, GIF) of each row, in base64.")
     ] = None
@@ -83,8 +76,11 @@ class PictureBody(RequestBody):
 class QueryBody(RequestBody):
     raw_field = row_field = "query"
     query: QueryVectors
-    where: Condition = None
-    version: RankingVersion = None
+    where: Annotated[
+        dict[str, Any] | None,
+        Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
+    ] = None
+    version: Annotated[StrictInt | None, Field(ge=0, le=MAX_INT64, description="0 is Hamming distance.")] = None
 
 
 class SearchBody(QueryBody):
@@ -126,7 +122,7 @@ class FeedbackBody(RequestBody):
 
 
 class RollbackBody(RequestBody):
-    version: VersionNumber
+    version: Annotated[StrictInt, Field(ge=1, le=MAX_INT64, examples=[1])]
 
 
 class TagBody(RollbackBody):

@@ -48,9 +48,7 @@ async def search(
             return render(request, "search.html", executor, query=query, results=results)
     except StillhashError as error:
         return render(request, "search.html", executor, status=error.status, error=error, typed=like)
-    items = await executor.read(lambda c: c.sample(START_ITEMS))
-    starts = [(str(item.id), json.dumps(item.id), item.labels) for item in items]
-    return render(request, "search.html", executor, starts=starts)
+    return render(request, "search.html", executor, starts=await executor.read(lambda c: c.sample(START_ITEMS)))
 
 
 async def _page_query(request: Request, executor: CollectionExecutor, like: str, q: str) -> PageQuery:
