@@ -10,16 +10,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from stillhash.collection import Collection
 from stillhash.errors import Denied, NotFound
+from stillhash.server import schemas
 from stillhash.server.dependencies import Credentials, ExecutorParam, api_router, app_state, check_key
 from stillhash.server.responses import json_response
-from stillhash.server.schemas import (
-    CollectionsResponse,
-    DrainBody,
-    HealthResponse,
-    SnapshotResponse,
-    StatsResponse,
-    VerifyResponse,
-)
 from stillhash.server.write_queue import ClusterControl
 
 public_router, server_router = api_router(None, "server", "/v1"), api_router("read", "server", "/v1")
@@ -28,7 +21,7 @@ cluster_read_router, cluster_write_router = api_router("read", "cluster"), api_r
 
 
 @public_router.get("/health")
-async def health(request: Request, credentials: Credentials = None) -> HealthResponse:
+async def health(request: Request, credentials: Credentials = None) -> schemas.HealthResponse:
     """Return whether the server can answer; with a key, also the number of items of each collection."""
     executors = app_state(request).executors
     counts = {name: await executor.read(Collection.count) for name, executor in executors.items()}
@@ -36,7 +29,7 @@ async def health(request: Request, credentials: Credentials = None) -> HealthRes
         check_key(request, credentials, "read")
     except Denied:
         counts = {}
-    return HealthResponse(status="ok", stillhash=request.app.version, collections=counts)
+    return schemas.HealthResponse(status="ok", stillhash=request.app.version, collections=counts)
 
 
 @server_router.get("/metrics", response_class=PlainTextResponse)
@@ -49,32 +42,32 @@ async def metrics(request: Request) -> Response:
 
 
 @server_router.get("/collections")
-async def collections(request: Request) -> CollectionsResponse:
+async def collections(request: Request) -> schemas.CollectionsResponse:
     """List the collections."""
-    return CollectionsResponse(collections=list(app_state(request).executors))
+    return schemas.CollectionsResponse(collections=list(app_state(request).executors))
 
 
-@read_router.get("/stats", response_model=StatsResponse)
+@read_router.get("/stats", response_model=schemas.StatsResponse)
 async def stats(executor: ExecutorParam) -> Response:
     """Return settings, counts and disk use."""
     return json_response(await executor.read(Collection.stats))
 
 
 @read_router.post("/verify")
-async def verify(executor: ExecutorParam) -> VerifyResponse:
+async def verify(executor: ExecutorParam) -> schemas.VerifyResponse:
     """Check everything that is stored, and list the problems."""
-    return VerifyResponse(problems=await executor.read(Collection.verify, unlimited=True))
+    return schemas.VerifyResponse(problems=await executor.read(Collection.verify, unlimited=True))
 
 
 @write_router.post("/snapshot")
-async def snapshot(request: Request, executor: ExecutorParam) -> SnapshotResponse:
+async def snapshot(request: Request, executor: ExecutorParam) -> schemas.SnapshotResponse:
     """Copy the collection at one commit to the server's folder of snapshots."""
     folder = app_state(request).settings.snapshots
     if folder is None:
         raise NotFound("snapshots: this server has no folder for them. Start it with --snapshots FOLDER")
     name = f"{executor.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     size = await executor.read(lambda c: c.snapshot(folder / name), unlimited=True)
-    return SnapshotResponse(name=name, bytes=size)
+    return schemas.SnapshotResponse(name=name, bytes=size)
 
 
 async def get_cluster(executor: ExecutorParam) -> ClusterControl:
@@ -99,6 +92,6 @@ async def add_shard(executor: ExecutorParam, cluster: ClusterParam) -> dict[str,
 
 
 @cluster_write_router.post("/cluster/drain")
-async def drain(executor: ExecutorParam, cluster: ClusterParam, body: DrainBody) -> dict[str, int]:
+async def drain(executor: ExecutorParam, cluster: ClusterParam, body: schemas.DrainBody) -> dict[str, int]:
     """Move every actor off a node, and stop using it."""
     return {"moved": await executor.read(lambda _: cluster.drain(body.node), unlimited=True)}

@@ -71,10 +71,8 @@ class CollectionExecutor:
         """Return the features (D,) of an image, or of a text."""
         encoder = self.query_encoder
         if encoder is None:
-            raise InvalidInput(
-                f"query: expected a vector of {self.collection.dim} numbers. This collection has no encoder here, "
-                "so it cannot be searched by image or text"
-            )
+            reason = "This collection has no encoder here, so it cannot be searched by image or text"
+            raise InvalidInput(f"query: expected a vector of {self.collection.dim} numbers. {reason}")
         return await self.read(lambda _: encoder.text(query) if isinstance(query, str) else encoder.image(query))
 
     async def write(self, work: Callable[[Collection], Result], *, wait_for_slot: bool = False) -> Result:

@@ -24,16 +24,7 @@ RECONNECT_MS = 200  # until the browser opens the next stream
 read_router, write_router = page_router("read"), page_router("write")
 
 
-def _format_bytes(count: float) -> str:
-    for unit in ("bytes", "KB", "MB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
-
-
 templates.env.filters["format_time"] = lambda timestamp: f"{datetime.fromisoformat(timestamp):%d %b %H:%M:%S}"
-templates.env.filters["format_bytes"] = _format_bytes
 
 
 @read_router.get("/c/{name}/learning")

@@ -27,15 +27,6 @@ from stillhash.server.write_queue import CollectionExecutor
 SERVER_FOLDER = Path(__file__).parent.parent
 MAX_FORM_BYTES = 64 << 10  # without a file
 LOCAL_PATH = re.compile(r"/(?![/\\])[!-~]*")  # never an address of another server
-ERROR_TITLES = {
-    403: "This key may not do that",
-    404: "There is nothing here",
-    409: "That conflicts with what is stored",
-    413: "That is too large",
-    422: "We could not use this request",
-    429: "Too many requests",
-    503: "The server is busy",
-}
 
 static_files = StaticFiles(directory=SERVER_FOLDER / "static")
 templates = Jinja2Templates(directory=SERVER_FOLDER / "templates")
@@ -47,19 +38,13 @@ def _static_hash() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
 
-def sentence(message: object) -> str:
-    """Write an error's message as a sentence."""
-    text = str(message).rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}."
-
-
 def element_key(name: str) -> str:
     """Return a key for the HTML elements of an item, whose id may hold any character."""
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
-templates.env.filters |= {"sentence": sentence, "element_key": element_key}
-templates.env.globals |= {"static_hash": _static_hash(), "error_titles": ERROR_TITLES}
+templates.env.filters["element_key"] = element_key
+templates.env.globals["static_hash"] = _static_hash()
 
 
 def render(

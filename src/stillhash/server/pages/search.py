@@ -76,8 +76,8 @@ async def upload(request: Request, executor: ExecutorParam) -> Response:
         finally:
             await form.close()
     except StillhashError as error:
-        title = "We could not read this file" if error.status == 422 else None
-        return render(request, "search.html", executor, status=error.status, error=error, error_title=title)
+        heading = "We could not read this file" if error.status == 422 else None
+        return render(request, "search.html", executor, status=error.status, error=error, heading=heading)
     return RedirectResponse(f"/c/{quote(executor.name)}?q={token}", 303)
 
 

@@ -7,7 +7,6 @@ files are read only inside the folder of the settings.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 from itertools import product
@@ -44,7 +43,7 @@ def _decode_data_uri(uri: str) -> bytes | None:
         return None
     try:
         return base64.b64decode(uri[head.end() :], validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
 
 
