@@ -31,7 +31,7 @@ PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 
 CollectionPath = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
 RowsFile = Annotated[Path, Argument(metavar="FILE", help=ROWS_HELP)]
-ItemIds = Annotated[list[str], Argument(metavar="IDS", help=IDS_HELP)]
+IdList = Annotated[list[str], Argument(metavar="IDS", help=IDS_HELP)]
 LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
 ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
 Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
@@ -130,7 +130,7 @@ def delete(
 
 
 @app.command(rich_help_panel=ITEMS_PANEL)
-def get(path: CollectionPath, ids: ItemIds, as_json: AsJson = False) -> None:
+def get(path: CollectionPath, ids: IdList, as_json: AsJson = False) -> None:
     """Show the labels and metadata of items. JSON has null where there is no such item."""
     names = parse_ids(ids)
     with stillhash.open(path, read_only=True) as collection:

@@ -10,7 +10,7 @@ from typer import Argument, Exit, Option, Typer
 
 import stillhash
 from stillhash.cli import output
-from stillhash.cli.collection import ChunkRows, CollectionPath, ItemIds, LabelsFile, Queries, RowsFile, current_version
+from stillhash.cli.collection import ChunkRows, CollectionPath, IdList, LabelsFile, Queries, RowsFile, current_version
 from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
 from stillhash.errors import BadState, InvalidInput
 from stillhash.io import Chunk, parse_ids, read_chunks, read_queries
@@ -21,7 +21,7 @@ MAX_LISTED_IDS = 20
 SAMPLE_HELP = "Sample of rows, as for add; default: the items."
 
 SampleFile = Annotated[Path | None, Argument(metavar="FILE", help=SAMPLE_HELP)]
-VersionNumber = Annotated[int, Argument(metavar="VERSION", min=1, help="The number of the version.")]
+VersionArgument = Annotated[int, Argument(metavar="VERSION", min=1, help="The number of the version.")]
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
@@ -49,7 +49,7 @@ def learn(
 @app.command(rich_help_panel=LEARNING_PANEL)
 def feedback(
     path: CollectionPath,
-    ids: ItemIds,
+    ids: IdList,
     vector: Queries,
     relevant: Annotated[bool, Option("--up/--down", help="Whether these items are good hits.")],
     weight: Annotated[float, Option(help="Share of a full vote, up to 1.")] = 1.0,
@@ -118,7 +118,7 @@ def versions(path: CollectionPath, as_json: AsJson = False) -> None:
 @app.command(rich_help_panel=LEARNING_PANEL)
 def tag(
     path: CollectionPath,
-    version: VersionNumber,
+    version: VersionArgument,
     name: Annotated[str, Argument(metavar="NAME", help="A name for the version.")],
     as_json: AsJson = False,
 ) -> None:
@@ -129,7 +129,7 @@ def tag(
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
-def rollback(path: CollectionPath, version: VersionNumber, as_json: AsJson = False) -> None:
+def rollback(path: CollectionPath, version: VersionArgument, as_json: AsJson = False) -> None:
     """Restore an earlier version under a new number; results are identical."""
     with stillhash.open(path) as collection:
         current = collection.rollback(version)

@@ -87,17 +87,14 @@ def find_source(source: SourcePaths, encoder: str | None = None) -> Source:
     """List the files at a path, or at several; with an encoder, the images of a folder."""
     if not isinstance(source, (str, os.PathLike, Iterable)):
         raise WrongType(f"source: expected a folder, a file or a list of files, got {source!r}")
-    several = not isinstance(source, (str, os.PathLike))
-    paths = [check_path(source)] if isinstance(source, (str, os.PathLike)) else [check_path(path) for path in source]
-    if encoder is not None:
-        if several or not paths[0].is_dir():
-            raise InvalidInput(f"source: expected one folder of images for an encoder, got {source!r}")
-        folder, names = paths[0], list_images(paths[0])
-    elif several or not paths[0].is_dir():
+    paths = [check_path(path) for path in ([source] if isinstance(source, (str, os.PathLike)) else source)]
+    if isinstance(source, (str, os.PathLike)) and paths[0].is_dir():
+        folder, names = paths[0], list_row_files(paths[0]) if encoder is None else list_images(paths[0])
+    elif encoder is not None:
+        raise InvalidInput(f"source: expected one folder of images for an encoder, got {source!r}")
+    else:
         folder = Path(os.path.commonpath([path.parent for path in paths])) if paths else Path()
         names = [path.relative_to(folder).as_posix() for path in paths]
-    else:
-        folder, names = paths[0], list_row_files(paths[0])
     files = [_describe_file(folder, name, encoder) for name in names]
     if not sum(file.rows for file in files):
         raise InvalidInput(f"source: expected rows, got none in {len(files)} files of {source!r}")
@@ -142,17 +139,15 @@ def _describe_file(folder: Path, name: str, encoder: str | None) -> SourceFile:
 
 def _validate(block: RowBlock, columns: int) -> SourceRows:
     rows = len(block.features)
-    labels = (
-        _row_labels(block.labels) if isinstance(block.labels, np.ndarray) else check_label_lists(block.labels, rows)
-    )
+    labels = _row_labels(block.labels, rows)
     features = check_features(block.features, "features", columns=columns, whose="this hasher")
     return SourceRows(features, block.ids, labels, check_metadata(block.metadata, rows))
 
 
-def _row_labels(labels: NDArray[Any]) -> list[list[Any]]:
+def _row_labels(labels: NDArray[Any] | list[Any] | None, rows: int) -> list[list[Any]]:
     """Return the labels of each row; where rows have one each, every distinct label is checked once."""
-    if labels.ndim != 1:
-        return check_label_lists(labels, len(labels))
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1:
+        return check_label_lists(labels, rows)
     values, places = np.unique(labels, return_inverse=True)
     names = check_label_lists(values, len(values))
     return [names[place] for place in places.tolist()]

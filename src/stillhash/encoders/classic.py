@@ -51,6 +51,7 @@ class LookupTables(NamedTuple):
     lab: Floats  # (3, 32768): lightness and opponent colours by the upper 5 bits of red, green and blue, about -1 to 1
     colour: Bins  # (32768,): which of COLOUR_BINS
     direction: Bins  # (512 * 512,): by gradient down and across; DIRECTIONS where there is no edge
+    field: Bins  # (SIDE - 2, SIDE - 2): the first bin of each pixel's field of edges
     uniform: Bins  # (58,): those of 256 patterns of brighter neighbours that change at most twice on the way round
 
 
@@ -89,7 +90,7 @@ def _describe(pixels: Pixels) -> Floats:
     blocks = [
         _hellinger(_histogram(tables.colour[colour], COLOUR_BINS)),
         _moments(tables.lab, colour[:, ::2, ::2]),
-        *_edges(grey, tables.direction),
+        *_edges(grey, tables),
         _patterns(grey, tables.uniform),
         _patterns(_halve(grey), tables.uniform),
     ]
@@ -128,13 +129,13 @@ def _moments(lab: Floats, colour: Bins) -> Floats:
     return np.moveaxis(moments, 0, -1).reshape(n, MOMENTS) * np.float32(4 / np.sqrt(MOMENTS))
 
 
-def _edges(grey: Pixels, directions: Bins) -> tuple[Floats, Floats]:
+def _edges(grey: Pixels, tables: LookupTables) -> tuple[Floats, Floats]:
     """Return directions of the whole image (n, 37), and those of its fields regardless of sign (n, 144)."""
     n = len(grey)
     brightness = grey.astype(np.int32)
     down = brightness[:, 2:, 1:-1] - brightness[:, :-2, 1:-1] + 256
     across = brightness[:, 1:-1, 2:] - brightness[:, 1:-1, :-2] + 256
-    bins = directions[(down << 9) + across] + _field_bins()
+    bins = tables.direction[(down << 9) + across] + tables.field
     fields = EDGE_GRID * EDGE_GRID
     histograms = _histogram(bins, fields * (DIRECTIONS + 1)).reshape(n, fields, DIRECTIONS + 1)
     cells = histograms[..., :DIRECTIONS].reshape(n, fields, 2, SIGNLESS, 2).sum(axis=4).sum(axis=2)
@@ -164,14 +165,6 @@ def _halve(grey: Pixels) -> Pixels:
 
 
 @cache
-def _field_bins() -> Bins:
-    """Return the first bin of each pixel's field (SIDE - 2, SIDE - 2)."""
-    place = np.arange(1, SIDE - 1) // (SIDE // EDGE_GRID)
-    begins: Bins = (place[:, None] * EDGE_GRID + place) * (DIRECTIONS + 1)
-    return begins
-
-
-@cache
 def _tables() -> LookupTables:
     lab = _lab()
     down, across = np.mgrid[-256:256, -256:256].astype(np.float64)
@@ -180,7 +173,9 @@ def _tables() -> LookupTables:
     direction[np.hypot(down, across) < MIN_GRADIENT] = DIRECTIONS
     bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
     uniform = np.flatnonzero((bits != np.roll(bits, 1, axis=1)).sum(axis=1) <= 2)
-    return LookupTables(lab.astype(np.float32), _colours(lab), direction.ravel(), uniform)
+    place = np.arange(1, SIDE - 1) // (SIDE // EDGE_GRID)
+    field = (place[:, None] * EDGE_GRID + place) * (DIRECTIONS + 1)
+    return LookupTables(lab.astype(np.float32), _colours(lab), direction.ravel(), field, uniform)
 
 
 def _lab() -> NDArray[np.float64]:

@@ -179,10 +179,4 @@ def _orientation(exif: bytes) -> int:
     return 1
 
 
-PARSERS = {
-    rb"\xff\xd8\xff": _jpeg,
-    PNG_SIGNATURE: _png,
-    rb"GIF8[79]a": _gif,
-    rb"RIFF....WEBP": _webp,
-    rb"BM": _bmp,
-}
+PARSERS = {rb"\xff\xd8\xff": _jpeg, PNG_SIGNATURE: _png, rb"GIF8[79]a": _gif, rb"RIFF....WEBP": _webp, rb"BM": _bmp}

@@ -110,14 +110,14 @@ class Onnx(ImageOnly):
     round differently for the same image at another place.
     """
 
-    def __init__(self, path: str | Path, output: str | None = None, *, threads: int = 1) -> None:
+    def __init__(self, path: str | Path, output: str | None = None) -> None:
         self.name = f"onnx:{path}" + (f":{output}" if output else "")
         runtime = import_library("onnxruntime", "onnx", self.name)
         file = Path(path)
         if not file.is_file():
             raise InvalidInput(f"encoder: {self.name!r}: expected a model file, got {file}")
         self.preprocess, sidecar_output = read_preprocess(file.with_suffix(".json"))
-        self._session = _open_session(runtime, file, self.name, threads)
+        self._session = _open_session(runtime, file, self.name)
         self.output = self._choose_output(output or sidecar_output)
         self._input, self._rows = self._choose_input(sidecar=file.with_suffix(".json").exists())
         self.decode_size = self.preprocess.decode_size
@@ -169,10 +169,9 @@ class Onnx(ImageOnly):
         return inputs[0].name, rows if isinstance(rows, int) and rows > 0 else 1
 
 
-def _open_session(runtime: Any, file: Path, name: str, threads: int) -> Any:
+def _open_session(runtime: Any, file: Path, name: str) -> Any:
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # errors are raised; nothing is printed
     try:
         return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

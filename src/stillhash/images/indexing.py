@@ -66,10 +66,9 @@ def index_folder(
             replaced = indexed.pop(entry.path)
             if entry.features is None:
                 report.broken[entry.name_in(folder)] = entry.error or "cannot be read"
-            elif replaced:
-                report.updated += 1
             else:
-                report.added += 1
+                report.updated += replaced
+                report.added += not replaced
         report.seconds = time.perf_counter() - start
         progress(report)
     report.seconds = time.perf_counter() - start

@@ -54,9 +54,8 @@ def _table_labels(path: Path) -> LabelSource:
     """Read a whole table. Files go by their path in the folder or, where a table has none, by their name."""
     readers = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json_lines}
     if path.suffix.lower() not in readers:
-        raise InvalidInput(
-            f"labels: expected auto, folders, sidecar, none, or a .csv, .json or .jsonl file, got {str(path)!r}"
-        )
+        expected = "auto, folders, sidecar, none, or a .csv, .json or .jsonl file"
+        raise InvalidInput(f"labels: expected {expected}, got {str(path)!r}")
     table = readers[path.suffix.lower()](_read_text(path, f"labels: {path}"), path.name)
     return lambda name: table.get(name, table.get(PurePosixPath(name).name, []))
 

@@ -84,28 +84,25 @@ def read_queries(text: str, dim: int) -> NDArray[Any]:
     """Return queries (m, dim) from JSON itself, from JSON on stdin ('-'), from a .json file, or from a file of rows."""
     path = Path(text)
     if not text.lstrip().startswith("["):
-        if text != "-" and path.suffix.lower() != ".json":
-            return _read_query_file(path, dim)
         with reading(path):
+            if path.suffix.lower() == ".npy" and (array := open_npy(path)).ndim == 1:
+                return check_vector(array, dim, path.name)[None]
+            if text != "-" and path.suffix.lower() != ".json":
+                return read_features(path, dim)
             text = "".join(line for _, line, _ in read_lines(path))
     vectors: list[Any] = []
     while text := text.strip():  # one array after another, as a program prints them
-        value, end = _first_array(text)
+        try:
+            value, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"vector: expected {VECTORS}: {error}") from None
+        if not isinstance(value, list) or not value:
+            raise InvalidInput(f"vector: expected {VECTORS}, got {text[:40]!r}")
         vectors += value if isinstance(value[0], list) else [value]
         text = text[end:]
     if not vectors:
         raise InvalidInput(f"vector: expected {VECTORS}, got nothing")
     return np.stack([check_vector(vector, dim, f"vector {number}") for number, vector in enumerate(vectors)])
-
-
-def _read_query_file(path: Path, dim: int) -> NDArray[Any]:
-    """Return the rows of a file, or the one vector of a .npy file."""
-    if path.suffix.lower() == ".npy":
-        with reading(path):
-            array = open_npy(path)
-        if array.ndim == 1:
-            return check_vector(array, dim, path.name)[None]
-    return read_features(path, dim)
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -188,14 +185,3 @@ def _entry(value: Any, field: str, where: str) -> Any:
     if isinstance(value, np.ndarray) or value == "":
         raise InvalidInput(f"{where}: id: expected one for each row, got none")
     return integer_or_text(value) if isinstance(value, str) else value
-
-
-def _first_array(text: str) -> tuple[list[Any], int]:
-    """Parse the JSON array at the start of a text, and return it with its length."""
-    try:
-        value, end = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"vector: expected {VECTORS}: {error}") from None
-    if not isinstance(value, list) or not value:
-        raise InvalidInput(f"vector: expected {VECTORS}, got {text[:40]!r}")
-    return value, end
