@@ -70,10 +70,9 @@ def classes(data: Dataset, rng: np.random.Generator) -> Dataset:
 
 
 def labels(data: Dataset, rng: np.random.Generator) -> Dataset:
-    rising = _half(data, rng)
-    lean = _lean(data, rising)
+    lean = _lean(data, rng)
     late = rng.random(len(data)) < 0.5 + (LEANING_SHARE - 0.5) * lean
-    return _blocks(data, _split(data, late), _by_lean(lean, rising, "falling", "rising"))
+    return _blocks(data, _split(data, late), _by_lean(data, lean, "falling", "rising"))
 
 
 def features(data: Dataset, rng: np.random.Generator) -> Dataset:
@@ -87,11 +86,10 @@ def features(data: Dataset, rng: np.random.Generator) -> Dataset:
 
 
 def recurring(data: Dataset, rng: np.random.Generator) -> Dataset:
-    half = _half(data, rng)
-    lean = _lean(data, half)
+    lean = _lean(data, rng)
     second = np.where(lean == 0, rng.random(len(data)) < 0.5, lean > 0)
     (first, again), (then, last) = (np.array_split(rows, 2) for rows in _split(data, second))
-    return _blocks(data, [first, then, again, last], _by_lean(lean, half, "first", "second"))
+    return _blocks(data, [first, then, again, last], _by_lean(data, lean, "first", "second"))
 
 
 SCENARIOS: dict[str, Callable[[Dataset, np.random.Generator], Dataset]] = {
@@ -118,13 +116,14 @@ def _half(data: Dataset, rng: np.random.Generator) -> RowMask:
     return np.isin(np.arange(count), rng.permutation(count)[: count // 2])
 
 
-def _lean(data: Dataset, half: RowMask) -> NDArray[np.int64]:
-    """Return for each row 1 if most of its labels are of this half, -1 if most are of the other, else 0."""
-    return np.sign(data.labels.astype(np.int64) @ np.where(half, 1, -1))
+def _lean(data: Dataset, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return for each row 1 if most of its labels are of one half of all, -1 if most are of the other, else 0."""
+    return np.sign(data.labels.astype(np.int64) @ np.where(_half(data, rng), 1, -1))
 
 
-def _by_lean(lean: NDArray[np.int64], half: RowMask, *names: str) -> dict[str, QueryGroup]:
-    return {name: QueryGroup(lean == sign, np.ones_like(half)) for name, sign in zip(names, (-1, 1), strict=True)}
+def _by_lean(data: Dataset, lean: NDArray[np.int64], left: str, right: str) -> dict[str, QueryGroup]:
+    every = np.ones(data.labels.shape[1], bool)
+    return {left: QueryGroup(lean == -1, every), right: QueryGroup(lean == 1, every)}
 
 
 def _split(data: Dataset, second: RowMask) -> list[RowIndices]:

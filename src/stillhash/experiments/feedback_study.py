@@ -7,7 +7,6 @@ of the others, and on ten hits spread evenly over the first thousand.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import DEFAULT_HASHER, Hasher, Model
 from stillhash.numeric.codes import signs
-from stillhash.numeric.validation import Codes, Floats
+from stillhash.numeric.validation import Codes
 
 FEEDBACK_FIT_ROWS, FEEDBACK_CHUNK = 3000, 1000
 VOTES_PER_QUERY = 10
@@ -36,10 +35,15 @@ def run(
     progress: ReportProgress = silent,
 ) -> dict[str, Any]:
     """Learn the whole stream, then vote on hits of `queries` queries drawn by each seed."""
-    hasher = DEFAULT_HASHER(bits=bits)
-    codes = np.concatenate(list(_learn_stream(hasher, data, progress)))
-    Y = data.labels[data.stream]
-    rows = []
+    stream, Y = data.stream, data.labels[data.stream]
+    hasher = DEFAULT_HASHER(bits=bits).fit(data.read(stream[:FEEDBACK_FIT_ROWS]), Y[:FEEDBACK_FIT_ROWS])
+    chunk_codes = []
+    for s in range(0, len(stream), FEEDBACK_CHUNK):
+        progress(f"{s:,} of {len(stream):,} rows learnt")
+        X = data.read(stream[s : s + FEEDBACK_CHUNK])
+        hasher.partial_fit(X, Y[s : s + FEEDBACK_CHUNK])
+        chunk_codes.append(hasher.encode(X))
+    codes, rows = np.concatenate(chunk_codes), []
     for seed in range(seeds):
         chosen = np.random.default_rng(seed).permutation(data.queries)
         parts = {"": chosen[:queries], "others_": chosen[queries : queries + others]}
@@ -69,34 +73,21 @@ def tables(result: dict[str, Any]) -> list[TableData | str]:
     return [format_table(title, columns, rows)]
 
 
-def _learn_stream(hasher: Hasher, data: Dataset, progress: ReportProgress) -> Iterator[Codes]:
-    first = data.stream[:FEEDBACK_FIT_ROWS]
-    hasher.fit(data.read(first), data.labels[first])
-    for s in range(0, len(data.stream), FEEDBACK_CHUNK):
-        progress(f"{s:,} of {len(data.stream):,} rows learnt")
-        chunk = data.stream[s : s + FEEDBACK_CHUNK]
-        X = data.read(chunk)
-        hasher.partial_fit(X, data.labels[chunk])
-        yield hasher.encode(X)
-
-
 def _map(hasher: Hasher, model: Model, data: Dataset, queries: RowIndices, codes: Codes, Y: NDArray[np.uint8]) -> float:
     return evaluate(hasher.weigh_by(model, data.read(queries)), codes, data.labels[queries], Y).map
 
 
 def _votes(hasher: Hasher, data: Dataset, query: int, codes: Codes, Y: NDArray[np.uint8], way: str) -> list[StoredVote]:
-    features: Floats = data.read(np.array([query]))
+    features, half = data.read(np.array([query])), VOTES_PER_QUERY // 2
     scores = signs(codes, hasher.bits) @ hasher.weigh(features)[0]
     order = np.argsort(-scores, kind="stable")
     relevant = (Y @ data.labels[query].astype(np.int64)) > 0
-    if way == "best ten":
-        picked = order[:VOTES_PER_QUERY]
-    elif way == "spread":
-        picked = order[np.linspace(0, min(999, len(order) - 1), VOTES_PER_QUERY).astype(int)]
-    else:
-        half = VOTES_PER_QUERY // 2
-        picked = np.concatenate([order[relevant[order]][:half], order[~relevant[order]][:half]])
-    labels = {item: np.flatnonzero(Y[item]).tolist() for item in picked.tolist()}
+    picked = {
+        "best ten": order[:VOTES_PER_QUERY],
+        "five and five": np.concatenate([order[relevant[order]][:half], order[~relevant[order]][:half]]),
+        "spread": order[np.linspace(0, min(999, len(order) - 1), VOTES_PER_QUERY).astype(int)],
+    }
+    labels = {item: np.flatnonzero(Y[item]).tolist() for item in picked[way].tolist()}
+    votes = {item: 1.0 if relevant[item] else -1.0 for item in labels}
     vector = features.tobytes()
-    votes = {i: 1.0 if relevant[i] else -1.0 for i in labels}
     return [StoredVote(vector, json.dumps(i), codes[i].tobytes(), labels[i], votes[i], "") for i in labels]

@@ -1,18 +1,11 @@
-"""Draw the paper's figures from runs. Every line is named where it ends, so colour is never the only clue.
-
-Files have a white ground. `inline` makes a figure part of a page: no ground, and its ink is the colour of the page's
-text, so it suits a dark page too.
-"""
+"""Draw the paper's figures from runs. Every line is named where it ends, so colour is never the only clue."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -209,21 +202,3 @@ def separate(places: list[float], gap: float = LABEL_GAP) -> list[float]:
     best = [max(min(float(z[a:b].mean()) for b in range(i + 1, n + 1)) for a in range(i + 1)) for i in range(n)]
     highest = max(0.0, 1 - gap * (n - 1))
     return [min(max(value, 0.0), highest) + gap * i for i, value in enumerate(best)]
-
-
-def save(figure: Figure, png: Path, svg: Path) -> None:
-    """Save a figure; the same one gives the same bytes: no date, and ids that depend on the name of the file alone."""
-    figure.savefig(png, format="png")
-    with mpl.rc_context({"svg.hashsalt": svg.stem, "svg.fonttype": "none"}):
-        figure.savefig(svg, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-
-
-def inline(svg: str, prefix: str, title: str) -> str:
-    """Return the figure as part of an HTML page, its ids made unique by `prefix`; `title` is already escaped."""
-    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
-    box = re.search(r'viewBox="[^"]+"', svg)
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{prefix}', body)
-    body = re.sub(r'\bxlink:href="#', f'href="#{prefix}', body)
-    body = body.replace("url(#", f"url(#{prefix}").replace(INK, "currentColor").replace(f"fill: {GROUND}", "fill: none")
-    return f'<svg {box[0] if box else ""} role="img" aria-label="{title}">{body.rstrip()}'

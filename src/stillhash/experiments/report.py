@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
@@ -41,15 +42,24 @@ class FigureFiles:
         while f"{stem}.png" in self.titles:  # names that differ may be alike as names of files
             stem = f"{slug}-{len(self.titles)}"
         png, svg = self.folder / f"{stem}.png", self.folder / f"{stem}.svg"
-        figures.save(figure, png, svg)
+        figure.savefig(png, format="png")
+        # The same figure gives the same bytes: no date, and ids that depend on the name of the file alone.
+        with mpl.rc_context({"svg.hashsalt": stem, "svg.fonttype": "none"}):
+            figure.savefig(svg, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         self.paths += [png, svg]
         self.titles[png.name] = title
         return f"![{report_tables.plain(title)}]({png.name})"
 
     def inline(self, name: str) -> str:
-        """Return the SVG of a PNG, to be part of a page."""
-        svg = (self.folder / name).with_suffix(".svg").read_text(encoding="utf-8")
-        return figures.inline(svg, f"{Path(name).stem}-", html.escape(self.titles[name]))
+        """Return a PNG's figure as part of a page: ids of its own, no ground, and the ink of the page's text."""
+        svg, stem = (self.folder / name).with_suffix(".svg").read_text(encoding="utf-8"), Path(name).stem
+        box = re.search(r'viewBox="[^"]+"', svg)
+        body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index(">", svg.index("<svg")) + 1 :], flags=re.DOTALL)
+        body = body.replace(figures.INK, "currentColor").replace(f"fill: {figures.GROUND}", "fill: none")
+        body = re.sub(r'\bid="', f'id="{stem}-', body).replace("url(#", f"url(#{stem}-")
+        body = re.sub(r'\bxlink:href="#', f'href="#{stem}-', body)
+        title = html.escape(self.titles[name])
+        return f'<svg {box[0] if box else ""} role="img" aria-label="{title}">{body.rstrip()}'
 
 
 def report(results: Path, out: Path) -> list[Path]:
@@ -72,22 +82,13 @@ def report(results: Path, out: Path) -> list[Path]:
     context = {**run_set._asdict(), **_sections(run_set.runs, saved), **report_tables.provenance_table(run_set)}
     text = templates.get_template("report.md.j2").render(context)
     text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-    page = templates.get_template("report.html.j2").render(body=_to_html(text, saved))
+    body = MarkdownIt("commonmark").enable("table").render(text)
+    body = re.sub(r'<img src="([^"]+)"[^>]*>', lambda image: saved.inline(image[1]), body)
+    page = templates.get_template("report.html.j2").render(body=Markup(body))
     pages = {out / "report.md": text, out / "report.html": page}
     for path, content in pages.items():
         path.write_text(content, encoding="utf-8")
     return [*pages, *saved.paths]
-
-
-def _to_html(text: str, saved: FigureFiles) -> Markup:
-    """Render Markdown as HTML that needs no other file."""
-
-    def image(_self: Any, tokens: Sequence[Any], i: int, _options: Any, _env: Any) -> str:
-        return saved.inline(str(tokens[i].attrs["src"]))
-
-    markdown = MarkdownIt("commonmark").enable("table")
-    markdown.add_render_rule("image", image)
-    return Markup(markdown.render(text))
 
 
 def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:

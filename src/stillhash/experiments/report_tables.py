@@ -17,7 +17,6 @@ from stillhash.experiments.tables import TableData
 
 ABSENT = "—"
 TIES_MATTER = 0.001  # a difference in mAP by the order of ties that is worth a table
-
 MAX_ALARM_DELAY = 10_000  # rows after a change within which an alarm is due to it
 
 Cells = dict[tuple[Variant, int], list[float]]  # values of the seeds, by variant and code length
@@ -43,8 +42,7 @@ def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return for each dataset what the template shows: a table, facts, the paper's table, ties."""
     parts = []
     for dataset, group in grouped(runs, lambda run: run.dataset).items():
-        cells = _cells(group, lambda at: at.map)
-        if not cells:
+        if not (cells := _cells(group, lambda at: at.map)):
             continue
         comparable = len({run.variant.method for run in group}) > 1 and "initial rows" not in dataset
         papers = [paper for start, paper in PAPER_TABLES.items() if dataset.lower().startswith(start)]
@@ -57,16 +55,13 @@ def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
         expected = _cells(group, lambda at: at.expected_map)
         both = cells.keys() & expected.keys()
         ties = any(abs(statistics.fmean(cells[cell]) - statistics.fmean(expected[cell])) > TIES_MATTER for cell in both)
-        parts.append(
-            {
-                "dataset": dataset,
-                "seeds": _seeds(cells),
-                "facts": [f"{name}: {_values(values)}." for name, values in facts.items() if values],
-                "table": _quality_table(cells, paper.map if paper else {}),
-                "paper": paper,
-                "expected": _quality_table(expected, {}) if ties else None,
-            }
-        )
+        tables = {
+            "table": _quality_table(cells, paper.map if paper else {}),
+            "expected": _quality_table(expected, {}) if ties else None,
+        }
+        texts = [f"{name}: {_values(values)}." for name, values in facts.items() if values]
+        seeds = [len(values) for values in cells.values()]
+        parts.append({"dataset": dataset, "seeds": seeds, "facts": texts, "paper": paper, **tables})
     return parts
 
 
@@ -76,14 +71,6 @@ def _cells(runs: Iterable[Run], measure: figures.Measure) -> Cells:
         if (value := measure(run.end)) is not None:
             cells.setdefault((run.variant, run.bits), []).append(value)
     return cells
-
-
-def _seeds(cells: Cells) -> str:
-    most = max(map(len, cells.values()))
-    if most == 1:
-        return "one seed"
-    fewer = "; cells of fewer seeds say so" if any(len(values) < most for values in cells.values()) else ""
-    return f"mean ± standard deviation over {most} seeds{fewer}"
 
 
 def _quality_table(cells: Cells, paper: Mapping[str, Mapping[int, float]]) -> TableData:
@@ -119,8 +106,7 @@ class TimeFit(NamedTuple):
 
 def fit_time(rows: ArrayLike, seconds: ArrayLike) -> TimeFit | None:
     """Fit both curves; None if there are too few points to tell the two apart, or all are alike."""
-    t = np.asarray(seconds, np.float64)
-    n = np.asarray(rows, np.float64)
+    t, n = np.asarray(seconds, np.float64), np.asarray(rows, np.float64)
     if len(t) < 3 or not n.any() or np.ptp(t) == 0:
         return None
     scale = n.max()
