@@ -15,7 +15,8 @@ is of other rows, so it is for comparing methods.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def features(data: Dataset, rng: np.random.Generator) -> Dataset:
     other = rng.choice(data.dim, max(1, round(CHANGED_DIMENSIONS * data.dim)), replace=False)
     gain[other] = MAX_GAIN ** rng.uniform(-1, 1, len(other))
     offset[other] = OFFSET_DEVIATIONS * deviation[other] * rng.standard_normal(len(other))
-    return replace(data, changes=(start,), transform=Sensor(start, gain, offset))
+    return replace(data, changes=(start,), transform=partial(_change_sensor, start, gain, offset))
 
 
 def recurring(data: Dataset, rng: np.random.Generator) -> Dataset:
@@ -97,18 +98,11 @@ SCENARIOS: dict[str, Callable[[Dataset, np.random.Generator], Dataset]] = {
 }
 
 
-@dataclass(frozen=True)
-class Sensor:
-    """Applies another gain and offset from one position of the stream on; a query is taken at the newest row."""
-
-    start: int
-    gain: Floats  # (D,)
-    offset: Floats  # (D,)
-
-    def __call__(self, X: Floats, at: StreamPosition) -> Floats:
-        late = np.broadcast_to(np.asarray(at) >= self.start, len(X))
-        X[late] = X[late] * self.gain + self.offset
-        return X
+def _change_sensor(start: int, gain: Floats, offset: Floats, X: Floats, at: StreamPosition) -> Floats:
+    """Apply another gain and offset (D,) from one position of the stream on; a query is taken at the newest row."""
+    late = np.broadcast_to(np.asarray(at) >= start, len(X))
+    X[late] = X[late] * gain + offset
+    return X
 
 
 def _half(data: Dataset, rng: np.random.Generator) -> RowMask:

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,14 @@ def _index(folder: Path, path: Path, workers: int | None, stop: int | None = Non
     more = [] if workers is None else ["--workers", str(workers)]
     command = [sys.executable, "-m", "stillhash", "index", str(folder), str(path), "--json", *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    memory: list[float] = []
-    watch = threading.Thread(target=_watch, args=(process, memory))
-    watch.start()
-    while stop is not None and process.poll() is None:
-        if _items(path) >= stop:
+    memory = []
+    while process.poll() is None:
+        memory.append(_memory(process.pid))
+        if stop is not None and _items(path) >= stop:
             os.killpg(process.pid, signal.SIGKILL)
             break
         time.sleep(MEMORY_INTERVAL)
     output, _ = process.communicate()
-    watch.join()
     if process.returncode < 0:
         return {"items": _items(path)}
     half = memory[len(memory) // 2 :] or [0.0]
@@ -93,13 +91,11 @@ def _items(path: Path) -> int:
         return collection.count()
 
 
-def _watch(process: subprocess.Popen[str], memory: list[float]) -> None:
-    """Record the memory of a process and its children, in MB, while it runs; shared pages count for each."""
-    while process.poll() is None:
-        children = _proc_words(f"{process.pid}/task/{process.pid}/children")
-        pages = [_proc_words(f"{pid}/statm")[1:2] for pid in (process.pid, *children)]
-        memory.append(sum(int(count) for resident in pages for count in resident) * os.sysconf("SC_PAGE_SIZE") / 1e6)
-        time.sleep(MEMORY_INTERVAL)
+def _memory(pid: int) -> float:
+    """Return the memory of a process and its children, in MB; shared pages count for each."""
+    processes = [pid, *_proc_words(f"{pid}/task/{pid}/children")]
+    resident = chain.from_iterable(_proc_words(f"{process}/statm")[1:2] for process in processes)
+    return sum(map(int, resident)) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def _proc_words(name: str) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -69,22 +69,17 @@ def report(results: Path, out: Path) -> list[Path]:
         raise InvalidInput(f"out: expected a folder, got the file {str(out)!r}")
     out.mkdir(parents=True, exist_ok=True)
     saved = FigureFiles(out)
+    loader = PackageLoader("stillhash.experiments")
     templates = Environment(
-        loader=PackageLoader("stillhash.experiments"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=lambda name: name == "report.html.j2",
+        loader=loader, autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     templates.filters |= {"plain": report_tables.plain, "plural": report_tables.plural}
     templates.globals["title"] = "Online hashing: the experiments"
     context = {**run_set._asdict(), **_sections(run_set.runs, saved), **report_tables.provenance_table(run_set)}
-    text = templates.get_template("report.md.j2").render(context)
-    text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    text = re.sub(r"\n{3,}", "\n\n", templates.get_template("report.md.j2").render(context)).strip() + "\n"
     body = MarkdownIt("commonmark").enable("table").render(text)
     body = re.sub(r'<img src="([^"]+)"[^>]*>', lambda image: saved.inline(image[1]), body)
-    page = templates.get_template("report.html.j2").render(body=Markup(body))
+    page = templates.get_template("report.html").render(body=Markup(body)) + "\n"
     pages = {out / "report.md": text, out / "report.html": page}
     for path, content in pages.items():
         path.write_text(content, encoding="utf-8")
