@@ -25,5 +25,5 @@ def run_bench(name: str, *options: str) -> dict[str, Any]:
 def printed(bench: Any, result: dict[str, Any], width: int = 100) -> list[str]:
     """Return the lines that the command prints without --json."""
     out = io.StringIO()
-    timing.print_bench(result, bench.tables(result), Console(file=out, width=width))
+    timing.print_bench(bench, result, Console(file=out, width=width))
     return out.getvalue().splitlines()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stillhash.bench import encode, learn, scan, timing
+from stillhash.bench.exactness import brute_force
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
@@ -84,12 +85,12 @@ def test_encode_notices_a_wrong_code() -> None:
 def test_brute_force_is_a_full_sort() -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 256, (3000, 2), dtype=np.uint8)
-    weights = snap(rng.integers(-2, 3, (1, 16)).astype(np.float32))[0]
-    scores = (signs(codes, 16) @ weights).astype(np.float32)
+    weights = rng.integers(-2, 3, (1, 13)).astype(np.float32)  # the last byte is not full
+    scores = (signs(codes, 13) @ snap(weights)[0]).astype(np.float32)
     order = np.lexsort((np.arange(3000), -scores))[:25]
-    hits = scan.brute_force(codes, weights, 25)
-    np.testing.assert_array_equal(hits.ids, order)
-    np.testing.assert_array_equal(hits.scores, scores[order])
+    hits = brute_force(np.arange(3000), codes, weights, 25)
+    np.testing.assert_array_equal(hits.ids, [order])
+    np.testing.assert_array_equal(hits.scores, [scores[order]])
 
 
 def test_scan_notices_ties_in_the_wrong_order() -> None:
@@ -121,7 +122,7 @@ def test_scan_without_faiss_says_so_and_reports_progress(monkeypatch: pytest.Mon
 def test_scan_compares_with_faiss() -> None:
     faiss = pytest.importorskip("faiss")
     before = faiss.omp_get_max_threads()
-    result = scan.run(repeats=1, quick=True, codes=5000)
+    result = timing.run_bench(scan, quick=True, repeats=1, codes=5000)
     row = next(row for row in result["rows"] if row["bits"] == scan.FAISS_BITS)
     assert 0.8 < row["fast_recall"] <= 1
     assert result["faiss"] == faiss.__version__
@@ -131,12 +132,13 @@ def test_scan_compares_with_faiss() -> None:
 @pytest.mark.parametrize("lanes", kernels.available())
 def test_scan_runs_on_all_lanes(lanes: str) -> None:
     with kernels.using(lanes):
-        assert all(row["exact"] for row in scan.run(repeats=1, quick=True, codes=1000)["rows"])
+        result = timing.run_bench(scan, quick=True, repeats=1, codes=1000)
+    assert all(row["exact"] for row in result["rows"])
 
 
 def test_too_few_codes_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"^codes"):
-        scan.run(codes=10)
+        timing.run_bench(scan, quick=False, repeats=1, codes=10)
 
 
 # ---- timing ----
@@ -156,15 +158,23 @@ def test_contenders_take_turns_in_shuffled_order() -> None:
 
 def test_no_repeats_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"^repeats"):
-        timing.interleaved({}, 0)
+        timing.run_bench(scan, quick=True, repeats=0, codes=1000)
 
 
 def test_a_ratio_compares_each_round_with_itself() -> None:
     times = {"a": [2.0, 40.0, 6.0, 8.0, 20.0], "b": [1.0, 10.0, 2.0, 4.0, 4.0]}
-    assert timing.ratio(times, "a", "b") == {"median": 3.0, "low": 2.0, "high": 4.0}
-    assert timing.median_ms(times, "b") == 4000.0
+    assert timing.ratio(times, "a/b") == {"median": 3.0, "low": 2.0, "high": 4.0}
+
+
+def test_speeds_are_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"a": [0.002, 0.009, 0.004], "b": [0.001, 0.003, 0.002]}
+    monkeypatch.setattr(timing, "interleaved", lambda *_: times)
+    speed = timing.compare_speed({}, 3, "a/b")
+    assert speed["ms"] == {"a": 4.0, "b": 2.0} and speed["a/b"]["median"] == 2.0
+    assert timing.mean_ms(times)["b"] == pytest.approx(2.0)
+    assert timing.quantiles_ms([0.002] * 9, "add_") == {"add_p50_ms": 2.0, "add_p99_ms": 2.0}
 
 
 @pytest.mark.parametrize(("bound", "met"), [("<= 1.5", True), ("<= 1.4", False), (">= 1.5", True), (">= 1.6", False)])
 def test_goals_are_met_at_the_bound(bound: str, met: bool) -> None:
-    assert timing.goal("speed", bound, 1.5) == {"name": "speed", "goal": bound, "measured": 1.5, "met": met}
+    assert timing.judge("speed", bound, 1.5) == {"name": "speed", "goal": bound, "measured": 1.5, "met": met}

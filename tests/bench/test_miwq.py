@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.bench import fixtures, miwq, miwq_exactness
+from stillhash.bench import exactness, fixtures, miwq, timing
 from stillhash.bench.timing import CODE_LENGTHS
 from stillhash.errors import InvalidInput
 from stillhash.hashers import OHSL
@@ -44,9 +44,9 @@ def test_result_has_rows_tables_and_goals(benched: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_hits_are_those_of_brute_force(benched: dict[str, Any]) -> None:
-    exactness = benched["exactness"]
-    assert exactness["cases"] == 300 and exactness["wrong_hits"] == 0
-    assert exactness["tied_hits"] > 100 and exactness["histories"] > 10
+    counts = benched["exactness"]
+    assert counts["cases"] == 300 and counts["wrong_hits"] == 0
+    assert counts["tied_hits"] > 100 and counts["histories"] > 10
 
 
 @pytest.mark.slow
@@ -68,11 +68,11 @@ def test_tables_fit_a_hundred_columns(benched: dict[str, Any]) -> None:
 def test_brute_force_is_the_definition() -> None:
     codes = np.array([[0b01], [0b10], [0b01], [0b11]], np.uint8)
     weights = np.array([[2, 1] + [0] * 6], np.float32)
-    hits = miwq_exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 6)
+    hits = exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 6)
     assert hits.ids.tolist() == [[9, 3, 7, 5, -1, -1]]
     assert hits.scores.tolist() == [[3, 1, 1, -1, -np.inf, -np.inf]]
     allowed = np.arange(8) != 3
-    assert miwq_exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 3, allowed).ids.tolist() == [[7, 5, -1]]
+    assert exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 3, allowed).ids.tolist() == [[7, 5, -1]]
 
 
 @pytest.mark.parametrize("fault", ["ties", "removed rows"])
@@ -86,8 +86,8 @@ def test_faults_are_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None
         def remove(self, ids: Any) -> int:
             return super().remove(ids[1:] if fault == "removed rows" else ids)
 
-    monkeypatch.setattr(miwq_exactness, "MIWQ", Faulty)
-    assert miwq_exactness.compare_histories(200)["wrong_hits"] > 0
+    monkeypatch.setattr(exactness, "MIWQ", Faulty)
+    assert exactness.compare_histories(200)["wrong_hits"] > 0
 
 
 def test_unlike_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +116,11 @@ def test_weights_that_are_all_alike_are_refused() -> None:
 
 
 def test_learnt_codes_keep_the_marginals_of_real_ones() -> None:
-    learnt = fixtures.learn_codes(32, 3, quick=True)
-    assert learnt.weights.shape == (fixtures.MIN_LEARNT_QUERIES, 32) and learnt.cosine < fixtures.MAX_COSINE
-    codes = from_tiles(fixtures.resample(learnt.projections, 20_000), 20_000)
-    real = signs(pack(learnt.projections), 32).mean(axis=0)
+    weights, projections = fixtures.learn_codes(32, 3, quick=True)
+    assert weights.shape == (fixtures.MIN_LEARNT_QUERIES, 32)
+    assert fixtures.median_cosine(weights) < fixtures.MAX_COSINE
+    codes = from_tiles(fixtures.resample(projections, 20_000), 20_000)
+    real = signs(pack(projections), 32).mean(axis=0)
     np.testing.assert_allclose(signs(codes, 32).mean(axis=0), real, atol=0.1)
 
 
@@ -143,7 +144,7 @@ def test_rows_have_labels_and_the_norm() -> None:
 )
 def test_bad_options_are_refused(argument: str, value: Any) -> None:
     with pytest.raises(InvalidInput, match=f"^{argument}"):
-        miwq.run(**{argument: value})
+        timing.run_bench(miwq, quick=False, **{"repeats": 1, "codes": (8000,), "cases": 1, argument: value})
 
 
 def test_sizes_beyond_the_memory_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-import stillhash
-from stillhash.bench import ingest, store, store_upkeep
+from stillhash.bench import fixtures, ingest, store, store_upkeep, timing
 from stillhash.errors import InvalidInput
 from tests.bench.command import printed, run_bench
 
@@ -56,9 +55,8 @@ def test_a_collection_that_learns_gives_the_hits_of_the_hasher_alone(tmp_path: P
 
 
 def test_a_loss_is_noticed(tmp_path: Path) -> None:
-    with stillhash.open(tmp_path / "c", store_upkeep.UPKEEP_DIM, 64) as collection:
-        collection.fit(store_upkeep.features(store_upkeep.UPKEEP_FIT_ROWS, 0))
-        collection.add(range(20), store_upkeep.features(20, 1), None, [{"turn": 0}] * 20)
+    with fixtures.open_fitted(tmp_path / "c", store_upkeep.UPKEEP_DIM) as collection:
+        collection.add(range(20), store_upkeep.features(20, seed=1), None, [{"turn": 0}] * 20)
         turns = dict.fromkeys(range(20), 0)
         for expected, deleted, wrong in (
             (turns, [20, 21], 0),
@@ -73,11 +71,11 @@ def test_a_loss_is_noticed(tmp_path: Path) -> None:
     ("bench", "options", "argument"),
     [
         (store, {"items": 10}, "items"),
-        (store, {"folder": Path("no/such")}, "folder"),
+        (store, {"items": 1000, "folder": Path("no/such")}, "folder"),
         (ingest, {"folder": Path("no/such")}, "folder"),
         (ingest, {"repeats": 0}, "repeats"),
     ],
 )
 def test_bad_options_are_refused(bench: Any, options: dict[str, Any], argument: str) -> None:
     with pytest.raises(InvalidInput, match=f"^{argument}"):
-        bench.run(**options)
+        timing.run_bench(bench, quick=False, **{"repeats": 1} | options)

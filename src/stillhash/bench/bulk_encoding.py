@@ -6,18 +6,18 @@ costs, and that nothing is lost or done twice when it is interrupted, not how it
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import logging
 import time
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import ray
 from numpy.typing import NDArray
 
 from stillhash.bench.fixtures import labelled_features
-from stillhash.bench.timing import CODE_BITS, goal, temporary_folder
+from stillhash.bench.timing import CODE_BITS, Figures, Sections, temporary_folder
 from stillhash.cluster import LocalCluster
 from stillhash.cluster.bulk import publish
 from stillhash.cluster.encoding import encode_dataset
@@ -27,64 +27,41 @@ from stillhash.cluster.local import LOOPBACK
 from stillhash.cluster.part_files import read_manifest, read_part
 from stillhash.errors import StillhashError
 from stillhash.experiments.metrics import evaluate
-from stillhash.experiments.tables import ReportProgress, TableData, silent
+from stillhash.experiments.tables import ReportProgress, TableData
 from stillhash.hashers import Tally
 from stillhash.numeric.codes import from_tiles
-from stillhash.numeric.validation import Floats, check_integer
+from stillhash.numeric.validation import Floats
 
-BULK_DIM = 256
+BULK_DIM, BULK_LABELS, BULK_QUERIES = 256, 40, 64
 ROWS_PER_FILE = 100_000
 BULK_FIT_ROWS = 3000  # rows that fix the hash functions
-BULK_LABELS = 40
-BULK_QUERIES = 64
 FEATURE_NOISE = 6.0  # so that rankings are far from perfect
 DRIVER_KILLS = 2
-DRIVER_SCRIPT = f"""
-import sys, ray
-from pathlib import Path
-from stillhash.cluster.encoding import encode_dataset
-from stillhash.hashers import load
-address, source, out, state, size = sys.argv[1:]
-ray.init(address=address, _node_ip_address={LOOPBACK!r}, log_to_driver=False, logging_level="error")
-encode_dataset(source, load(Path(state).read_bytes()), out, rows_per_part=int(size))
-"""
 
 
-def run(
-    repeats: int = 1,
-    quick: bool = False,
-    progress: ReportProgress = silent,
-    *,
-    rows: int = 1_000_000,
-    nodes: int = 3,
-    rows_per_part: int = 16_384,
-    folder: Path | None = None,
-) -> dict[str, Any]:
-    """Encode so many rows from .npy files `repeats` times undisturbed, and once with a driver killed twice."""
-    check_integer(rows, "rows", 1000)
-    if quick:
-        repeats, rows, nodes, rows_per_part = 1, 20_000, 1, 500
-    with temporary_folder(folder) as temporary:
+def run(quick: bool, progress: ReportProgress, folder: Path | None = None) -> Figures:
+    """Encode rows from .npy files undisturbed, and again with a driver killed twice; then learn, publish, evaluate."""
+    rows, nodes, rows_per_part = (20_000, 1, 500) if quick else (1_000_000, 3, 16_384)
+    hasher = Tally(bits=CODE_BITS).fit(*labelled(BULK_FIT_ROWS, seed=1))
+    with temporary_folder(folder) as temporary, LocalCluster(nodes) as cluster:
         progress(f"writing {rows:,} rows")
         write_source(temporary / "source", rows)
-        hasher = Tally(bits=CODE_BITS).fit(*labelled(BULK_FIT_ROWS, seed=1))
-        with LocalCluster(nodes) as cluster:
-            progress("encoding, undisturbed and by one process")
-            one = encode_undisturbed(temporary, hasher, rows_per_part, repeats)
-            progress("encoding, with a driver that is killed twice")
-            killed = encode_with_kills(temporary, hasher, rows_per_part, cluster.address, rows)
-            progress("learning")
-            learning, hasher = learn(temporary, hasher, rows_per_part)
-            progress("publishing")
-            published = publish_collection(temporary, hasher, rows)
-            progress("evaluating")
-            measured = evaluate_both(temporary, hasher)
+        progress("encoding, undisturbed and by one process")
+        one = encode_undisturbed(temporary, hasher, rows_per_part)
+        progress("encoding, with a driver that is killed twice")
+        killed = encode_with_kills(temporary, hasher, rows_per_part, cluster.address, rows)
+        progress("learning")
+        learning, hasher = learn(temporary, hasher, rows_per_part)
+        progress("publishing")
+        published = publish_collection(temporary, hasher, rows)
+        progress("evaluating")
+        measured = evaluate_both(temporary, hasher)
     goals = [
-        goal("files that differ after two kills", "<= 0", killed["differing"]),
-        goal("rows lost or twice after two kills", "<= 0", killed["astray"]),
-        goal("learning, largest relative difference", "<= 1e-5", learning["difference"]),
-        goal("mAP, difference", "<= 1e-12", measured["difference"]),
-        goal("items of the collection wrong or missing", "<= 0", published["wrong"]),
+        ("files that differ after two kills", "<= 0", killed["differing"]),
+        ("rows lost or twice after two kills", "<= 0", killed["astray"]),
+        ("learning, largest relative difference", "<= 1e-5", learning["difference"]),
+        ("mAP, difference", "<= 1e-12", measured["difference"]),
+        ("items of the collection wrong or missing", "<= 0", published["wrong"]),
     ]
     about = {"rows": rows, "columns": BULK_DIM, "bits": CODE_BITS, "nodes": nodes + 1, "rows_per_part": rows_per_part}
     parts = {"one": one, "killed": killed, "learning": learning, "published": published, "measured": measured}
@@ -109,42 +86,46 @@ def read_source(source: Path) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
         yield np.load(path.with_name(path.name.replace(".labels", "")), mmap_mode="r"), np.load(path)
 
 
-def encode_undisturbed(folder: Path, hasher: Tally, size: int, repeats: int) -> dict[str, float]:
+def encode_undisturbed(folder: Path, hasher: Tally, size: int) -> dict[str, float]:
     """Return rows a second of the cluster, and of one process that only encodes."""
-    speeds, alone = [], []
-    for turn in range(repeats):
-        out = folder / ("whole" if turn == 0 else f"whole-{turn}")
-        done = encode_dataset(folder / "source", hasher, out, rows_per_part=size)
-        speeds.append(done.rows / done.seconds)
-        began = time.perf_counter()
-        for X, _ in read_source(folder / "source"):
-            hasher.encode(X)
-        alone.append(done.rows / (time.perf_counter() - began))
-    return {"rows_per_s": float(np.median(speeds)), "alone_rows_per_s": float(np.median(alone))}
+    done = encode_dataset(folder / "source", hasher, folder / "whole", rows_per_part=size)
+    began = time.perf_counter()
+    for X, _ in read_source(folder / "source"):
+        hasher.encode(X)
+    alone = done.rows / (time.perf_counter() - began)
+    return {"rows_per_s": done.rows / done.seconds, "alone_rows_per_s": alone}
 
 
-def encode_with_kills(folder: Path, hasher: Tally, size: int, address: str, rows: int) -> dict[str, Any]:
+def encode_with_kills(folder: Path, hasher: Tally, size: int, address: str, rows: int) -> Figures:
     """Kill a driver process twice, each time a third of the way further; then run one to the end."""
+    out, parts, at = folder / "killed", -(-rows // size), []
     (folder / "state").write_bytes(hasher.state())
-    out, parts = folder / "killed", -(-rows // size)
-    arguments = folder / "source", out, folder / "state", size
-    command = [sys.executable, "-c", DRIVER_SCRIPT, address, *map(str, arguments)]
-    at = []
+    arguments = address, folder / "source", out, folder / "state", size
     for kill in range(DRIVER_KILLS):
-        with subprocess.Popen(command) as driver:
-            while (done := len(list(out.glob("parts/0*.tiles")))) < parts * (kill + 1) // (DRIVER_KILLS + 1):
-                if driver.poll() is not None:
-                    raise StillhashError("the driver ended before it was killed")
-                time.sleep(0.002)
-            driver.kill()
+        driver = get_context("spawn").Process(target=drive, args=arguments)
+        driver.start()
+        while (done := len(list(out.glob("parts/0*.tiles")))) < parts * (kill + 1) // (DRIVER_KILLS + 1):
+            if not driver.is_alive():
+                raise StillhashError("the driver ended before it was killed")
+            time.sleep(0.002)
+        driver.kill()
+        driver.join()
         at.append(done)
     last = encode_dataset(folder / "source", hasher, out, rows_per_part=size)
-    files = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
-    whole = {path.relative_to(folder / "whole") for path in (folder / "whole").rglob("*") if path.is_file()}
-    same = [file for file in files & whole if (out / file).read_bytes() == (folder / "whole" / file).read_bytes()]
-    differing = len(files | whole) - len(same)
+    files, whole = file_bytes(out), file_bytes(folder / "whole")
+    differing = sum(files.get(name) != whole.get(name) for name in files.keys() | whole.keys())
     astray = count_misplaced(folder / "source", hasher, out)
     return {"parts": parts, "killed_at": at, "again": last.new_rows, "astray": astray, "differing": differing}
+
+
+def drive(address: str, source: Path, out: Path, state: Path, size: int) -> None:
+    """Encode by the cluster at this address, in a process of its own."""
+    ray.init(address=address, _node_ip_address=LOOPBACK, log_to_driver=False, logging_level=logging.ERROR)
+    encode_dataset(source, Tally.load(state.read_bytes()), out, rows_per_part=size)
+
+
+def file_bytes(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def count_misplaced(source: Path, hasher: Tally, out: Path) -> int:
@@ -167,13 +148,17 @@ def learn(folder: Path, hasher: Tally, size: int) -> tuple[dict[str, float], Tal
         for start in range(0, len(X), 1000):
             alone.partial_fit(X[start : start + 1000], labels[start : start + 1000])
     seconds = time.perf_counter() - began
-    order = [list(done.hasher.stats_.names).index(name) for name in alone.stats_.names]
-    ours, theirs = done.hasher.model(), alone.model()
-    assert ours.U is not None and theirs.U is not None and ours.u is not None and theirs.u is not None
-    assert ours.M is not None and theirs.M is not None
-    pairs = (ours.U[:, order], theirs.U), (ours.u[order], theirs.u), (ours.M[order], theirs.M)
+    pairs = zip(model_arrays(done.hasher), model_arrays(alone), strict=True)
     difference = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
     return {"seconds": done.seconds, "alone_s": seconds, "rows": done.rows, "difference": difference}, done.hasher
+
+
+def model_arrays(hasher: Tally) -> list[Floats]:
+    """Return the arrays of a model, a row for each label, sorted by label."""
+    model, names = hasher.model(), hasher.stats_.names
+    order = [names[name] for name in sorted(names, key=str)]
+    assert model.U is not None and model.u is not None and model.M is not None
+    return [array[order] for array in (model.U.T, model.u, model.M)]
 
 
 def publish_collection(folder: Path, hasher: Tally, rows: int) -> dict[str, float]:
@@ -193,37 +178,26 @@ def evaluate_both(folder: Path, hasher: Tally) -> dict[str, float]:
     seconds, began = time.perf_counter() - began, time.perf_counter()
     all_labels = np.concatenate([some for _, some in read_source(folder / "source")])
     codes = np.concatenate([hasher.encode(X) for X, _ in read_source(folder / "source")])
-    alone = evaluate(
-        hasher.weigh(Q), codes, np.eye(BULK_LABELS)[labels], np.eye(BULK_LABELS, dtype=np.uint8)[all_labels]
-    )
-    return {
-        "map": quality.map,
-        "difference": max(abs(a - b) for a, b in zip(quality, alone, strict=True)),
-        "queries": BULK_QUERIES,
-        "seconds": seconds,
-        "alone_s": time.perf_counter() - began,
-    }
+    one_hot = np.eye(BULK_LABELS, dtype=np.uint8)
+    alone = evaluate(hasher.weigh(Q), codes, one_hot[labels], one_hot[all_labels])
+    times = {"seconds": seconds, "alone_s": time.perf_counter() - began}
+    difference = max(abs(a - b) for a, b in zip(quality, alone, strict=True))
+    return {"map": quality.map, "difference": difference, "queries": BULK_QUERIES, **times}
 
 
-def tables(result: dict[str, Any]) -> list[TableData | str]:
+def tables(result: Figures) -> Sections:
     one, killed, learning, measured = (result[name] for name in ("one", "killed", "learning", "measured"))
     rows = result["rows"]
+    cells = [
+        ("encoding, rows/s", f"{one['rows_per_s']:,.0f}", f"{one['alone_rows_per_s']:,.0f}"),
+        ("learning, rows/s", f"{rows / learning['seconds']:,.0f}", f"{rows / learning['alone_s']:,.0f}"),
+        (f"mAP of {measured['queries']} queries, s", f"{measured['seconds']:.1f}", f"{measured['alone_s']:.1f}"),
+        ("publishing, rows/s", f"{result['published']['rows_per_s']:,.0f}", ""),
+    ]
+    title = f"{rows:,} x {BULK_DIM} to {CODE_BITS} bits, {result['nodes']} nodes on this machine's cores"
     kills = " and ".join(map(str, killed["killed_at"]))
     return [
-        TableData(
-            f"{rows:,} x {BULK_DIM} to {CODE_BITS} bits, {result['nodes']} nodes on this machine's cores",
-            ("", "cluster", "one process"),
-            [
-                ("encoding, rows/s", f"{one['rows_per_s']:,.0f}", f"{one['alone_rows_per_s']:,.0f}"),
-                ("learning, rows/s", f"{rows / learning['seconds']:,.0f}", f"{rows / learning['alone_s']:,.0f}"),
-                (
-                    f"mAP of {measured['queries']} queries, s",
-                    f"{measured['seconds']:.1f}",
-                    f"{measured['alone_s']:.1f}",
-                ),
-                ("publishing, rows/s", f"{result['published']['rows_per_s']:,.0f}", ""),
-            ],
-        ),
+        TableData(title, ("", "cluster", "one process"), cells),
         f"Driver killed at {kills} of {killed['parts']} parts; the third run made the last {killed['again']:,} rows; "
         f"{killed['differing']} files differ from those of an undisturbed run.\n",
     ]

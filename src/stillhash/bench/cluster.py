@@ -10,99 +10,81 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from stillhash.bench.cluster_faults import (
-    LOAD_THREADS,
-    LOAD_TIMEOUT,
-    equal,
-    join_node,
-    kill_actor,
-    kill_node,
-    run_threads,
-)
-from stillhash.bench.timing import CODE_BITS, TOP_K, goal, temporary_folder
+from stillhash.bench import cluster_faults
+from stillhash.bench.cluster_faults import LOAD_THREADS, LOAD_TIMEOUT, CheckedIndex
+from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, Sections, hit_bytes, quantiles_ms, temporary_folder
 from stillhash.cluster import ClusterIndex, LocalCluster
-from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
+from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import Hits, Index
 
 CODES_PER_ADD = 1_000_000  # and of a segment
 TIED_CODES = 1000  # codes that a tenth of the rows share, so that there are long ties
+MIN_REPEATS = 8
 CONCURRENT_QUERIES = (1, 8, 64)
+FAULTS = {
+    "actor": ("kill -9 of an actor", cluster_faults.kill_actor),
+    "node": ("a node is lost", cluster_faults.kill_node),
+    "joined": ("a node joins", cluster_faults.join_node),
+}
 TINY_INDEX_CODES = 4096  # in which there is next to nothing to search
 
 
-def run(
-    repeats: int = 200,
-    quick: bool = False,
-    progress: ReportProgress = silent,
-    *,
-    codes: int = 20_000_000,
-    shards: int = 4,
-    nodes: int = 4,
-    queries: int = 1000,
-    folder: Path | None = None,
-) -> dict[str, Any]:
+def run(repeats: int, quick: bool, progress: ReportProgress, codes: int) -> Figures:
     """Compare with one index, time trips, and kill an actor and a node under load."""
-    check_integer(repeats, "repeats", 8)
     check_integer(codes, "codes", 1000)
-    check_integer(shards, "shards", 1)
-    check_integer(nodes, "nodes", 2)
-    check_integer(queries, "queries", 1)
-    step = CODES_PER_ADD
+    shards, nodes, queries, step = 4, 4, 1000, CODES_PER_ADD
     if quick:
-        repeats, codes, queries, step, shards, nodes = 8, 20_000, 40, 2000, min(shards, 2), min(nodes, 2)
+        repeats, codes, shards, nodes, queries, step = MIN_REPEATS, 20_000, 2, 2, 40, 2000
+    check_integer(repeats, "repeats", MIN_REPEATS)
     weights = query_weights(queries)
-    with temporary_folder(folder) as temporary:
-        progress("the answers of one index")
-        expected = search_one_index(codes, step, weights)
-        with LocalCluster(nodes, fast_health_check=quick) as local:
-            rates = []
-            for count in sorted({1, 2} - {shards} if shards > 1 else set()):
-                progress(f"throughput of {count} shards")
-                with cluster_index(temporary, codes, step, count) as index:
-                    rates.append(measure_rate(index, weights, repeats))
-            progress(f"{codes:,} codes over {shards} shards")
-            with cluster_index(temporary, codes, step, shards) as index:
-                progress(f"{queries:,} queries against one index")
-                same = compare(index, weights, expected)
+    progress("the answers of one index")
+    one_index = Index(CODE_BITS)
+    fill_index(one_index, codes, step)
+    expected = one_index.search(weights, TOP_K)
+    del one_index
+    with temporary_folder(None) as folder, LocalCluster(nodes, fast_health_check=quick) as local:
+        rates = []
+        for count in range(1, min(shards, 3)):
+            progress(f"throughput of {count} shards")
+            with cluster_index(folder, codes, step, count) as index:
                 rates.append(measure_rate(index, weights, repeats))
-                trips = []
-                for clients in CONCURRENT_QUERIES:
-                    progress(f"trips of {clients} concurrent queries")
-                    trips.append(time_trips(index, weights, clients, repeats))
-                progress("an actor is killed under load")
-                actor = kill_actor(index, weights, expected)
-                progress("a node is lost under load")
-                node = kill_node(local, index, weights, expected)
-                progress("a node joins under load")
-                joined = join_node(local, index, weights, expected)
-            progress("trips with next to nothing to search")
-            with cluster_index(temporary, TINY_INDEX_CODES, -(-TINY_INDEX_CODES // shards), shards) as index:
-                bare = [time_trips(index, weights, clients, repeats) for clients in CONCURRENT_QUERIES]
-    faults = {"actor": actor, "node": node, "joined": joined}
+        progress(f"{codes:,} codes over {shards} shards")
+        with cluster_index(folder, codes, step, shards) as index:
+            checked = CheckedIndex(index, weights, hit_bytes(expected))
+            progress(f"{queries:,} queries against one index")
+            same = compare(checked, expected)
+            rates.append(measure_rate(index, weights, repeats))
+            progress("trips of concurrent queries")
+            trips = [time_trips(index, weights, clients, repeats) for clients in CONCURRENT_QUERIES]
+            faults = {}
+            for name, (fault, cause) in FAULTS.items():
+                progress(f"{fault}, under load")
+                faults[name] = cause(checked, local)
+        progress("trips with next to nothing to search")
+        with cluster_index(folder, TINY_INDEX_CODES, -(-TINY_INDEX_CODES // shards), shards) as index:
+            bare = [time_trips(index, weights, clients, repeats) for clients in CONCURRENT_QUERIES]
+    actor, node, joined = faults.values()
     goals = [
-        goal("answers that differ from one index", "<= 0", same["different"]),
-        goal(f"overhead of a query, {CONCURRENT_QUERIES[-1]} at a time, ms", "<= 1", trips[-1]["per_query_ms"]),
-        goal("wrong or short answers while an actor is killed", "<= 0", actor["wrong"]),
-        goal("wrong or short answers while nodes go and come", "<= 0", node["wrong"] + joined["wrong"]),
-        goal("faults that actors were replaced or moved in", ">= 3", sum(f["actors"] > 0 for f in faults.values())),
-        goal("searches refused meanwhile", "<= 0", sum(fault["refused"] for fault in faults.values())),
-        goal("full service after kill -9 of an actor, s", "<= 5", actor["seconds"]),
-        goal("full service after the loss of a node, s", "<= 30", node["seconds"]),
+        ("answers that differ from one index", "<= 0", same["different"]),
+        (f"overhead of a query, {CONCURRENT_QUERIES[-1]} at a time, ms", "<= 1", trips[-1]["per_query_ms"]),
+        ("wrong or short answers while an actor is killed", "<= 0", actor["wrong"]),
+        ("wrong or short answers while nodes go and come", "<= 0", node["wrong"] + joined["wrong"]),
+        ("faults that actors were replaced or moved in", ">= 3", sum(f["actors"] > 0 for f in faults.values())),
+        ("searches refused meanwhile", "<= 0", sum(fault["refused"] for fault in faults.values())),
+        ("full service after kill -9 of an actor, s", "<= 5", actor["seconds"]),
+        ("full service after the loss of a node, s", "<= 30", node["seconds"]),
     ]
     about = {"codes": codes, "bits": CODE_BITS, "k": TOP_K, "shards": shards, "nodes": nodes, "queries": queries}
     measured = {"same": same, "rates": rates, "trips": trips, "bare": bare, "faults": faults}
     return {**about, **measured, "goals": goals}
-
-
-# ---- codes and queries ----
 
 
 def make_codes(start: int, rows: int, codes: int) -> Codes:
@@ -129,12 +111,6 @@ def fill_index(index: Index | ClusterIndex, codes: int, step: int) -> None:
         index.add(make_codes(start, rows, codes), np.arange(start, start + rows))
 
 
-def search_one_index(codes: int, step: int, weights: Floats) -> Hits:
-    index = Index(CODE_BITS)
-    fill_index(index, codes, step)
-    return index.search(weights, TOP_K)
-
-
 @contextmanager
 def cluster_index(folder: Path, codes: int, step: int, shards: int) -> Iterator[ClusterIndex]:
     threads = max(1, usable_cores() // shards)
@@ -146,34 +122,29 @@ def cluster_index(folder: Path, codes: int, step: int, shards: int) -> Iterator[
         yield index
 
 
-# ---- cost ----
-
-
-def compare(index: ClusterIndex, weights: Floats, expected: Hits) -> dict[str, Any]:
+def compare(checked: CheckedIndex, expected: Hits) -> Figures:
     """Count answers that differ: all queries at once, then some of them one at a time."""
-    together = index.search(weights, TOP_K)
-    wrong = sum(not equal(together, expected, q, q) for q in range(len(weights)))
-    alone = range(0, len(weights), 20)
-    wrong += sum(not equal(index.search(weights[q], TOP_K), expected, 0, q) for q in alone)
+    together = hit_bytes(checked.index.search(checked.weights, TOP_K))
+    wrong = sum(a != b for a, b in zip(together, checked.expected, strict=True))
+    alone = range(0, len(together), 20)
+    wrong += sum(checked.search(q) == "wrong" for q in alone)
     ties = int((expected.scores[:, :-1] == expected.scores[:, 1:]).any(axis=1).sum())
-    return {"queries": len(weights), "alone": len(alone), "with_ties": ties, "different": wrong}
+    return {"queries": len(together), "alone": len(alone), "with_ties": ties, "different": wrong}
 
 
-def measure_rate(index: ClusterIndex, weights: Floats, repeats: int) -> dict[str, Any]:
+def measure_rate(index: ClusterIndex, weights: Floats, repeats: int) -> Figures:
     """Return queries per second, alone and in batches."""
-    began = time.perf_counter()
-    for turn in range(repeats):
-        index.search(weights[turn % len(weights)], TOP_K)
-    alone = repeats / (time.perf_counter() - began)
-    batch = weights[:64]
-    began = time.perf_counter()
-    for _ in range(max(1, repeats // 16)):
-        index.search(batch, TOP_K)
-    together = max(1, repeats // 16) * len(batch) / (time.perf_counter() - began)
-    return {"shards": len(index.status()["shards"]), "plan": index.plan, "alone": alone, "together": together}
+    rates = []
+    singles = [weights[turn % len(weights), None] for turn in range(repeats)]
+    for batches in (singles, [weights[:64]] * max(1, repeats // 16)):
+        began = time.perf_counter()
+        for batch in batches:
+            index.search(batch, TOP_K)
+        rates.append(sum(map(len, batches)) / (time.perf_counter() - began))
+    return {"shards": len(index.status()["shards"]), "plan": index.plan, "alone": rates[0], "together": rates[1]}
 
 
-def time_trips(index: ClusterIndex, weights: Floats, clients: int, repeats: int) -> dict[str, Any]:
+def time_trips(index: ClusterIndex, weights: Floats, clients: int, repeats: int) -> Figures:
     """Time trips while so many threads search one query after the other."""
     each = max(4, repeats // {1: 1, 8: 4}.get(clients, 8))
     start, waits = threading.Barrier(clients), list[float]()
@@ -188,25 +159,21 @@ def time_trips(index: ClusterIndex, weights: Floats, clients: int, repeats: int)
     index.search(weights[0], TOP_K)
     index.timings.clear()
     began = time.perf_counter()
-    run_threads(search, clients)
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(search, range(clients)))
     seconds = time.perf_counter() - began
-    over = 1e3 * np.array([trip.seconds - trip.slowest for trip in index.timings])
+    over = [trip.seconds - trip.slowest for trip in index.timings]
     count = sum(trip.queries for trip in index.timings)
-    ms = 1e3 * np.array(waits)
-    return {
-        "clients": clients,
-        "queries": count,
-        "trips": len(over),
-        "overhead_p50_ms": float(np.median(over)),
-        "overhead_p99_ms": float(np.quantile(over, 0.99)),
-        "per_query_ms": float(over.sum() / count),
-        "search_p50_ms": float(np.median(ms)),
-        "search_p99_ms": float(np.quantile(ms, 0.99)),
-        "per_second": count / seconds,
+    counts = {"clients": clients, "queries": count, "trips": len(over)}
+    times = {
+        "per_query_ms": 1e3 * sum(over) / count,
+        **quantiles_ms(over, "overhead_"),
+        **quantiles_ms(waits, "search_"),
     }
+    return {**counts, **times, "per_second": count / seconds}
 
 
-def tables(result: dict[str, Any]) -> list[TableData | str]:
+def tables(result: Figures) -> Sections:
     same = "queries: {queries:,} | one at a time: {alone:,} | with ties: {with_ties:,} | different: {different:,}"
     trips = """at a time: {clients} | trips: {trips} | overhead p50 ms: {overhead_p50_ms:.2f} |
         p99: {overhead_p99_ms:.2f} | of each query: {per_query_ms:.3f} | search p50 ms: {search_p50_ms:.1f} |
@@ -214,11 +181,8 @@ def tables(result: dict[str, Any]) -> list[TableData | str]:
     rates = "shards: {shards} | begins on: {plan} | one at a time: {alone:,.0f} | 64 together: {together:,.0f}"
     faults = """: {name} | actors: {actors} | answer after s: {seconds:.1f} | all ready after s: {ready_s:.1f} |
         right: {right:,} | wrong: {wrong:,} | refused: {refused:,}"""
-    names = {"actor": "kill -9 of an actor", "node": "a node is lost", "joined": "a node joins"}
-    fault_rows = [{"name": names[name], **fault} for name, fault in result["faults"].items()]
-    size = (
-        f"{result['codes']:,} codes of {CODE_BITS} bits, {result['shards']} shards, {result['nodes']} nodes and a head"
-    )
+    fault_rows = [{"name": FAULTS[name][0], **fault} for name, fault in result["faults"].items()]
+    size = "{codes:,} codes of {bits} bits, {shards} shards, {nodes} nodes and a head".format_map(result)
     return [
         format_table(f"{size}: answers against one index", same, [result["same"]]),
         format_table("Trips to all shards", trips, result["trips"]),

@@ -12,33 +12,29 @@ along one line have both signs, and their plain median is near zero.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.bench.timing import one_blas_thread
+import stillhash
+from stillhash.bench.timing import CODE_BITS, one_library_thread
 from stillhash.errors import InvalidInput
 from stillhash.hashers import OHSL
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import Tiles, empty_tiles, pack
+from stillhash.numeric.codes import Tiles, empty_tiles, pack, to_tiles
 from stillhash.numeric.validation import Floats
 
-FEATURES = 1024
-LABEL_COUNT = 80
+FEATURES, ROW_NORM = 1024, 30
+LABEL_COUNT, LABELS_PER_ROW = 80, 3  # about three a row
 FREQUENCY_DECAY = 0.5  # the label of rank r has a frequency like r^-FREQUENCY_DECAY
-LABELS_PER_ROW = 3  # about
 NUISANCES = 16  # directions that vary and mean nothing
-ROW_NORM = 30
-INITIAL_ROWS = 300  # rows that fix the hash functions
-ROWS_AT_ONCE = 1000
-LEARNT_ROWS = 10_000
-HASHED_ROWS = 60_000
+INITIAL_ROWS, LEARNT_ROWS, HASHED_ROWS = 300, 10_000, 60_000  # that fix the hash functions, are learnt, are hashed
+ROWS_AT_ONCE, CODES_AT_ONCE = 1000, 250_000
 JITTER = 0.25  # noise on a resampled projection, in standard deviations of its bit
-CODES_AT_ONCE = 250_000
 MIN_LEARNT_QUERIES = 64  # of fewer, the diversity would be a matter of luck
 MAX_COSINE = 0.3  # the median |cosine| between two queries' weights stays below
-
+COLLECTION_FIT_ROWS = 500  # rows that fix the hash functions of a collection
 WEIGHT_KINDS = ("gaussian", "learnt")  # weights on random codes; weights and codes of a trained hasher
 
 
@@ -46,40 +42,40 @@ def random_features(rows: int, dim: int, seed: int) -> Floats:
     return np.random.default_rng(seed).standard_normal((rows, dim), dtype=np.float32)
 
 
-def labelled_features(
-    rows: int, dim: int, seed: int, *, labels: int = 40, noise: float = 1.0
-) -> tuple[Floats, list[int]]:
+def labelled_features(rows: int, dim: int, seed: int, labels: int = 40, noise: float = 1) -> tuple[Floats, list[int]]:
     """Make rows around centres, one for each label, so that there is something to learn."""
     chosen = np.random.default_rng([seed, 1]).integers(labels, size=rows)
     centres = random_features(labels, dim, seed=0)
     return random_features(rows, dim, seed) * np.float32(noise) + centres[chosen], chosen.tolist()
 
 
-class LearntCodes(NamedTuple):
-    weights: Floats  # (queries, bits)
-    projections: Floats  # (rows, bits), whose signs are the codes
-    cosine: float  # median magnitude, between the weights of two queries
+def open_fitted(path: Path, dim: int) -> stillhash.Collection:
+    """Create an empty collection whose hash functions are fixed."""
+    collection = stillhash.open(path, dim, CODE_BITS)
+    collection.fit(random_features(COLLECTION_FIT_ROWS, dim, seed=0))
+    return collection
 
 
 def make_codes(kind: str, bits: int, rows: int, queries: int, *, quick: bool = False) -> tuple[Tiles, Floats]:
     """Make tiles of codes, and weights (queries, bits)."""
     if kind == "gaussian":
         return random_tiles(bits, rows), random_features(queries, bits, seed=bits)
-    learnt = learn_codes(bits, queries, quick=quick)
-    return resample(learnt.projections, rows), learnt.weights[:queries]
+    weights, projections = learn_codes(bits, queries, quick=quick)
+    return resample(projections, rows), weights[:queries]
 
 
-def learn_codes(bits: int, queries: int, *, quick: bool = False, seed: int = 0) -> LearntCodes:
-    """Return a trained hasher's weights for held-out rows, and its projections of a database."""
+def learn_codes(bits: int, queries: int, *, quick: bool = False, seed: int = 0) -> tuple[Floats, Floats]:
+    """Return a trained hasher's weights for held-out rows, and its projections of a database, (rows, bits) both."""
     learnt, hashed = (LEARNT_ROWS // 5, HASHED_ROWS // 20) if quick else (LEARNT_ROWS, HASHED_ROWS)
-    with one_blas_thread():
+    with one_library_thread():
         source = FeatureSource(seed)
         hasher = OHSL(bits, unit_norm=False, random_state=seed).fit(source.rows(INITIAL_ROWS)[0])
         for _ in range(0, learnt, ROWS_AT_ONCE):
             hasher.partial_fit(*source.rows(ROWS_AT_ONCE))
         weights = hasher.weigh(source.rows(max(queries, MIN_LEARNT_QUERIES))[0])
         projections = [project(hasher, source.rows(ROWS_AT_ONCE)[0]) for _ in range(0, hashed, ROWS_AT_ONCE)]
-    return LearntCodes(weights, np.concatenate(projections), median_cosine(weights))
+    median_cosine(weights)
+    return weights, np.concatenate(projections)
 
 
 class FeatureSource:
@@ -135,9 +131,4 @@ def resample(projections: Floats, rows: int, seed: int = 0) -> Tiles:
 
 def random_tiles(bits: int, rows: int, seed: int = 0) -> Tiles:
     """Make codes of fair coins; `bits` fills its bytes."""
-    rng = np.random.default_rng(seed)
-    tiles = empty_tiles(rows, bits)
-    for start in range(0, rows, CODES_AT_ONCE):
-        codes = rng.integers(0, 256, (min(CODES_AT_ONCE, rows - start), bits // 8), dtype=np.uint8)
-        kernels.write_tiles(tiles, start, codes)
-    return tiles
+    return to_tiles(np.random.default_rng(seed).integers(0, 256, (rows, bits // 8), dtype=np.uint8), bits)

@@ -7,43 +7,40 @@ validates, stores durably, evaluates before learning and publishes a version. Bo
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import stillhash
-from stillhash.bench.timing import CODE_BITS, TOP_K, goal, interleaved, ratio, temporary_folder
-from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
-from stillhash.numeric.validation import Floats, check_integer
+from stillhash import Collection, Tally
+from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, Sections, interleaved, mean_ms, ratio, temporary_folder
+from stillhash.experiments.tables import ReportProgress, format_table
+from stillhash.numeric.validation import Floats
 from stillhash.search import Scan
 
-INGEST_DIM = 1280
-INGEST_CHUNK = 1000  # rows of an `add`, and of a step of learning
-INGEST_CHUNKS = 8  # that take turns
-INGEST_LABELS = 80
+INGEST_DIM, INGEST_LABELS = 1280, 80
+INGEST_CHUNK, INGEST_CHUNKS = 1000, 8  # rows of an `add`, and of a step of learning; chunks that take turns
 LABELLED_FIT_ROWS = 3000  # that fix the hash functions
 CHECKED_QUERIES = 50
 
 IngestChunk = tuple[Floats, list[list[str]]]  # features, labels
 
 
-def run(
-    repeats: int = 40, quick: bool = False, progress: ReportProgress = silent, *, folder: Path | None = None
-) -> dict[str, Any]:
+def run(repeats: int, quick: bool, progress: ReportProgress, folder: Path | None = None) -> Figures:
     """Add and learn `repeats` chunks; `folder` is on the disk to measure."""
-    check_integer(repeats, "repeats", 1)
     dim = 64 if quick else INGEST_DIM
-    repeats = min(repeats, 3) if quick else repeats
-    with temporary_folder(folder) as temporary:
-        chunks = [labelled(INGEST_CHUNK, dim, seed) for seed in range(INGEST_CHUNKS)]
-        sample = labelled(LABELLED_FIT_ROWS, dim, seed=10**6)
-        progress(f"{repeats * INGEST_CHUNK:,} rows of {dim} dimensions in chunks of {INGEST_CHUNK:,}")
-        with stillhash.open(temporary / "c", dim, CODE_BITS, learn_rows=INGEST_CHUNK, init=sample) as collection:
-            row = ingest(collection, stillhash.Tally(CODE_BITS).fit(*sample), chunks, repeats)
+    chunks = [labelled(INGEST_CHUNK, dim, seed) for seed in range(INGEST_CHUNKS)]
+    sample = labelled(LABELLED_FIT_ROWS, dim, seed=10**6)
+    progress(f"{repeats * INGEST_CHUNK:,} rows of {dim} dimensions in chunks of {INGEST_CHUNK:,}")
+    with (
+        temporary_folder(folder) as temporary,
+        stillhash.open(temporary / "c", dim, CODE_BITS, learn_rows=INGEST_CHUNK, init=sample) as collection,
+    ):
+        row = ingest(collection, Tally(CODE_BITS).fit(*sample), chunks, repeats)
     goals = [
-        goal("rows/s of add with learning / of Tally alone", ">= 0.4", row["share_of_tally"]),
-        goal("queries whose hits differ from Tally's", "<= 0", row["different"]),
+        ("rows/s of add with learning / of Tally alone", ">= 0.4", row["share_of_tally"]),
+        ("queries whose hits differ from Tally's", "<= 0", row["different"]),
     ]
     return {"columns": dim, "bits": CODE_BITS, "rows": [row], "goals": goals}
 
@@ -59,18 +56,14 @@ def labelled(rows: int, dim: int, seed: int) -> IngestChunk:
     return features, [sorted({f"label {c}" for c in row[:n]}) for row, n in zip(chosen.tolist(), counts, strict=True)]
 
 
-def ingest(
-    collection: stillhash.Collection, hasher: stillhash.Tally, chunks: list[IngestChunk], rounds: int
-) -> dict[str, Any]:
+def ingest(collection: Collection, hasher: Tally, chunks: list[IngestChunk], rounds: int) -> Figures:
     """Time both contenders over so many chunks, the warm-up apart, and compare what they have learnt."""
-    index = Scan(CODE_BITS)
-    added = 0
+    index, starts = Scan(CODE_BITS), count(step=INGEST_CHUNK)
 
     def add(turn: int) -> None:
-        nonlocal added
         features, labels = chunks[turn % len(chunks)]
-        ids = range(added, added + len(features))
-        added += collection.add(ids, features, labels, [{"n": n} for n in ids])
+        ids = range(start := next(starts), start + INGEST_CHUNK)
+        collection.add(ids, features, labels, [{"n": n} for n in ids])
 
     def learn(turn: int) -> None:
         features, labels = chunks[turn % len(chunks)]
@@ -79,26 +72,20 @@ def ingest(
         hasher.model()
 
     times = interleaved({"add": add, "tally": learn}, rounds, wall=True)
-    seconds = {name: sum(spent) for name, spent in times.items()}  # sealing a segment is rare and counts too
+    ms = mean_ms(times)  # sealing a segment is rare and counts too
     queries = labelled(CHECKED_QUERIES, collection.dim, seed=10**7)[0]
     hits = index.search(hasher.weigh(queries), TOP_K)
-    answers = collection.search(queries, TOP_K)
     different = sum(
         [(hit.id, hit.score) for hit in answer.hits] != list(zip(ids.tolist(), scores.tolist(), strict=True))
-        for answer, ids, scores in zip(answers, hits.ids, hits.scores, strict=True)
+        for answer, ids, scores in zip(collection.search(queries, TOP_K), hits.ids, hits.scores, strict=True)
     )
-    return {
-        "chunks": rounds,
-        "ms": {name: spent / rounds * 1e3 for name, spent in seconds.items()},
-        "rows_per_second": {name: INGEST_CHUNK * rounds / spent for name, spent in seconds.items()},
-        "share_of_tally": seconds["tally"] / seconds["add"],
-        "add/tally": ratio(times, "add", "tally"),
-        "versions": collection.stats()["version"],
-        "different": different,
-    }
+    speeds = {name: INGEST_CHUNK / each * 1e3 for name, each in ms.items()}
+    ratios = {"share_of_tally": ms["tally"] / ms["add"], "add/tally": ratio(times, "add/tally")}
+    outcome = {"versions": collection.stats()["version"], "different": different}
+    return {"chunks": rounds, "ms": ms, "rows_per_second": speeds, **ratios, **outcome}
 
 
-def tables(result: dict[str, Any]) -> list[TableData | str]:
+def tables(result: Figures) -> Sections:
     title = f"Chunks of {INGEST_CHUNK:,} labelled rows, D = {result['columns']}, b = {CODE_BITS}: add and learn"
     columns = """chunks: {chunks} | add, ms a chunk: {ms[add]:.1f} | Tally alone: {ms[tally]:.1f} |
         add, rows/s: {rows_per_second[add]:,.0f} | Tally: {rows_per_second[tally]:,.0f} | time / Tally: {add/tally}"""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from stillhash.bench.timing import CODE_LENGTHS, goal, interleaved, median_ms, one_blas_thread, ratio
-from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
+from stillhash.bench.timing import CODE_LENGTHS, Contenders, Figures, Sections, compare_speed, one_library_thread
+from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.hashers import OHSL, Tally
 from stillhash.numeric import kernels, reference
 from stillhash.numeric.codes import sgn
@@ -25,43 +25,35 @@ MAX_STEP = 0.01
 LEARN_CLASSES = 80
 MAX_DIFFERENCE = {"float64": 1e-12, "float32": 1e-5}  # largest difference, relative to the largest entry
 MAX_CONTENDER_DIFFERENCE = 1e-4  # the same between two float32 learners that have both been rounding for many rounds
-FLOOR_GOALS = {32: "<= 1.8", 64: "<= 1.5", 96: "<= 1.5"}
-TALLY_GOALS = {1280: ">= 0.3", 4096: ">= 0.15"}
-GER_GOALS = {32: ">= 2", 64: ">= 2.5", 96: ">= 3"}
+LEARN_GOALS = {  # by code length
+    "ours/floor": {32: "<= 1.8", 64: "<= 1.5", 96: "<= 1.5"},
+    "ger/ours": {32: ">= 2", 64: ">= 2.5", 96: ">= 3"},
+}
+TALLY_GOALS = {1280: ">= 0.3", 4096: ">= 0.15"}  # by dimensions
 
 RealArray = NDArray[Any]
 TargetSigns = NDArray[np.int8]
 
 
-def run(repeats: int = 15, quick: bool = False, progress: ReportProgress = silent) -> dict[str, Any]:
+def run(repeats: int, quick: bool, progress: ReportProgress) -> Figures:
     """Check and time learning at each code length."""
     rows, exactness = [], []
     for bits in CODE_LENGTHS:
         X, G = chunk(*((300, 512) if quick else (1000, 4096)), length=3 * bits)
         progress(f"b = {bits}: comparing with the literal loop")
-        with one_blas_thread():
+        with one_library_thread():
             exactness += [{"bits": bits, **compare(X, G, norm)} for norm in FEATURE_NORMS]
         progress(f"b = {bits}: timing")
-        rows.append(
-            {"bits": bits, **time_contenders(X * np.float32(TIMED_NORM), G, min(repeats, 3) if quick else repeats)}
-        )
+        rows.append({"bits": bits, **time_contenders(X * np.float32(TIMED_NORM), G, repeats)})
     progress("Tally beside OHSL")
-    methods = [
-        time_methods(columns, min(repeats, 3) if quick else repeats) for columns in ((256,) if quick else TALLY_GOALS)
-    ]
-    goals = [
-        *(
-            goal(f"difference, {name}", f"<= {most:g}", max(r[name] for r in exactness))
-            for name, most in MAX_DIFFERENCE.items()
-        ),
-        *(goal(f"ours / floor, b = {r['bits']}", FLOOR_GOALS[r["bits"]], r["ours/floor"]["median"]) for r in rows),
-        *(goal(f"ger / ours, b = {r['bits']}", GER_GOALS[r["bits"]], r["ger/ours"]["median"]) for r in rows),
-        *(
-            goal(f"speed of Tally / OHSL, D = {r['columns']}", TALLY_GOALS[r["columns"]], r["ohsl/tally"]["median"])
-            for r in methods
-            if r["columns"] in TALLY_GOALS
-        ),
-    ]
+    methods = [time_methods(columns, repeats) for columns in ((256,) if quick else TALLY_GOALS)]
+    goals = [(f"difference, {n}", f"<= {most}", max(r[n] for r in exactness)) for n, most in MAX_DIFFERENCE.items()]
+    for pair, bounds in LEARN_GOALS.items():
+        name = pair.replace("/", " / ")
+        goals += [(f"{name}, b = {r['bits']}", bounds[r["bits"]], r[pair]["median"]) for r in rows]
+    for r in methods:
+        if bound := TALLY_GOALS.get(r["columns"]):
+            goals.append((f"speed of Tally / OHSL, D = {r['columns']}", bound, r["ohsl/tally"]["median"]))
     return {"rows": rows, "exactness": exactness, "methods": methods, "goals": goals}
 
 
@@ -77,14 +69,11 @@ def chunk(count: int, columns: int, length: int) -> tuple[Floats, TargetSigns]:
     return X, sgn(labels @ rng.standard_normal((LEARN_CLASSES, length)))
 
 
-# ---- exactness ----
-
-
-def compare(X: Floats, G: TargetSigns, norm: int) -> dict[str, Any]:
+def compare(X: Floats, G: TargetSigns, norm: int) -> Figures:
     """Measure how far ours is from the literal loop in float64, and the shares of the steps."""
     X = X * np.float32(norm)
     expected, shares = literal(X.astype(np.float64), G)
-    row: dict[str, Any] = {"norm": norm, **shares}
+    row: Figures = {"norm": norm, **shares}
     for name in MAX_DIFFERENCE:
         U = np.zeros((G.shape[1], X.shape[1]), name, order="F")
         kernels.passive_aggressive(U, X.astype(name), G, MAX_STEP)
@@ -109,19 +98,15 @@ def difference(actual: RealArray, expected: RealArray) -> float:
     return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
-# ---- speed ----
-
-
 def per_sample(U: Floats, X: Floats, G: TargetSigns) -> None:
     """Run the loop at its best without a compiler: one matrix-vector product and one rank-one update a row."""
-    most = np.float32(MAX_STEP)
     norms = np.einsum("ij,ij->i", X, X)
     for x, g, norm in zip(X, G.astype(np.float32), norms, strict=True):
-        tau = np.minimum(most, np.maximum(0, 1 - g * (U @ x)) / norm)
+        tau = np.minimum(np.float32(MAX_STEP), np.maximum(0, 1 - g * (U @ x)) / norm)
         blas.sger(1.0, x, tau * g, a=U.T, overwrite_x=1, overwrite_y=1, overwrite_a=1)
 
 
-def time_contenders(X: Floats, G: TargetSigns, repeats: int) -> dict[str, Any]:
+def time_contenders(X: Floats, G: TargetSigns, repeats: int) -> Figures:
     """Time all contenders on one chunk; each keeps learning on a projection of its own."""
     length, columns = G.shape[1], X.shape[1]
     ours = np.zeros((length, columns), np.float32, order="F")
@@ -129,54 +114,39 @@ def time_contenders(X: Floats, G: TargetSigns, repeats: int) -> dict[str, Any]:
     loop = np.zeros((length, columns), np.float32)
     fixed = np.random.default_rng(0).standard_normal((length, columns), dtype=np.float32)
     product = np.empty_like(fixed)
-
-    def floor(_: int) -> None:
-        P = X @ fixed.T
-        np.matmul(P.T, X, out=product)
-
-    times = interleaved(
-        {
-            "ours": lambda _: kernels.passive_aggressive(ours, X, G, MAX_STEP),
-            "floor": floor,
-            "ger": lambda _: per_sample(loop, X, G),
-            "numpy": lambda _: reference.passive_aggressive(block, X, G, MAX_STEP, 2),
-        },
-        repeats,
-    )
+    contenders: Contenders = {
+        "ours": lambda _: kernels.passive_aggressive(ours, X, G, MAX_STEP),
+        "floor": lambda _: np.matmul((X @ fixed.T).T, X, out=product),
+        "ger": lambda _: per_sample(loop, X, G),
+        "numpy": lambda _: reference.passive_aggressive(block, X, G, MAX_STEP, 2),
+    }
+    measured = compare_speed(contenders, repeats, "ours/floor", "ger/ours", "numpy/ours")
     # Every learner has now seen the chunk equally often: a contender that does another job would stand out here.
     apart = max(difference(loop, ours), difference(block.T, ours))
-    return {
-        "rows": len(X),
-        "columns": columns,
-        "length": length,
-        "ms": {name: median_ms(times, name) for name in times},
-        "rows_per_second": len(X) / median_ms(times, "ours") * 1e3,
-        "ours/floor": ratio(times, "ours", "floor"),
-        "ger/ours": ratio(times, "ger", "ours"),
-        "numpy/ours": ratio(times, "numpy", "ours"),
-        "contenders_apart": apart,
-        "exact": apart <= MAX_CONTENDER_DIFFERENCE,
-    }
+    speed = {"rows_per_second": len(X) / measured["ms"]["ours"] * 1e3, **measured}
+    shape = {"rows": len(X), "columns": columns, "length": length}
+    return {**shape, **speed, "contenders_apart": apart, "exact": apart <= MAX_CONTENDER_DIFFERENCE}
 
 
-def time_methods(columns: int, repeats: int) -> dict[str, Any]:
+def time_methods(columns: int, repeats: int) -> Figures:
     """Time whole methods on a chunk at 64 bits, pre-processing and encoding included; and what a solve costs."""
     X, _ = chunk(1000, columns, length=64)
     Y = np.random.default_rng(0).random((len(X), LEARN_CLASSES)) < 0.03
     Y[np.arange(len(X)), np.arange(len(X)) % LEARN_CLASSES] = True
-    hashers = {"tally": Tally(64).fit(X, Y), "ohsl": OHSL(64).fit(X)}
-    times = interleaved({name: lambda _, h=h: h.partial_fit(X, Y) for name, h in hashers.items()}, repeats)  # type: ignore[misc]
-    solves = interleaved({"solve": lambda _: hashers["tally"].partial_fit(X[:1], Y[:1]).weigh(X[:1])}, min(3, repeats))
+    tally, ohsl = Tally(64).fit(X, Y), OHSL(64).fit(X)
+    contenders = {"tally": lambda _: tally.partial_fit(X, Y), "ohsl": lambda _: ohsl.partial_fit(X, Y)}
+    times = compare_speed(contenders, repeats, "ohsl/tally")
+    solves = compare_speed({"solve": lambda _: tally.partial_fit(X[:1], Y[:1]).weigh(X[:1])}, min(3, repeats))
     return {
         "columns": columns,
-        "rows_per_second": {name: len(X) / median_ms(times, name) * 1e3 for name in times},
-        "ohsl/tally": ratio(times, "ohsl", "tally"),
-        "solve_ms": median_ms(solves, "solve"),
-        "state_bytes": {name: len(h.state()) for name, h in hashers.items()},
+        "rows_per_second": {name: len(X) / ms * 1e3 for name, ms in times["ms"].items()},
+        "ohsl/tally": times["ohsl/tally"],
+        "solve_ms": solves["ms"]["solve"],
+        "state_bytes": {"tally": len(tally.state()), "ohsl": len(ohsl.state())},
     }
 
 
-def tables(result: dict[str, Any]) -> list[TableData | str]:
+def tables(result: Figures) -> Sections:
     exactness = """b: {bits} | norm: {norm} | float64: {float64:.1e} | float32: {float32:.1e} | passive: {passive:.0%} |
         unclipped: {unclipped:.0%} | clipped: {clipped:.0%}"""
     methods = """D: {columns} | Tally: {rows_per_second[tally]:,.0f} | OHSL: {rows_per_second[ohsl]:,.0f} |

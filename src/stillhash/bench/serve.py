@@ -7,26 +7,23 @@ everything that it had acknowledged.
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
-from multiprocessing.queues import Queue
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 import stillhash
+from stillhash.bench import timing
 from stillhash.bench.fixtures import labelled_features, random_features
-from stillhash.bench.timing import CODE_BITS, TOP_K, goal, interleaved, temporary_folder
+from stillhash.bench.timing import CODE_BITS, TOP_K, Contenders, Figures, Sections, interleaved, quantiles_ms
 from stillhash.errors import StillhashError
-from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
+from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.validation import Floats, check_integer
 
 SERVED_DIM = 1280
@@ -34,26 +31,21 @@ SERVED_FIT_ROWS = 1000  # rows that fix the hash functions
 FILL_ROWS = 10_000  # rows of an `add` before the server starts
 SERVED_QUERIES = 256  # that take turns
 CLIENT_THREADS = 16
-LOAD_CHUNK = 500  # labelled rows that are added, and learnt, each second
-LOAD_INTERVAL = 1.0  # seconds from chunk to chunk
+LOAD_CHUNK, LOAD_INTERVAL = 500, 1.0  # labelled rows that are added, and learnt, and seconds from chunk to chunk
 MAX_CHECKED_ROWS = 5000  # acknowledged rows that are looked up after the kill
 ADDRESS = re.compile(r"http://\S+:\d+")
 
+LoadOutcome = tuple[list[float], list[str]]  # of requests that succeeded, and of the others
+
 
 def run(
-    repeats: int = 500,
-    quick: bool = False,
-    progress: ReportProgress = silent,
-    *,
-    items: int = 1_000_000,
-    seconds: float = 60.0,
-    folder: Path | None = None,
-) -> dict[str, Any]:
+    repeats: int, quick: bool, progress: ReportProgress, items: int, seconds: float, folder: Path | None = None
+) -> Figures:
     """Time so many single searches, then `seconds` of load, over a collection of `items`."""
     check_integer(items, "items", 1000)
     if quick:
-        repeats, items, seconds = 20, 2000, 2.0
-    with temporary_folder(folder) as temporary:
+        items, seconds = 2000, 2.0
+    with timing.temporary_folder(folder) as temporary:
         path = temporary / "served"
         fill(path, items, progress)
         with start_server(path) as (process, url):
@@ -69,10 +61,10 @@ def run(
             restart = time.perf_counter() - began
             lost = sum(item is None for item in client.get(acknowledged)) if acknowledged else 0
     goals = [
-        goal("HTTP over the library, raw bodies, p50, ms", "<= 2", one["over_ms"]),
-        goal("errors under load", "<= 0", load["errors"]),
-        goal("from start to the first answer after kill -9, s", "<= 2", restart),
-        goal("acknowledged rows lost", "<= 0", lost),
+        ("HTTP over the library, raw bodies, p50, ms", "<= 2", one["over_ms"]),
+        ("errors under load", "<= 0", load["errors"]),
+        ("from start to the first answer after kill -9, s", "<= 2", restart),
+        ("acknowledged rows lost", "<= 0", lost),
     ]
     killed = {"acknowledged": len(acknowledged), "lost": lost, "restart_s": restart}
     about = {"items": items, "columns": SERVED_DIM, "bits": CODE_BITS, "k": TOP_K}
@@ -90,16 +82,13 @@ def labelled(rows: int, seed: int) -> tuple[Floats, list[list[str]]]:
 
 def fill(path: Path, items: int, progress: ReportProgress) -> None:
     """Make a collection of so many items that has learnt a little."""
-    with stillhash.open(
-        path, SERVED_DIM, CODE_BITS, learn_rows=LOAD_CHUNK, init=labelled(SERVED_FIT_ROWS, seed=1)
-    ) as collection:
+    sample = labelled(SERVED_FIT_ROWS, seed=1)
+    with stillhash.open(path, SERVED_DIM, CODE_BITS, learn_rows=LOAD_CHUNK, init=sample) as collection:
         for start in range(0, items, FILL_ROWS):
             progress(f"{start:,} of {items:,} items")
-            rows = min(FILL_ROWS, items - start)
-            X, labels = labelled(rows, seed=2 + start)
-            ids = range(start, start + rows)
-            collection.add(ids, X, labels, [{"n": number} for number in ids], learn=False)
-        collection.learn(*labelled(SERVED_FIT_ROWS, seed=1))
+            ids = range(start, min(start + FILL_ROWS, items))
+            collection.add(ids, *labelled(len(ids), seed=2 + start), [{"n": number} for number in ids], learn=False)
+        collection.learn(*sample)
 
 
 @contextmanager
@@ -122,63 +111,48 @@ def measure_overhead(path: Path, url: str, repeats: int) -> dict[str, float]:
     Q = queries()
     with stillhash.Client(url) as client, stillhash.open(path, read_only=True) as collection:
         assert client.search(Q[0], TOP_K) == collection.search(Q[0], TOP_K)
-        times = interleaved(
-            {
-                "http": lambda turn: client.search(Q[turn % SERVED_QUERIES], TOP_K),
-                "library": lambda turn: collection.search(Q[turn % SERVED_QUERIES], TOP_K),
-            },
-            repeats,
-            wall=True,
-        )
-    http, library = (1e3 * float(np.median(times[name])) for name in ("http", "library"))
-    p99 = {f"{name}_p99_ms": 1e3 * float(np.quantile(times[name], 0.99)) for name in times}
+        contenders: Contenders = {
+            "http": lambda turn: client.search(Q[turn % SERVED_QUERIES], TOP_K),
+            "library": lambda turn: collection.search(Q[turn % SERVED_QUERIES], TOP_K),
+        }
+        times = interleaved(contenders, repeats, wall=True)
+    (http, http_p99), (library, library_p99) = (quantiles_ms(times[name]).values() for name in ("http", "library"))
+    p99 = {"http_p99_ms": http_p99, "library_p99_ms": library_p99}
     return {"http_ms": http, "library_ms": library, "over_ms": http - library, **p99}
 
 
-# ---- load ----
-
-
-def measure_load(url: str, items: int, seconds: float) -> dict[str, Any]:
+def measure_load(url: str, items: int, seconds: float) -> Figures:
     """Search with many clients for so long, while rows are added and learnt."""
-    context = multiprocessing.get_context("spawn")
-    results: Queue[tuple[list[float], list[str]]] = context.Queue()
-    searching = context.Process(target=search_all, args=(url, seconds, results))
-    with stillhash.Client(url) as client:
+    with stillhash.Client(url) as client, ProcessPoolExecutor(1, get_context("spawn")) as pool:
         before = client.stats()["version"]
-        searching.start()
-        written, failed, waits = ingest(client, items, seconds, searching)
-        times, errors = results.get()
-        searching.join()
+        searching = pool.submit(search_all, url, seconds)
+        waits, failed = ingest(client, items, seconds, searching)
+        times, errors = searching.result()
         versions = client.stats()["version"] - before
-    ms = 1e3 * np.array(times or [0.0])
+    errors += failed
+    searches = {"searches": len(times), "per_second": len(times) / seconds, **quantiles_ms(times or [0.0])}
     return {
         "clients": CLIENT_THREADS,
         "seconds": seconds,
-        "searches": len(times),
-        "per_second": len(times) / seconds,
-        "p50_ms": float(np.median(ms)),
-        "p99_ms": float(np.quantile(ms, 0.99)),
-        "rows_added": written,
-        "add_p50_ms": 1e3 * float(np.median(waits or [0.0])),
+        **searches,
+        "rows_added": LOAD_CHUNK * len(waits),
+        "add_p50_ms": quantiles_ms(waits or [0.0])["p50_ms"],
         "versions": versions,
-        "errors": len(errors) + len(failed),
-        "first_error": next(iter([*errors, *failed]), None),
+        "errors": len(errors),
+        "first_error": next(iter(errors), None),
     }
 
 
-def search_all(url: str, seconds: float, results: Queue[tuple[list[float], list[str]]]) -> None:
+def search_all(url: str, seconds: float) -> LoadOutcome:
     """Run sixteen clients, a thread each."""
-    Q = queries()
-    times: list[float] = []
-    errors: list[str] = []
+    Q, times, errors = queries(), list[float](), list[str]()
     start = threading.Barrier(CLIENT_THREADS)
 
-    def search(number: int) -> None:
+    def search(turn: int) -> None:
         with stillhash.Client(url, retries=0) as client:
             client.search(Q[0], TOP_K)
             start.wait()
             end = time.perf_counter() + seconds
-            turn = number
             while (began := time.perf_counter()) < end:
                 try:
                     answer = client.search(Q[turn % SERVED_QUERIES], TOP_K)
@@ -189,51 +163,43 @@ def search_all(url: str, seconds: float, results: Queue[tuple[list[float], list[
                     errors.append(repr(error))
                 turn += CLIENT_THREADS
 
-    threads = [threading.Thread(target=search, args=(number,)) for number in range(CLIENT_THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    results.put((times, errors))
+    with ThreadPoolExecutor(CLIENT_THREADS) as pool:
+        list(pool.map(search, range(CLIENT_THREADS)))
+    return times, errors
 
 
-def ingest(
-    client: stillhash.Client, first: int, seconds: float, searching: BaseProcess
-) -> tuple[int, list[str], list[float]]:
-    """Add a chunk each second while the others search; return rows, errors, and how long each add took."""
-    written, failed, waits = 0, list[str](), list[float]()
+def ingest(client: stillhash.Client, items: int, seconds: float, searching: Future[LoadOutcome]) -> LoadOutcome:
+    """Add a chunk each second while the others search."""
+    waits, failed = list[float](), list[str]()
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end and searching.is_alive():
-        began = time.perf_counter()
+    while (began := time.perf_counter()) < end and not searching.done():
         try:
-            X, labels = labelled(LOAD_CHUNK, seed=10**9 + written)
-            written += client.add(range(first + written, first + written + LOAD_CHUNK), X, labels)
+            written = LOAD_CHUNK * len(waits)
+            ids = range(items + written, items + written + LOAD_CHUNK)
+            client.add(ids, *labelled(LOAD_CHUNK, seed=10**9 + written))
             waits.append(time.perf_counter() - began)
         except StillhashError as error:
             failed.append(repr(error))
         time.sleep(max(0.0, began + LOAD_INTERVAL - time.perf_counter()))
-    return written, failed, waits
+    return waits, failed
 
 
 def add_until_killed(process: subprocess.Popen[str], url: str) -> list[str]:
     """Add rows as fast as possible until the server is killed; return the last ids that were acknowledged."""
     acknowledged: list[str] = []
     killer = threading.Timer(1.0, process.kill)
-    with stillhash.Client(url, retries=0) as client:
+    with stillhash.Client(url, retries=0) as client, suppress(StillhashError):
         killer.start()
-        try:
-            for turn in range(10_000):
-                ids = [f"late {turn} {number}" for number in range(20)]
-                client.add(ids, *labelled(20, seed=turn))
-                acknowledged += ids
-        except StillhashError:
-            pass
+        for turn in range(10_000):
+            ids = [f"late {turn} {number}" for number in range(20)]
+            client.add(ids, *labelled(20, seed=turn))
+            acknowledged += ids
     killer.join()
     process.wait()
     return acknowledged[-MAX_CHECKED_ROWS:]
 
 
-def tables(result: dict[str, Any]) -> list[TableData | str]:
+def tables(result: Figures) -> Sections:
     one, load, killed = result["one"], result["load"], result["killed"]
     rows = [{"name": name, "p50": one[f"{name}_ms"], "p99": one[f"{name}_p99_ms"]} for name in ("library", "http")]
     columns = """searches/s: {per_second:,.0f} | p50 ms: {p50_ms:.1f} | p99 ms: {p99_ms:.1f} | errors: {errors} |

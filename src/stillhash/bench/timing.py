@@ -8,14 +8,16 @@ least; CPU time adds up over threads, so more than one thread is timed by the wa
 from __future__ import annotations
 
 import random
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import threadpoolctl
@@ -25,31 +27,23 @@ from stillhash.errors import InvalidInput
 from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, print_sections, silent
 from stillhash.numeric.validation import check_integer
+from stillhash.search import Hits
 
 CODE_LENGTHS = (32, 64, 96)
 CODE_BITS, TOP_K = 64, 10  # where a bench has only one of each
+MAX_QUICK_REPEATS = 3
 
 Contender = Callable[[int], Any]  # takes the number of the round
+Contenders = dict[str, Contender]
 Times = dict[str, list[float]]  # seconds of each round
+Figures = dict[str, Any]  # what a bench measured, ready for JSON
+Quartiles = dict[str, float]  # median, low and high
+Sections = list[TableData | str]
+Goal = tuple[str, str, float]  # name, bound and what was measured; a bound is a sign and a number, "<= 1.5"
 
-
-class Quartiles(TypedDict):
-    """A median and its quartiles."""
-
-    median: float
-    low: float
-    high: float
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Hold every BLAS that is loaded by now to one thread.
-
-    Not `numeric.threads.one_thread`: that looks once at what is loaded, and SciPy, which brings a BLAS of its own, may
-    have come later.
-    """
-    with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
-        yield
+# Holds BLAS and OpenMP, which FAISS uses, to one thread. Not `numeric.threads.one_thread`, which looks once at what is
+# loaded: SciPy brings its own BLAS, and may come later.
+one_library_thread = partial(threadpoolctl.threadpool_limits, limits=1)
 
 
 @contextmanager
@@ -61,21 +55,21 @@ def temporary_folder(folder: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
-def interleaved(contenders: dict[str, Contender], repeats: int, *, wall: bool = False, seed: int = 0) -> Times:
-    """Time each contender in each round: one untimed warm-up each, then rounds in shuffled order.
+def proc_bytes(text: str) -> dict[str, int]:
+    """Return the sizes in the text of a file of /proc."""
+    return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
-    The order is shuffled because a contender finds the cache as the one before it left it.
-    """
-    check_integer(repeats, "repeats", 1)
+
+def interleaved(contenders: Contenders, repeats: int, *, wall: bool = False) -> Times:
+    """Time each contender in each round: one untimed warm-up each, then rounds in shuffled order."""
     clock = time.perf_counter if wall else time.process_time
-    shuffle = random.Random(seed).shuffle
-    order = list(contenders)
+    shuffle, order = random.Random(0).shuffle, list(contenders)
     times: Times = {name: [] for name in order}
-    with one_blas_thread():
+    with one_library_thread():
         for contender in contenders.values():
             contender(0)
         for turn in range(repeats):
-            shuffle(order)
+            shuffle(order)  # since a contender finds the cache as the one before it left it
             for name in order:
                 start = clock()
                 contenders[name](turn)
@@ -83,12 +77,21 @@ def interleaved(contenders: dict[str, Contender], repeats: int, *, wall: bool = 
     return times
 
 
-def median_ms(times: Times, name: str) -> float:
-    return statistics.median(times[name]) * 1e3
+def compare_speed(contenders: Contenders, repeats: int, *pairs: str) -> Figures:
+    """Time contenders; return the median milliseconds of each, and the ratio of each pair "a/b"."""
+    times = interleaved(contenders, repeats)
+    ms = {name: statistics.median(seconds) * 1e3 for name, seconds in times.items()}
+    return {"ms": ms, **{pair: ratio(times, pair) for pair in pairs}}
 
 
-def ratio(times: Times, a: str, b: str) -> Quartiles:
-    """Return how many times as long as b a took: the median over rounds, each round compared with itself."""
+def mean_ms(times: Times) -> dict[str, float]:
+    """Return means, not medians: what is done once in many rounds counts too."""
+    return {name: statistics.fmean(seconds) * 1e3 for name, seconds in times.items()}
+
+
+def ratio(times: Times, pair: str) -> Quartiles:
+    """Return how many times as long as b a took, for "a/b": over the rounds, each compared with itself."""
+    a, b = pair.split("/")
     return quartiles(np.divide(times[a], times[b]))
 
 
@@ -97,33 +100,42 @@ def quartiles(values: Any) -> Quartiles:
     return {"median": median, "low": low, "high": high}
 
 
-def goal(name: str, bound: str, measured: float) -> dict[str, Any]:
-    """Return one goal; `bound` is a sign and a number, "<= 1.5"."""
+def quantiles_ms(seconds: list[float], prefix: str = "") -> dict[str, float]:
+    return {f"{prefix}{name}_ms": 1e3 * float(np.quantile(seconds, at)) for name, at in (("p50", 0.5), ("p99", 0.99))}
+
+
+def hit_bytes(hits: Hits) -> list[bytes]:
+    """Return the hits of each query as bytes, to compare them exactly."""
+    return [scores.tobytes() + ids.tobytes() for scores, ids in zip(*hits, strict=True)]
+
+
+def judge(name: str, bound: str, measured: float) -> Figures:
+    """Judge one goal."""
     sign, limit = bound.split()
     met = measured <= float(limit) if sign == "<=" else measured >= float(limit)
     return {"name": name, "goal": bound, "measured": measured, "met": met}
 
 
-def run_bench(bench: ModuleType, quick: bool, progress: ReportProgress = silent, **options: Any) -> dict[str, Any]:
-    """Run a bench, and add the machine that its figures belong to, with the load before it."""
-    here = machine()
-    return {"machine": here, "quick": quick, **bench.run(quick=quick, progress=progress, **options)}
+def run_bench(bench: ModuleType, quick: bool, progress: ReportProgress = silent, **options: Any) -> Figures:
+    """Run a bench, judge its goals, and add the machine that its figures belong to."""
+    here = machine()  # with the load before the bench
+    if "repeats" in options:
+        repeats = check_integer(options["repeats"], "repeats", 1)
+        options["repeats"] = min(repeats, MAX_QUICK_REPEATS) if quick else repeats
+    result = bench.run(quick=quick, progress=progress, **options)
+    return {"machine": here, "quick": quick, **result, "goals": [judge(*one) for one in result["goals"]]}
 
 
-def print_bench(result: dict[str, Any], sections: Iterable[TableData | str], console: Console) -> None:
+def print_bench(bench: ModuleType, result: Figures, console: Console) -> None:
     """Print the tables of a bench, then its goals and the machine."""
-    print_sections(console, sections)
     rows = []
     for one in result["goals"]:
         colour, word = ("green", "met") if one["met"] else ("red", "missed")
         rows.append((one["name"], one["goal"], f"[{colour}]{one['measured']:.3g}[/]", f"[{colour}]{word}[/]"))
-    print_sections(console, [TableData("Goals", ("", "goal", "measured", " "), rows)])
+    print_sections(console, [*bench.tables(result), TableData("Goals", ("", "goal", "measured", " "), rows)])
     if result["quick"]:
         console.print("[dim]Quick sizes: the goals on time are meant for the full ones.[/]")
     here = result["machine"]
+    about = "{cpu}, {cores} cores, lanes {lanes}, numpy {numpy}, stillhash {stillhash}".format_map(here)
     load = "" if here["load"] is None else f", load {here['load']:.1f}"
-    console.print(
-        f"[dim]{here['cpu']}, {here['cores']} cores, lanes {here['lanes']}, numpy {here['numpy']}, "
-        f"stillhash {here['stillhash']}{load}[/]",
-        highlight=False,
-    )
+    console.print(f"[dim]{about}{load}[/]", highlight=False)

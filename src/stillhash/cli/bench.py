@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ def _bench(name: str, as_json: bool, **options: Any) -> None:
     module, timing = (optional_module(f"bench.{part}", "bench") for part in (name, "timing"))
     with Console(stderr=True).status(f"bench {name}") as status:
         result = timing.run_bench(module, progress=lambda now: status.update(f"bench {name}: {now}"), **options)
-    answer(result, as_json, lambda result, console: timing.print_bench(result, module.tables(result), console))
+    answer(result, as_json, partial(timing.print_bench, module))
 
 
 @app.command()
