@@ -11,102 +11,69 @@ class StillhashError(Exception):
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
 
+    def __init_subclass__(cls, status: int | None = None, exit_code: int | None = None) -> None:
+        super().__init_subclass__()
+        cls.status = cls.status if status is None else status
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
 
-class InvalidInput(StillhashError, ValueError):
+
+class InvalidInput(StillhashError, ValueError, status=422, exit_code=2):
     """An argument is invalid; the message names it, what was expected and what came."""
-
-    status = 422
-    exit_code = 2
 
 
 class WrongType(InvalidInput, TypeError):
     """An argument has the wrong type: text among numbers, a sparse matrix for features."""
 
 
-class NotFitted(StillhashError, ValueError, AttributeError):
+class NotFitted(StillhashError, ValueError, AttributeError, status=409, exit_code=3):
     """The hasher is not fitted yet: call `fit`, or a first `partial_fit`, before."""
 
-    status = 409
-    exit_code = 3
 
-
-class Conflict(StillhashError, ValueError):
+class Conflict(StillhashError, ValueError, status=409, exit_code=4):
     """The request contradicts what is stored: an id that already exists, for instance."""
 
-    status = 409
-    exit_code = 4
 
-
-class Closed(StillhashError, ValueError):
+class Closed(StillhashError, ValueError, status=503, exit_code=12):
     """The collection is closed; open it again to go on."""
 
-    status = 503
-    exit_code = 12
 
-
-class BadState(StillhashError, ValueError):
+class BadState(StillhashError, ValueError, status=500, exit_code=5):
     """Saved state cannot be read: it is damaged, of another class or of an unknown format version."""
 
-    status = 500
-    exit_code = 5
 
-
-class MissingExtra(StillhashError, ImportError):
+class MissingExtra(StillhashError, ImportError, status=501, exit_code=6):
     """An optional dependency is not installed; the message names the extra to install."""
 
-    status = 501
-    exit_code = 6
 
-
-class NotFound(StillhashError, LookupError):
+class NotFound(StillhashError, LookupError, status=404, exit_code=8):
     """Nothing with this name exists."""
 
-    status = 404
-    exit_code = 8
 
-
-class Denied(StillhashError, PermissionError):
+class Denied(StillhashError, PermissionError, status=401, exit_code=9):
     """The request has no key, or an unknown one."""
 
-    status = 401
-    exit_code = 9
 
-
-class Forbidden(Denied):
+class Forbidden(Denied, status=403):
     """The key, or the page that sent the request, has no permission for this."""
 
-    status = 403
 
-
-class TooLarge(InvalidInput):
+class TooLarge(InvalidInput, status=413):
     """The request is larger than the server accepts."""
 
-    status = 413
 
-
-class Busy(StillhashError):
+class Busy(StillhashError, status=503, exit_code=10):
     """The queue is full; nothing of the request was stored. Try again in `retry_after` seconds."""
 
-    status = 503
-    exit_code = 10
     retry_after = 1
 
 
-class TooMany(Busy):
+class TooMany(Busy, status=429):
     """This client exceeded its rate limit."""
 
-    status = 429
 
-
-class Unreachable(StillhashError, ConnectionError):
+class Unreachable(StillhashError, ConnectionError, status=502, exit_code=11):
     """The server does not answer, or is not a stillhash server."""
 
-    status = 502
-    exit_code = 11
 
-
-class StoreFailed(StillhashError, OSError):
+class StoreFailed(StillhashError, OSError, status=507, exit_code=7):
     """The disk refused a write or returned an error; nothing of the request was stored."""
-
-    status = 507
-    exit_code = 7

@@ -24,22 +24,10 @@ from stillhash.hashers.tuned import Tuned
 METHODS: dict[str, type[Hasher]] = {
     method.name: method
     for method in (
-        Tally,
-        TallyListwise,
-        Tuned,
-        OHSL,
-        OHSLSym,
-        OHWEU,
-        HMOH,
-        BSODH,
-        MIHash,
-        OSupH,
-        OKH,
-        OSH,
-        OASIS,
-        LEGO,
-        PCAITQ,
-        LSH,
+        *(Tally, TallyListwise, Tuned, OHSL, OHSLSym),  # fixed codes, learnt similarity
+        *(OHWEU, HMOH, BSODH, MIHash, OSupH, OKH, OSH),  # learnt codes
+        *(OASIS, LEGO),  # fixed codes, learnt square similarity
+        *(PCAITQ, LSH),  # fixed codes, Hamming ranking
     )
 }
 

@@ -9,7 +9,6 @@ mean of the initial sample, scale to unit norm (a zero row stays zero). Both can
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -49,7 +48,12 @@ class OnlineHasher(Protocol):
 
 @dataclass(eq=False, repr=False)
 class Hasher:
-    """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk)."""
+    """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk).
+
+    bits : code length b, 8 to 512.
+    center, unit_norm : pre-processing of features and queries.
+    random_state : seed of all that is drawn.
+    """
 
     name: ClassVar[str]  # its key in METHODS, and in saved state
     supervised: ClassVar[bool] = True  # False: it learns from every row, labelled or not
@@ -270,7 +274,7 @@ class Hasher:
     @classmethod
     def parameters(cls) -> list[str]:
         """Return the names of all parameters, those of the base classes included."""
-        return sorted(name for name in inspect.signature(cls.__init__).parameters if name != "self")
+        return sorted(field.name for field in fields(cls) if field.init)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name."""
@@ -285,7 +289,7 @@ class Hasher:
         return self
 
     def __repr__(self) -> str:
-        defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
+        defaults = {field.name: field.default for field in fields(self)}
         params = {n: v for n, v in self.get_params().items() if n == "bits" or v != defaults[n]}
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in params.items())})"
 

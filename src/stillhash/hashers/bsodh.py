@@ -41,12 +41,11 @@ class BSODH(LinearHasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     lam, sigma : weights of |W|^2 and of the error of quantisation. The defaults are the paper's for CIFAR-10.
     eta_s, eta_d : how strongly similar and dissimilar pairs count.
     scale : "corrected", the minimiser of the objective; or "script".
     memory : stored items at most; None keeps all, as published.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the first W and of the stored sample.
     """
 

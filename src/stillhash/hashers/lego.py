@@ -35,9 +35,8 @@ class LEGO(SquareHasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     eta : weight of a pair against staying where M is; 0.001 to 0.1 behave alike.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the hash functions and of the partners.
     """
 

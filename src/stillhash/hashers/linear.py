@@ -16,10 +16,8 @@ from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats
 
 InitialCodes = Literal["pca-itq", "lsh"]
-HASH_FUNCTIONS: dict[InitialCodes, Callable[[Floats, int, np.random.Generator], HashFunctions]] = {
-    "pca-itq": pca_itq,
-    "lsh": lsh,
-}
+InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
+HASH_FUNCTIONS: dict[InitialCodes, InitialStage] = {"pca-itq": pca_itq, "lsh": lsh}
 DECODE_STEPS = 200  # at most
 DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
 

@@ -39,14 +39,13 @@ class MIHash(LinearHasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     reservoir : labelled items that a sample is compared with, R.
     bins : intervals K of the soft histogram of distances; it has K + 1 triangular bins.
     A : slope of the logistic function that makes codes soft.
     lr : the step of the ascent. 1 is the paper's; it can be too large for hard data.
     interval : samples from one run of the trigger to the next, counted over all chunks.
     theta : by how much mutual information must rise for a new snapshot.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the first W and of the reservoir.
     """
 
@@ -76,17 +75,16 @@ class MIHash(LinearHasher):
         places, s = np.arange(len(X)), 0
         while s < len(X):
             count = min(ASCENT_ROWS - self.pending_, self.interval - self.seen_ % self.interval)
-            self._append(X[s : s + count], labels.rows((places >= s) & (places < s + count)))
+            block = X[s : s + count]
+            new = labels.rows((places >= s) & (places < s + count))
+            self.X_, self.labels_ = np.concatenate([self.X_, block]), concat_labels(self.labels_, new)
+            self.keys_ = np.concatenate([self.keys_, self.reservoir_keys(len(block))])
+            self.pending_, self.seen_ = self.pending_ + len(block), self.seen_ + len(block)
             s += count
             if s <= len(X):  # the block is full
                 self._ascend()
             if self.seen_ % self.interval == 0:
                 self._trigger()
-
-    def _append(self, X: Floats, labels: Labels) -> None:
-        self.X_, self.labels_ = np.concatenate([self.X_, X]), concat_labels(self.labels_, labels)
-        self.keys_ = np.concatenate([self.keys_, self.reservoir_keys(len(X))])
-        self.pending_, self.seen_ = self.pending_ + len(X), self.seen_ + len(X)
 
     def _ascend(self) -> None:
         """Learn from the pending rows, in order.

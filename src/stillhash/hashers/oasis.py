@@ -25,9 +25,8 @@ class OASIS(SquareHasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     C : the largest step. Codes have the norm sqrt(b): 0.001 to 0.01 does well.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the hash functions and of the partners.
     """
 

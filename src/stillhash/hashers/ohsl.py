@@ -34,14 +34,13 @@ class OHSL(LinearHasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     C : the largest step of a Passive-Aggressive update. It is coupled to the norm of the features: 0.01 suits the
         unit norm that pre-processing gives.
     target_factor : l / b, the length of the target codes in units of the code length.
     norm_power : 2 divides the step by |x|^2, as the paper derives; 1 by |x|, as it prints (note 1).
     init : the fixed hash functions, "pca-itq" or "lsh".
     merge : how several labels make one target code, "sum_lsh" or "hmoh".
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the hash functions and the target codes.
     """
 

@@ -42,12 +42,11 @@ class OKH(Hasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     kernel : "rbf_centered", "rbf" (as published) or "linear", z = [x, 1].
     anchors : at most so many rows of the initial sample serve as anchors.
     C : the largest step.
     Ts, Td : bits that similar rows may and dissimilar rows must differ in; Td is ceil(b / 2) if None.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the first hash functions, and of the choice of anchors where the sample is larger.
     """
 

@@ -82,9 +82,8 @@ class OSH(LinearHasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     sketch : rows s of the sketch; raised to at least 2 b, and to an even number.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the rotation.
     """
 

@@ -37,11 +37,10 @@ class OSupH(LinearHasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     mode : "hinge", a step of eta on each bit with margin below 1; or "boosting", each bit weighted by how badly the
         bits before it did (exponential loss). The published code boosts but calls hinge the better one.
     eta : the step. It is coupled to the norm of the features: 0.1 suits unit norm.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the first hash functions and of the codewords.
     """
 

@@ -38,7 +38,7 @@ class Tally(LinearHasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     ridge : how strongly slopes are shrunk, in units of the mean square of a row.
     half_life : rows after which a row counts for half; None never forgets.
     label_weights : how much sharing a label counts, by label; 1 for those not named, 0 ignores a label.
@@ -50,7 +50,6 @@ class Tally(LinearHasher):
     init : "labels" takes hash functions that predict the labels of the initial sample, where it has any; "pca-itq"
         ignores labels, as the paper does.
     share : with init="labels", the share of directions that are chosen by the labels.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the hash functions.
     """
 

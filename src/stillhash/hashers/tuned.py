@@ -42,10 +42,9 @@ class Tuned(Hasher):
 
     Parameters
     ----------
-    bits : code length b, 8 to 512.
+    bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
     method : whose parameters are tuned, "tally", "tally-listwise" or "ohsl".
     race : rows until one candidate is left.
-    center, unit_norm : pre-processing of features and queries.
     random_state : seed of the hash functions.
     """
 

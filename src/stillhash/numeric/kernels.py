@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from stillhash.errors import InvalidInput
 from stillhash.numeric import reference
 from stillhash.numeric.reference import Array
+from stillhash.numeric.validation import ScoredIds, TableHits
 
 try:
     native: Any = import_module("stillhash.numeric._native")
@@ -78,9 +79,7 @@ def using(name: str) -> Iterator[None]:
         _lanes = before
 
 
-def scan_top(
-    blocks: Blocks, weights: Array, k: int, floors: Array, threads: int = 1
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array, threads: int = 1) -> ScoredIds:
     """Return the k best hits of each query, (m, k) scores and ids, padded with -inf and -1.
 
     weights: (m, bits) float64 on the grid of `exact_scores.snap`; floors: (m,) float32, lower scores are not hits.
@@ -93,11 +92,11 @@ def scan_top(
     return scores, ids
 
 
-def scan_all(blocks: Blocks, weights: Array, floors: Array, threads: int = 1) -> list[tuple[Array, Array]]:
+def scan_all(blocks: Blocks, weights: Array, floors: Array, threads: int = 1) -> list[ScoredIds]:
     """Return for each query the scores and ids of all rows of at least its floor, best first."""
     if _lanes == "numpy":
         return reference.scan_all(blocks, weights, floors)
-    hits: list[tuple[Array, Array]] = native.scan_all(_lanes, list(blocks), weights, floors, threads)
+    hits: list[ScoredIds] = native.scan_all(_lanes, list(blocks), weights, floors, threads)
     return hits
 
 
@@ -164,7 +163,7 @@ def table_top(
     price: tuple[float, float],
     budgets: Array,
     threads: int = 1,
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+) -> TableHits:
     """Return the k best hits of each query among the rows of the tables, as `scan_top`, and the effort (m, 3).
 
     price: nanoseconds of a probe and of a row. A query gives up once its effort would cost more than its budget; then

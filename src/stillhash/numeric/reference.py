@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.numeric.validation import ScoredIds, TableHits
+
 if TYPE_CHECKING:
     from stillhash.numeric.kernels import Blocks, Slots, Table
 
@@ -60,7 +62,7 @@ def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
     return codes
 
 
-def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array) -> ScoredIds:
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in weights]
     for signs, ids in _rows(blocks, weights.shape[1]):
         scores = (weights @ signs.T).astype(np.float32)  # exact before it is rounded: see exact_scores.py
@@ -73,14 +75,14 @@ def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array) -> tuple[NDA
     return out
 
 
-def scan_all(blocks: Blocks, weights: Array, floors: Array) -> list[tuple[Array, Array]]:
+def scan_all(blocks: Blocks, weights: Array, floors: Array) -> list[ScoredIds]:
     parts = [((weights @ signs.T).astype(np.float32), ids) for signs, ids in _rows(blocks, weights.shape[1])]
     ids = np.concatenate([np.empty(0, np.int64)] + [ids for _, ids in parts])
     scores = np.concatenate([np.empty((len(weights), 0), np.float32)] + [scores for scores, _ in parts], axis=1)
     return [_ranked(scores[q], ids, floors[q], len(ids)) for q in range(len(weights))]
 
 
-def _ranked(scores: Array, ids: Array, floor: float, k: int) -> tuple[Array, Array]:
+def _ranked(scores: Array, ids: Array, floor: float, k: int) -> ScoredIds:
     """Return the best k of at least the floor: higher score first, smaller id among equals."""
     scores, ids = scores[scores >= floor], ids[scores >= floor]
     order = np.lexsort((ids, -scores))[:k]
@@ -140,9 +142,7 @@ class BestFirst:
         return self.best ^ chosen
 
 
-def table_top(
-    tables: list[Table], slots: Slots, weights: Array, k: int, floors: Array
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+def table_top(tables: list[Table], slots: Slots, weights: Array, k: int, floors: Array) -> TableHits:
     """Run MIWQ as it is described, without a budget: always complete, unless the weights are zero."""
     scores, ids = np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64)
     effort = np.zeros((len(weights), 3), np.int64)

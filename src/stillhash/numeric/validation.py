@@ -20,6 +20,8 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Codes = NDArray[np.uint8]  # (n, ceil(bits / 8)), little-endian bit order
+ScoredIds = tuple[NDArray[np.float32], NDArray[np.int64]]  # best first: higher score, then smaller id
+TableHits = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]  # and the effort (m, 3)
 
 
 def check_bits(value: Any, name: str = "bits") -> int:
@@ -112,9 +114,8 @@ def check_features(
         count = "1 sample" if array.shape[0] == 1 else f"{array.shape[0]} samples"
         raise InvalidInput(f"{name}: got {count} (shape={array.shape}) while a minimum of {least} is required.")
     if columns is not None and array.shape[1] != columns:
-        raise InvalidInput(
-            f"{name} has {array.shape[1]} features, but {whose} is expecting {columns} features as input"
-        )
+        got = array.shape[1]
+        raise InvalidInput(f"{name} has {got} features, but {whose} is expecting {columns} features as input")
     return _finite_float32(array, name, MAX_MAGNITUDE)
 
 

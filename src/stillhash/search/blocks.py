@@ -140,23 +140,18 @@ def append_codes(
 
     Tiles of the last block are written in place, past the rows that earlier readers see.
     """
-    result, start = list(blocks), 0
-    while start < len(codes):
-        start += _fill_last(result, codes[start:], bits, first + start, None if names is None else names[start:])
+    result = list(blocks)
+    while len(codes):
+        if not result or not result[-1].accepts(first, names):
+            capacity = max(len(codes), sum(block.rows for block in result) // GROWTH, TILE)
+            result.append(Block(empty_tiles(capacity, bits), 0, first, None if names is None else names[:0], None))
+        block = result[-1]
+        count = min(len(codes), len(block.tiles) * TILE - block.rows)
+        kernels.write_tiles(block.tiles, block.rows, codes[:count])
+        ids = block.ids
+        if ids is not None or names is not None or first != block.first + block.rows:
+            added = np.arange(first, first + count) if names is None else names[:count]
+            ids = np.concatenate([block.ids_of(np.arange(block.rows)), added])
+        result[-1] = block._replace(rows=block.rows + count, ids=ids)
+        codes, first, names = codes[count:], first + count, None if names is None else names[count:]
     return tuple(result)
-
-
-def _fill_last(blocks: list[Block], codes: Codes, bits: int, first: int, names: IdArray | None) -> int:
-    """Append to the last block, or to a new one where it cannot take these ids; return how many codes fitted."""
-    if not blocks or not blocks[-1].accepts(first, names):
-        capacity = max(len(codes), sum(block.rows for block in blocks) // GROWTH, TILE)
-        blocks.append(Block(empty_tiles(capacity, bits), 0, first, None if names is None else names[:0], None))
-    block = blocks[-1]
-    count = min(len(codes), len(block.tiles) * TILE - block.rows)
-    kernels.write_tiles(block.tiles, block.rows, codes[:count])
-    ids = block.ids
-    if ids is not None or names is not None or first != block.first + block.rows:
-        before = block.ids_of(np.arange(block.rows))
-        ids = np.concatenate([before, np.arange(first, first + count) if names is None else names[:count]])
-    blocks[-1] = block._replace(rows=block.rows + count, ids=ids)
-    return count

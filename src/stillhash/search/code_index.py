@@ -20,9 +20,9 @@ from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
 from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.threads import usable_cores
-from stillhash.numeric.validation import Codes
+from stillhash.numeric.validation import Codes, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
-from stillhash.search.merge import Hits, ScoredIds, resize
+from stillhash.search.merge import Hits, resize
 
 
 class Searcher(Protocol):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-ScoredIds = tuple[NDArray[np.float32], NDArray[np.int64]]  # scores and ids, as in Hits
+from stillhash.numeric.validation import ScoredIds
 
 
 class Hits(NamedTuple):

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import Tiles, width
+from stillhash.numeric.codes import width
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.kernels import Slots, Table
-from stillhash.numeric.validation import check_integer
+from stillhash.numeric.validation import ScoredIds, TableHits, check_integer
 from stillhash.search.blocks import Bitmap, Block, IdArray, allowed_rows, clear, is_set, restrict_all
 from stillhash.search.code_index import CodeIndex
-from stillhash.search.merge import ScoredIds, merge_top
+from stillhash.search.merge import merge_top
 from stillhash.search.scan import scan_blocks
 
 SUBSTRING_BITS = 24  # of a substring: a table has one bucket for each value
@@ -45,9 +45,7 @@ class SubstringTables:
     live: Bitmap | None
     slots: int  # one more than the largest
 
-    def top(
-        self, grid: Grid, k: int, price: tuple[float, float], budget: float, threads: int = 1
-    ) -> tuple[NDArray[np.float32], IdArray, NDArray[np.int64]]:
+    def top(self, grid: Grid, k: int, price: tuple[float, float], budget: float, threads: int = 1) -> TableHits:
         """Return scores and ids of the k best rows of each query, and its effort: probes, rows read, complete or not.
 
         price: of a probe and of a row read. budget: the most to spend on a query.
@@ -149,14 +147,6 @@ class MIWQ(CodeIndex):
         """Return whether rows are on their way into the tables."""
         return self._merging.locked()
 
-    def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
-        super().add(codes, ids)
-        self.merge_if_due()
-
-    def add_tiles(self, tiles: Tiles, rows: int, ids: ArrayLike | None = None) -> None:
-        super().add_tiles(tiles, rows, ids)
-        self.merge_if_due()
-
     def merge(self) -> None:
         """Bring all rows into the tables now, and wait for it."""
         with self._merging:
@@ -187,6 +177,8 @@ class MIWQ(CodeIndex):
             self._removed_meanwhile.append(removed)
             tables = tables.without(removed) if tables else None
         self._publish_tables(tables, self.state.merged)
+        if removed is None:
+            self.merge_if_due()  # its thread waits until this write is over
 
     def _publish_tables(self, tables: SubstringTables | None, merged: tuple[int, ...]) -> None:
         counts = merged + (0,) * (len(self._blocks) - len(merged))
@@ -249,9 +241,8 @@ def count_tables(bits: int, rows: int, tables: int | None = None) -> int:
 def build_tables(blocks: Sequence[Block], bits: int, tables: int | None = None) -> SubstringTables:
     """Build tables over the live rows of all blocks."""
     gathered = [(block, block.live_rows()) for block in blocks]
-    codes = np.concatenate(
-        [np.empty((0, width(bits)), np.uint8), *(kernels.read_tiles(block.tiles, rows) for block, rows in gathered)]
-    )
+    parts_of_codes = (kernels.read_tiles(block.tiles, rows) for block, rows in gathered)
+    codes = np.concatenate([np.empty((0, width(bits)), np.uint8), *parts_of_codes])
     ids = np.concatenate([np.empty(0, np.int64), *(block.ids_of(rows) for block, rows in gathered)])
     first = int(ids.min(initial=np.iinfo(np.int64).max)) if len(ids) else 0
     span = int(ids.max(initial=-1)) - first + 1 if len(ids) else 0

@@ -8,9 +8,9 @@ import numpy as np
 
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import Grid
+from stillhash.numeric.validation import ScoredIds
 from stillhash.search.blocks import Bitmap, Block, restrict_all
 from stillhash.search.code_index import CodeIndex
-from stillhash.search.merge import ScoredIds
 
 
 class Scan(CodeIndex):
