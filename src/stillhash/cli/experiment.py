@@ -109,7 +109,7 @@ def images(
     as_json: AsJson = False,
 ) -> None:
     """Index a folder of generated images, kill and resume it, and measure speed, memory and what learning gains."""
-    _study(_module("image_ingest_study", extra="demo"), "images", as_json, count, queries, size, 0, workers)
+    _study(_module("image_ingest_study", extra="demo"), "images", as_json, count, queries, size, workers)
 
 
 @app.command()

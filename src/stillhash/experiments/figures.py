@@ -61,21 +61,17 @@ def looks(variants: Iterable[Variant]) -> Looks:
     return chosen
 
 
-def along(runs: Sequence[Run], measure: Measure) -> list[tuple[int, list[float]]]:
-    """Return what the seeds of one variant measured, at each number of rows where all of them did."""
+def along(runs: Sequence[Run], measure: Measure, after: int = 0) -> list[tuple[int, list[float]]]:
+    """Return what the seeds of one variant measured, at each number of rows, from `after` on, where all of them did."""
     by_rows = grouped((at for run in runs for at in run.checkpoints), lambda at: at.rows)
     values = {rows: [v for at in some if (v := measure(at)) is not None] for rows, some in sorted(by_rows.items())}
-    return [(rows, some) for rows, some in values.items() if len(some) == len(runs)]
+    return [(rows, some) for rows, some in values.items() if len(some) == len(runs) and rows >= after]
 
 
 def curves(runs: Sequence[Run], measure: Measure, look: Looks, *, after: int = 0) -> Lines:
     """Return one line per variant against rows, from `after` rows on; a variant measured only once has no line."""
-    lines = []
-    for variant, group in by_variant(runs).items():
-        points = [(rows, values) for rows, values in along(group, measure) if rows >= after]
-        if len(points) > 1:
-            lines.append(line_of(variant.label, look[variant], points))
-    return lines
+    points = {variant: along(group, measure, after) for variant, group in by_variant(runs).items()}
+    return [line_of(variant.label, look[variant], some) for variant, some in points.items() if len(some) > 1]
 
 
 def sweep(runs: Sequence[Run]) -> Lines:

@@ -27,23 +27,19 @@ from stillhash.experiments.tables import ReportProgress, TableData, silent
 from stillhash.numeric.validation import check_integer
 
 INDEXING_KILLS = 2
+ITEM_SEED, QUERY_SEED = 0, 1  # so that no query is an item
 MEMORY_INTERVAL = 0.1  # seconds between two looks at its memory
 
 
 def run(
-    count: int = 5000,
-    queries: int = 500,
-    size: int = 96,
-    seed: int = 0,
-    workers: int | None = None,
-    progress: ReportProgress = silent,
+    count: int = 5000, queries: int = 500, size: int = 96, workers: int | None = None, progress: ReportProgress = silent
 ) -> dict[str, Any]:
     """Index `count` images and search for `queries` others."""
     check_integer(count, "count", 400)
     with tempfile.TemporaryDirectory(prefix="stillhash-gallery-") as name:
         folder = Path(name)
         progress(f"making {count:,} images")
-        write_shapes(folder / "images", count, seed, size=size)
+        write_shapes(folder / "images", count, ITEM_SEED, size=size)
         progress("indexing")
         whole = _index(folder / "images", folder / "whole", workers)
         progress("indexing, killed on the way")
@@ -57,7 +53,7 @@ def run(
             expected, items = a.get(ids), b.get(ids)
             differing = sum(one != two for one, two in zip(expected, items, strict=True))
             resumed = {"missing": items.count(None), "double": b.count() - count, "differing": differing}
-            hamming, learnt = (_map(a, queries, seed + 1, size, version) for version in (0, None))
+            hamming, learnt = (_map(a, queries, size, version) for version in (0, None))
     speed = {"images": count, "pixels": size, "workers": workers, "per_second": whole["images_per_second"]}
     speed |= {key: whole[key] for key in ("memory_mb", "memory_later_mb")}
     restarts = {"killed_at": [kill["items"] for kill in kills], "skipped": last["skipped"]}
@@ -106,12 +102,12 @@ def _proc_words(name: str) -> list[str]:
         return []
 
 
-def _map(collection: stillhash.Collection, queries: int, seed: int, size: int, version: int | None) -> float:
+def _map(collection: stillhash.Collection, queries: int, size: int, version: int | None) -> float:
     """Return the mean average precision over all items, of images that are not among them."""
     encoder = open_encoder("classic")
     precisions = []
     for start in range(0, queries, 50):
-        some = [image(seed, n, size) for n in range(start, min(start + 50, queries))]
+        some = [image(QUERY_SEED, n, size) for n in range(start, min(start + 50, queries))]
         answers = collection.search(encoder.encode([one for one, _ in some]), collection.count(), version=version)
         for (_, labels), answer in zip(some, answers, strict=True):
             right = np.array([bool(set(labels) & set(hit.labels)) for hit in answer.hits])
