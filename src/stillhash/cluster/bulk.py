@@ -7,6 +7,7 @@ parts, since all codes must come from the same hash functions.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -21,10 +22,10 @@ from stillhash.cluster.part_files import Manifest, read_manifest, read_part
 from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
 from stillhash.cluster.tasks import ProgressCallback, no_progress
 from stillhash.collection import Collection
-from stillhash.collection.bulk_load import Batch, bulk_load, is_loaded
-from stillhash.collection.encoder_alignment import EncoderIdentity
+from stillhash.collection.bulk_load import bulk_load, is_loaded
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
-from stillhash.collection.validation import check_path
+from stillhash.collection.storage.segments import Segment
+from stillhash.collection.validation import ItemRows, check_path
 from stillhash.errors import BadState, Conflict
 from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, check_fixed_codes, load
 from stillhash.numeric.validation import Floats, check_integer, check_number
@@ -88,20 +89,20 @@ def publish(
         raise Conflict(f"hasher: expected the hash functions that encoded {out.name}, got others")
     source = hashlib.sha256(manifest.to_json() + hasher.state()).hexdigest()
     if not is_loaded(path, source):
-        encoder = EncoderIdentity(**manifest.job["origin"]) if "origin" in manifest.job else None
+        stored = {**settings, "encoder": manifest.job.get("origin")}
         rows = check_integer(learnt, "learnt", 0)
-        bulk_load(path, hasher, _batches(out, manifest), source=source, learnt=rows, encoder=encoder, settings=settings)
+        bulk_load(path, hasher, _batches(out, manifest), source=source, learnt=rows, settings=stored)
     return collections.open(path)
 
 
-def _batches(out: Path, manifest: Manifest) -> Iterator[Batch]:
+def _batches(out: Path, manifest: Manifest) -> Iterator[tuple[Segment, ItemRows]]:
     for number, (first, _) in enumerate(manifest.parts):
         try:
             segment, items = read_part(out, number, first, manifest.job["bits"])
         except BadState as error:
             place = f"part {number} of {len(manifest.parts)} in {out.name}"
             raise BadState(f"{place} is missing or damaged: {error}. Call encode_dataset to encode it.") from error
-        yield Batch(segment, items.ids, items.labels, items.metadata, items.pictures)
+        yield segment, ItemRows(items.ids, list(map(json.dumps, items.labels)), items.metadata, items.pictures)
 
 
 def _fit_once(source: Source, out: Path, bits: int, method: str, sample: int) -> Hasher:

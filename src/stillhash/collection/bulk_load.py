@@ -9,30 +9,19 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
-from stillhash.collection.encoder_alignment import EncoderIdentity
 from stillhash.collection.storage.schema import get_meta, set_meta
 from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
-from stillhash.collection.types import Id
 from stillhash.collection.validation import ItemRows
 from stillhash.errors import Conflict, StoreFailed
 from stillhash.hashers import Hasher, check_fixed_codes
 
+Batches = Iterable[tuple[Segment, ItemRows]]
 SOURCE_KEY = "bulk_load_source"  # in the table `meta`: what the collection was loaded from
-
-
-class Batch(NamedTuple):
-    """A segment, and the items of its rows, in order."""
-
-    segment: Segment
-    ids: list[Id]
-    labels: list[list[Any]]
-    metadata: list[str | None]  # JSON
-    pictures: list[bytes | None] | None
 
 
 def is_loaded(path: Path, source: str) -> bool:
@@ -46,27 +35,19 @@ def is_loaded(path: Path, source: str) -> bool:
 
 
 def bulk_load(
-    path: Path,
-    hasher: Hasher,
-    batches: Iterable[Batch],
-    *,
-    source: str,
-    learnt: int,
-    encoder: EncoderIdentity | None = None,
-    settings: dict[str, Any],
+    path: Path, hasher: Hasher, batches: Batches, *, source: str, learnt: int, settings: dict[str, Any]
 ) -> None:
-    """Create a collection whose codes are in these segments, of ascending rows; the hasher has learnt `learnt` rows.
+    """Create a collection of segments of ascending rows, each with its items; the hasher has learnt `learnt` rows.
 
     It is created in a folder beside, in one transaction, and renamed when it is complete.
     """
     check_fixed_codes(hasher.name, "hasher")
     params = json.loads(json.dumps(hasher.params_to_json()))
     model = {"dim": hasher.n_features_in_, "bits": params.pop("bits"), "method": hasher.name, "params": params}
-    settings = model | settings | {"encoder": None if encoder is None else encoder._asdict()}
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt
-        with closing(Store.create(unfinished, settings)) as store:
+        with closing(Store.create(unfinished, model | settings)) as store:
             trainer = Trainer(store)
             with store.transaction() as connection:
                 _insert(store, connection, batches)
@@ -80,15 +61,13 @@ def bulk_load(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _insert(store: Store, connection: Connection, batches: Iterable[Batch]) -> None:
+def _insert(store: Store, connection: Connection, batches: Batches) -> None:
     number = 0
-    for number, batch in enumerate((batch for batch in batches if batch.segment.rows), 1):
+    for number, (segment, items) in enumerate((batch for batch in batches if batch[0].rows), 1):
         file = f"{number:08d}.tiles"
-        _link(batch.segment.path, store.path / "segments" / file)
-        set_meta(connection, "next_row", batch.segment.first)
-        items = ItemRows(batch.ids, list(map(json.dumps, batch.labels)), batch.metadata, batch.pictures)
-        rows = store.items.append(connection, items)
-        store.codes.add_segment(connection, number, file, rows)
+        _link(segment.path, store.path / "segments" / file)
+        set_meta(connection, "next_row", segment.first)
+        store.codes.add_segment(connection, number, file, store.items.append(connection, items))
     sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
 

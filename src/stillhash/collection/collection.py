@@ -87,12 +87,12 @@ class Collection(Reader):
             with self._store.transaction() as connection:
                 if replace:
                     items.delete(connection, new.ids)
-                fitted = is_fitted(connection)
-                codes = self._trainer.functions(connection).encode_checked(rows.features) if fitted else None
-                numbers = items.append(connection, new, codes, None if fitted else rows.features)
+                functions = self._trainer.functions(connection)
+                codes = None if functions is None else functions.encode_checked(rows.features)
+                numbers = items.append(connection, new, codes, rows.features if codes is None else None)
                 if learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
-                if not fitted and get_meta(connection, "items") >= self._store.settings["init_rows"]:
+                if codes is None and get_meta(connection, "items") >= self._store.settings["init_rows"]:
                     self._trainer.fit(connection)
             if numbers.stop // SEAL_ROWS > numbers.start // SEAL_ROWS:
                 with suppress(StillhashError, OSError):  # the rows are on disk; sealing is tried again later

@@ -18,6 +18,7 @@ import safetensors.numpy
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.prequential import evaluate_chunk, record
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
+from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion, StoredVote
 from stillhash.collection.validation import LabelledRows
@@ -26,7 +27,6 @@ from stillhash.hashers import METHODS, Hasher, LinearHasher, Model
 from stillhash.numeric.validation import Codes, check_integer
 
 MODEL_ARRAYS = ("M", "m", "U", "u", "N")
-NOT_FITTED = "the hash functions are not fitted yet: add more rows, or call fit"
 
 
 class Trainer:
@@ -36,7 +36,7 @@ class Trainer:
         self.store = store
         # Both are read again where the store is not at their version: after a transaction that failed.
         self._hasher: tuple[int, Hasher] | None = None  # what has learnt all up to a version
-        self._functions: tuple[str, LinearHasher] | None = None  # by their fingerprint
+        self._functions: tuple[str | None, LinearHasher | None] = None, None  # with their fingerprint
 
     # ---- learning ----
 
@@ -136,7 +136,7 @@ class Trainer:
         versions = self.store.versions
         with self.store.reading() as committed:  # in case this transaction fails, what it goes back to must be there
             needed = versions.learner_files(committed) + versions.learner_files(connection)
-        self.store.learner_files.remove_unlisted([*needed, *learner])
+        remove_unlisted(self.store.path / "learner", {*needed, *learner})
         if model is None:
             model = correct(hasher, hasher.model(), versions.votes(connection, MAX_CORRECTED_QUERIES))
         new = NewVersion(kind, rows, model.side, _model_bytes(model), learner, notes or {})
@@ -153,14 +153,11 @@ class Trainer:
             self._hasher = version, self._load(connection, self._current_files(connection))
         return self._hasher[1]
 
-    def functions(self, connection: Connection) -> LinearHasher:
-        """Return the fixed hash functions."""
+    def functions(self, connection: Connection) -> LinearHasher | None:
+        """Return the fixed hash functions; None before they are fitted."""
         fingerprint = get_meta(connection, "fingerprint")
-        if self._functions is None or self._functions[0] != fingerprint:
-            functions = load_functions(connection)
-            if functions is None:
-                raise NotFitted(NOT_FITTED)
-            self._functions = fingerprint, functions
+        if fingerprint != self._functions[0]:
+            self._functions = fingerprint, load_functions(connection)
         return self._functions[1]
 
     def _current_files(self, connection: Connection) -> list[str]:
@@ -168,7 +165,7 @@ class Trainer:
         if files is None and is_fitted(connection):
             raise BadState("learner: the files of the current version are lost. Roll back to a version that has them.")
         if files is None:
-            raise NotFitted(NOT_FITTED)
+            raise NotFitted("learn: the hash functions are not fitted yet: add more rows, or call fit")
         return files
 
     def _load(self, connection: Connection, files: list[str]) -> Hasher:

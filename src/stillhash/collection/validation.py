@@ -74,17 +74,12 @@ def check_rows(features: Any, labels: Any, dim: int, name: str = "features", lea
 
 def check_query(query: Any, dim: int) -> tuple[Floats, bool]:
     """Validate one query (D,) or several (m, D); return them as rows, and whether it was one."""
-    array = as_array(query)
-    single = array.ndim == 1
-    return check_features(array[None] if single else array, "query", columns=dim, whose="this collection"), single
-
-
-def as_array(query: Any) -> NDArray[Any]:
-    """Return the query as an array; rows of unequal length are refused."""
     try:
-        return np.asarray(query)
+        array = np.asarray(query)
     except ValueError as error:
         raise InvalidInput(f"query: expected a vector, or rows of equal length: {error}") from None
+    single = array.ndim == 1
+    return check_features(array[None] if single else array, "query", columns=dim, whose="this collection"), single
 
 
 def check_path(path: Any) -> Path:

@@ -26,13 +26,9 @@ class CodeTable:
         sql = "SELECT file FROM segments WHERE last > ? ORDER BY number"
         return [file for (file,) in connection.execute(sql, [after]).fetchall()]
 
-    def read_segment(self, file: str) -> Segment:
-        """Map a segment."""
-        return read_segment(self.folder / file, self.bits)
-
     def segments(self, connection: Connection, after: int = -1) -> Iterator[Segment]:
         """Map the segments that hold rows past this one."""
-        return map(self.read_segment, self.segment_files(connection, after))
+        return (read_segment(self.folder / file, self.bits) for file in self.segment_files(connection, after))
 
     def segment_records(self, connection: Connection) -> list[tuple[str, int, int, int]]:
         """Return file, rows, first and last row of each segment."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.storage.sealed_files import read_sealed, remove_unlisted, write_sealed
+from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher, load
@@ -55,19 +55,12 @@ class LearnerFiles:
         """Return the hasher that has learnt all of these files."""
         hasher = load(read_sealed(self.folder / files[0]))
         for file in files[1:]:
-            rows = self._read_rows(file)
+            data = read_sealed(self.folder / file)
+            try:
+                header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+                features = safetensors.numpy.load(data)["features"]
+                rows = LabelledRows.from_texts(features, json.loads(header["__metadata__"]["labels"]))
+            except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+                raise BadState(f"learner/{file}: cannot be read: {error}") from error
             hasher.learn_rows(rows.features, rows.labels)
         return hasher
-
-    def _read_rows(self, file: str) -> LabelledRows:
-        data = read_sealed(self.folder / file)
-        try:
-            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            features = safetensors.numpy.load(data)["features"]
-            return LabelledRows.from_texts(features, json.loads(header["__metadata__"]["labels"]))
-        except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
-            raise BadState(f"learner/{file}: cannot be read: {error}") from error
-
-    def remove_unlisted(self, files: list[str]) -> None:
-        """Remove all other files."""
-        remove_unlisted(self.folder, set(files))

@@ -16,13 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.checksums import BLOCK_SIZE
-from stillhash.collection.storage.sealed_files import (
-    check_sealed,
-    content_size,
-    display_name,
-    translate_read_errors,
-    write_sealed,
-)
+from stillhash.collection.storage.sealed_files import check_sealed, content_size, translate_read_errors, write_sealed
 from stillhash.errors import BadState
 from stillhash.numeric.codes import TILE, Tiles, from_tiles, to_tiles, width
 from stillhash.numeric.validation import Codes
@@ -57,19 +51,20 @@ def write_segment(path: Path, codes: Codes, numbers: NDArray[np.int64], bits: in
 
 def read_segment(path: Path, bits: int) -> Segment:
     """Map a segment, once its checksums are verified."""
+    name = f"{path.parent.name}/{path.name}"
     with translate_read_errors(path), path.open("rb") as file:
         head = file.read(SEGMENT_HEADER.size)
     if len(head) < SEGMENT_HEADER.size:
-        raise BadState(f"{display_name(path)}: expected a header of {SEGMENT_HEADER.size} bytes, got {len(head)}")
+        raise BadState(f"{name}: expected a header of {SEGMENT_HEADER.size} bytes, got {len(head)}")
     magic, format_, stored_bits, rows, first = SEGMENT_HEADER.unpack(head)
     if magic != SEGMENT_MAGIC:
-        raise BadState(f"{display_name(path)}: not a segment file")
+        raise BadState(f"{name}: not a segment file")
     if format_ != SEGMENT_FORMAT:
-        raise BadState(f"{display_name(path)}: expected format {SEGMENT_FORMAT}, got {format_}")
+        raise BadState(f"{name}: expected format {SEGMENT_FORMAT}, got {format_}")
     check_sealed(path)
     planes = -(-rows // TILE) * width(bits) * TILE
     if stored_bits != bits or content_size(path) != TILES_OFFSET + planes + (0 if first >= 0 else 8 * rows):
-        raise BadState(f"{display_name(path)}: expected codes of {bits} bits, got {rows} of {stored_bits} bits")
+        raise BadState(f"{name}: expected codes of {bits} bits, got {rows} of {stored_bits} bits")
     with translate_read_errors(path):
         tiles = np.memmap(path, np.uint8, "r", TILES_OFFSET, (-(-rows // TILE), width(bits), TILE))
         numbers = None if first >= 0 else np.memmap(path, "<i8", "r", TILES_OFFSET + planes, (rows,))

@@ -29,7 +29,7 @@ from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.schema import COUNTERS, SCHEMA, STORE_FORMAT, count_rows, get_meta, is_fitted
 from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, remove_unlisted
-from stillhash.collection.storage.segments import write_segment
+from stillhash.collection.storage.segments import read_segment, write_segment
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.errors import BadState, InvalidInput
 from stillhash.numeric.validation import Codes
@@ -167,7 +167,8 @@ class Store:
             lines = connection.execute("PRAGMA integrity_check").fetchall()
             problems = [f"store.db: {line}" for (line,) in lines if line != "ok"]
             checks: list[Callable[[], object]]
-            checks = [partial(self.codes.read_segment, file) for file in self.codes.segment_files(connection)]
+            bits, segments = self.settings["bits"], self.codes.segment_files(connection)
+            checks = [partial(read_segment, self.path / "segments" / file, bits) for file in segments]
             checks += [partial(check_sealed, self.path / "learner" / file) for file in learner_files]
             for check in checks:
                 try:

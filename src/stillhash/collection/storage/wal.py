@@ -3,9 +3,6 @@
 Each frame carries a checksum of all that came before it, so to SQLite the log ends at the first damaged frame, and the
 commits after it are lost. `repair_wal` flips a single flipped bit back, which restores them. It needs other checksums
 for that: SQLite's do not tell which bit it was.
-
-The log can be read beside SQLite. store.db and its -shm cannot, in a process that has them open: closing any handle on
-a file drops all locks the process has on it.
 """
 
 from __future__ import annotations
