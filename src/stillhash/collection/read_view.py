@@ -67,8 +67,10 @@ class ReadView:
                     finally:
                         self._unpin()
                     return
-            if failure is not None and not self._is_outdated(seq):  # else a later commit removed files of this one
-                raise failure
+            if failure is not None:
+                with self.store.reading() as connection:
+                    if int(get_meta(connection, "seq")) == seq:  # else a later commit removed files of this one
+                        raise failure
 
     def close(self) -> None:
         """Close the index."""
@@ -99,10 +101,6 @@ class ReadView:
             self._generation = self._last_row = -1  # incomplete; the next update starts over
             raise
         self._seq = seq
-
-    def _is_outdated(self, seq: int) -> bool:
-        with self.store.reading() as connection:
-            return int(get_meta(connection, "seq")) > seq
 
     def _apply_changes(self, connection: Connection, since: int) -> None:
         generation = get_meta(connection, "generation")

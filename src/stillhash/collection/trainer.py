@@ -61,7 +61,7 @@ class Trainer:
         set_meta(connection, "functions", functions)
         set_meta(connection, "fingerprint", _fingerprint(functions))
         learner = self.store.learner_files.checkpoint(self.store.versions.next_number(connection), hasher)
-        self._publish(connection, hasher, kind, rows, learner)
+        self._publish(connection, hasher, NewVersion(kind, rows, learner))
 
     def learn_items(
         self, connection: Connection, numbers: Sequence[int], rows: LabelledRows, codes: Codes | None
@@ -103,14 +103,14 @@ class Trainer:
         hasher.learn_rows(rows.features, rows.labels, codes)
         learner = self.store.learner_files.extend(files, version, rows, hasher)
         notes = quality and {"quality": quality, "drift": record(connection, quality, version)}
-        return self._publish(connection, hasher, "learn", int(rows.labels.labelled.sum()), learner, notes=notes)
+        return self._publish(connection, hasher, NewVersion("learn", int(rows.labels.labelled.sum()), learner, notes))
 
     def feedback(self, connection: Connection, votes: list[StoredVote]) -> int:
         """Store votes, and publish a version that has learnt from them."""
         versions = self.store.versions
         versions.add_votes(connection, versions.next_number(connection), votes)
         hasher, files = self.hasher(connection), self._current_files(connection)
-        return self._publish(connection, hasher, "feedback", len(votes), files)
+        return self._publish(connection, hasher, NewVersion("feedback", len(votes), files))
 
     def rollback(self, connection: Connection, version: int) -> int:
         """Publish the model of an earlier version again; return its new number."""
@@ -120,27 +120,17 @@ class Trainer:
         hasher = self.hasher(connection) if files is None else self._load(connection, files)
         files = files or self._current_files(connection)
         self.store.versions.drop_votes_after(connection, version)
-        return self._publish(connection, hasher, f"rollback to {version}", 0, files, model)
+        return self._publish(connection, hasher, NewVersion(f"rollback to {version}", 0, files), model)
 
-    def _publish(
-        self,
-        connection: Connection,
-        hasher: Hasher,
-        kind: str,
-        rows: int,
-        learner: list[str],
-        model: Model | None = None,
-        notes: dict[str, Any] | None = None,
-    ) -> int:
+    def _publish(self, connection: Connection, hasher: Hasher, new: NewVersion, model: Model | None = None) -> int:
         """Make a model the current version: this one, or what the hasher has learnt corrected by the votes."""
         versions = self.store.versions
         with self.store.reading() as committed:  # in case this transaction fails, what it goes back to must be there
             needed = versions.learner_files(committed) + versions.learner_files(connection)
-        remove_unlisted(self.store.path / "learner", {*needed, *learner})
+        remove_unlisted(self.store.path / "learner", {*needed, *new.learner})
         if model is None:
             model = correct(hasher, hasher.model(), versions.votes(connection, MAX_CORRECTED_QUERIES))
-        new = NewVersion(kind, rows, model.side, _model_bytes(model), learner, notes or {})
-        version = versions.publish(connection, new)
+        version = versions.publish(connection, new, model.side, _model_bytes(model))
         self._hasher = version, hasher
         return version
 

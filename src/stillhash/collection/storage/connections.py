@@ -6,6 +6,7 @@ and a process that has one open does not open the file by other means.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import weakref
@@ -23,7 +24,7 @@ class TrackedConnection(sqlite3.Connection):
 
     open_connections: ClassVar[weakref.WeakSet[TrackedConnection]] = weakref.WeakSet()  # in this process
     file_lock: ClassVar[threading.RLock] = threading.RLock()  # held while a file is opened that SQLite may have open
-    file_id: tuple[int, int] | None = None
+    file_status: os.stat_result
 
     def close(self) -> None:
         super().close()
@@ -44,7 +45,7 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
                 check_same_thread=mode == "ro",
                 factory=TrackedConnection,
             )
-            connection.file_id = _file_id(file)
+            connection.file_status = file.stat()
             TrackedConnection.open_connections.add(connection)
         if mode == "rw":
             connection.execute("PRAGMA synchronous = FULL")
@@ -55,10 +56,5 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
 
 def in_use(path: Path) -> bool:
     """Return whether this process has store.db of this folder open, under any name."""
-    file_id = _file_id(path / "store.db")
-    return any(connection.file_id == file_id for connection in TrackedConnection.open_connections)
-
-
-def _file_id(file: Path) -> tuple[int, int]:
-    status = file.stat()
-    return status.st_dev, status.st_ino
+    status = (path / "store.db").stat()
+    return any(os.path.samestat(connection.file_status, status) for connection in TrackedConnection.open_connections)

@@ -36,8 +36,7 @@ from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
 
 MAX_SKIPPED_ROWS = 1 << 42  # in search of one that can be read
-TABLE_KEYS = {"items": "row", "tombstones": "row", "segments": "number"}
-TABLE_KEYS |= {"pictures": "row", "pending": "number", "votes": "number", "versions": "version"}
+SALVAGED_TABLES = ("items", "tombstones", "segments", "pictures", "pending", "votes", "versions")
 
 
 class RepairReport(NamedTuple):
@@ -140,7 +139,7 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
     try:
         with closing(sqlite3.connect(damaged)) as connection:
             meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-            tables = {table: list(_readable_rows(connection, table, key)) for table, key in TABLE_KEYS.items()}
+            tables = {table: list(_readable_rows(connection, table)) for table in SALVAGED_TABLES}
             ids: list[tuple[Id, int]] = []
             with suppress(sqlite3.DatabaseError):  # the index of ids is on other pages than the items
                 ids = connection.execute("SELECT id, row FROM items INDEXED BY sqlite_autoindex_items_1").fetchall()
@@ -158,17 +157,17 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
     report.actions.append(f"store.db: restored {counts}")
 
 
-def _readable_rows(connection: sqlite3.Connection, table: str, key: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table that are not on lost pages."""
+def _readable_rows(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a table that are not on lost pages. The first column of each table is its rowid."""
     last = -1
     while True:
         try:
-            for row in connection.execute(f"SELECT * FROM {table} WHERE {key} > ? ORDER BY {key}", [last]):
+            for row in connection.execute(f"SELECT * FROM {table} WHERE rowid > ? ORDER BY rowid", [last]):
                 yield row
                 last = row[0]
             return
         except sqlite3.DatabaseError:
-            readable, step = partial(_can_read_after, connection, table, key), 1
+            readable, step = partial(_can_read_after, connection, table), 1
             while not readable(last + step):
                 step *= 2
                 if step > MAX_SKIPPED_ROWS:
@@ -176,9 +175,9 @@ def _readable_rows(connection: sqlite3.Connection, table: str, key: str) -> Iter
             last = bisect_left(range(last + step), True, last + step // 2 + 1, key=readable)
 
 
-def _can_read_after(connection: sqlite3.Connection, table: str, key: str, after: int) -> bool:
+def _can_read_after(connection: sqlite3.Connection, table: str, after: int) -> bool:
     try:
-        connection.execute(f"SELECT * FROM {table} WHERE {key} > ? ORDER BY {key} LIMIT 1", [after]).fetchall()
+        connection.execute(f"SELECT * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT 1", [after]).fetchall()
     except sqlite3.DatabaseError:
         return False
     return True

@@ -72,7 +72,9 @@ class Store:
         lock = lock_folder(path)
         try:
             if not (path / "store.db").exists():
-                _check_new(path)
+                if (path / "acked").exists() or any(path.glob("segments/*")) or any(path.glob("learner/*")):
+                    lost = "a collection without its store.db"  # a new one would throw the rest away
+                    raise BadState(f"{path.name}: {lost}. Restore a snapshot, or clear the folder.")
                 for folder in ("segments", "learner"):
                     (path / folder).mkdir(exist_ok=True)
                 meta = {"format": STORE_FORMAT, "settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0)}
@@ -189,13 +191,6 @@ class Store:
         with self.reading() as connection:  # another process may have compacted, or removed learner files, meanwhile
             now = get_meta(connection, "generation"), self.versions.learner_files(connection)
         return problems if now == (generation, learner_files) else self.verify()
-
-
-def _check_new(path: Path) -> None:
-    """Refuse a folder whose collection has lost its store.db: creating one would throw the rest away."""
-    folders = [path / name for name in ("segments", "learner") if (path / name).is_dir()]
-    if (path / "acked").exists() or any(file for folder in folders for file in folder.iterdir()):
-        raise BadState(f"{path.name}: a collection without its store.db. Restore a snapshot, or clear the folder.")
 
 
 def _size(file: Path) -> int:

@@ -30,10 +30,8 @@ class NewVersion(NamedTuple):
 
     kind: str  # fit, learn, feedback, rollback to N
     rows: int  # that it has learnt
-    side: str
-    model: bytes | None
     learner: list[str]  # files below learner/, in the order they are read
-    notes: dict[str, Any]
+    notes: dict[str, Any] | None = None
 
 
 class VersionTable:
@@ -46,12 +44,12 @@ class VersionTable:
         """Return the number of the next version."""
         return int(connection.execute("SELECT ifnull(max(version), 0) + 1 FROM versions").fetchone()[0])
 
-    def publish(self, connection: Connection, new: NewVersion) -> int:
-        """Make this the current version, and drop versions and learners that need not be kept."""
+    def publish(self, connection: Connection, new: NewVersion, side: str, model: bytes | None) -> int:
+        """Make this the current version, with its model, and drop versions and learners that need not be kept."""
         version = self.next_number(connection)
         created = datetime.now(UTC).isoformat(timespec="milliseconds")
-        learner, notes = json.dumps(new.learner), json.dumps(new.notes)
-        row = version, created, new.kind, new.rows, None, new.side, new.model, learner, notes
+        learner, notes = json.dumps(new.learner), json.dumps(new.notes or {})
+        row = version, created, new.kind, new.rows, None, side, model, learner, notes
         connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         set_meta(connection, "version", version)
         oldest = version - self.keep_versions
