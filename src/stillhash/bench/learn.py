@@ -137,13 +137,10 @@ def time_methods(columns: int, repeats: int) -> Figures:
     contenders = {"tally": lambda _: tally.partial_fit(X, Y), "ohsl": lambda _: ohsl.partial_fit(X, Y)}
     times = compare_speed(contenders, repeats, "ohsl/tally")
     solves = compare_speed({"solve": lambda _: tally.partial_fit(X[:1], Y[:1]).weigh(X[:1])}, min(3, repeats))
-    return {
-        "columns": columns,
-        "rows_per_second": {name: len(X) / ms * 1e3 for name, ms in times["ms"].items()},
-        "ohsl/tally": times["ohsl/tally"],
-        "solve_ms": solves["ms"]["solve"],
-        "state_bytes": {"tally": len(tally.state()), "ohsl": len(ohsl.state())},
-    }
+    speeds = {name: len(X) / ms * 1e3 for name, ms in times["ms"].items()}
+    sizes = {"tally": len(tally.state()), "ohsl": len(ohsl.state())}
+    figures = {"rows_per_second": speeds, "ohsl/tally": times["ohsl/tally"], "solve_ms": solves["ms"]["solve"]}
+    return {"columns": columns, **figures, "state_bytes": sizes}
 
 
 def tables(result: Figures) -> Sections:

@@ -131,16 +131,9 @@ def measure_load(url: str, items: int, seconds: float) -> Figures:
         versions = client.stats()["version"] - before
     errors += failed
     searches = {"searches": len(times), "per_second": len(times) / seconds, **quantiles_ms(times or [0.0])}
-    return {
-        "clients": CLIENT_THREADS,
-        "seconds": seconds,
-        **searches,
-        "rows_added": LOAD_CHUNK * len(waits),
-        "add_p50_ms": quantiles_ms(waits or [0.0])["p50_ms"],
-        "versions": versions,
-        "errors": len(errors),
-        "first_error": next(iter(errors), None),
-    }
+    added = {"rows_added": LOAD_CHUNK * len(waits), "add_p50_ms": quantiles_ms(waits or [0.0])["p50_ms"]}
+    failures = {"errors": len(errors), "first_error": next(iter(errors), None)}
+    return {"clients": CLIENT_THREADS, "seconds": seconds, **searches, **added, "versions": versions, **failures}
 
 
 def search_all(url: str, seconds: float) -> LoadOutcome:

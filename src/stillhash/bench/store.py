@@ -21,18 +21,16 @@ from stillhash.bench.timing import CODE_BITS, Contender, Contenders, Figures, Se
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.validation import Floats, check_integer
 
-ONE_ROW_DIM, CHUNK_DIMS = 1280, (128, 1280)
 STORE_CHUNK = 1000  # rows of an `add`
-STORE_CHUNKS = 140  # more rows than stay unsealed, so that sealing is part of it
 FEATURE_CHUNKS = 8  # chunks of features that take turns
-OPEN_REPEATS = 15  # in this process, and a third of it in new ones
 MIN_STORE_ITEMS = 1000
 
 
 def run(repeats: int, quick: bool, progress: ReportProgress, items: int, folder: Path | None = None) -> Figures:
     """Time so many one-row commits, chunks, opening a collection of `items` and compacting, on the disk of `folder`."""
     check_integer(items, "items", MIN_STORE_ITEMS)
-    one_row_dim, dims, chunks, opens = ONE_ROW_DIM, CHUNK_DIMS, STORE_CHUNKS, OPEN_REPEATS
+    # So many chunks are more rows than stay unsealed: sealing is part of it. New processes open a third as often.
+    one_row_dim, dims, chunks, opens = 1280, (128, 1280), 140, 15
     if quick:
         one_row_dim, dims, chunks, opens, items = 64, (16, 64), 2, 2, MIN_STORE_ITEMS
     with timing.temporary_folder(folder) as temporary:
