@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ray
 
-from stillhash.cluster.encoding import encode_dataset
+from stillhash.cluster.datasets import encode_dataset
 from stillhash.cluster.local import LOOPBACK
 from stillhash.hashers import load
 from tests.cluster.fixtures import PART_ROWS

@@ -7,7 +7,7 @@ import pytest
 
 import stillhash
 from stillhash.cluster.bulk import publish
-from stillhash.cluster.encoding import encode_dataset
+from stillhash.cluster.datasets import encode_dataset
 from stillhash.collection import Collection, bulk_load
 from stillhash.collection.storage.sealed_files import write_sealed
 from stillhash.errors import BadState, Conflict, InvalidInput

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.cluster import LocalCluster, encoding
-from stillhash.cluster.encoding import encode_dataset, encode_part
+from stillhash.cluster import LocalCluster, datasets
+from stillhash.cluster.datasets import encode_dataset, encode_part
 from stillhash.cluster.part_files import read_manifest, read_part
 from stillhash.cluster.sources import find_source
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted
@@ -103,7 +103,7 @@ def test_a_file_that_changes_during_the_job_is_refused(tmp_path: Path) -> None:
     (out / "parts").mkdir(parents=True)
     np.save(tmp_path / "source" / "shard-0.npy", rows.X[:700] + 1)
     with pytest.raises(Conflict, match=r"^shard-0.npy has changed"):
-        encode_part(fit_tally().functions().state(), str(tmp_path / "source"), None, part, str(out))
+        encode_part(fit_tally().functions().state(), tmp_path / "source", None, part, out)
     assert not any((out / "parts").iterdir())
 
 
@@ -130,7 +130,7 @@ def test_a_process_dies_in_the_middle_of_a_part(tmp_path: Path, monkeypatch: pyt
     hasher, rows, out = fit_tally(), write_dataset(tmp_path / "source"), tmp_path / "out"
     marker = tmp_path / "died"
 
-    def encode_or_die(state: bytes, folder: str, encoder: str | None, part: Any, out: str) -> Any:
+    def encode_or_die(state: bytes, folder: Path, encoder: str | None, part: Any, out: Path) -> Any:
         from stillhash.cluster import part_files
 
         def die(*_: Any) -> None:
@@ -141,7 +141,7 @@ def test_a_process_dies_in_the_middle_of_a_part(tmp_path: Path, monkeypatch: pyt
             part_files.write_segment = die
         return encode_part(state, folder, encoder, part, out)
 
-    monkeypatch.setattr(encoding, "encode_part", encode_or_die)
+    monkeypatch.setattr(datasets, "encode_part", encode_or_die)
     done = encode_dataset(tmp_path / "source", hasher, out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
     assert marker.exists() and done.rows == ROWS
     assert np.array_equal(read_all_parts(out)[0], hasher.encode(rows.X))

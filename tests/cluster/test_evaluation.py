@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillhash.cluster.encoding import encode_dataset
+from stillhash.cluster.datasets import encode_dataset
 from stillhash.cluster.evaluation import evaluate_dataset
 from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.cluster.learning import MERGEABLE, learn_dataset
+from stillhash.cluster.datasets import MERGEABLE, learn_dataset
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.hashers import OHSL, Tally, TallyListwise
 from tests.cluster.fixtures import PART_ROWS, ROWS, file_contents, fit_tally, label_lists, write_dataset

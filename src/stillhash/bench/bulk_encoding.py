@@ -20,9 +20,8 @@ from stillhash.bench.fixtures import labelled_features
 from stillhash.bench.timing import CODE_BITS, Figures, Sections, temporary_folder
 from stillhash.cluster import LocalCluster
 from stillhash.cluster.bulk import publish
-from stillhash.cluster.encoding import encode_dataset
+from stillhash.cluster.datasets import encode_dataset, learn_dataset
 from stillhash.cluster.evaluation import evaluate_dataset
-from stillhash.cluster.learning import learn_dataset
 from stillhash.cluster.local import LOOPBACK
 from stillhash.cluster.part_files import read_manifest, read_part
 from stillhash.errors import StillhashError

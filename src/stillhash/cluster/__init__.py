@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from stillhash.cluster.local import LocalCluster  # isort: skip  (before Ray, which reads its settings at import)
+from stillhash.cluster.local import LocalCluster, connected  # isort: skip  (before Ray, which reads its settings at import)
 from stillhash.cluster.bulk import ingest, publish
-from stillhash.cluster.connection import connected
-from stillhash.cluster.encoding import encode_dataset
+from stillhash.cluster.datasets import encode_dataset, learn_dataset
 from stillhash.cluster.evaluation import evaluate_dataset
 from stillhash.cluster.hybrid_index import HybridIndexFactory
 from stillhash.cluster.index import ClusterIndex, PartialHits
-from stillhash.cluster.learning import learn_dataset
 
 __all__ = [
     "ClusterIndex",

@@ -6,21 +6,18 @@ parts, since all codes must come from the same hash functions.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import stillhash.collection as collections
-from stillhash.cluster.encoding import encode_dataset, hash_functions
-from stillhash.cluster.learning import learn_dataset
+from stillhash.cluster.datasets import encode_dataset, fingerprint, hash_functions, learn_dataset
 from stillhash.cluster.part_files import Manifest, read_manifest, read_part
 from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
-from stillhash.cluster.tasks import ProgressCallback, no_progress
+from stillhash.cluster.tasks import ProgressCallback
 from stillhash.collection import Collection
 from stillhash.collection.bulk_load import bulk_load, is_loaded
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
@@ -28,7 +25,7 @@ from stillhash.collection.storage.segments import Segment
 from stillhash.collection.validation import ItemRows, check_path
 from stillhash.errors import BadState, Conflict
 from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, check_fixed_codes, load
-from stillhash.numeric.validation import Floats, check_integer, check_number
+from stillhash.numeric.validation import check_integer, check_number
 
 HASHER_NAME = "hasher.safetensors"  # a sealed file
 
@@ -43,7 +40,7 @@ def ingest(
     sample: int = 3000,
     learn: bool = True,
     parts: str | Path | None = None,
-    progress: ProgressCallback = no_progress,
+    progress: ProgressCallback = lambda *_: None,
 ) -> Collection:
     """Create a collection at `path` from all rows of a source (sources.py); the folder `parts` holds work under way.
 
@@ -85,9 +82,9 @@ def publish(
         "source_cap": check_number(source_cap, "source_cap", above=0),
     }
     manifest = read_manifest(out)
-    if hashlib.sha256(hash_functions(hasher).state()).hexdigest() != manifest.job["functions"]:
+    if fingerprint(hash_functions(hasher).state()) != manifest.job["functions"]:
         raise Conflict(f"hasher: expected the hash functions that encoded {out.name}, got others")
-    source = hashlib.sha256(manifest.to_json() + hasher.state()).hexdigest()
+    source = fingerprint(manifest.to_json() + hasher.state())
     if not is_loaded(path, source):
         stored = {**settings, "encoder": manifest.job.get("origin")}
         rows = check_integer(learnt, "learnt", 0)
@@ -106,7 +103,7 @@ def _batches(out: Path, manifest: Manifest) -> Iterator[tuple[Segment, ItemRows]
 
 
 def _fit_once(source: Source, out: Path, bits: int, method: str, sample: int) -> Hasher:
-    """Return the hasher of the job in this folder, or fit one."""
+    """Return the hasher of the job in this folder, or fit one on the first rows of the source."""
     file = out / HASHER_NAME
     if file.is_file():
         hasher = load(read_sealed(file))
@@ -115,15 +112,11 @@ def _fit_once(source: Source, out: Path, bits: int, method: str, sample: int) ->
             raise Conflict(f"method, bits: expected {expected}, got {method} and {bits}")
         return hasher
     check_fixed_codes(method)
-    features, labels = zip(*islice(_first_rows(source, sample), sample), strict=True)
+    columns, parts = count_columns(source), source.parts(sample)
+    blocks = chain.from_iterable(read_part_rows(source.folder, source.encoder, part, columns) for part in parts)
+    rows = chain.from_iterable(zip(block.features, block.labels, strict=True) for block in blocks)
+    features, labels = zip(*islice(rows, sample), strict=True)
     hasher = METHODS[method](bits=bits).fit(np.stack(features), list(labels))
     out.mkdir(parents=True, exist_ok=True)
     write_sealed(file, [hasher.state()])
     return hasher
-
-
-def _first_rows(source: Source, count: int) -> Iterator[tuple[Floats, list[Any]]]:
-    """Yield rows from the beginning, with their labels."""
-    for part in source.parts(count):
-        for rows in read_part_rows(source.folder, source.encoder, part, count_columns(source)):
-            yield from zip(rows.features, rows.labels, strict=True)

@@ -14,7 +14,7 @@ import numpy as np
 import ray
 from numpy.typing import ArrayLike, NDArray
 
-from stillhash.cluster.encoding import read_functions
+from stillhash.cluster.datasets import read_functions
 from stillhash.cluster.part_files import read_manifest, read_part
 from stillhash.cluster.tasks import get_result, remote_task, run_tasks
 from stillhash.collection.validation import check_path
@@ -26,10 +26,9 @@ from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_features, check_integer
 
-MAX_TASK_SCORES, MAX_TASK_SIGNS = 2**25, 2**28  # that a task holds at a time
-MAX_TASK_QUERIES = 64
+MAX_TASK_QUERIES, MAX_TASK_SCORES, MAX_TASK_SIGNS = 64, 2**25, 2**28  # that a task holds at a time
 
-PartLabels = tuple[Codes, NDArray[np.int64], NDArray[np.int64]]  # codes; labels of the queries, and rows that have them
+PartLabels = tuple[Codes, NDArray[np.int64], NDArray[np.int64]]  # codes; labels of queries, and the rows with them
 
 
 class DatasetQuality(NamedTuple):
@@ -63,7 +62,7 @@ def evaluate_dataset(
         raise InvalidInput(f"ranker: expected the hash functions that encoded {out.name}, got others")
     weights = functions.weigh_by(ranker, Q) if isinstance(ranker, Model) else ranker.weigh(Q)
     unpack, names = remote_task(unpack_part, returns=2), ray.put(labels.names)
-    unpacked = [unpack.remote(names, str(out), n, first, functions.bits) for n, (first, _) in enumerate(manifest.parts)]
+    unpacked = [unpack.remote(names, out, n, first, functions.bits) for n, (first, _) in enumerate(manifest.parts)]
     rows = sum(get_result([count for _, count in unpacked]))
     batch = max(1, min(MAX_TASK_QUERIES, MAX_TASK_SCORES // max(1, rows)))
     batches = [np.arange(len(Q)) // batch == n for n in range(-(-len(Q) // batch))]
@@ -72,9 +71,9 @@ def evaluate_dataset(
     return DatasetQuality(*np.concatenate([measures[n] for n in range(len(batches))]).mean(axis=0).tolist())
 
 
-def unpack_part(names: list[Any], out: str, number: int, first: int, bits: int) -> tuple[PartLabels, int]:
+def unpack_part(names: list[Any], out: Path, number: int, first: int, bits: int) -> tuple[PartLabels, int]:
     """Return the codes of a part, its pairs of a query's label and a row with that label, and its number of rows."""
-    segment, items = read_part(Path(out), number, first, bits)
+    segment, items = read_part(out, number, first, bits)
     labels, places = parse_labels(items.labels, segment.rows), {name: place for place, name in enumerate(names)}
     columns = np.array([places.get(name, -1) for name in labels.names], np.int64)[labels.indices]
     rows = np.repeat(np.arange(segment.rows), np.diff(labels.indptr))
@@ -85,8 +84,9 @@ def unpack_part(names: list[Any], out: str, number: int, first: int, bits: int) 
 @one_thread
 def rank_queries(parts: list[Any], weights: Floats, labels: Labels, rows: int, k: int) -> NDArray[np.float64]:
     """Return the measures (m, 4) of these queries over all parts."""
-    scores, grades = np.empty((len(weights), rows), np.float32), np.zeros((len(weights), rows), np.float32)
-    bits, all_codes, at = weights.shape[1], [], 0
+    m, bits = weights.shape
+    scores, grades = np.empty((m, rows), np.float32), np.zeros((m, rows), np.float32)
+    all_codes, at = [], 0
     for part in parts:
         codes, columns, rows_with = ray.get(part)
         ends = np.searchsorted(columns, np.arange(len(labels.names) + 1))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stillhash.cluster.connection import connect
 from stillhash.cluster.index import ClusterIndex, PartialHits
+from stillhash.cluster.local import connect
 from stillhash.errors import NotFound
 from stillhash.numeric.codes import Tiles, width
 from stillhash.numeric.validation import Codes, check_ids

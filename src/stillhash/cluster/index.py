@@ -19,9 +19,9 @@ import ray
 from numpy.typing import ArrayLike, NDArray
 
 from stillhash.cluster.batching import BatchQueue, PendingQuery
-from stillhash.cluster.connection import connect
 from stillhash.cluster.coordinator import Coordinator, FanoutTiming
 from stillhash.cluster.id_map import IdMap, PlacedSegment
+from stillhash.cluster.local import connect
 from stillhash.cluster.reconciler import Reconciler
 from stillhash.cluster.replicas import ReplicaSet
 from stillhash.cluster.storage import CACHE_BYTES, SegmentCache, SegmentRef, Storage, open_segment

@@ -1,4 +1,4 @@
-"""A whole Ray cluster on one machine, for trials and tests: a head and nodes that come and go, all on loopback."""
+"""Connect to a Ray cluster, or run a whole one on this machine for trials: a head and nodes, all on loopback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from stillhash.errors import InvalidInput, MissingExtra
@@ -32,7 +31,6 @@ try:
 except ImportError as error:
     raise MissingExtra("a cluster needs Ray: pip install 'stillhash[cluster]'") from error
 
-OBJECT_STORE_BYTES = 100 * 2**20  # of a node
 LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and looks for another address
 STOP_SECONDS = 30.0  # for killed processes to disappear
 # How soon a node that was cut off is given up. Ray's own values wait for about 15 seconds.
@@ -50,6 +48,28 @@ def quiet_ray() -> Iterator[None]:
         yield
 
 
+def connect(address: str | None, **options: Any) -> bool:
+    """Connect this process to a cluster, or to a new one here, unless it is connected; whether it was not."""
+    if ray.is_initialized():
+        return False
+    if address is None:
+        address, options = "local", {"include_dashboard": False}
+    with quiet_ray():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="stillhash", **options)
+    return True
+
+
+@contextlib.contextmanager
+def connected(address: str | None = None) -> Iterator[None]:
+    """Stay connected to the cluster at this address, or to one on this machine, inside the `with` block."""
+    opened = connect(address)
+    try:
+        yield
+    finally:
+        if opened:
+            ray.shutdown()
+
+
 class LocalCluster:
     """A head and `nodes` more nodes, each with processes of its own, and this process connected to them.
 
@@ -59,40 +79,29 @@ class LocalCluster:
     """
 
     def __init__(
-        self,
-        nodes: int = 4,
-        *,
-        cpus: int = 1,
-        object_store_bytes: int = OBJECT_STORE_BYTES,
-        fast_health_check: bool = False,
+        self, nodes: int = 4, *, cpus: int = 1, object_store_bytes: int = 100 * 2**20, fast_health_check: bool = False
     ) -> None:
-        self.cpus = check_integer(cpus, "cpus", 1)
-        self.object_store_bytes = check_integer(object_store_bytes, "object_store_bytes", 80 * 2**20)
-        self._nodes: dict[str, Any] = {}  # by their id
-        self._cluster: Any = None
         check_integer(nodes, "nodes", 0)
+        self._node_options = {
+            "num_cpus": check_integer(cpus, "cpus", 1),
+            "object_store_memory": check_integer(object_store_bytes, "object_store_bytes", 80 * 2**20),
+            "node_ip_address": LOOPBACK,
+        }
+        self._nodes: dict[str, Any] = {}  # by their id
         if ray.is_initialized():
             raise InvalidInput("this process is already connected to a Ray cluster. Call ray.shutdown() first.")
         with quiet_ray():
             from ray.cluster_utils import Cluster
 
             config = FAST_HEALTH_CHECK if fast_health_check else {}
-            head = {**self._node_options(), "include_dashboard": False, "_system_config": config}
-            self._cluster = Cluster(initialize_head=True, head_node_args=head)
-            try:
-                ray.init(
-                    address=self.address,
-                    _node_ip_address=LOOPBACK,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    namespace="stillhash",
-                )
-                for _ in range(nodes):
-                    self._start_node()
-                self._cluster.wait_for_nodes()
-            except BaseException:
-                self.down()
-                raise
+            head = {**self._node_options, "include_dashboard": False, "_system_config": config}
+            self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            connect(self.address, _node_ip_address=LOOPBACK)
+            self._add_nodes(nodes)
+        except BaseException:
+            self.down()
+            raise
 
     @property
     def address(self) -> str:
@@ -110,10 +119,7 @@ class LocalCluster:
 
     def add_node(self) -> str:
         """Add a node and wait until it is part of the cluster; its id."""
-        with quiet_ray():
-            node = self._start_node()
-            self._cluster.wait_for_nodes()
-        return node
+        return self._add_nodes(1)[0]
 
     def remove_node(self, node: str | None = None, *, graceful: bool = False) -> str:
         """Remove this node, or the last one; its id.
@@ -123,9 +129,8 @@ class LocalCluster:
         """
         name = next(reversed(self._nodes), None) if node is None else node
         if name not in self._nodes:
-            raise InvalidInput(
-                f"node: expected one of {', '.join(self._nodes) or 'none, all are removed'}, got {node!r}"
-            )
+            names = ", ".join(self._nodes) or "none, all are removed"
+            raise InvalidInput(f"node: expected one of {names}, got {node!r}")
         with quiet_ray():
             removed = self._nodes.pop(name)
             pids = [] if graceful else node_processes(removed)
@@ -150,17 +155,15 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
 
-    def _start_node(self) -> str:
-        node = self._cluster.add_node(**self._node_options(), wait=False)
-        self._nodes[str(node.node_id)] = node
-        return str(node.node_id)
-
-    def _node_options(self) -> dict[str, Any]:
-        store = self.object_store_bytes
-        return {"num_cpus": self.cpus, "object_store_memory": store, "node_ip_address": LOOPBACK}
+    def _add_nodes(self, count: int) -> list[str]:
+        with quiet_ray():
+            added = [self._cluster.add_node(**self._node_options, wait=False) for _ in range(count)]
+            self._nodes |= {str(node.node_id): node for node in added}
+            self._cluster.wait_for_nodes()
+        return [str(node.node_id) for node in added]
 
 
 def node_processes(node: Any) -> list[int]:

@@ -44,7 +44,7 @@ class Manifest(NamedTuple):
         return json.dumps(content, indent=0).encode()
 
 
-def write_manifest(out: Path, source: Source, parts: list[SourcePart], job: dict[str, Any]) -> Manifest:
+def write_manifest(out: Path, source: Source, parts: list[SourcePart], job: dict[str, Any]) -> None:
     """Write the manifest of a job to its folder; Conflict if the folder has another one."""
     encoder = {} if source.encoder is None else {"encoder": source.encoder}
     manifest = Manifest({**job, **encoder}, source.files, [(part.first, part.end) for part in parts])
@@ -56,7 +56,6 @@ def write_manifest(out: Path, source: Source, parts: list[SourcePart], job: dict
         write_durably(out / MANIFEST_NAME, [manifest.to_json()])
     if (existing := read_manifest(out)) != manifest:
         raise Conflict(f"out: {str(out)!r} holds another job: {_difference(existing, manifest)}. Use another folder.")
-    return manifest
 
 
 def read_manifest(out: Path) -> Manifest:
@@ -83,9 +82,8 @@ def _difference(old: Manifest, new: Manifest) -> str:
     before, after = ({file.name: file for file in manifest.files} for manifest in (old, new))
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
-            return (
-                f"source: {name} was {'added' if name not in before else 'removed' if name not in after else 'changed'}"
-            )
+            change = "added" if name not in before else "removed" if name not in after else "changed"
+            return f"source: {name} was {change}"
     return f"parts: expected {len(old.parts)}, got {len(new.parts)}, or the source's files in another order"
 
 
@@ -93,10 +91,9 @@ def part_path(out: Path, number: int, suffix: str) -> Path:
     return out / "parts" / f"{number:08d}.{suffix}"
 
 
-def remove_unfinished(out: Path, manifest: Manifest, suffixes: tuple[str, ...]) -> None:
+def remove_unfinished(out: Path, parts: int, *suffixes: str) -> None:
     """Remove what tasks that died left behind."""
-    numbers = range(len(manifest.parts))
-    remove_unlisted(out / "parts", {part_path(out, number, suffix).name for number in numbers for suffix in suffixes})
+    remove_unlisted(out / "parts", {part_path(out, n, suffix).name for n in range(parts) for suffix in suffixes})
 
 
 class PartItems(NamedTuple):

@@ -20,10 +20,6 @@ TASKS_PER_CORE = 2  # under way, for each core of the cluster
 ProgressCallback = Callable[[int, int, int, float], None]  # parts done, parts, rows done, rows per second of this run
 
 
-def no_progress(parts_done: int, parts: int, rows: int, rows_per_second: float) -> None:
-    """Do nothing: the default progress callback."""
-
-
 def remote_task(function: Callable[..., Any], returns: int = 1) -> Any:
     """Make a function a Ray task of one core, on any node."""
     return ray.remote(num_cpus=1, max_retries=TASK_RETRIES, num_returns=returns)(function)
@@ -42,15 +38,15 @@ def run_tasks(
     running: dict[Any, int] = {}
     try:
         while True:
-            free = (max_tasks or TASKS_PER_CORE * _count_cores()) - len(running)
+            cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+            free = (max_tasks or TASKS_PER_CORE * max(1, cores)) - len(running)
             for _, (number, args) in zip(range(free), queue, strict=False):  # in this order: nothing is skipped
                 running[remote.remote(shared_ref, *args)] = number
             if not running:
                 return
             done, _ = ray.wait(list(running))
             for ref in done:
-                number = running.pop(ref)
-                yield number, get_result(ref)
+                yield running.pop(ref), get_result(ref)
     finally:
         cancel(running)
 
@@ -71,11 +67,7 @@ def get_result(ref: Any) -> Any:
 
 
 def cancel(refs: Iterable[Any]) -> None:
+    """Cancel tasks that still run."""
     for ref in refs:
         with suppress(RayError):
             ray.cancel(ref)
-
-
-def _count_cores() -> int:
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return max(1, int(resources.get("CPU", 1)))

@@ -1,0 +1,229 @@
+"""Encode a data set on a cluster, and learn from it: each part is a task, and an interrupted run continues.
+
+Every row is encoded once, whatever fails meanwhile. The statistics of a Tally add up, so tasks learn parts and these
+are merged: the result is that of one pass over all rows on one machine, up to the last digits of float64; also with a
+half-life, where the statistics of earlier parts decay by the rows that came after.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import ray
+
+from stillhash.cluster.part_files import (
+    CODES_SUFFIX,
+    ITEMS_SUFFIX,
+    SUMS_SUFFIX,
+    PartItems,
+    part_path,
+    read_manifest,
+    read_part,
+    remove_unfinished,
+    write_manifest,
+    write_part,
+)
+from stillhash.cluster.sources import SourcePart, SourcePaths, find_source, read_part_rows
+from stillhash.cluster.tasks import ProgressCallback, cancel, get_result, remote_task, run_tasks
+from stillhash.collection.encoder_alignment import identify
+from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
+from stillhash.collection.validation import check_ids, check_path
+from stillhash.encoders import open_encoder
+from stillhash.errors import BadState, InvalidInput
+from stillhash.hashers import METHODS, Hasher, LinearHasher, Tally, check_fixed_codes
+from stillhash.numeric.codes import width
+from stillhash.numeric.sufficient_stats import SufficientStats
+from stillhash.numeric.validation import check_integer
+
+FUNCTIONS_NAME = "functions.safetensors"
+LEARN_CHUNK_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
+MERGEABLE = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
+
+
+class EncodingResult(NamedTuple):
+    parts: int
+    rows: int
+    new_rows: int  # that this run encoded
+    broken: dict[str, str]  # image files that cannot be read, and why
+    seconds: float
+
+
+class LearningResult(NamedTuple):
+    hasher: Tally
+    rows: int  # that had labels
+    seconds: float
+
+
+def encode_dataset(
+    source: SourcePaths,
+    hasher: Hasher,
+    out: str | Path,
+    *,
+    encoder: str | None = None,
+    rows_per_part: int = 131_072,
+    max_tasks: int | None = None,
+    progress: ProgressCallback = lambda *_: None,
+) -> EncodingResult:
+    """Encode all rows of a source, into part files in the folder `out`, which all machines see.
+
+    source : a folder of .npy or Parquet files, one of them or a list; with an `encoder`, by its name, a folder of
+        images (sources.py describes the formats).
+    hasher : fitted, of a method with fixed codes; or its hash functions alone.
+    rows_per_part : of a task; a process that dies costs no more than this.
+    max_tasks : tasks under way; None for what the cluster has cores for.
+
+    An interrupted run continues when it is called again. Conflict if the source, the hash functions or the parts are
+    not those that `out` was begun with.
+    """
+    out, began = check_path(out), time.perf_counter()
+    if max_tasks is not None:
+        check_integer(max_tasks, "max_tasks", 1)
+    functions = hash_functions(hasher)
+    state, columns = functions.state(), functions.n_features_in_
+    job = {"functions": fingerprint(state), "bits": functions.bits, "columns": columns}
+    if encoder is not None:
+        opened = open_encoder(encoder)
+        job["origin"] = identify(opened)._asdict()
+        if opened.dim != columns:
+            raise InvalidInput(f"encoder: expected {columns} features as the hasher, got {opened.dim} of {encoder}")
+    files = find_source(source, encoder)
+    parts = files.parts(rows_per_part)
+    write_manifest(out, files, parts, job)
+    write_sealed(out / FUNCTIONS_NAME, [state])
+    rows, new_rows, broken = 0, 0, dict[str, str]()
+    tasks = run_tasks(encode_part, state, ((files.folder, encoder, part, out) for part in parts), max_tasks)
+    for done, (_, (part_rows, is_new, part_broken)) in enumerate(tasks, 1):
+        rows, new_rows, broken = rows + part_rows, new_rows + part_rows * is_new, broken | part_broken
+        progress(done, len(parts), rows, new_rows / max(1e-9, time.perf_counter() - began))
+    remove_unfinished(out, len(parts), CODES_SUFFIX, ITEMS_SUFFIX)
+    return EncodingResult(len(parts), rows, new_rows, dict(sorted(broken.items())), time.perf_counter() - began)
+
+
+def encode_part(
+    state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path
+) -> tuple[int, bool, dict[str, str]]:
+    """Encode a part, as a task, unless it is encoded; its rows, whether they are new, and its broken files."""
+    functions = LinearHasher.load(state)
+    try:
+        segment, items = read_part(out, part.number, part.first, functions.bits)
+        return segment.rows, False, items.broken
+    except BadState:
+        pass  # missing, or damaged
+    codes = [np.empty((0, width(functions.bits)), np.uint8)]
+    items = PartItems([], [], [], None if encoder is None else [], {})
+    for rows in read_part_rows(folder, encoder, part, functions.n_features_in_):
+        codes.append(functions.encode_checked(rows.features))
+        first = part.first + len(items.ids)
+        items.ids.extend(range(first, first + len(rows.features)) if rows.ids is None else rows.ids)
+        items.labels.extend(rows.labels)
+        items.metadata.extend(rows.metadata)
+        items.broken.update(rows.broken or {})
+        if items.pictures is not None:
+            items.pictures.extend(rows.pictures or [])
+    check_ids(items.ids)
+    write_part(out, part.number, part.first, np.concatenate(codes), items, functions.bits)
+    return len(items.ids), True, items.broken
+
+
+def hash_functions(hasher: Hasher) -> LinearHasher:
+    """Return the hash functions of a fitted hasher with fixed codes."""
+    if hasher.name != LinearHasher.name:
+        check_fixed_codes(hasher.name, "hasher")
+    hasher.encode(np.empty((0, getattr(hasher, "n_features_in_", 1)), np.float32))  # refuses one that is not fitted
+    return hasher.functions()
+
+
+def read_functions(out: Path) -> LinearHasher:
+    """Read the hash functions that encoded the parts in this folder."""
+    state = read_sealed(out / FUNCTIONS_NAME)
+    if fingerprint(state) != read_manifest(out).job["functions"]:
+        raise BadState(f"{out.name}/{FUNCTIONS_NAME}: expected the fingerprint in the manifest, got another")
+    return LinearHasher.load(state)
+
+
+def fingerprint(state: bytes) -> str:
+    return hashlib.sha256(state).hexdigest()
+
+
+def learn_dataset(
+    source: SourcePaths,
+    hasher: Hasher,
+    *,
+    out: str | Path | None = None,
+    encoder: str | None = None,
+    rows_per_part: int = 131_072,
+    progress: ProgressCallback = lambda *_: None,
+) -> LearningResult:
+    """Learn from all labelled rows of a source; the result has a new hasher, and the given one stays as it is.
+
+    source, encoder, rows_per_part : as for `encode_dataset`.
+    out : a folder for the statistics of parts, so that an interrupted run continues when it is called again.
+    """
+    began = time.perf_counter()
+    if hasher.name not in MERGEABLE:
+        raise InvalidInput(f"hasher: expected a method that can be merged ({', '.join(MERGEABLE)}), got {hasher!r}")
+    state, folder = hasher.state(), None if out is None else check_path(out)
+    files = find_source(source, encoder)
+    parts = files.parts(rows_per_part)
+    if folder is not None:
+        write_manifest(folder, files, parts, {"hasher": fingerprint(state)})
+    learn, merge, state_ref = remote_task(learn_part, returns=2), remote_task(merge_learnt, returns=2), ray.put(state)
+    level = [learn.remote(state_ref, files.folder, encoder, part, folder) for part in parts]
+    running = {rows: part for (_, rows), part in zip(level, parts, strict=True)}
+    while len(level) > 1:  # neighbours, so that labels come in the order of the rows
+        pairs = [level[n : n + 2] for n in range(0, len(level), 2)]
+        level = [merge.remote(*pair[0], *pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+    try:
+        rows_done = 0
+        while running:
+            (done,), _ = ray.wait(list(running))
+            get_result(done)
+            part = running.pop(done)
+            rows_done += part.end - part.first
+            speed = rows_done / max(1e-9, time.perf_counter() - began)
+            progress(len(parts) - len(running), len(parts), rows_done, speed)
+        learnt, rows = get_result(list(level[0]))
+    except BaseException:
+        cancel([*running, level[0][1]])
+        raise
+    if not rows:
+        raise InvalidInput(f"source: expected rows with labels, got none in {source!r}")
+    if folder is not None:
+        remove_unfinished(folder, len(parts), SUMS_SUFFIX)
+    total, rows = merge_learnt(state, 0, learnt, rows)
+    return LearningResult(Tally.load(total), rows, time.perf_counter() - began)
+
+
+def learn_part(
+    state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path | None
+) -> tuple[bytes, int]:
+    """Learn from a part alone, as a task; the hasher's state, and how many rows had labels."""
+    file = None if out is None else part_path(out, part.number, SUMS_SUFFIX)
+    if file is not None:
+        try:
+            content = read_sealed(file)
+            return content[8:], int.from_bytes(content[:8], "little")
+        except BadState:
+            pass  # missing, or damaged
+    hasher, labelled = Tally.load(state), 0
+    hasher.stats_ = SufficientStats(hasher.n_features_in_, hasher.bits)
+    for rows in read_part_rows(folder, encoder, part, hasher.n_features_in_):
+        for chunk in (slice(s, s + LEARN_CHUNK_ROWS) for s in range(0, len(rows.labels), LEARN_CHUNK_ROWS)):
+            hasher.partial_fit(rows.features[chunk], rows.labels[chunk])
+        labelled += sum(map(bool, rows.labels))
+    learnt = hasher.state()
+    if file is not None:
+        write_sealed(file, [labelled.to_bytes(8, "little") + learnt])
+    return learnt, labelled
+
+
+def merge_learnt(earlier: bytes, rows: int, later: bytes, more: int) -> tuple[bytes, int]:
+    """Merge what two hashers learnt, as a task: the first from rows that came before those of the second."""
+    hasher = Tally.load(earlier)
+    if hasher.half_life is not None:
+        hasher.stats_.decay(0.5 ** (more / hasher.half_life))
+    return hasher.merge(Tally.load(later)).state(), rows + more
