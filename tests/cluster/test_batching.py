@@ -16,7 +16,7 @@ DEADLINE = 60.0  # seconds; only a test that fails waits so long
 
 
 def make_query(rows: int = 1) -> PendingQuery:
-    return PendingQuery(np.zeros((rows, 8), np.float32), 1, None, None, DEADLINE)
+    return PendingQuery(np.zeros((rows, 8), np.float32), 1, None, None, time.monotonic() + DEADLINE)
 
 
 def answer(queue: BatchQueue, query: PendingQuery, send: Send) -> None:

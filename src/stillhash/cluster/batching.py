@@ -7,9 +7,9 @@ finds nobody sending leads, and passes the lead on to one of those that came mea
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +28,9 @@ class PendingQuery:
     """The queries of one caller: the k best hits of each or, with thresholds, all hits from there up."""
 
     def __init__(
-        self, weights: Floats, k: int, thresholds: NDArray[np.float64] | None, allowed: Bitmap | None, seconds: float
+        self, weights: Floats, k: int, thresholds: NDArray[np.float64] | None, allowed: Bitmap | None, until: float
     ) -> None:
-        self.weights, self.k, self.thresholds, self.allowed = weights, k, thresholds, allowed
-        self.until = time.monotonic() + seconds
+        self.weights, self.k, self.thresholds, self.allowed, self.until = weights, k, thresholds, allowed, until
         self.hits: list[Hits] = []  # one Hits of all queries; with thresholds, one of each
         self.missing = 0.0  # share of the rows that were not searched
         self.error: Exception | None = None
@@ -63,9 +62,7 @@ class BatchQueue:
             with self._lock:
                 if query in self._waiting:
                     self._waiting.remove(query)
-                next_leader = self._pass_lead(query)
-            if next_leader is not None:
-                next_leader.wake.release()
+                self._pass_lead(query)
 
     @contextmanager
     def turn(self, query: PendingQuery) -> Iterator[list[PendingQuery]]:
@@ -87,34 +84,28 @@ class BatchQueue:
         finally:
             with self._lock:
                 self._waiting[:0] = [each for each in batch if not each.done]
-                next_leader = self._pass_lead(query)
+                self._pass_lead(query)
             for each in batch:
                 if each.done and each is not query:
                     each.wake.release()
-            if next_leader is not None and next_leader is not query:
-                next_leader.wake.release()
 
     def _take_batch(self) -> list[PendingQuery]:
-        rows = count = 0
-        for query in self._waiting:
-            rows += len(query.weights)
-            if count and rows > MAX_BATCH_QUERIES:
-                break
-            count += 1
+        sizes = accumulate(len(query.weights) for query in self._waiting)
+        count = max(1, sum(size <= MAX_BATCH_QUERIES for size in sizes))
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    def _pass_lead(self, query: PendingQuery) -> PendingQuery | None:
-        """Let another waiting query lead, if this one does."""
-        if not query.leads:
-            return None
-        query.leads = False
-        next_leader = next((each for each in self._waiting if not each.leads), None)
-        if next_leader is None:
-            self._idle_leaders += 1
-        else:
-            next_leader.leads = True
-        return next_leader
+    def _pass_lead(self, query: PendingQuery) -> None:
+        """Let a waiting query lead, if this one does, and wake its caller."""
+        if query.leads:
+            query.leads = False
+            next_leader = next((each for each in self._waiting if not each.leads), None)
+            if next_leader is None:
+                self._idle_leaders += 1
+            else:
+                next_leader.leads = True
+                if next_leader is not query:
+                    next_leader.wake.release()
 
 
 class RequestGroup(NamedTuple):
@@ -126,31 +117,27 @@ class RequestGroup(NamedTuple):
     def deliver(self, replies: Sequence[list[Hits]]) -> None:
         """Merge the hits of all shards, and give each query its own."""
         weights, k, thresholds, _ = self.request
-        start = 0
         if thresholds is not None:
             merged = [merge_all([reply[q] for reply in replies]) for q in range(len(weights))]
         else:
             scores, ids = merge_top([reply[0] for reply in replies], k, len(weights))
-        for query in self.queries:
-            own = slice(start, start + len(query.weights))
-            start = own.stop
+        for query, stop in zip(self.queries, accumulate(len(query.weights) for query in self.queries), strict=True):
+            own = slice(stop - len(query.weights), stop)
             query.hits = [resize((scores[own], ids[own]), query.k)] if thresholds is None else merged[own]
 
 
 def group_queries(batch: Sequence[PendingQuery], rows: int) -> tuple[list[RequestGroup], list[Bitmap]]:
     """Group a batch for an index of so many rows; the groups, and the bitmaps that their requests refer to."""
     by_kind: dict[tuple[int, int], list[PendingQuery]] = {}
-    bitmaps: dict[int, Bitmap] = {}
+    bitmaps = {id(query.allowed): query.allowed for query in batch if query.allowed is not None}
     for query in batch:
-        if query.allowed is not None:
-            bitmaps[id(query.allowed)] = query.allowed
         size = -1 if query.thresholds is not None else min(query.k, rows).bit_length()
         by_kind.setdefault((size, id(query.allowed)), []).append(query)
     places = {bitmap: place for place, bitmap in enumerate(bitmaps)}
     groups = []
-    for (size, bitmap), queries in by_kind.items():
+    for (_, bitmap), queries in by_kind.items():
         weights = np.concatenate([query.weights for query in queries])
-        k = max(min(query.k, rows) for query in queries) if size > 0 else 0
+        k = max(min(query.k, rows) for query in queries)
         thresholds = [query.thresholds for query in queries if query.thresholds is not None]
         joined = np.concatenate(thresholds) if thresholds else None
         groups.append(RequestGroup(queries, ShardRequest(weights, k, joined, places.get(bitmap))))

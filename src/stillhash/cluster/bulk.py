@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import stillhash.collection as collections
-from stillhash.cluster.datasets import encode_dataset, fingerprint, hash_functions, learn_dataset
-from stillhash.cluster.part_files import Manifest, read_manifest, read_part
+from stillhash.cluster.datasets import encode_dataset, hash_functions, learn_dataset
+from stillhash.cluster.part_files import Manifest, fingerprint, read_manifest, read_part
 from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
 from stillhash.cluster.tasks import ProgressCallback
 from stillhash.collection import Collection

@@ -25,6 +25,8 @@ HEDGE_SECONDS = 1.0  # without a reply, before another replica is called too
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.02, 0.25  # before a failed call is repeated: at first, and at most
 SHARED_BITMAP_BYTES = 50_000  # larger bitmaps go to the shards through the object store
 
+ShardCalls = Mapping[ShardState, Sequence[Any]]  # the arguments for each shard
+
 
 class FanoutTiming(NamedTuple):
     """What one fan-out to all shards took."""
@@ -91,11 +93,11 @@ class Coordinator:
             if unknown:
                 raise InvalidInput(f"ids: {unknown} of {len(ids)} are not in the index")
             try:
-                replies = self.fan_out("codes", {s: (s.version, held) for s, held in located.items()}, until)
+                calls = {state: (state.version, held) for state, held in located.items()}
+                replies = self.fan_out("codes", calls, until, required=True)
                 break
             except StaleVersion:
                 _pause(until)
-        _raise_if_missing(replies)
         order = np.argsort(ids)
         codes = np.zeros((len(ids), width(bits)), np.uint8)
         for reply in replies:
@@ -109,19 +111,16 @@ class Coordinator:
             for replica in replicas if len(replicas) > 1 else ():
                 replica.actor.change.remote(*change)
         calls = {ShardState(shard, change.version, 0): change for shard, change in changes.items()}
-        replies = self.fan_out("change", calls, until, strict=True)
-        if required:
-            _raise_if_missing(replies)
+        self.fan_out("change", calls, until, strict=True, required=required)
 
     def fan_out(
-        self, method: str, calls: Mapping[ShardState, Sequence[Any]], until: float, *, strict: bool = False
+        self, method: str, calls: ShardCalls, until: float, *, strict: bool = False, required: bool = False
     ) -> list[PendingReply]:
         """Call a method on one replica of each shard, and on others where one fails, until this time.
 
-        strict: raise what a replica refuses, instead of asking another.
+        strict: raise what a replica refuses, instead of asking another. required: raise if a shard does not reply.
         """
-        turn = next(self._turn)
-        replies = [PendingReply(state, args) for state, args in calls.items()]
+        replies, turn = [PendingReply(state, args) for state, args in calls.items()], next(self._turn)
         for reply in replies:
             self._send(reply, method, turn)
         if _collect(replies, until):
@@ -134,6 +133,8 @@ class Coordinator:
             for reply in waiting:
                 if strict and reply.refusal is not None:
                     raise reply.refusal
+        if required and (error := _missing(replies)[1]) is not None:
+            raise error
         return replies
 
     def _retry(self, waiting: list[PendingReply], method: str, until: float) -> None:
@@ -220,9 +221,3 @@ def _missing(replies: Sequence[PendingReply]) -> tuple[float, Unreachable | None
     shards = ", ".join(str(reply.state.shard) for reply in gaps)
     reason = next((f": {reply.error}" for reply in gaps if reply.error), "")
     return share, Unreachable(f"shards {shards} of {len(replies)} did not reply before the deadline{reason}")
-
-
-def _raise_if_missing(replies: Sequence[PendingReply]) -> None:
-    _, error = _missing(replies)
-    if error is not None:
-        raise error

@@ -7,7 +7,6 @@ half-life, where the statistics of earlier parts decay by the rows that came aft
 
 from __future__ import annotations
 
-import hashlib
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +15,10 @@ import numpy as np
 import ray
 
 from stillhash.cluster.part_files import (
-    CODES_SUFFIX,
-    ITEMS_SUFFIX,
-    SUMS_SUFFIX,
+    FUNCTIONS_NAME,
     PartItems,
+    fingerprint,
     part_path,
-    read_manifest,
     read_part,
     remove_unfinished,
     write_manifest,
@@ -39,7 +36,6 @@ from stillhash.numeric.codes import width
 from stillhash.numeric.sufficient_stats import SufficientStats
 from stillhash.numeric.validation import check_integer
 
-FUNCTIONS_NAME = "functions.safetensors"
 LEARN_CHUNK_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
 MERGEABLE = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
 
@@ -99,7 +95,7 @@ def encode_dataset(
     for done, (_, (part_rows, is_new, part_broken)) in enumerate(tasks, 1):
         rows, new_rows, broken = rows + part_rows, new_rows + part_rows * is_new, broken | part_broken
         progress(done, len(parts), rows, new_rows / max(1e-9, time.perf_counter() - began))
-    remove_unfinished(out, len(parts), CODES_SUFFIX, ITEMS_SUFFIX)
+    remove_unfinished(out)
     return EncodingResult(len(parts), rows, new_rows, dict(sorted(broken.items())), time.perf_counter() - began)
 
 
@@ -135,18 +131,6 @@ def hash_functions(hasher: Hasher) -> LinearHasher:
         check_fixed_codes(hasher.name, "hasher")
     hasher.encode(np.empty((0, getattr(hasher, "n_features_in_", 1)), np.float32))  # refuses one that is not fitted
     return hasher.functions()
-
-
-def read_functions(out: Path) -> LinearHasher:
-    """Read the hash functions that encoded the parts in this folder."""
-    state = read_sealed(out / FUNCTIONS_NAME)
-    if fingerprint(state) != read_manifest(out).job["functions"]:
-        raise BadState(f"{out.name}/{FUNCTIONS_NAME}: expected the fingerprint in the manifest, got another")
-    return LinearHasher.load(state)
-
-
-def fingerprint(state: bytes) -> str:
-    return hashlib.sha256(state).hexdigest()
 
 
 def learn_dataset(
@@ -193,7 +177,7 @@ def learn_dataset(
     if not rows:
         raise InvalidInput(f"source: expected rows with labels, got none in {source!r}")
     if folder is not None:
-        remove_unfinished(folder, len(parts), SUMS_SUFFIX)
+        remove_unfinished(folder)
     total, rows = merge_learnt(state, 0, learnt, rows)
     return LearningResult(Tally.load(total), rows, time.perf_counter() - began)
 
@@ -202,7 +186,7 @@ def learn_part(
     state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path | None
 ) -> tuple[bytes, int]:
     """Learn from a part alone, as a task; the hasher's state, and how many rows had labels."""
-    file = None if out is None else part_path(out, part.number, SUMS_SUFFIX)
+    file = None if out is None else part_path(out, part.number, "sums")
     if file is not None:
         try:
             content = read_sealed(file)

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -27,6 +26,7 @@ from stillhash.cluster.replicas import ReplicaSet
 from stillhash.cluster.storage import CACHE_BYTES, SegmentCache, SegmentRef, Storage, open_segment
 from stillhash.numeric.validation import (
     Codes,
+    Floats,
     check_bits,
     check_codes,
     check_ids,
@@ -134,23 +134,20 @@ class ClusterIndex:
         weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
         array, or a uint8 bitmap in little-endian bit order. IdArray past its end are not allowed.
         """
-        weights = check_weights(weights, self.bits)
-        bitmap = None if allowed is None else bitmap_by_id(allowed)
-        return self._answer(PendingQuery(weights, check_integer(k, "k", 1), None, bitmap, self.deadline))[0]
+        return self._answer(check_weights(weights, self.bits), check_integer(k, "k", 1), None, allowed)[0]
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""
         weights = check_weights(weights, self.bits)
-        thresholds = check_threshold(threshold, len(weights))
-        bitmap = None if allowed is None else bitmap_by_id(allowed)
-        return self._answer(PendingQuery(weights, 0, thresholds, bitmap, self.deadline))
+        return self._answer(weights, 0, check_threshold(threshold, len(weights)), allowed)
 
     def codes(self, ids: ArrayLike) -> Codes:
         """Return the codes (n, ceil(bits / 8)) of these ids, all of which must exist."""
         return self._coordinator.codes(check_ids(ids), self.bits, self._until())
 
-    def _answer(self, query: PendingQuery) -> list[Hits]:
+    def _answer(self, weights: Floats, k: int, thresholds: NDArray[np.float64] | None, allowed: Any) -> list[Hits]:
         """Wait for the answer, and send the queries of other callers too while this one leads."""
+        query = PendingQuery(weights, k, thresholds, None if allowed is None else bitmap_by_id(allowed), self._until())
         with self._queue.entered(query):
             while not query.done:
                 with self._queue.turn(query) as batch:
@@ -170,10 +167,9 @@ class ClusterIndex:
             if not len(codes):
                 return
             order = np.argsort(ids)
-            ids = ids[order]
-            ref = self.storage.write(codes[order], ids, self.bits)
+            ref = self.storage.write(codes[order], ids[order], self.bits)
             try:
-                self._place([(ref, ids)], owned=True)
+                self._place([(ref, ids[order])], owned=True)
             except BaseException:
                 self.storage.delete(ref)
                 raise
@@ -250,7 +246,7 @@ class ClusterIndex:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _delete_owned(self, segments: Iterable[PlacedSegment]) -> None:

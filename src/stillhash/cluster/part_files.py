@@ -12,6 +12,7 @@ A run that was interrupted continues when it is started again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +26,12 @@ from stillhash.collection.storage.sealed_files import read_sealed, remove_unlist
 from stillhash.collection.storage.segments import Segment, read_segment, write_segment
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
+from stillhash.hashers import LinearHasher
 from stillhash.numeric.validation import Codes
 
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
-CODES_SUFFIX, ITEMS_SUFFIX, SUMS_SUFFIX = "tiles", "items", "sums"
+FUNCTIONS_NAME = "functions.safetensors"
 
 
 class Manifest(NamedTuple):
@@ -74,6 +76,18 @@ def read_manifest(out: Path) -> Manifest:
     return Manifest(job, files, parts)
 
 
+def read_functions(out: Path) -> LinearHasher:
+    """Read the hash functions that encoded the parts in this folder."""
+    state = read_sealed(out / FUNCTIONS_NAME)
+    if fingerprint(state) != read_manifest(out).job["functions"]:
+        raise BadState(f"{out.name}/{FUNCTIONS_NAME}: expected the fingerprint in the manifest, got another")
+    return LinearHasher.load(state)
+
+
+def fingerprint(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def _difference(old: Manifest, new: Manifest) -> str:
     """Describe the first difference."""
     for key in sorted(old.job.keys() | new.job.keys()):
@@ -91,9 +105,9 @@ def part_path(out: Path, number: int, suffix: str) -> Path:
     return out / "parts" / f"{number:08d}.{suffix}"
 
 
-def remove_unfinished(out: Path, parts: int, *suffixes: str) -> None:
+def remove_unfinished(out: Path) -> None:
     """Remove what tasks that died left behind."""
-    remove_unlisted(out / "parts", {part_path(out, n, suffix).name for n in range(parts) for suffix in suffixes})
+    remove_unlisted(out / "parts", {file.name for file in (out / "parts").glob("[0-9]*")})
 
 
 class PartItems(NamedTuple):
@@ -138,14 +152,14 @@ class PartItems(NamedTuple):
 
 def write_part(out: Path, number: int, first: int, codes: Codes, items: PartItems, bits: int) -> None:
     """Write the files of a part; each is complete or missing, and on disk when this returns."""
-    write_sealed(part_path(out, number, ITEMS_SUFFIX), [items.to_bytes()])
-    write_segment(part_path(out, number, CODES_SUFFIX), codes, np.arange(first, first + len(codes)), bits)
+    write_sealed(part_path(out, number, "items"), [items.to_bytes()])
+    write_segment(part_path(out, number, "tiles"), codes, np.arange(first, first + len(codes)), bits)
 
 
 def read_part(out: Path, number: int, first: int, bits: int) -> tuple[Segment, PartItems]:
     """Read a part and verify the checksums of its files; BadState if one is missing or damaged."""
-    segment = read_segment(part_path(out, number, CODES_SUFFIX), bits)
-    items = PartItems.from_bytes(read_sealed(part_path(out, number, ITEMS_SUFFIX)))
+    segment = read_segment(part_path(out, number, "tiles"), bits)
+    items = PartItems.from_bytes(read_sealed(part_path(out, number, "items")))
     if len(items.ids) != segment.rows or (segment.rows and segment.first != first):
         raise BadState(f"part {number} of {out.name}: expected {segment.rows} items, got {len(items.ids)}")
     return segment, items

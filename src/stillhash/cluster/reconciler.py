@@ -29,9 +29,7 @@ class Reconciler:
     def __init__(self, id_map: IdMap, replicas: ReplicaSet, count: int, deadline: float) -> None:
         self._id_map, self._replicas, self._count, self._deadline = id_map, replicas, count, deadline
         self._move_lock, self._ping_lock = threading.RLock(), threading.Lock()
-        self._drained: set[str] = set()
-        self._alive: set[str] = set()
-        self._unbalanced = False
+        self._drained, self._alive, self._unbalanced = set[str](), set[str](), False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._stopped), daemon=True)
 
@@ -147,15 +145,10 @@ class Reconciler:
         """Move replicas between nodes, then segments between shards; how many moved."""
         with self._move_lock:
             self._refresh(1.0)  # to know where the replicas are
-            return self._balance_nodes() + self._balance_shards()
-
-    def _balance_nodes(self) -> int:
-        moved = 0
-        while move := self._replicas.next_move(self._replicas.nodes(self._drained)):
-            if not self._move(*move):
-                break
-            moved += 1
-        return moved
+            moved = 0
+            while (move := self._replicas.next_move(self._replicas.nodes(self._drained))) and self._move(*move):
+                moved += 1
+            return moved + self._balance_shards()
 
     def _move(self, shard: int, old: Replica, node: str) -> bool:
         """Start a replica on another node and stop the old one once it is ready; False if the node has no capacity."""

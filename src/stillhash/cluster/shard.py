@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -70,11 +71,11 @@ class ShardStatus(NamedTuple):
     node: str
     pid: int
     version: int
-    rows: int
-    segments: int
-    nbytes: int
-    plan: str
-    merging: bool  # rows are being merged into tables
+    rows: int = 0
+    segments: int = 0
+    nbytes: int = 0
+    plan: str = "scan"
+    merging: bool = False  # rows are being merged into tables
 
 
 class Shard:
@@ -92,13 +93,10 @@ class Shard:
     def load(self, version: int, bits: int, segments: list[ShardSegment]) -> ShardStatus:
         """Load exactly these segments, in order, each without its deleted ids."""
         if version != self.version:
-            index = Index(bits, threads=self.threads)
-            opened = {}
+            index, opened = Index(bits, threads=self.threads), {}
             for ref, deleted in segments:
                 opened[ref] = self._open(ref, bits)
-                _attach(index, opened[ref])
-                if len(deleted):
-                    index.remove(deleted)
+                _apply(index, [opened[ref]], deleted)
             self._segments = opened
             self._enter(version, index)
         return self.status()
@@ -113,10 +111,7 @@ class Shard:
         opened = {ref: self._open(ref, index.bits) for ref in new_segments}  # may fail, so before anything changes
         # Blocks are never changed, only replaced: the copy keeps the old ones.
         self._indexes[base] = copy.copy(index)
-        for segment in opened.values():
-            _attach(index, segment)
-        if len(deleted):
-            index.remove(deleted)
+        _apply(index, opened.values(), deleted)
         self._segments.update(opened)
         self._enter(version, index)
         return self.status()
@@ -130,7 +125,13 @@ class Shard:
         index = self._indexes.get(version)
         if index is None:
             return None
-        hits = [_search(index, request, bitmaps) for request in requests]
+        hits = []
+        for weights, k, thresholds, bitmap in requests:
+            allowed = None if bitmap is None else bitmaps[bitmap]
+            if thresholds is None:
+                hits.append([index.search(weights, max(1, min(k, len(index))), allowed=allowed)])
+            else:
+                hits.append(index.range_search(weights, thresholds, allowed=allowed))
         return ShardReply(hits, time.perf_counter() - began)
 
     def codes(self, version: int, ids: IdArray) -> Codes | None:
@@ -144,10 +145,10 @@ class Shard:
         index = self._indexes.get(self.version)
         node = str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
         if index is None:
-            return ShardStatus(node, os.getpid(), self.version, 0, 0, 0, "scan", False)
+            return ShardStatus(node, os.getpid(), self.version)
         index.merge_if_due()  # rows that came while tables were being built
-        holds = len(index), len(self._segments), index.nbytes, index.plan, index.merging
-        return ShardStatus(node, os.getpid(), self.version, *holds)
+        content = len(index), len(self._segments), index.nbytes, index.plan, index.merging
+        return ShardStatus(node, os.getpid(), self.version, *content)
 
     # ---- versions ----
 
@@ -158,8 +159,7 @@ class Shard:
     def _enter(self, version: int, index: Index) -> None:
         if self.version in self._indexes:
             self._old_versions.append((time.monotonic(), self.version))
-        self._indexes[version] = index
-        self.version = version
+        self._indexes[version], self.version = index, version
         self._drop_old_versions()
 
     def _drop_old_versions(self) -> None:
@@ -168,12 +168,9 @@ class Shard:
             self._indexes.pop(self._old_versions.pop(0)[1], None)
 
 
-def _attach(index: Index, segment: Segment) -> None:
-    index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
-
-
-def _search(index: Index, request: ShardRequest, bitmaps: tuple[Bitmap, ...]) -> list[Hits]:
-    allowed = None if request.bitmap is None else bitmaps[request.bitmap]
-    if request.thresholds is not None:
-        return index.range_search(request.weights, request.thresholds, allowed=allowed)
-    return [index.search(request.weights, max(1, min(request.k, len(index))), allowed=allowed)]
+def _apply(index: Index, segments: Iterable[Segment], deleted: IdArray) -> None:
+    """Add segments to an index, then remove ids from it."""
+    for segment in segments:
+        index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
+    if len(deleted):
+        index.remove(deleted)

@@ -13,7 +13,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.sealed_files import translate_read_errors, write_durably
 from stillhash.collection.storage.segments import Segment, read_segment, write_segment
-from stillhash.errors import BadState, MissingExtra, StoreFailed
+from stillhash.errors import BadState, MissingExtra, StillhashError, StoreFailed
 from stillhash.numeric.validation import Codes
 
 CHECKSUM_BYTES = 8
@@ -42,10 +42,9 @@ class Storage:
     """A folder, or any URL that fsspec supports; segments written here stay until `delete`."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
+        self.folder = _absolute(folder)
         if "://" in self.folder:
-            fs, path = remote_filesystem(self.folder)
-            with _store_errors(self.folder):
+            with _remote(self.folder) as (fs, path):
                 fs.makedirs(path, exist_ok=True)
         else:
             Path(self.folder).mkdir(parents=True, exist_ok=True)
@@ -54,23 +53,21 @@ class Storage:
         """Write codes with ascending ids to a new segment; it is on disk when this returns."""
         name = f"{uuid.uuid4().hex}.seg"
         url = f"{self.folder.rstrip('/')}/{name}"
-        if "://" not in url:
-            write_segment(Path(url), codes, ids, bits)
-            return SegmentRef(url, len(codes), _file_checksum(Path(url)))
-        with tempfile.TemporaryDirectory(prefix="stillhash-") as folder:
+        remote = "://" in url
+        with tempfile.TemporaryDirectory(prefix="stillhash-") if remote else nullcontext(self.folder) as folder:
             path = Path(folder) / name
             write_segment(path, codes, ids, bits)
-            fs, target = remote_filesystem(url)
-            with _store_errors(url):
-                fs.put_file(str(path), target)
+            if remote:
+                with _remote(url) as (fs, target):
+                    fs.put_file(str(path), target)
             return SegmentRef(url, len(codes), _file_checksum(path))
 
     def delete(self, ref: SegmentRef) -> None:
         """Delete a segment; one that cannot be removed is left behind."""
         with suppress(OSError, StoreFailed):
             if "://" in ref.url:
-                fs, path = remote_filesystem(ref.url)
-                fs.rm_file(path)
+                with _remote(ref.url) as (fs, path):
+                    fs.rm_file(path)
             else:
                 Path(ref.url).unlink()
 
@@ -94,7 +91,6 @@ class SegmentCache:
             try:
                 segment = _open_verified(path, ref, bits)
             except BadState:
-                path.unlink(missing_ok=True)
                 self._fetch(ref, path)
                 segment = _open_verified(path, ref, bits)
             with suppress(OSError):
@@ -102,15 +98,12 @@ class SegmentCache:
         return segment
 
     def _fetch(self, ref: SegmentRef, path: Path) -> None:
+        """Copy a segment, and delete the least recently used copies. A process that has one mapped keeps it."""
         write_durably(path, _download(ref.url))
-        self._evict(path)
-
-    def _evict(self, newest: Path) -> None:
-        """Delete the least recently used copies. A process that has one mapped keeps it."""
         copies = []
         for file in self.folder.glob("*.seg"):
             with suppress(FileNotFoundError):  # another process evicts too
-                copies.append((file != newest, file.stat().st_mtime, file.stat().st_size, file))
+                copies.append((file != path, file.stat().st_mtime, file.stat().st_size, file))
         total = sum(size for _, _, size, _ in copies)
         for _, _, size, file in sorted(copies)[1:]:
             if total > self.max_bytes:
@@ -122,57 +115,47 @@ class SegmentCache:
         """Let one process at a time fetch a segment; the others find the copy."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self.folder / f"lock-{name[:2]}", os.O_RDWR | os.O_CREAT, 0o600)
+            file = os.fdopen(os.open(self.folder / f"lock-{name[:2]}", os.O_RDWR | os.O_CREAT, 0o600), "rb")
         except OSError as error:
             raise StoreFailed(f"cache: cannot write to {self.folder}: {error.strerror}") from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(handle)
 
 
 def open_segment(url: str | Path, bits: int, cache: SegmentCache) -> tuple[SegmentRef, Segment]:
     """Open a segment that exists already, by its path or URL."""
-    if "://" not in str(url):
-        path = Path(url).absolute()
-        segment = read_segment(path, bits)
-        return SegmentRef(str(path), segment.rows, _file_checksum(path)), segment
-    fs, remote_path = remote_filesystem(str(url))
-    with _store_errors(str(url)):
-        checksum = fs.cat_file(remote_path, start=-CHECKSUM_BYTES).hex()
-    segment = cache.open(SegmentRef(str(url), 0, checksum), bits)
-    return SegmentRef(str(url), segment.rows, checksum), segment
+    url = _absolute(url)
+    if "://" in url:
+        with _remote(url) as (fs, path):
+            checksum = fs.cat_file(path, start=-CHECKSUM_BYTES).hex()
+    else:
+        checksum = _file_checksum(Path(url))
+    segment = cache.open(SegmentRef(url, 0, checksum), bits)
+    return SegmentRef(url, segment.rows, checksum), segment
 
 
-def remote_filesystem(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL, and the path in it."""
+def _absolute(url: str | Path) -> str:
+    return str(url) if "://" in str(url) else str(Path(url).absolute())
+
+
+@contextmanager
+def _remote(url: str, failure: type[StillhashError] = StoreFailed) -> Iterator[tuple[Any, str]]:
+    """Yield the fsspec file system of a URL, and the path in it; raise `failure` for the errors of both."""
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise MissingExtra("storage behind a URL needs fsspec: pip install 'stillhash[cluster]'") from error
-    with _store_errors(url):
-        fs, path = url_to_fs(url)
-    return fs, str(path)
-
-
-@contextmanager
-def _store_errors(url: str) -> Iterator[None]:
-    """Turn the errors of a file system into StoreFailed."""
     try:
-        yield
+        yield url_to_fs(url)
     except (OSError, ValueError) as error:
-        raise StoreFailed(f"cannot use {url}: {error}") from error
+        raise failure(f"cannot use {url}: {error}") from error
 
 
 def _download(url: str) -> Iterator[bytes]:
-    fs, path = remote_filesystem(url)
-    try:
-        with fs.open(path, "rb") as file:
-            while data := file.read(DOWNLOAD_BYTES):
-                yield data
-    except (OSError, ValueError) as error:
-        raise BadState(f"cannot read {url}: {error}") from error
+    with _remote(url, BadState) as (fs, path), fs.open(path, "rb") as file:
+        while data := file.read(DOWNLOAD_BYTES):
+            yield data
 
 
 def _open_verified(path: Path, ref: SegmentRef, bits: int) -> Segment:
