@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.cluster.part_files import read_manifest, read_part
+from stillhash.cluster.jobs import read_manifest, read_part
 from stillhash.hashers import Tally
 from stillhash.numeric.codes import from_tiles
 from tests.support.toys import Toy, toy

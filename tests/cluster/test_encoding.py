@@ -14,7 +14,7 @@ import pytest
 
 from stillhash.cluster import LocalCluster, datasets
 from stillhash.cluster.datasets import encode_dataset, encode_part
-from stillhash.cluster.part_files import read_manifest, read_part
+from stillhash.cluster.jobs import read_manifest, read_part
 from stillhash.cluster.sources import find_source
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted
 from stillhash.hashers import HMOH
@@ -131,14 +131,14 @@ def test_a_process_dies_in_the_middle_of_a_part(tmp_path: Path, monkeypatch: pyt
     marker = tmp_path / "died"
 
     def encode_or_die(state: bytes, folder: Path, encoder: str | None, part: Any, out: Path) -> Any:
-        from stillhash.cluster import part_files
+        from stillhash.cluster import jobs
 
         def die(*_: Any) -> None:
             marker.write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL)
 
         if part.number == 2 and not marker.exists():
-            part_files.write_segment = die
+            jobs.write_segment = die
         return encode_part(state, folder, encoder, part, out)
 
     monkeypatch.setattr(datasets, "encode_part", encode_or_die)

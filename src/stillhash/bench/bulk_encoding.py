@@ -22,8 +22,8 @@ from stillhash.cluster import LocalCluster
 from stillhash.cluster.bulk import publish
 from stillhash.cluster.datasets import encode_dataset, learn_dataset
 from stillhash.cluster.evaluation import evaluate_dataset
+from stillhash.cluster.jobs import read_manifest, read_part
 from stillhash.cluster.local import LOOPBACK
-from stillhash.cluster.part_files import read_manifest, read_part
 from stillhash.errors import StillhashError
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.tables import ReportProgress, TableData

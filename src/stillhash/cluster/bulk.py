@@ -15,9 +15,8 @@ import numpy as np
 
 import stillhash.collection as collections
 from stillhash.cluster.datasets import encode_dataset, hash_functions, learn_dataset
-from stillhash.cluster.part_files import Manifest, fingerprint, read_manifest, read_part
+from stillhash.cluster.jobs import Manifest, ProgressCallback, fingerprint, read_manifest, read_part
 from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
-from stillhash.cluster.tasks import ProgressCallback
 from stillhash.collection import Collection
 from stillhash.collection.bulk_load import bulk_load, is_loaded
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed

@@ -49,8 +49,7 @@ class PendingReply:
         self.sent_at = self.retry_at = 0.0
         self.retry_seconds = RETRY_SECONDS
         self.value: Any = None
-        self.error = ""
-        self.refusal: Exception | None = None
+        self.error: Exception | None = None  # of the last call that failed
 
 
 class Coordinator:
@@ -131,8 +130,8 @@ class Coordinator:
         while (waiting := [reply for reply in replies if reply.value is None]) and time.monotonic() < until:
             self._retry(waiting, method, until)
             for reply in waiting:
-                if strict and reply.refusal is not None:
-                    raise reply.refusal
+                if strict and isinstance(reply.error, StillhashError):
+                    raise getattr(reply.error, "cause", reply.error)
         if required and (error := _missing(replies)[1]) is not None:
             raise error
         return replies
@@ -170,8 +169,7 @@ class Coordinator:
         try:
             value = ray.get(ref)
         except (RayError, StillhashError) as error:
-            reply.refusal = getattr(error, "cause", error) if isinstance(error, StillhashError) else None
-            reply.error = str(error).strip().rpartition("\n")[2]
+            reply.error = error
             reply.retry_at = time.monotonic() + reply.retry_seconds
             reply.retry_seconds = min(2 * reply.retry_seconds, MAX_RETRY_SECONDS)
             return
@@ -219,5 +217,6 @@ def _missing(replies: Sequence[PendingReply]) -> tuple[float, Unreachable | None
         return 0.0, None
     share = sum(reply.state.rows for reply in gaps) / max(1, sum(reply.state.rows for reply in replies))
     shards = ", ".join(str(reply.state.shard) for reply in gaps)
-    reason = next((f": {reply.error}" for reply in gaps if reply.error), "")
+    reasons = [": " + str(reply.error).strip().rpartition("\n")[2] for reply in gaps if reply.error is not None]
+    reason = next(iter(reasons), "")
     return share, Unreachable(f"shards {shards} of {len(replies)} did not reply before the deadline{reason}")

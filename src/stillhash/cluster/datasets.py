@@ -14,18 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import ray
 
-from stillhash.cluster.part_files import (
-    FUNCTIONS_NAME,
-    PartItems,
-    fingerprint,
-    part_path,
-    read_part,
-    remove_unfinished,
-    write_manifest,
-    write_part,
-)
+from stillhash.cluster import jobs
+from stillhash.cluster.jobs import PartItems, ProgressCallback, fingerprint
 from stillhash.cluster.sources import SourcePart, SourcePaths, find_source, read_part_rows
-from stillhash.cluster.tasks import ProgressCallback, cancel, get_result, remote_task, run_tasks
 from stillhash.collection.encoder_alignment import identify
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.validation import check_ids, check_path
@@ -88,14 +79,14 @@ def encode_dataset(
             raise InvalidInput(f"encoder: expected {columns} features as the hasher, got {opened.dim} of {encoder}")
     files = find_source(source, encoder)
     parts = files.parts(rows_per_part)
-    write_manifest(out, files, parts, job)
-    write_sealed(out / FUNCTIONS_NAME, [state])
+    jobs.write_manifest(out, files, parts, job)
+    write_sealed(out / jobs.FUNCTIONS_NAME, [state])
     rows, new_rows, broken = 0, 0, dict[str, str]()
-    tasks = run_tasks(encode_part, state, ((files.folder, encoder, part, out) for part in parts), max_tasks)
+    tasks = jobs.run_tasks(encode_part, state, ((files.folder, encoder, part, out) for part in parts), max_tasks)
     for done, (_, (part_rows, is_new, part_broken)) in enumerate(tasks, 1):
         rows, new_rows, broken = rows + part_rows, new_rows + part_rows * is_new, broken | part_broken
         progress(done, len(parts), rows, new_rows / max(1e-9, time.perf_counter() - began))
-    remove_unfinished(out)
+    jobs.remove_unfinished(out)
     return EncodingResult(len(parts), rows, new_rows, dict(sorted(broken.items())), time.perf_counter() - began)
 
 
@@ -105,7 +96,7 @@ def encode_part(
     """Encode a part, as a task, unless it is encoded; its rows, whether they are new, and its broken files."""
     functions = LinearHasher.load(state)
     try:
-        segment, items = read_part(out, part.number, part.first, functions.bits)
+        segment, items = jobs.read_part(out, part.number, part.first, functions.bits)
         return segment.rows, False, items.broken
     except BadState:
         pass  # missing, or damaged
@@ -121,7 +112,7 @@ def encode_part(
         if items.pictures is not None:
             items.pictures.extend(rows.pictures or [])
     check_ids(items.ids)
-    write_part(out, part.number, part.first, np.concatenate(codes), items, functions.bits)
+    jobs.write_part(out, part.number, part.first, np.concatenate(codes), items, functions.bits)
     return len(items.ids), True, items.broken
 
 
@@ -154,8 +145,9 @@ def learn_dataset(
     files = find_source(source, encoder)
     parts = files.parts(rows_per_part)
     if folder is not None:
-        write_manifest(folder, files, parts, {"hasher": fingerprint(state)})
-    learn, merge, state_ref = remote_task(learn_part, returns=2), remote_task(merge_learnt, returns=2), ray.put(state)
+        jobs.write_manifest(folder, files, parts, {"hasher": fingerprint(state)})
+    learn, merge = (jobs.remote_task(function, returns=2) for function in (learn_part, merge_learnt))
+    state_ref = ray.put(state)
     level = [learn.remote(state_ref, files.folder, encoder, part, folder) for part in parts]
     running = {rows: part for (_, rows), part in zip(level, parts, strict=True)}
     while len(level) > 1:  # neighbours, so that labels come in the order of the rows
@@ -165,19 +157,19 @@ def learn_dataset(
         rows_done = 0
         while running:
             (done,), _ = ray.wait(list(running))
-            get_result(done)
+            jobs.get_result(done)
             part = running.pop(done)
             rows_done += part.end - part.first
             speed = rows_done / max(1e-9, time.perf_counter() - began)
             progress(len(parts) - len(running), len(parts), rows_done, speed)
-        learnt, rows = get_result(list(level[0]))
+        learnt, rows = jobs.get_result(list(level[0]))
     except BaseException:
-        cancel([*running, level[0][1]])
+        jobs.cancel([*running, level[0][1]])
         raise
     if not rows:
         raise InvalidInput(f"source: expected rows with labels, got none in {source!r}")
     if folder is not None:
-        remove_unfinished(folder)
+        jobs.remove_unfinished(folder)
     total, rows = merge_learnt(state, 0, learnt, rows)
     return LearningResult(Tally.load(total), rows, time.perf_counter() - began)
 
@@ -186,7 +178,7 @@ def learn_part(
     state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path | None
 ) -> tuple[bytes, int]:
     """Learn from a part alone, as a task; the hasher's state, and how many rows had labels."""
-    file = None if out is None else part_path(out, part.number, "sums")
+    file = None if out is None else jobs.part_path(out, part.number, "sums")
     if file is not None:
         try:
             content = read_sealed(file)

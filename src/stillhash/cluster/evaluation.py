@@ -14,8 +14,7 @@ import numpy as np
 import ray
 from numpy.typing import ArrayLike, NDArray
 
-from stillhash.cluster.part_files import read_functions, read_manifest, read_part
-from stillhash.cluster.tasks import get_result, remote_task, run_tasks
+from stillhash.cluster.jobs import get_result, read_functions, read_manifest, read_part, remote_task, run_tasks
 from stillhash.collection.validation import check_path
 from stillhash.errors import InvalidInput
 from stillhash.hashers import Hasher, Model

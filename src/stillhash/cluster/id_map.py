@@ -62,8 +62,6 @@ class IdMap:
         self._next_id = 0
         self._lock = threading.RLock()  # segments and versions change together
 
-    # ---- reading ----
-
     def __len__(self) -> int:
         return sum(state.rows for state in self.published)
 
@@ -91,8 +89,6 @@ class IdMap:
         with self._lock:
             held = [ShardSegment(s.ref, s.deleted_ids()) for s in self.segments if s.shard == shard]
             return ShardSpec(self._versions[shard], self.bits, held)
-
-    # ---- writing ----
 
     def new_ids(self, ids: ArrayLike | None, count: int) -> IdArray:
         """Reserve the ids of new rows, or the next free numbers; Conflict if one exists already."""

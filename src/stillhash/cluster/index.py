@@ -24,17 +24,8 @@ from stillhash.cluster.local import connect
 from stillhash.cluster.reconciler import Reconciler
 from stillhash.cluster.replicas import ReplicaSet
 from stillhash.cluster.storage import CACHE_BYTES, SegmentCache, SegmentRef, Storage, open_segment
-from stillhash.numeric.validation import (
-    Codes,
-    Floats,
-    check_bits,
-    check_codes,
-    check_ids,
-    check_integer,
-    check_number,
-    check_threshold,
-    check_weights,
-)
+from stillhash.numeric import validation
+from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits
 from stillhash.search.blocks import IdArray, bitmap_by_id
 
@@ -77,13 +68,13 @@ class ClusterIndex:
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self.bits = check_bits(bits)
-        self.replicas = check_integer(replicas, "replicas", 1)
-        self.deadline, self.partial = check_number(deadline, "deadline", above=0), bool(partial)
-        check_integer(shards, "shards", 1)
-        check_number(cpus, "cpus", above=0)
+        self.bits = validation.check_bits(bits)
+        self.replicas = validation.check_integer(replicas, "replicas", 1)
+        self.deadline, self.partial = validation.check_number(deadline, "deadline", above=0), bool(partial)
+        validation.check_integer(shards, "shards", 1)
+        validation.check_number(cpus, "cpus", above=0)
         self.storage = Storage(storage)
-        self._cache = SegmentCache(cache, check_integer(cache_bytes, "cache_bytes", 0))
+        self._cache = SegmentCache(cache, validation.check_integer(cache_bytes, "cache_bytes", 0))
         self._connected = connect(address)
         # Ray itself retries calls to a lone replica; with others beside it, its failure should be known at once.
         retries = -1 if self.replicas == 1 else 0
@@ -132,18 +123,19 @@ class ClusterIndex:
         """Return the k best hits of each query: exactly what one index of all rows would return, ties included.
 
         weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
-        array, or a uint8 bitmap in little-endian bit order. IdArray past its end are not allowed.
+        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
         """
-        return self._answer(check_weights(weights, self.bits), check_integer(k, "k", 1), None, allowed)[0]
+        weights = validation.check_weights(weights, self.bits)
+        return self._answer(weights, validation.check_integer(k, "k", 1), None, allowed)[0]
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""
-        weights = check_weights(weights, self.bits)
-        return self._answer(weights, 0, check_threshold(threshold, len(weights)), allowed)
+        weights = validation.check_weights(weights, self.bits)
+        return self._answer(weights, 0, validation.check_threshold(threshold, len(weights)), allowed)
 
     def codes(self, ids: ArrayLike) -> Codes:
         """Return the codes (n, ceil(bits / 8)) of these ids, all of which must exist."""
-        return self._coordinator.codes(check_ids(ids), self.bits, self._until())
+        return self._coordinator.codes(validation.check_ids(ids), self.bits, self._until())
 
     def _answer(self, weights: Floats, k: int, thresholds: NDArray[np.float64] | None, allowed: Any) -> list[Hits]:
         """Wait for the answer, and send the queries of other callers too while this one leads."""
@@ -161,7 +153,7 @@ class ClusterIndex:
 
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
         """Add codes (n, ceil(bits / 8)) under their ids, or under the next free numbers, to the smallest shard."""
-        codes = check_codes(codes, self.bits)
+        codes = validation.check_codes(codes, self.bits)
         with self._id_map.write_lock:
             ids = self._id_map.new_ids(ids, len(codes))
             if not len(codes):
@@ -183,7 +175,7 @@ class ClusterIndex:
     def remove(self, ids: ArrayLike) -> int:
         """Remove these ids and return how many existed; unknown ids are ignored."""
         with self._id_map.write_lock:
-            changes = self._id_map.remove(check_ids(ids))
+            changes = self._id_map.remove(validation.check_ids(ids))
             try:  # a shard that does not reply has an old version, so it reloads before it answers again
                 self._coordinator.change(changes, self._until(), required=False)
             finally:

@@ -71,7 +71,7 @@ def connected(address: str | None = None) -> Iterator[None]:
 
 
 class LocalCluster:
-    """A head and `nodes` more nodes, each with processes of its own, and this process connected to them.
+    """A head and `nodes` more nodes, each with processes of its own, and this process connected to the head.
 
     cpus : that each node claims to have; they are all the same cores.
     object_store_bytes : of each node.
@@ -96,16 +96,13 @@ class LocalCluster:
             config = FAST_HEALTH_CHECK if fast_health_check else {}
             head = {**self._node_options, "include_dashboard": False, "_system_config": config}
             self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        self.address = str(self._cluster.address)
         try:
             connect(self.address, _node_ip_address=LOOPBACK)
             self._add_nodes(nodes)
         except BaseException:
             self.down()
             raise
-
-    @property
-    def address(self) -> str:
-        return str(self._cluster.address)
 
     @property
     def head(self) -> str:

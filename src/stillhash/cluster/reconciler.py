@@ -42,8 +42,6 @@ class Reconciler:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    # ---- checking ----
-
     def reconcile(self) -> None:
         """Check nodes and replicas once; rebalance when nodes came or went and all replicas are ready."""
         alive = set(self._replicas.nodes())
@@ -108,8 +106,6 @@ class Reconciler:
 
     def _all_ready(self, alive: set[str], since: float = 0.0) -> bool:
         return all(self._ready(shard, replica, alive, since) for shard, replica in self._replicas.all())
-
-    # ---- changing ----
 
     def add_shards(self, count: int) -> list[int]:
         """Start so many new, empty shards; their numbers."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import ray
@@ -93,36 +94,33 @@ class ReplicaSet:
         for replica in self.by_shard.pop(shard, ()):
             self.stop(replica)
 
-    # ---- placement ----
-
     def nodes(self, excluded: Iterable[str] = ()) -> list[str]:
         """Return the nodes that can hold shards; the one where this process runs comes last."""
         here = str(ray.get_runtime_context().get_node_id())
-        list_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
-        alive = [n for n in list_nodes() if n["Alive"] and n.get("Resources", {}).get("CPU", 0) >= self._cpus]
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        alive = [n for n in nodes if n["Alive"] and n.get("Resources", {}).get("CPU", 0) >= self._cpus]
         return sorted({str(n["NodeID"]) for n in alive} - set(excluded), key=lambda name: (name == here, name))
 
     def next_move(self, nodes: list[str]) -> tuple[int, Replica, str] | None:
         """Return a replica to move and its new node: off other nodes, off its twin's node, or off the fullest."""
-        load = self._load(nodes)
+        load = self._load()
         for shard, replica in self.all():
             best = self._best_node(shard, replica, nodes)
             if best is None or best == replica.node:
                 continue
             twins = self._twin_nodes(shard, replica)
             crowded = replica.node in twins and best not in twins
-            if replica.node not in load or crowded or load[replica.node] - load[best] > 1:
+            if replica.node not in nodes or crowded or load[replica.node] - load[best] > 1:
                 return shard, replica, best
         return None
 
     def _best_node(self, shard: int, moving: Replica | None, nodes: list[str]) -> str | None:
         """Return the node with fewest replicas of this shard besides the moving one, then fewest replicas of all."""
-        twins, load = self._twin_nodes(shard, moving), self._load(nodes)
+        twins, load = self._twin_nodes(shard, moving), self._load()
         return min(nodes, key=lambda node: (twins.count(node), load[node], nodes.index(node)), default=None)
 
     def _twin_nodes(self, shard: int, replica: Replica | None) -> list[str]:
         return [other.node for other in self.by_shard.get(shard, ()) if other is not replica]
 
-    def _load(self, nodes: list[str]) -> dict[str, int]:
-        used = [replica.node for _, replica in self.all()]
-        return {node: used.count(node) for node in nodes}
+    def _load(self) -> Counter[str]:
+        return Counter(replica.node for _, replica in self.all())

@@ -88,8 +88,6 @@ class Shard:
         self._indexes: dict[int, Index] = {}  # by version
         self._old_versions: list[tuple[float, int]] = []  # since when, which version
 
-    # ---- writing ----
-
     def load(self, version: int, bits: int, segments: list[ShardSegment]) -> ShardStatus:
         """Load exactly these segments, in order, each without its deleted ids."""
         if version != self.version:
@@ -115,8 +113,6 @@ class Shard:
         self._segments.update(opened)
         self._enter(version, index)
         return self.status()
-
-    # ---- reading ----
 
     def search(self, version: int, requests: list[ShardRequest], *bitmaps: Bitmap) -> ShardReply | None:
         """Answer requests from this version; None if the shard does not have it."""
@@ -149,8 +145,6 @@ class Shard:
         index.merge_if_due()  # rows that came while tables were being built
         content = len(index), len(self._segments), index.nbytes, index.plan, index.merging
         return ShardStatus(node, os.getpid(), self.version, *content)
-
-    # ---- versions ----
 
     def _open(self, ref: SegmentRef, bits: int) -> Segment:
         segment = self._segments.get(ref)

@@ -1,4 +1,4 @@
-"""The files of a bulk job: a manifest, fixed before the first task, and the part files that tasks write.
+"""Bulk jobs: a manifest, fixed before the first task, the part files that tasks write, and the tasks themselves.
 
     manifest.json            the files of the source as they were, what is computed from them, and the parts
     functions.safetensors    the hash functions; a sealed file
@@ -6,32 +6,41 @@
     parts/00000000.items     its ids, labels, metadata and pictures: a sealed file
     parts/00000000.sums      what a hasher learnt from part 0: a sealed file
 
-A part depends on the manifest alone, so its files have the same bytes whichever task writes them and however often.
-A run that was interrupted continues when it is started again.
+A part depends on the manifest alone, so its files have the same bytes whichever task writes them and however often. A
+task writes complete files or none. It may die with its machine and is then run elsewhere; a run that was interrupted
+continues when it is started again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import ray
 import safetensors
 import safetensors.numpy
+from ray.exceptions import RayError, RayTaskError
 
 from stillhash.cluster.sources import Source, SourceFile, SourcePart
 from stillhash.collection.storage.sealed_files import read_sealed, remove_unlisted, write_durably, write_sealed
 from stillhash.collection.storage.segments import Segment, read_segment, write_segment
 from stillhash.collection.types import Id
-from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
+from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed, Unreachable
 from stillhash.hashers import LinearHasher
 from stillhash.numeric.validation import Codes
 
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 FUNCTIONS_NAME = "functions.safetensors"
+TASK_RETRIES = 5  # of a task whose process or machine died
+TASKS_PER_CORE = 2  # under way, for each core of the cluster
+
+ProgressCallback = Callable[[int, int, int, float], None]  # parts done, parts, rows done, rows per second of this run
 
 
 class Manifest(NamedTuple):
@@ -163,3 +172,56 @@ def read_part(out: Path, number: int, first: int, bits: int) -> tuple[Segment, P
     if len(items.ids) != segment.rows or (segment.rows and segment.first != first):
         raise BadState(f"part {number} of {out.name}: expected {segment.rows} items, got {len(items.ids)}")
     return segment, items
+
+
+def remote_task(function: Callable[..., Any], returns: int = 1) -> Any:
+    """Make a function a Ray task of one core, on any node."""
+    return ray.remote(num_cpus=1, max_retries=TASK_RETRIES, num_returns=returns)(function)
+
+
+def run_tasks(
+    function: Callable[..., Any], shared: Any, arguments: Iterable[tuple[Any, ...]], max_tasks: int | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Yield the results of function(shared, *arguments[n]) as they come, each with its n.
+
+    At most `max_tasks` are under way, or a few for each core that the cluster has at the time. When one fails
+    permanently, the others are cancelled.
+    """
+    remote, queue = remote_task(function), enumerate(arguments)
+    shared_ref = ray.put(shared)
+    running: dict[Any, int] = {}
+    try:
+        while True:
+            cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+            free = (max_tasks or TASKS_PER_CORE * max(1, cores)) - len(running)
+            for _, (number, args) in zip(range(free), queue, strict=False):  # in this order: nothing is skipped
+                running[remote.remote(shared_ref, *args)] = number
+            if not running:
+                return
+            done, _ = ray.wait(list(running))
+            for ref in done:
+                yield running.pop(ref), get_result(ref)
+    finally:
+        cancel(running)
+
+
+def get_result(ref: Any) -> Any:
+    """Wait for the result of a task; raise its error as it would have been raised here."""
+    try:
+        return ray.get(ref)
+    except RayError as error:
+        cause: BaseException = error
+        while isinstance(cause, RayTaskError) and cause.cause is not None:
+            cause = cause.cause
+        if isinstance(cause, StillhashError):
+            raise cause from None
+        if isinstance(error, RayTaskError):
+            raise
+        raise Unreachable(f"a task failed after {TASK_RETRIES} retries: {cause}") from error
+
+
+def cancel(refs: Iterable[Any]) -> None:
+    """Cancel tasks that still run."""
+    for ref in refs:
+        with suppress(RayError):
+            ray.cancel(ref)
