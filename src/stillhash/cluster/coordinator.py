@@ -217,6 +217,6 @@ def _missing(replies: Sequence[PendingReply]) -> tuple[float, Unreachable | None
         return 0.0, None
     share = sum(reply.state.rows for reply in gaps) / max(1, sum(reply.state.rows for reply in replies))
     shards = ", ".join(str(reply.state.shard) for reply in gaps)
-    reasons = [": " + str(reply.error).strip().rpartition("\n")[2] for reply in gaps if reply.error is not None]
-    reason = next(iter(reasons), "")
-    return share, Unreachable(f"shards {shards} of {len(replies)} did not reply before the deadline{reason}")
+    errors = [str(reply.error).strip().splitlines()[-1] for reply in gaps if str(reply.error or "").strip()]
+    message = f"shards {shards} of {len(replies)} did not reply before the deadline"
+    return share, Unreachable(": ".join([message, *errors[:1]]))

@@ -78,7 +78,7 @@ class HybridIndex:
 
 
 class HybridIndexFactory:
-    """Make the indexes of one collection on a cluster, a new one after each compaction.
+    """Make the indexes of one collection on a cluster, a new one after each compaction; `latest` is the last one.
 
     storage : a folder that all nodes see, or a URL, for rows that are not in segments of the collection yet.
     address : of a Ray cluster, which this process then stays part of; see ClusterIndex.
@@ -90,18 +90,18 @@ class HybridIndexFactory:
     ) -> None:
         connect(address)
         self.storage, self.shards, self.replicas, self.options = storage, shards, replicas, options
-        self._latest: ClusterIndex | None = None
+        self.latest: HybridIndex | None = None
 
     def __call__(self, bits: int) -> HybridIndex:
-        self._latest = ClusterIndex(bits, self.shards, self.replicas, storage=self.storage, **self.options)
-        return HybridIndex(bits, self._latest)
+        cluster = ClusterIndex(bits, self.shards, self.replicas, storage=self.storage, **self.options)
+        self.latest = HybridIndex(bits, cluster)
+        return self.latest
 
     @property
     def cluster(self) -> ClusterIndex:
-        """The cluster's part of the latest index."""
-        if self._latest is None:
+        if self.latest is None:
             raise NotFound("there is no index on the cluster yet")
-        return self._latest
+        return self.latest.cluster
 
     def status(self) -> dict[str, Any]:
         """Return nodes, shards and their actors."""

@@ -74,8 +74,7 @@ class IdMap:
         with self._lock:
             parts: dict[int, list[IdArray]] = {}
             for segment in self.segments:
-                rows = segment.block.rows_of(ids)
-                if len(rows):
+                if len(rows := segment.block.rows_of(ids)):
                     parts.setdefault(segment.shard, []).append(segment.block.ids_of(rows))
             located = {shard: np.concatenate(arrays) for shard, arrays in parts.items()}
             return {ShardState(shard, self._versions[shard], len(held)): held for shard, held in located.items()}
@@ -109,8 +108,7 @@ class IdMap:
                 self.segments = (*self.segments, PlacedSegment(ref, _id_block(ids), shard, owned))
                 sizes[shard] += ref.rows
                 added.setdefault(shard, []).append(ref)
-            bases = self._advance(added)
-            return {shard: ShardChange(self._versions[shard], bases[shard], added[shard], NO_IDS) for shard in added}
+            return {s: change._replace(new_segments=added[s]) for s, change in self._advance(added).items()}
 
     def remove(self, ids: IdArray) -> dict[int, ShardChange]:
         """Delete ids; the changes by shard."""
@@ -118,8 +116,7 @@ class IdMap:
         with self._lock:
             removals = [(segment, *segment.block.without(ids)) for segment in self.segments]
             self.segments = tuple(s._replace(block=block, deleted=s.deleted + n) for s, block, n in removals)
-            bases = self._advance(located)
-            return {s: ShardChange(self._versions[s], bases[s], [], held) for s, held in located.items()}
+            return {s: change._replace(deleted=located[s]) for s, change in self._advance(located).items()}
 
     def undo(self, segments: tuple[PlacedSegment, ...], changes: dict[int, ShardChange]) -> None:
         """Restore earlier segments and the versions before these changes. Reserved ids stay reserved."""
@@ -175,11 +172,12 @@ class IdMap:
             sizes[segment.shard] += segment.rows
         return sizes
 
-    def _advance(self, shards: Iterable[int]) -> dict[int, int]:
-        """Give shards a new version; their old ones."""
-        bases = {shard: self._versions.get(shard, -1) for shard in shards}
-        self._versions.update(dict.fromkeys(bases, next(VERSION_NUMBERS)))
-        return bases
+    def _advance(self, shards: Iterable[int]) -> dict[int, ShardChange]:
+        """Give shards a new version; the changes by shard, which add and delete nothing yet."""
+        version = next(VERSION_NUMBERS)
+        changes = {shard: ShardChange(version, self._versions.get(shard, -1), [], NO_IDS) for shard in shards}
+        self._versions.update(dict.fromkeys(changes, version))
+        return changes
 
 
 def _id_block(ids: IdArray) -> Block:

@@ -8,7 +8,6 @@ loads its segments again, and open requests are sent again. An answer that lacks
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +17,7 @@ import ray
 from numpy.typing import ArrayLike, NDArray
 
 from stillhash.cluster.batching import BatchQueue, PendingQuery
-from stillhash.cluster.coordinator import Coordinator, FanoutTiming
+from stillhash.cluster.coordinator import Coordinator
 from stillhash.cluster.id_map import IdMap, PlacedSegment
 from stillhash.cluster.local import connect
 from stillhash.cluster.reconciler import Reconciler
@@ -81,6 +80,7 @@ class ClusterIndex:
         self._replicas = ReplicaSet(cpus, (None if cache is None else str(cache), cache_bytes, threads), retries)
         self._id_map = IdMap(self.bits)
         self._coordinator = Coordinator(self._id_map, self._replicas)
+        self.timings = self._coordinator.timings  # what the latest fan-outs took
         self._queue = BatchQueue(leaders=self.replicas)
         self._reconciler = Reconciler(self._id_map, self._replicas, self.replicas, self.deadline)
         try:
@@ -107,11 +107,6 @@ class ClusterIndex:
         """How queries begin on most shards: on "tables", or as a "scan" of all codes."""
         plans = [actor["plan"] for actor in self.status()["actors"]]
         return max(("scan", "tables"), key=plans.count)
-
-    @property
-    def timings(self) -> deque[FanoutTiming]:
-        """What the latest fan-outs took."""
-        return self._coordinator.timings
 
     def ids(self) -> IdArray:
         """Return all ids, ascending."""

@@ -55,12 +55,11 @@ class Reconciler:
     def wait_ready(self, seconds: float) -> None:
         """Wait until every replica has reported the current version."""
         began = time.monotonic()
-        while True:
-            self._refresh(0.25)
-            if self._all_ready(set(self._replicas.nodes()), began):
-                return
+        self._refresh(0.25)
+        while not self._all_ready(set(self._replicas.nodes()), began):
             if time.monotonic() > began + seconds:
                 raise Unreachable(f"not all replicas were up to date within {seconds:g} seconds")
+            self._refresh(0.25)
 
     def status(self) -> dict[str, Any]:
         """Return nodes, shards and their actors, and whether all of them are up to date."""

@@ -117,7 +117,7 @@ class ReplicaSet:
     def _best_node(self, shard: int, moving: Replica | None, nodes: list[str]) -> str | None:
         """Return the node with fewest replicas of this shard besides the moving one, then fewest replicas of all."""
         twins, load = self._twin_nodes(shard, moving), self._load()
-        return min(nodes, key=lambda node: (twins.count(node), load[node], nodes.index(node)), default=None)
+        return min(nodes, key=lambda node: (twins.count(node), load[node]), default=None)
 
     def _twin_nodes(self, shard: int, replica: Replica | None) -> list[str]:
         return [other.node for other in self.by_shard.get(shard, ()) if other is not replica]
