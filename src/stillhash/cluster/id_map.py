@@ -124,13 +124,13 @@ class IdMap:
             self.segments = segments
             self._versions.update({shard: change.base for shard, change in changes.items()})
 
-    def clear(self) -> tuple[PlacedSegment, ...]:
-        """Forget all rows, so that ids begin at 0 again; the segments that were held."""
+    def clear(self) -> list[SegmentRef]:
+        """Forget all rows, so that ids begin at 0 again; the owned segments that were held."""
         with self._lock:
             segments, self.segments, self._next_id = self.segments, (), 0
             self._advance(self._versions)
         self.publish()
-        return segments
+        return [segment.ref for segment in segments if segment.owned]
 
     def move_segment(self) -> tuple[int, int] | None:
         """Move one segment from the largest shard to the smallest, if that brings them closer; these two shards."""

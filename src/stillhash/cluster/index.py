@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from stillhash.cluster.batching import BatchQueue, PendingQuery
 from stillhash.cluster.coordinator import Coordinator
-from stillhash.cluster.id_map import IdMap, PlacedSegment
+from stillhash.cluster.id_map import IdMap
 from stillhash.cluster.local import connect
 from stillhash.cluster.reconciler import Reconciler
 from stillhash.cluster.replicas import ReplicaSet
@@ -180,7 +180,7 @@ class ClusterIndex:
     def clear(self) -> None:
         """Remove all rows; ids begin at 0 again."""
         with self._id_map.write_lock:
-            self._delete_owned(self._id_map.clear())
+            self._delete_all()
 
     def _place(self, segments: list[tuple[SegmentRef, IdArray]], *, owned: bool) -> None:
         """Assign segments to shards and wait until these hold them: all of the segments, or none."""
@@ -225,7 +225,7 @@ class ClusterIndex:
             for shard in list(self._replicas.by_shard):
                 self._replicas.stop_shard(shard)
         self._replicas.by_shard.clear()
-        self._delete_owned(self._id_map.clear())
+        self._delete_all()
         if self._connected:
             self._connected = False
             ray.shutdown()
@@ -236,7 +236,6 @@ class ClusterIndex:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _delete_owned(self, segments: Iterable[PlacedSegment]) -> None:
-        for segment in segments:
-            if segment.owned:
-                self.storage.delete(segment.ref)
+    def _delete_all(self) -> None:
+        for ref in self._id_map.clear():
+            self.storage.delete(ref)
