@@ -8,8 +8,6 @@
 >>> scores, ids = index.search(hasher.weigh(queries), k=10)
 """
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 

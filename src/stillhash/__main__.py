@@ -1,7 +1,5 @@
 """The `stillhash` command. It needs the extra [cli]; without it, says so."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -1,7 +1,5 @@
 """All errors of the library. Each class carries its HTTP status and its exit code."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 

@@ -4,8 +4,6 @@ The cluster is real and all of it on this machine, so its nodes share the cores:
 costs, and that nothing is lost or done twice when it is interrupted, not how it scales.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ the distribution adds. A trip is one round of calls to all shards, with every qu
 is its time on the wall, until the hits are merged, less the time that the slowest shard was at work.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Kill actors and nodes of a cluster under load, and count wrong answers until it is back."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -5,8 +5,6 @@ pre-processing switched off, the same work as NumPy's project and pack. First th
 arithmetic, and each row's code in a batch with its code alone.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from stillhash.bench.timing import CODE_LENGTHS, Contenders, Figures, Sections, compare_speed, one_library_thread

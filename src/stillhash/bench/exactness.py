@@ -1,7 +1,5 @@
 """Rank by brute force, and compare MIWQ with it after random histories of additions, removals and merges."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -10,8 +10,6 @@ much alike are no benchmark, and are refused. The magnitude of the cosine is jud
 along one line have both signs, and their plain median is near zero.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

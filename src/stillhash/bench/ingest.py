@@ -5,8 +5,6 @@ validates, stores durably, evaluates before learning and publishes a version. Bo
 `add` waits for the disk, and take turns on the same chunks. Afterwards their hits must be identical.
 """
 
-from __future__ import annotations
-
 from itertools import count
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The chunk is 1,000 rows of 4,096 features with l = 3b target bits, in float32. F
 recursion as it is written, in float64, at feature norms for which different shares of the steps are clipped at C.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ spikes and slow spells alike; by the best of a few rounds, a scan seems up to 1.
 sizes are parts of the same tiles, and tables build themselves as they do in use.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ FastScan can rank by any weights too, once its codebook is the corners of a cube
 not exact, and its recall is reported. FAISS's binary index ranks by plain Hamming distance, an easier job.
 """
 
-from __future__ import annotations
-
 import warnings
 from importlib import import_module
 from itertools import product

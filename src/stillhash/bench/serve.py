@@ -5,8 +5,6 @@ takes in labelled rows and learns, and at the end it is killed in the middle of 
 everything that it had acknowledged.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

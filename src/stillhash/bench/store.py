@@ -5,8 +5,6 @@ files of its own in one temporary folder. "Bare" is SQLite with the same durabil
 commits prepared rows to a table like ours; what `add` takes beyond it is validation, JSON, encoding and bookkeeping.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

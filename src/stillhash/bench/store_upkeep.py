@@ -1,7 +1,5 @@
 """Time opening a collection and its first search, and compacting after deletions and replacements."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

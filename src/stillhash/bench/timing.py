@@ -5,8 +5,6 @@ that took turns in one process. Contenders on one thread are timed in CPU time, 
 least; CPU time adds up over threads, so more than one thread is timed by the wall clock.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import statistics

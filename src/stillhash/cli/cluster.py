@@ -1,7 +1,5 @@
 """Commands of clusters: a local cluster for trials, bulk ingest, and the shards of a served collection."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Commands for items and search: one command per method of `Collection`, without logic."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict
 from importlib import import_module

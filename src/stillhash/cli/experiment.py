@@ -1,7 +1,5 @@
 """The commands `stillhash experiment`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

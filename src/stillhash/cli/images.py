@@ -1,7 +1,5 @@
 """Commands for images: index a folder, and align another encoder."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Commands for learning and upkeep: one command per method of `Collection`, without logic."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

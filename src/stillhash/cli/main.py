@@ -1,7 +1,5 @@
 """The command line, a thin layer over the library. Results go to stdout, progress and errors to stderr."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

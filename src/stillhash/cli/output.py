@@ -1,7 +1,5 @@
 """Print progress, and results: one JSON object, or a few lines and small tables for people."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

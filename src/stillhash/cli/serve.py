@@ -1,7 +1,5 @@
 """The command that serves collections over HTTP, with a page."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import ExitStack
 from pathlib import Path

@@ -3,8 +3,6 @@
 Features and labels are converted here. The server validates the rest, and its errors are raised as the same classes.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable
 from functools import cached_property
@@ -73,8 +71,6 @@ class Client:
     def bits(self) -> int:
         return int(self.stats()["bits"])
 
-    # ---- items ----
-
     def add(
         self,
         ids: ItemIds,
@@ -140,8 +136,6 @@ class Client:
         """Return the number of items."""
         return int(self._get("count")["count"])
 
-    # ---- search ----
-
     def encode(self, query: bytes | str) -> Floats:
         """Return the features (D,) of an image file's bytes, or of a text, by the collection's encoder."""
         if not isinstance(query, (bytes, str)) or not query:
@@ -185,8 +179,6 @@ class Client:
         """Return all items of at least this score, best first; more than `most` of them are an error."""
         options = {"where": where, "version": version, "most": most}
         return self._search("range_search", query, {"threshold": threshold, **options})
-
-    # ---- learning ----
 
     def fit(self, features: Any = None, labels: Any = None) -> None:
         """Fit the hash functions now, permanently: by a sample, or by the rows that await codes."""

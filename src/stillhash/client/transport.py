@@ -4,8 +4,6 @@ A request that changes nothing, or changes the same thing twice, is always retri
 nothing was stored: the server said so, or it could not be reached.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

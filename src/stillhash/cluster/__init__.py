@@ -1,7 +1,5 @@
 """Search, encode and learn on many machines: shards are Ray actors that hold codes and no model."""
 
-from __future__ import annotations
-
 from stillhash.cluster.local import LocalCluster, connected  # isort: skip  (before Ray, which reads its settings at import)
 from stillhash.cluster.bulk import ingest, publish
 from stillhash.cluster.datasets import encode_dataset, learn_dataset

@@ -4,8 +4,6 @@ A call to all shards costs about as much for sixty queries as for one. No thread
 finds nobody sending leads, and passes the lead on to one of those that came meanwhile.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

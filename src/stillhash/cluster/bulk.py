@@ -4,8 +4,6 @@ Every step can be interrupted, and continues when it is started again. The hashe
 parts, since all codes must come from the same hash functions.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import chain, islice

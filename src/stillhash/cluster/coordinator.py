@@ -1,7 +1,5 @@
 """Send requests to one replica of every shard, retry on others, and merge the replies."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import deque

@@ -5,8 +5,6 @@ are merged: the result is that of one pass over all rows on one machine, up to t
 half-life, where the statistics of earlier parts decay by the rows that came after.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import NamedTuple

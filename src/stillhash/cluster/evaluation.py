@@ -4,8 +4,6 @@ Average precision is of a whole ranking, and not a sum over parts. So parts are 
 labels that queries have, which are small; each task reads them all, and its measures are averaged over queries.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ shards in large segments only; later ones are searched here, and the hits are me
 both; the collection's read view, which follows commit by commit, lets no search run then.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

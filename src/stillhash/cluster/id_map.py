@@ -1,7 +1,5 @@
 """Map ids to segments and segments to shards, without holding a single code."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Iterable

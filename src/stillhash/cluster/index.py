@@ -5,8 +5,6 @@ storage, and in the shards that map them. A lost actor or node therefore loses n
 loads its segments again, and open requests are sent again. An answer that lacks rows always says so.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -112,8 +110,6 @@ class ClusterIndex:
         """Return all ids, ascending."""
         return self._id_map.ids()
 
-    # ---- reading ----
-
     def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
         """Return the k best hits of each query: exactly what one index of all rows would return, ties included.
 
@@ -143,8 +139,6 @@ class ClusterIndex:
         if query.error is not None and not (self.partial and query.missing):
             raise query.error
         return [PartialHits(*hits, missing=query.missing) for hits in query.hits] if self.partial else query.hits
-
-    # ---- writing ----
 
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
         """Add codes (n, ceil(bits / 8)) under their ids, or under the next free numbers, to the smallest shard."""
@@ -195,8 +189,6 @@ class ClusterIndex:
 
     def _until(self) -> float:
         return time.monotonic() + self.deadline
-
-    # ---- the cluster ----
 
     def status(self) -> dict[str, Any]:
         """Return nodes, shards and their actors, and whether all of them are up to date."""

@@ -11,8 +11,6 @@ task writes complete files or none. It may die with its machine and is then run 
 continues when it is started again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -143,7 +141,7 @@ class PartItems(NamedTuple):
         return safetensors.numpy.save(arrays)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> PartItems:
+    def from_bytes(cls, data: bytes) -> "PartItems":
         try:
             arrays = safetensors.numpy.load(data)
             items = json.loads(arrays["items"].tobytes())

@@ -1,7 +1,5 @@
 """Connect to a Ray cluster, or run a whole one on this machine for trials: a head and nodes, all on loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Keep a cluster as it should be: reload replicas that are behind, replace lost ones, and balance nodes and shards."""
 
-from __future__ import annotations
-
 import threading
 import time
 import weakref

@@ -1,7 +1,5 @@
 """The replicas of every shard: actors that hold the same segments, and the nodes they run on."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable

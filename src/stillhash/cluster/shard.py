@@ -4,8 +4,6 @@ Shards are passive; the coordinator assigns versions. A request names the versio
 that version or not at all. A restarted shard has no version: it replies None, and then gets a spec to load.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import time

@@ -8,8 +8,6 @@ A source is files in order, so every row has a number, and a part is a range of 
 under the same path. A file that changes after the job began is refused.
 """
 
-from __future__ import annotations
-
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ A segment is identified by the last eight bytes of its file, which are checksums
 under the same name, later or on another node, is refused.
 """
 
-from __future__ import annotations
-
 import fcntl
 import getpass
 import hashlib

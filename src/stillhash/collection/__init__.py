@@ -1,7 +1,5 @@
 """The durable, growing index: `open` a folder, add items, search, and let the similarity learn."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Create a collection from segments that were written elsewhere: it appears with all its items, or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

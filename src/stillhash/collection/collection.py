@@ -4,8 +4,6 @@ One process writes; any number of others read the same folder and see what is co
 search while one writes.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable
@@ -45,8 +43,6 @@ class Collection(Reader):
         """Close the store and release the write lock."""
         with self._write_lock:
             super().close()
-
-    # ---- items ----
 
     def add(
         self,
@@ -122,8 +118,6 @@ class Collection(Reader):
                     self._trainer.learn_items(connection, numbers, rows, None)
         return len(names)
 
-    # ---- learning ----
-
     def fit(self, features: Any = None, labels: Any = None) -> None:
         """Fix the hash functions now, permanently: by a sample, or by the rows that wait for them."""
         if features is None and labels is not None:
@@ -196,8 +190,6 @@ class Collection(Reader):
         """
         with self._write_lock, self._store.transaction() as connection:
             return build_alignment(self._store, connection, encoder, (theirs, ours))
-
-    # ---- upkeep ----
 
     def seal(self) -> bool:
         """Move unsealed codes into a segment now; return False if there are none."""

@@ -4,8 +4,6 @@ Features of two encoders have nothing in common, so a collection records its enc
 maps the features of another encoder into the collection's space: the codes stay, and nothing is encoded again.
 """
 
-from __future__ import annotations
-
 import json
 from sqlite3 import Connection
 from typing import Any, NamedTuple, Protocol

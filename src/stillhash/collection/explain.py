@@ -1,7 +1,5 @@
 """Explain a hit: what each bit of its code adds to the score, and how another version of the model ranks it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import count, repeat
 

@@ -13,8 +13,6 @@ N is the smallest matrix that gives each of these queries its new weights, so th
 keep theirs: N = Q^T (Q Q^T + lambda I)^-1 dW. It is computed from all votes whenever a version is published.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

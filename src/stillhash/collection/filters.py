@@ -10,8 +10,6 @@ Several conditions in one dictionary must all hold. Comparisons hold between val
 less than a text. A missing field equals nothing, so it is `$ne` to everything.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

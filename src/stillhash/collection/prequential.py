@@ -4,8 +4,6 @@ Some rows of a chunk that has not been learnt are the queries, the others are wh
 are relevant. A fall of the mean average precision from chunk to chunk is drift.
 """
 
-from __future__ import annotations
-
 import json
 from sqlite3 import Connection
 from typing import Any

@@ -1,7 +1,5 @@
 """The read view: what searches see of the store, in memory, brought up to date commit by commit."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

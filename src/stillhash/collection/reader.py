@@ -3,8 +3,6 @@
 An answer is of one commit: its hits, their metadata and the model's version belong together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self, Unpack, overload
@@ -63,8 +61,6 @@ class Reader:
         self._store.close()
         self._view.close()
 
-    # ---- items ----
-
     def get(self, ids: ItemIds) -> list[Item | None]:
         """Return one entry for each id, None where there is no such item."""
         names = check_ids(ids, distinct=False)
@@ -103,8 +99,6 @@ class Reader:
         """Return how many items there are."""
         with self._store.reading() as connection:
             return int(get_meta(connection, "items"))
-
-    # ---- search ----
 
     @overload
     def search(self, query: Vector, k: int = ..., **options: Unpack[SearchOptions]) -> Answer: ...
@@ -184,8 +178,6 @@ class Reader:
             answers = self._answers(snapshot, hits, number, ranking, missing)
         return answers[0] if single else answers
 
-    # ---- encoders ----
-
     @property
     def encoder(self) -> EncoderInfo | None:
         """Return the name, fingerprint and dim of the encoder; None if features came as ready vectors."""
@@ -200,8 +192,6 @@ class Reader:
         """Return the encoders, beside its own, whose features it takes."""
         with self._store.reading() as connection:
             return list_alignments(connection)
-
-    # ---- state ----
 
     def versions(self) -> list[dict[str, Any]]:
         """Return the versions of the model that are kept, the latest last.
@@ -250,8 +240,6 @@ class Reader:
         Searches and writes go on in the meantime. The copy is a collection of its own.
         """
         return snapshot(self._store, check_path(path))
-
-    # ---- inside ----
 
     def _model(self, snapshot: Snapshot, version: int | None) -> tuple[int, Model]:
         """Return a version and its model; the current one for None."""

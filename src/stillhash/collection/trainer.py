@@ -4,8 +4,6 @@ Labelled rows are learnt in chunks of at least `learn_rows`; fewer wait in the t
 the version it publishes are one transaction. A version's model is in the store, its learner in files beside it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from sqlite3 import Connection
@@ -37,8 +35,6 @@ class Trainer:
         # Both are read again where the store is not at their version: after a transaction that failed.
         self._hasher: tuple[int, Hasher] | None = None  # what has learnt all up to a version
         self._functions: tuple[str | None, LinearHasher | None] = None, None  # with their fingerprint
-
-    # ---- learning ----
 
     def fit(self, connection: Connection, sample: LabelledRows | None = None) -> None:
         """Fix the hash functions, by a sample or by the first rows that wait; encode and learn the rows that wait."""
@@ -133,8 +129,6 @@ class Trainer:
         version = versions.publish(connection, new, model.side, _model_bytes(model))
         self._hasher = version, hasher
         return version
-
-    # ---- what was learnt ----
 
     def hasher(self, connection: Connection) -> Hasher:
         """Return the hasher that has learnt everything up to the current version."""

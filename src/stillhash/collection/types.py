@@ -1,7 +1,5 @@
 """What a collection takes and returns: queries and options; items, hits, answers and explanations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
@@ -39,7 +37,7 @@ class Item:
     labels: list[Any]
     metadata: dict[str, Any] | None
 
-    def with_score(self, score: float, version: int) -> Hit:
+    def with_score(self, score: float, version: int) -> "Hit":
         """Return the item as a hit."""
         return Hit(self.id, self.labels, self.metadata, score, version)
 

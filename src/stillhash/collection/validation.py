@@ -1,7 +1,5 @@
 """Validate what callers pass to a collection, once; everything behind trusts it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -36,11 +34,11 @@ class LabelledRows(NamedTuple):
     label_texts: list[str]  # JSON, one for each row
 
     @classmethod
-    def from_texts(cls, features: Floats, texts: list[str]) -> LabelledRows:
+    def from_texts(cls, features: Floats, texts: list[str]) -> "LabelledRows":
         """Return rows with labels that `check_labels` serialised."""
         return cls(features, parse_labels([json.loads(text) for text in texts], len(texts)), texts)
 
-    def select(self, keep: NDArray[np.bool_]) -> LabelledRows:
+    def select(self, keep: NDArray[np.bool_]) -> "LabelledRows":
         """Return the rows where `keep` is true."""
         texts = [text for text, chosen in zip(self.label_texts, keep.tolist(), strict=True) if chosen]
         return LabelledRows(self.features[keep], self.labels.rows(keep), texts)

@@ -4,8 +4,6 @@ Scenes are written as PNG files and indexed like any folder of images: the `clas
 batch is evaluated, stored and learnt, and the page shows the quality over time. At the end the page stays.
 """
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

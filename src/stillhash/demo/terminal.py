@@ -4,8 +4,6 @@
 search the very same codes, fixed on the first scenes, so the gap between their curves is what the similarity learnt.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

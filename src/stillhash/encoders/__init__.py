@@ -4,8 +4,6 @@ An encoder is opened by its name and is the same function wherever it is opened:
 made elsewhere, or last year, may be compared with its own. Untrusted image bytes are decoded only in `pixels`.
 """
 
-from __future__ import annotations
-
 from stillhash.encoders.base import ENCODER_NAMES, Encoder, open_encoder
 
 __all__ = ["ENCODER_NAMES", "Encoder", "open_encoder"]

@@ -15,8 +15,6 @@ Almost all is done on integers from tables, image by image in memory, and never 
 independent of the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple

@@ -12,8 +12,6 @@ What Pillow does not prevent, by format:
 A malformed file raises ValueError, IndexError or struct.error here; `pixels` turns them into InvalidInput.
 """
 
-from __future__ import annotations
-
 import re
 from struct import error as StructError  # noqa: N812 - an exception reads as one
 from struct import unpack_from

@@ -7,8 +7,6 @@ An output of shape (n, channels, height, width) is averaged over height and widt
 layout is NHWC; any other is flattened to (n, dim).
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import json
@@ -94,7 +92,7 @@ class Preprocess:
         return image.resize(self.size, blend, box=(left, top, left + across, top + down))
 
 
-def open_onnx(rest: str) -> Onnx:
+def open_onnx(rest: str) -> "Onnx":
     """Open what follows `onnx:` in a name. A colon may be part of the path."""
     path, colon, output = rest.rpartition(":")
     if Path(rest).is_file() or not colon or not path:

@@ -8,8 +8,6 @@ The result is RGB and upright, the first frame of an animation, on white where i
 metadata. Colours are taken as stored: profiles are not applied.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import stat

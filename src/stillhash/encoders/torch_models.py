@@ -8,8 +8,6 @@ On the CPU images go through one by one, so that a row is bitwise independent of
 and rows may differ in their last digits. Checkpoints are read as plain tensors and cannot run code.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

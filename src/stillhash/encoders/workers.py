@@ -7,8 +7,6 @@ leaves half a message there, and the pool waits for the rest permanently.
 A batch whose process died is tried again item by item; an item of which two processes died is given up.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -5,8 +5,6 @@ database. The old encoder's hash functions and similarity are learnt on it once;
 it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -10,8 +10,6 @@ A feature folder holds, as .npy, .npz, .mat (v7, or v7.3 through HDF5) or .h5 fi
 Array names inside .npz, .mat and .h5 files are recognised by the words above (x, fc7 and the like count as features).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

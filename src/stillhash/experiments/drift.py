@@ -12,8 +12,6 @@ jobs: the methods meet the same stream. Rows that belong together keep their ord
 is of other rows, so it is for comparing methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ Three ways to give ten votes to a query: on its ten best hits, on the five best 
 of the others, and on ten hits spread evenly over the first thousand.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

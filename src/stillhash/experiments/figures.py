@@ -1,7 +1,5 @@
 """Draw the paper's figures from runs. Every line is named where it ends, so colour is never the only clue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32

@@ -5,8 +5,6 @@ memory is watched, and once killed twice and started again, after which nothing 
 Then images that it has not seen are searched for, by Hamming distance and by the learnt similarity.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

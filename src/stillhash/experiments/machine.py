@@ -1,7 +1,5 @@
 """Describe the machine that a figure was measured on."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -5,8 +5,6 @@ scores keep database order (`map`: faithful to the published code, so shuffle th
 order at once (`expected_map`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple

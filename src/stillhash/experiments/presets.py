@@ -1,7 +1,5 @@
 """List the jobs of the paper's experiments, and of ours with drift."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product

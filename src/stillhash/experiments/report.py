@@ -4,8 +4,6 @@ The Markdown is the report; the page is that Markdown rendered, with the figures
 nothing is looked up elsewhere: the same files give the same report.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Make the report's tables of quality, time, speed, drift and provenance; cells are Markdown."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

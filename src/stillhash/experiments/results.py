@@ -6,8 +6,6 @@ last line says `"final": true`. Lines are validated here, once. A last line with
 was cut short while it was written, and is counted, not read.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

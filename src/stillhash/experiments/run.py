@@ -4,8 +4,6 @@ A job is one pass of one method over one dataset; its records are one file of JS
 is done, so a stopped run continues with the jobs that are missing. Reports are made from these files alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -8,8 +8,6 @@ handwriting.
 The features are not learnt. They say how strongly fragments of unlabelled handwriting show anywhere in the scene.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Literal, NamedTuple

@@ -8,8 +8,6 @@ look alike, and there is something to learn.
 A picture follows from its seed and its number alone.
 """
 
-from __future__ import annotations
-
 import colorsys
 import csv
 import math

@@ -1,7 +1,5 @@
 """Print small tables and report progress on a terminal: the same for commands, benches and studies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any, NamedTuple

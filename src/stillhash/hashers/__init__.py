@@ -1,7 +1,5 @@
 """One paper, one class. METHODS is the only list of them."""
 
-from __future__ import annotations
-
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers.base import Hasher, OnlineHasher
 from stillhash.hashers.bsodh import BSODH

@@ -73,8 +73,6 @@ class Hasher:
 
     stale_ = False  # whether the last partial_fit changed encode()
 
-    # ---- learning ----
-
     def fit(self, X: ArrayLike, Y: Any = None) -> Self:
         """Fix pre-processing and hash functions on the first few hundred rows: the initial stage.
 
@@ -129,8 +127,6 @@ class Hasher:
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         """Learn from prepared, labelled rows and, if they are known, their codes; set stale_ if encode() changes."""
-
-    # ---- using ----
 
     def encode(self, X: ArrayLike) -> Codes:
         """Encode rows of features to packed codes (n, ceil(bits / 8))."""
@@ -194,8 +190,6 @@ class Hasher:
         """Encode prepared rows."""
         raise NotImplementedError
 
-    # ---- pre-processing ----
-
     def _check_fitted(self) -> None:
         if not hasattr(self, "mean_"):
             name = type(self).__name__
@@ -210,8 +204,6 @@ class Hasher:
         if self.center:
             X = X - self.mean_
         return unit_rows(X, out=X if self.center else None) if self.unit_norm else X
-
-    # ---- state ----
 
     def state(self) -> bytes:
         """Return all parameters and learnt arrays, in the safetensors format. `load` restores them to the byte."""
@@ -268,8 +260,6 @@ class Hasher:
     def params_from_json(cls, params: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters that `params_to_json` gave."""
         return params
-
-    # ---- scikit-learn's conventions, without needing scikit-learn ----
 
     @classmethod
     def parameters(cls) -> list[str]:

@@ -1,7 +1,5 @@
 """BSODH: discrete codes of each new chunk are fitted to those of the items seen before, then W to the codes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

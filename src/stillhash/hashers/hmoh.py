@@ -1,7 +1,5 @@
 """HMOH: one averaged perceptron per bit, towards target codes from a Hadamard matrix."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal

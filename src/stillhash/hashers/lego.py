@@ -1,7 +1,5 @@
 """LEGO: a Mahalanobis metric of codes, learnt from pairs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

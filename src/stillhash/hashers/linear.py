@@ -1,7 +1,5 @@
 """Methods whose code is the sign of linear functions; unsupervised ones, and the codes of OHSL."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
@@ -34,7 +32,7 @@ class LinearHasher(Hasher):
     def _fix(self, functions: HashFunctions) -> None:
         self.W_, self.t_ = functions
 
-    def functions(self) -> LinearHasher:
+    def functions(self) -> "LinearHasher":
         """Return the hash functions alone, which encode, and weigh by any model of the same fixed codes."""
         bare = LinearHasher(self.bits, center=self.center, unit_norm=self.unit_norm)
         bare.mean_, bare.W_, bare.t_ = self.mean_, self.W_, self.t_

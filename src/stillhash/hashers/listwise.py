@@ -5,8 +5,6 @@ the codes that share a label with it (the cross-entropy of ListNet, Cao et al., 
 (Kingma & Ba, ICLR 2015). Unlike the sufficient statistics below it, it depends on the order of the stream.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """MIHash: codes whose distances have the most mutual information with similarity; updated only if it rises."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """What a hasher has learnt, as small immutable arrays that weigh queries."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Literal, NamedTuple
 

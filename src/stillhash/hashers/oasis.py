@@ -1,7 +1,5 @@
 """OASIS: a bilinear similarity of codes, learnt from triplets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

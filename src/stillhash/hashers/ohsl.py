@@ -1,7 +1,5 @@
 """OHSL: fixed binary codes, learnt similarity."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal

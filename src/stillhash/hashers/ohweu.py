@@ -1,7 +1,5 @@
 """OHWEU: refresh stored codes by projecting fixed codes, without the raw features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """OKH: learn from consecutive pairs of rows, in kernel space."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """OSH: principal directions of a whole stream, from a sketch of a few rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar

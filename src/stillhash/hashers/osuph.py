@@ -1,7 +1,5 @@
 """OSupH: hash functions that learn random codewords of the labels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ Two rows are similar if they share a label. Labels are compared by 64-bit finger
 row can be saved whatever its labels are made of.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Parameters of the methods with their checks, which serve for saved values too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import field
 from functools import partial

@@ -1,7 +1,5 @@
 """Saved state of hashers in the safetensors format: arrays, and a description as JSON. Nothing in it is executed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tally: fixed binary codes; the similarity is a ridge regression from additive sufficient statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -83,8 +81,6 @@ class Tally(LinearHasher):
         self.stats_ = SufficientStats(X.shape[1], self.bits)
         self._solved: Model | None = None  # the model of the statistics, once it is needed
 
-    # ---- learning ----
-
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         if self.half_life is not None:
             self.stats_.decay(0.5 ** (len(X) / self.half_life))
@@ -129,8 +125,6 @@ class Tally(LinearHasher):
         """Return what rows of these ages still count for; None without a half-life."""
         return None if self.half_life is None else np.exp2(-ages / self.half_life).astype(np.float32)
 
-    # ---- using ----
-
     def model(self) -> Model:
         if self._solved is None:
             self._solved = self._solve()
@@ -166,8 +160,6 @@ class Tally(LinearHasher):
         """Return how much more each label counts because it is rare."""
         share: Doubles = np.maximum(self.stats_.ay[:, 0], MIN_LABEL_ROWS) / max(self.stats_.rows, MIN_LABEL_ROWS)
         return np.asarray(share ** -float(self.rarity), np.float64)
-
-    # ---- state ----
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._arrays(), **self.stats_.arrays()}

@@ -1,7 +1,5 @@
 """Tuned: choose parameters from the stream itself."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass
@@ -76,8 +74,6 @@ class Tuned(Hasher):
         self.rows_ = 0  # learnt so far
         self.recent_: Codes = np.empty((0, width(self.bits)), np.uint8)  # (RANKED_CODES or fewer, bytes), and labels_
 
-    # ---- the race ----
-
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         racing = len(self.candidates_) > 1
         both = concat_labels(self.labels_, labels) if racing else self.labels_
@@ -121,8 +117,6 @@ class Tuned(Hasher):
         if len(self.candidates_) == 1:
             self.recent_, self.labels_ = self.recent_[:0], Labels.empty()
 
-    # ---- using ----
-
     def _codes(self, X: Floats) -> Codes:
         return self.candidates_[0].encode_checked(X)
 
@@ -136,8 +130,6 @@ class Tuned(Hasher):
         bare = self.candidates_[0].functions()  # candidates have rows that are prepared already
         bare.center, bare.unit_norm, bare.mean_ = self.center, self.unit_norm, self.mean_
         return bare
-
-    # ---- state ----
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         states = {f"candidate{i}": np.frombuffer(c.state(), np.uint8) for i, c in enumerate(self.candidates_)}

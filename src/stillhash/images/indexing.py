@@ -4,8 +4,6 @@ An item is a file, by its path in the folder. Its metadata holds a hash of the f
 new or changed. Each batch is one commit: an image is stored completely or not at all, and never twice.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

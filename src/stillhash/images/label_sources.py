@@ -1,7 +1,5 @@
 """Labels of image files: from subfolders, tables, COCO annotations, or text files beside the images."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath

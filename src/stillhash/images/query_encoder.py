@@ -1,7 +1,5 @@
 """Encode images and texts to queries of a collection, and align another encoder to it."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

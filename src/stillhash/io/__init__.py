@@ -5,8 +5,6 @@
 nothing is skipped. Lines count from 1, rows of arrays and of Parquet from 0.
 """
 
-from __future__ import annotations
-
 from stillhash.io.arrays import RowBlock, siblings
 from stillhash.io.chunks import Chunk, read_chunks, read_features, read_queries
 from stillhash.io.folders import IMAGE_SUFFIXES, count_rows, list_images, list_row_files, read_blocks

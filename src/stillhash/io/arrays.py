@@ -1,7 +1,5 @@
 """NumPy arrays: .npy and .npz. Nothing is unpickled, so arrays hold numbers or texts."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read the rows of any file in chunks, with ids, labels and metadata from other files if need be; and queries."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders of files: images at any depth, and files whose rows can be read by range."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parquet, by pyarrow. A null is a missing value; dates become texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, time

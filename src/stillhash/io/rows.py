@@ -4,8 +4,6 @@ JSON lines, numeric arrays and Parquet keep the types they have. Where all is te
 number becomes an integer, and a metadata field that is a JSON number becomes a number.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

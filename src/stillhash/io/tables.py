@@ -1,7 +1,5 @@
 """Text files: CSV, whose columns Parquet files share, and JSON lines."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator

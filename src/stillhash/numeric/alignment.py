@@ -4,8 +4,6 @@ Ridge regression of our directions on theirs: rows less their mean, at unit leng
 codes. The ridge is chosen by the leave-one-out error, which ridge regression gives without fitting again.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

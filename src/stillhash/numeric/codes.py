@@ -5,8 +5,6 @@ holds 1,024 codes as byte planes, (planes, 1024): plane j is byte j of each code
 holds the same byte of many codes. Rows past the end of the last tile are zero.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A drift detector: raises an alarm when the mean of a signal has fallen."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Self
 

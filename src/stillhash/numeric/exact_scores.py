@@ -10,8 +10,6 @@ The grid loses nothing that a double would have kept: a float32 weight moves onl
 the magnitudes, and then by less than 2^-51 of that sum.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Fixed hash functions x~ = sgn(W^T x + t): random projections, PCA-ITQ, and ITQ guided by labels."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ The extension picks the widest instruction set of the machine ("avx512", "avx2",
 with "numpy", the twins run. `STILLHASH_LANES` or `using` choose another: search answers are the same to the bit.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ a stable meaning: numbers, text, bytes, tuples, enum members, dates. Equal label
 their type: 3, 3.0 and numpy.int64(3) are the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Labels:
     names: list[Hashable]
 
     @classmethod
-    def empty(cls, rows: int = 0) -> Labels:
+    def empty(cls, rows: int = 0) -> "Labels":
         """Return rows without labels."""
         return cls(np.zeros(rows + 1, np.int64), np.empty(0, np.int64), [])
 
@@ -44,7 +42,7 @@ class Labels:
         """Return which rows have a label."""
         return np.diff(self.indptr) > 0
 
-    def rows(self, keep: Mask) -> Labels:
+    def rows(self, keep: Mask) -> "Labels":
         """Return the labels of these rows."""
         counts = np.diff(self.indptr)
         indptr = np.concatenate([[0], np.cumsum(counts[keep])])
@@ -58,7 +56,7 @@ class Labels:
         return {"indptr": self.indptr, "indices": self.indices}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[Any]], names: list[str], rows: int) -> Labels:
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], names: list[str], rows: int) -> "Labels":
         """Return the labels of so many rows from saved state."""
         indptr, indices = arrays["indptr"], arrays["indices"]
         if {indptr.dtype, indices.dtype} != {np.dtype(np.int64)}:

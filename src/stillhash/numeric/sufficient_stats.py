@@ -9,8 +9,6 @@ They do not depend on the order of rows or on chunks, they add up across machine
 Labels are columns of y in order of arrival, so new ones only add rows to ay and cy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Any, NamedTuple, Self
 

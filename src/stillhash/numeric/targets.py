@@ -5,8 +5,6 @@ arrival, in any process and on any machine. The draws come from SHAKE-256, not f
 whose streams may change between releases: a saved model must give its labels the same codes later.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Hashable
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 Two BLAS threads were 13-28 times slower than one whenever the other core was busy.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A message names the argument, what was expected and what came.
 """
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

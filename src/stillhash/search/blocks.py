@@ -1,7 +1,5 @@
 """Blocks of rows: their ids, which rows are live, which are allowed, and appending codes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -53,18 +51,18 @@ class Block(NamedTuple):
             rows = np.flatnonzero(np.isin(self.ids, ids))
         return rows if self.live is None else rows[is_set(self.live, rows)]
 
-    def without(self, ids: IdArray) -> tuple[Block, int]:
+    def without(self, ids: IdArray) -> tuple["Block", int]:
         """Return the block with these ids removed, and how many there were. The old block stays as it is."""
         rows = self.rows_of(ids)
         return (self.without_rows(rows) if len(rows) else self), len(rows)
 
-    def without_rows(self, rows: NDArray[np.int64]) -> Block:
+    def without_rows(self, rows: NDArray[np.int64]) -> "Block":
         """Return the block with these rows hidden."""
         live = np.full(len(self.tiles) * TILE // 8, 255, np.uint8) if self.live is None else self.live.copy()
         clear(live, rows)
         return self._replace(live=live)
 
-    def skip_rows(self, skipped: int) -> Block:
+    def skip_rows(self, skipped: int) -> "Block":
         """Return the block without its first rows, without copying tiles."""
         tiles = skipped // TILE
         start = tiles * TILE

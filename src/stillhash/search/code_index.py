@@ -5,8 +5,6 @@ takes the tuple of blocks as it is at that moment: one writer may add and remove
 sees one state.
 """
 
-from __future__ import annotations
-
 import threading
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -61,8 +59,6 @@ class CodeIndex(ABC):
         arrays = [array for b in self._blocks for array in (b.tiles, b.ids, b.live) if array is not None]
         return sum(array.nbytes for array in arrays)
 
-    # ---- writing ----
-
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
         """Add codes (n, ceil(bits / 8)) under their ids, or under the next free numbers."""
         codes = check.check_codes(codes, self.bits)
@@ -90,8 +86,6 @@ class CodeIndex(ABC):
             self._removed += removed
             self._publish(tuple(block for block, _ in parts), ids)
         return removed
-
-    # ---- reading ----
 
     def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
         """Return the k best hits of each query: exactly what scoring every code would give, ties included.
@@ -136,8 +130,6 @@ class CodeIndex(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: only an index on a cluster holds something to release."""
-
-    # ---- inside ----
 
     @abstractmethod
     def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> ScoredIds:

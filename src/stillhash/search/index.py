@@ -1,7 +1,5 @@
 """The index that chooses for each query: a scan, or tables where they pay, with the same answers."""
 
-from __future__ import annotations
-
 import timeit
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Hits, and merging those of several sources: higher score first, then smaller id. The only top-k merge."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

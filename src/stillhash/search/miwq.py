@@ -4,8 +4,6 @@ The bits of a code are cut into a few substrings of at most 24 bits. Each has a 
 hold it, with their codes beside them. Tables cost (4 + bits / 8) bytes a row each, and 4 * 2^width bytes.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Sequence
@@ -59,7 +57,7 @@ class SubstringTables:
         arrays = [array for part in self.parts for array in (part.starts, part.slots, part.codes)]
         return sum(array.nbytes for array in (*arrays, self.ids, self.live) if array is not None)
 
-    def without(self, ids: IdArray) -> SubstringTables:
+    def without(self, ids: IdArray) -> "SubstringTables":
         """Return the tables with these ids masked; the old ones stay as they are."""
         if self.ids is None:
             slots = ids - self.first
@@ -73,7 +71,7 @@ class SubstringTables:
         clear(live, slots)
         return replace(self, live=live)
 
-    def restricted(self, allowed: Bitmap | None) -> SubstringTables:
+    def restricted(self, allowed: Bitmap | None) -> "SubstringTables":
         """Return the tables with only the allowed ids live."""
         if allowed is None:
             return self
@@ -167,8 +165,6 @@ class MIWQ(CodeIndex):
         """Return once no merge is under way."""
         with self._merging:
             pass
-
-    # ---- inside ----
 
     def _publish(self, blocks: tuple[Block, ...], removed: IdArray | None = None) -> None:
         super()._publish(blocks, removed)

@@ -1,7 +1,5 @@
 """Exact search by reading every code: fast, because a tile is pruned by a provable 8-bit bound."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

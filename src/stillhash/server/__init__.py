@@ -1,7 +1,5 @@
 """Serve collections over HTTP: a JSON API, and a page that shows them learn."""
 
-from __future__ import annotations
-
 from stillhash.server.app import create_app
 from stillhash.server.auth import Keys, is_loopback, load_keys
 from stillhash.server.run import log_to_stderr, serve

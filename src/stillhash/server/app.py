@@ -1,7 +1,5 @@
 """The ASGI application: state, routes, pages, middleware and error handlers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

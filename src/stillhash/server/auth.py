@@ -4,8 +4,6 @@ A read key may search, a write key may do everything. Without keys everyone may 
 listens on localhost only.
 """
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """Routers of the HTTP API, and what their routes depend on: the application's state, a collection, keys, a body."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, get_type_hints
 

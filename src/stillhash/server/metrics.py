@@ -1,7 +1,5 @@
 """Prometheus metrics: request times by route, and gauges of every collection."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest

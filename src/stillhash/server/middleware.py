@@ -5,8 +5,6 @@ foreign Origin are refused. A name of that site can resolve to this machine (DNS
 answers only to the machine's own names.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -3,8 +3,6 @@
 An address names an uploaded query by a token, so that its page can be loaded again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Limit how often each client may send requests."""
 
-from __future__ import annotations
-
 import time
 
 from stillhash.errors import TooMany

@@ -3,8 +3,6 @@
 Bodies are read here, not by FastAPI, so that keys are checked first and no body grows beyond its limit.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """JSON responses: results, and errors in their one shape."""
 
-from __future__ import annotations
-
 import json
 import reprlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Routes that add, change, read and search items."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from functools import partial

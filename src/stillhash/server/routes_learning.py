@@ -1,7 +1,5 @@
 """Routes that learn, and that list, tag and restore versions of the model."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from starlette.responses import Response

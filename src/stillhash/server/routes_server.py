@@ -1,7 +1,5 @@
 """Routes of the server itself, of a collection's upkeep, and of the cluster that holds its codes."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Run the server: a socket, a log, and uvicorn until it is stopped."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

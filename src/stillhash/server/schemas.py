@@ -1,7 +1,5 @@
 """Request and response models of the HTTP API."""
 
-from __future__ import annotations
-
 import base64
 from typing import Annotated, Any, Literal
 
@@ -31,8 +29,6 @@ QueryVectors = Annotated[
 LabelLists = Annotated[
     list[list[StrictInt | float | str]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])
 ]
-
-# ---- requests ----
 
 
 class AddBody(RequestBody):
@@ -131,9 +127,6 @@ class TagBody(RollbackBody):
 
 class DrainBody(RequestBody):
     node: Annotated[str, Field(min_length=1, description="The id of a node, as in the cluster's status.")]
-
-
-# ---- responses ----
 
 
 class SearchResponse(BaseModel):

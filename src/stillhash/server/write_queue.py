@@ -4,8 +4,6 @@ A write is answered once it is on disk. A write that meets a full queue, or wait
 `Busy` always means that nothing was stored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -4,8 +4,6 @@ CRC-32 detects damage. If a single bit of a block flipped, it also tells which: 
 Adler-32, which is computed differently, then confirms that nothing else changed.
 """
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 from typing import Any

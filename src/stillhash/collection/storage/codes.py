@@ -1,7 +1,5 @@
 """The codes: sealed segments, and rows of the table `items` that are not sealed yet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from sqlite3 import Connection

@@ -4,8 +4,6 @@ Closing any file handle on store.db drops all locks that SQLite has on it in thi
 and a process that has one open does not open the file by other means.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import threading
@@ -22,7 +20,7 @@ LOCK_TIMEOUT = 30  # seconds that SQLite waits for a lock
 class TrackedConnection(sqlite3.Connection):
     """A SQLite connection that is listed while it is open."""
 
-    open_connections: ClassVar[weakref.WeakSet[TrackedConnection]] = weakref.WeakSet()  # in this process
+    open_connections: ClassVar[weakref.WeakSet["TrackedConnection"]] = weakref.WeakSet()  # in this process
     file_lock: ClassVar[threading.RLock] = threading.RLock()  # held while a file is opened that SQLite may have open
     file_status: os.stat_result
 

@@ -3,8 +3,6 @@
 It is SQLite with journal_mode=WAL and synchronous=FULL. integrity.py detects damage, wal.py reads the log.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sqlite3
@@ -82,8 +80,6 @@ class Database:
         sync(path)
         sync(path.parent)
 
-    # ---- reading ----
-
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Read in one transaction: everything in the block is of the same commit."""
@@ -110,8 +106,6 @@ class Database:
                 if damage := find_damage(self.path):
                     raise BadState(f"{self.path.name}: damaged: {damage[0]}. Use repair to restore what can be read.")
                 self._verified = True
-
-    # ---- writing ----
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

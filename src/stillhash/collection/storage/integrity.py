@@ -11,8 +11,6 @@ To SQLite a damaged WAL ends where the damage begins, and later commits are sile
 every commit and is not fsynced; it reveals lost commits: what is committed is never less than what was acknowledged.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import struct

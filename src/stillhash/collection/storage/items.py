@@ -1,7 +1,5 @@
 """The rows of items: what is stored of each, which are deleted, and which labelled rows are not learnt yet."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable
@@ -26,8 +24,6 @@ class ItemTable:
 
     def __init__(self, dim: int, bits: int) -> None:
         self.dim, self.code_bytes = dim, width(bits)
-
-    # ---- writing ----
 
     def append(
         self, connection: Connection, new: ItemRows, codes: Codes | None = None, features: Floats | None = None
@@ -69,8 +65,6 @@ class ItemTable:
     def relabel(self, connection: Connection, rows: list[int], label_texts: list[str]) -> None:
         """Replace the labels of these rows."""
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
-
-    # ---- reading ----
 
     def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
         """Return the rows of those ids that exist."""
@@ -118,8 +112,6 @@ class ItemTable:
         items = self.get(connection, rows)
         return [items[row] for row in rows]
 
-    # ---- rows that wait for hash functions ----
-
     def awaiting_codes(self, connection: Connection) -> tuple[RowNumbers, Floats]:
         """Return the rows that have no code yet, and their features."""
         rows = connection.execute("SELECT row, features FROM items WHERE features NOT NULL ORDER BY row").fetchall()
@@ -135,8 +127,6 @@ class ItemTable:
         """Give rows that waited their codes; their features are dropped."""
         values = zip(_blobs(codes, len(rows)), rows.tolist(), strict=True)
         connection.executemany("UPDATE items SET code = ?, features = NULL WHERE row = ?", values)
-
-    # ---- labelled rows that are not learnt yet ----
 
     def add_pending(
         self, connection: Connection, numbers: Iterable[int], rows: LabelledRows, codes: Codes | None

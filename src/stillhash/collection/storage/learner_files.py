@@ -5,8 +5,6 @@ of the version before; learning them again gives the same state to the byte. Onc
 `MAX_ROWS_SHARE` times the checkpoint, or `MAX_ROW_FILES` files, the whole state is written again.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

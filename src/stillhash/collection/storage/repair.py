@@ -6,8 +6,6 @@ SQLite cannot reach, codes of damaged tiles. No other process may have the colle
 A damaged store.db is read here by SQL of its own, a table at a time and row by row; a sound one through Store.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3
@@ -64,9 +62,6 @@ def repair(path: str | Path) -> RepairReport:
         if damage := store.verify():
             raise BadState(f"{path.name}: damaged beyond repair: {damage[0]}")
     return report
-
-
-# ---- store.db ----
 
 
 def _repair_database(path: Path, report: RepairReport) -> None:
@@ -191,9 +186,6 @@ def _readable_seq(path: Path, *, check: bool = False) -> int | None:
             return committed_seq(connection) if sound else None
     except (BadState, sqlite3.DatabaseError, TypeError, ValueError):
         return None
-
-
-# ---- segments and learners ----
 
 
 def _repair_segments(store: Store, actions: list[str]) -> None:

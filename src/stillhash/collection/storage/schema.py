@@ -1,7 +1,5 @@
 """The tables of store.db, and the key-value table `meta`."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from typing import Any

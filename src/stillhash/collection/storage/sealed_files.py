@@ -3,8 +3,6 @@
 A sealed file is its content, the checksums of each 4,096 bytes of it, and checksums of those. It never changes.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterable, Iterator

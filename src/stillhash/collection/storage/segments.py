@@ -6,8 +6,6 @@
 A segment is a sealed file (sealed_files.py). Its checksums are verified once, before the first search, and by `verify`.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Copy a collection as it is at one commit, while others read and write."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

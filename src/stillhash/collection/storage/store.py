@@ -9,8 +9,6 @@ A write is one transaction; when it returns, it is on disk. `seq` counts commits
 and deletions of later commits.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3
@@ -66,7 +64,7 @@ class Store:
             raise
 
     @classmethod
-    def create(cls, path: Path, settings: dict[str, Any]) -> Store:
+    def create(cls, path: Path, settings: dict[str, Any]) -> "Store":
         """Create a store in a folder that does not exist yet, or is empty."""
         path.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(path)
@@ -116,8 +114,6 @@ class Store:
         segments, learner = self.codes.segment_files(connection), self.versions.learner_files(connection)
         return {"segments": segments, "learner": learner}
 
-    # ---- segments ----
-
     def seal(self) -> bool:
         """Move unsealed codes into a segment; return False if there are none."""
         self.db.check_writer()
@@ -157,8 +153,6 @@ class Store:
             files = self.codes.segment_files(connection)
         remove_unlisted(self.path / "segments", set(files))
         self._files_checked = True
-
-    # ---- verification ----
 
     def verify(self) -> list[str]:
         """Check everything that is stored; return one sentence for each problem."""

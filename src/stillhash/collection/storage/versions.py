@@ -1,7 +1,5 @@
 """The versions of the model, the files their learners go on from, and the votes."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from sqlite3 import Connection
@@ -85,8 +83,6 @@ class VersionTable:
             raise Conflict(f"name: another version is called {name!r}")
         connection.execute("UPDATE versions SET tag = ? WHERE version = ?", [name, version])
 
-    # ---- learner files ----
-
     def learners(self, connection: Connection) -> dict[int, list[str]]:
         """Return the files that a learner goes on from, of each version that has them."""
         rows = connection.execute("SELECT version, learner FROM versions WHERE learner NOT NULL").fetchall()
@@ -100,8 +96,6 @@ class VersionTable:
     def learner_files(self, connection: Connection) -> list[str]:
         """Return every file that a learner of some version needs."""
         return sorted({file for files in self.learners(connection).values() for file in files})
-
-    # ---- votes ----
 
     def add_votes(self, connection: Connection, version: int, votes: list[StoredVote]) -> None:
         """Store votes that came with this version; the last vote of a source on a query and an item counts."""

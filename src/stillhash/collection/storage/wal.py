@@ -5,8 +5,6 @@ commits after it are lost. `repair_wal` flips a single flipped bit back, which r
 for that: SQLite's do not tell which bit it was.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

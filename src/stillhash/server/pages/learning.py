@@ -1,7 +1,5 @@
 """The learning page, which is live, and the collection page."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

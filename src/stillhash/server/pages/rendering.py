@@ -1,7 +1,5 @@
 """Render pages, show errors as pages, and sign visitors in."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Coroutine
@@ -114,8 +112,6 @@ def parse_integer(text: str, field: str) -> int:
         raise InvalidInput(f"{field}: expected a whole number, got {text!r}")
     return int(text)
 
-
-# ---- sign in ----
 
 login_router = page_router()
 

@@ -1,7 +1,5 @@
 """The search page: hits of the current model beside those of an earlier one, uploads, thumbs and explanations."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote, urlencode
 

@@ -4,8 +4,6 @@ Items are not trusted. Only the four image types that cannot carry a script are 
 files are read only inside the folder of the settings.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

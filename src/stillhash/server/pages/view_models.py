@@ -1,7 +1,5 @@
 """View models of the search page: a query, and the hits of two versions of the model side by side."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 
