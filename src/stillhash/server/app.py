@@ -25,8 +25,9 @@ from stillhash.server.settings import Settings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder
 
 ROUTERS = (
+    routes_items.search_router,  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.write_router),
-    *(routes_items.read_router, routes_items.write_router, routes_items.search_router),
+    *(routes_items.read_router, routes_items.write_router),
     *(routes_learning.read_router, routes_learning.write_router),
     *(routes_server.cluster_read_router, routes_server.cluster_write_router),
     *(login_router, search.read_router, search.write_router, learning.read_router, learning.write_router),
