@@ -1,7 +1,7 @@
 """Time searches over HTTP against the same call in a process, then many clients at once.
 
 The server is a process of its own, as `stillhash serve` starts it, on this machine's loopback. Under load it also
-takes in labelled rows and learns, and at the end it is killed in the middle of that, started again, and asked for
+takes in labelled rows and learns, and at the end it is killed in the middle of that, started again, and queried for
 everything that it had acknowledged.
 """
 

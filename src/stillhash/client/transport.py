@@ -1,7 +1,7 @@
 """HTTP transport of the client: JSON, pooled connections, retries, and typed errors.
 
 A request that changes nothing, or changes the same thing twice, is always retried. Any other request is retried only if
-nothing was stored: the server said so, or it could not be reached.
+nothing was stored: by the server's answer, or because it could not be reached.
 """
 
 import json
