@@ -1,0 +1,60 @@
+"""Learner files: rows learnt again give the same state, and the whole state is written when rows outgrow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stillhash.collection.storage import learner_files
+from stillhash.collection.storage.learner_files import LearnerFiles
+from stillhash.collection.validation import LabelledRows, check_rows
+from stillhash.hashers import FIXED_CODE_METHODS, METHODS, Hasher
+from tests.collection.fixtures import BITS, DIM
+from tests.support.toys import toy
+
+
+def rows_of(seed: int, count: int = 20) -> LabelledRows:
+    X, Y = toy(count, DIM, 4, seed=seed)
+    return check_rows(X, Y, DIM)
+
+
+def fitted(method: str = "tally") -> Hasher:
+    sample = rows_of(99, 300)
+    return METHODS[method](bits=BITS).fit(sample.features, sample.labels)
+
+
+@pytest.mark.parametrize("method", FIXED_CODE_METHODS)
+def test_loading_learns_the_rows_again_to_the_byte(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner_files, "MAX_ROWS_SHARE", 1000)
+    store, hasher = LearnerFiles(tmp_path), fitted(method)
+    files = store.checkpoint(1, hasher)
+    for version in range(2, 6):
+        rows = rows_of(version)
+        hasher.learn_rows(rows.features, rows.labels, hasher.encode_checked(rows.features))
+        files = store.extend(files, version, rows, hasher)
+    assert files == ["00000001.safetensors", *(f"{version:08d}.rows" for version in range(2, 6))]
+    assert store.load(files).state() == hasher.state()
+    assert store.load(files[:1]).state() != hasher.state() or method in ("lsh", "pca-itq")
+
+
+def test_whole_state_is_written_when_rows_outgrow_it_or_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, hasher = LearnerFiles(tmp_path), fitted()
+    files = store.checkpoint(1, hasher)
+    large = rows_of(2, 4 * (tmp_path / files[0]).stat().st_size // (4 * DIM) + 1)
+    assert store.extend(files, 2, large, hasher) == ["00000002.safetensors"]
+    monkeypatch.setattr(learner_files, "MAX_ROW_FILES", 2)
+    for version, count in ((2, 2), (3, 3), (4, 1)):
+        files = store.extend(files, version, rows_of(version, 1), hasher)
+        assert len(files) == count
+
+
+def test_lost_file_is_replaced_by_the_whole_state(tmp_path: Path) -> None:
+    store, hasher = LearnerFiles(tmp_path), fitted()
+    files = store.extend(store.checkpoint(1, hasher), 2, rows_of(2, 1), hasher)
+    (tmp_path / files[0]).unlink()
+    assert store.extend(files, 3, rows_of(3, 1), hasher) == ["00000003.safetensors"]
