@@ -31,9 +31,7 @@ def explain_answer(
     rows = rows[: len(answer.hits)]
     codes = signs(index.codes(rows), index.bits).astype(np.float64)
     parts, scores = codes * snap(weights[None]), (codes @ snap(other_weights[None])[0]).astype(np.float32)
-    groups = np.stack(
-        [parts[:, s : s + BITS_IN_GROUP].sum(axis=1) for s in range(0, index.bits, BITS_IN_GROUP)], axis=1
-    )
+    groups = np.add.reduceat(parts, range(0, index.bits, BITS_IN_GROUP), axis=1)
     (others,) = index.range_search(other_weights[None], scores.min(), allowed=allowed)
     order = np.argsort(others.ids)
     ranks = order[np.searchsorted(others.ids, rows, sorter=order)] + 1

@@ -30,10 +30,8 @@ class Unexpected(StillhashError):
     """A bug; the log has the details."""
 
 
-class NotAllowed(StillhashError):
+class NotAllowed(StillhashError, status=405):
     """The path exists, but not for this method."""
-
-    status = 405
 
 
 def json_response(content: object, status: int = 200) -> Response:

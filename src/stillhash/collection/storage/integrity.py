@@ -100,8 +100,5 @@ def acknowledged_commit(path: Path) -> int:
 
 def acknowledge(path: Path, seq: int) -> None:
     """Record that this commit was acknowledged, without waiting for the disk."""
-    handle = os.open(path / "acked", os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        os.pwrite(handle, ACKED_RECORD.pack(seq, zlib.crc32(seq.to_bytes(8, "little"))), 0)
-    finally:
-        os.close(handle)
+    with os.fdopen(os.open(path / "acked", os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
+        file.write(ACKED_RECORD.pack(seq, zlib.crc32(seq.to_bytes(8, "little"))))

@@ -50,11 +50,8 @@ def repair(path: str | Path) -> RepairReport:
     if not (path / "store.db").is_file():
         raise InvalidInput(f"path: expected the folder of a collection, got {str(path)!r}")
     report = RepairReport([], [])
-    lock = lock_folder(path)
-    try:
+    with os.fdopen(lock_folder(path)):
         _repair_database(path, report)
-    finally:
-        os.close(lock)
     with closing(Store(path, writer=True)) as store:
         _repair_segments(store, report.actions)
         _repair_learners(store, report.actions)

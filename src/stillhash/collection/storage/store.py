@@ -44,6 +44,7 @@ class Store:
             use = "Pass dim= to create one, or run `stillhash create`."
             raise InvalidInput(f"path: no collection at {str(path)!r}. {use}")
         self.db = Database(path, writer=writer)
+        self.reading = self.db.reading
         self._close_at_exit = weakref.finalize(self, self.db.close)
         self._files_checked = not writer
         try:
@@ -67,8 +68,7 @@ class Store:
     def create(cls, path: Path, settings: dict[str, Any]) -> "Store":
         """Create a store in a folder that does not exist yet, or is empty."""
         path.mkdir(parents=True, exist_ok=True)
-        lock = lock_folder(path)
-        try:
+        with os.fdopen(lock_folder(path)):
             if not (path / "store.db").exists():
                 if (path / "acked").exists() or any(path.glob("segments/*")) or any(path.glob("learner/*")):
                     lost = "a collection without its store.db"  # a new one would throw the rest away
@@ -77,18 +77,12 @@ class Store:
                     (path / folder).mkdir(exist_ok=True)
                 meta = {"format": STORE_FORMAT, "settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0)}
                 Database.create(path, SCHEMA, {"meta": list(meta.items())})
-        finally:
-            os.close(lock)
         return cls(path, writer=True)
 
     def close(self) -> None:
         """Close the database and release the write lock."""
         self._close_at_exit()
         self.db.close()
-
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Read in one transaction: everything in the block is of the same commit."""
-        return self.db.reading()
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Write in one transaction: all of it is on disk when the block ends, or nothing of it ever was."""

@@ -111,12 +111,10 @@ class WalChecksums:
             while len(frame := file.read(FRAME_SIZE)) == FRAME_SIZE and frame[8:16] == header[16:24]:
                 pairs.append(checksum_pair(frame))
                 committed = len(pairs) if any(frame[4:8]) else committed  # this frame ends a commit
-        handle = os.open(self.path / "wal.sums", os.O_WRONLY | os.O_CREAT, 0o644)
-        try:
-            os.pwrite(handle, np.array(checksum_pair(header), "<u4").tobytes(), 0)
-            os.pwrite(handle, np.array(pairs[:committed], "<u4").tobytes(), 8 * (1 + first))
-        finally:
-            os.close(handle)
+        with os.fdopen(os.open(self.path / "wal.sums", os.O_WRONLY | os.O_CREAT, 0o644), "wb") as sums:
+            sums.write(np.array(checksum_pair(header), "<u4").tobytes())
+            sums.seek(8 * (1 + first))
+            sums.write(np.array(pairs[:committed], "<u4").tobytes())
         self._header, self.frames = header, first + committed
 
 
