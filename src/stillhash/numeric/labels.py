@@ -73,39 +73,41 @@ def parse_labels(Y: Any, rows: int, name: str = "Y") -> Labels:
     """Return the labels of so many rows, from any of the accepted shapes or parsed already; None is unlabelled."""
     if Y is None:
         return Labels.empty(rows)
-    labels = Y if isinstance(Y, Labels) else _from_sparse(Y, name) if hasattr(Y, "tocsr") else _from_dense(Y, name)
+    labels = Y if isinstance(Y, Labels) else _parse(Y, name)
     if len(labels) != rows:
         raise InvalidInput(f"{name}: expected labels of {rows} rows, as of the features, got {len(labels)}")
     return labels
 
 
-def _from_sparse(Y: Any, name: str) -> Labels:
-    csr = Y.tocsr()
-    if csr.nnz and not np.isin(csr.data, (0, 1)).all():
-        raise InvalidInput(f"{name}: expected an indicator matrix of 0 and 1, got other values")
-    r, c = csr.nonzero()
-    return _from_pairs(np.asarray(r), np.asarray(c), csr.shape[0])
-
-
-def _from_dense(Y: Any, name: str) -> Labels:
+def _parse(Y: Any, name: str) -> Labels:
+    if hasattr(Y, "tocsr"):
+        csr = Y.tocsr()
+        return _from_indicator(csr, csr.data, name)
     if not isinstance(Y, (list, tuple)):
         array = np.asarray(Y)
         if array.ndim == 2:
-            if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
-                raise InvalidInput(f"{name}: expected an indicator matrix of 0 and 1, got other values")
-            r, c = np.nonzero(array)
-            return _from_pairs(r, c, len(array))
+            return _from_indicator(array, array, name)
         if array.ndim != 1:
             raise InvalidInput(f"{name}: expected 1-D labels or a 2-D indicator matrix, got {array.ndim}-D")
         Y = array.tolist()
     return _from_sets([_label_set(entry, name) for entry in Y], name)
 
 
-def _from_pairs(r: NDArray[Any], c: NDArray[Any], rows: int) -> Labels:
+def _from_indicator(matrix: Any, values: NDArray[Any], name: str) -> Labels:
+    """Return the labels of an indicator matrix; `values` are its entries, or those that a sparse one stores."""
+    if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+        raise InvalidInput(f"{name}: expected an indicator matrix of 0 and 1, got other values")
+    r, c = matrix.nonzero()
     used, indices = np.unique(c, return_inverse=True)
+    return _from_pairs(r, indices, matrix.shape[0], used.tolist())
+
+
+def _from_pairs(r: NDArray[Any], indices: NDArray[Any], rows: int, names: list[Any]) -> Labels:
+    """Return the labels of pairs of a row and the place of a name, in any order."""
+    columns = max(1, len(names))
+    r, indices = np.divmod(np.unique(r.astype(np.int64) * columns + indices), columns)  # in order, each once
     indptr = np.concatenate([[0], np.cumsum(np.bincount(r, minlength=rows))])
-    order = np.lexsort((indices, r))
-    return Labels(indptr, indices[order].astype(np.int64), [int(column) for column in used])
+    return Labels(indptr, indices, names)
 
 
 def _label_set(entry: Any, name: str) -> Collection[Any]:
@@ -122,11 +124,8 @@ def _from_sets(sets: list[Collection[Any]], name: str) -> Labels:
         flat = [canonical(label, name) for label in flat]
     places = {label: place for place, label in enumerate(dict.fromkeys(flat))}
     r = np.repeat(np.arange(len(sets)), list(map(len, sets)))
-    c = np.fromiter(map(places.__getitem__, flat), np.int64, len(flat))
-    pairs = np.unique(r * max(1, len(places)) + c)  # in order, each once
-    r, indices = np.divmod(pairs, max(1, len(places)))
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(r, minlength=len(sets)))])
-    return Labels(indptr, indices, list(places))
+    indices = np.fromiter(map(places.__getitem__, flat), np.int64, len(flat))
+    return _from_pairs(r, indices, len(sets), list(places))
 
 
 def canonical(label: Any, name: str = "Y") -> Hashable:
