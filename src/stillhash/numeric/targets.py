@@ -44,7 +44,9 @@ class TargetCodes:
         self.rows_seen = 0  # rows of data merged so far: the position in hmoh's random stream
         self.side = 1 << (max(length, capacity) - 1).bit_length() if merge == "hmoh" else length
         self._codebook = np.empty((0, self.side), np.int64)  # (labels, side)
-        self._R = self._reduction() if self.side != length else None
+        self._R: NDArray[np.int64] | None = None  # (side, l), drawn once from the seed: the length reduction of HMOH
+        if self.side != length:
+            self._R = gaussian_integers(self.side * length, seed, b"reduction").reshape(self.side, length)
 
     def __call__(self, labels: Labels) -> TargetArray:
         """Return the target codes (n, l) of rows that each have a label."""
@@ -89,10 +91,6 @@ class TargetCodes:
             return np.where(self._random(name) >= 0, 1, -1)
         shared = np.array([(c & j).bit_count() for j in range(self.side)])
         return 1 - 2 * (shared % 2)
-
-    def _reduction(self) -> NDArray[np.int64]:
-        """Return R (side, l), drawn once from the seed: the length reduction of HMOH."""
-        return gaussian_integers(self.side * self.length, self.seed, b"reduction").reshape(self.side, self.length)
 
     def _balanced(self, signs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Fill zeros with the minority sign until both are even, the rest half and half, at random places."""
