@@ -9,7 +9,7 @@ under the same path. A file that changes after the job began is refused.
 """
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from stillhash.collection.validation import check_label_lists, check_metadata, c
 from stillhash.encoders import open_encoder
 from stillhash.encoders.files import encode_files
 from stillhash.errors import Conflict, InvalidInput, WrongType
-from stillhash.io import RowBlock, count_rows, list_images, list_row_files, read_blocks, reading, siblings
+from stillhash.io import count_rows, list_images, list_row_files, read_blocks, reading, siblings
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
 BLOCK_IMAGES = 256  # images encoded at a time
@@ -64,21 +64,15 @@ class Source(NamedTuple):
 
     def parts(self, size: int) -> list[SourcePart]:
         """Cut all rows, in order, into parts of `size` rows."""
-        ends = list(accumulate(file.rows for file in self.files))
-        total = ends[-1]
-        cuts = [*range(0, total, check_integer(size, "rows_per_part", 1)), total]
-        ranges = enumerate(pairwise(cuts))
-        return [SourcePart(number, first, end, self._file_ranges(ends, first, end)) for number, (first, end) in ranges]
-
-    def _file_ranges(self, ends: list[int], first: int, end: int) -> list[tuple[SourceFile, int, int]]:
-        ranges, at = [], bisect_right(ends, first)
-        while first < end:
-            start = first - (ends[at] - self.files[at].rows)
-            stop = start + min(end, ends[at]) - first
-            if stop > start:
-                ranges.append((self.files[at], start, stop))
-            first, at = first + stop - start, at + 1
-        return ranges
+        starts = list(accumulate((file.rows for file in self.files), initial=0))
+        cuts = [*range(0, starts[-1], check_integer(size, "rows_per_part", 1)), starts[-1]]
+        parts = []
+        for number, (first, end) in enumerate(pairwise(cuts)):
+            held = slice(bisect_right(starts, first) - 1, bisect_left(starts, end))
+            files = zip(self.files[held], starts[held], strict=True)
+            ranges = [(file, max(0, first - at), min(file.rows, end - at)) for file, at in files if file.rows]
+            parts.append(SourcePart(number, first, end, ranges))
+        return parts
 
 
 def find_source(source: SourcePaths, encoder: str | None = None) -> Source:
@@ -110,10 +104,12 @@ def read_part_rows(folder: Path, encoder: str | None, part: SourcePart, columns:
     for file, start, stop in part.file_ranges:
         for block in read_blocks(folder / file.name, start, stop):
             try:
-                rows = _validate(block, columns)
+                labels = _row_labels(block.labels, len(block.features))
+                features = check_features(block.features, "features", columns=columns, whose="this hasher")
+                metadata = check_metadata(block.metadata, len(features))
             except InvalidInput as error:
                 raise type(error)(f"{file.name}, rows {start} to {stop - 1}: {error}") from None
-            yield rows
+            yield SourceRows(features, block.ids, labels, metadata)
 
 
 def count_columns(source: Source) -> int:
@@ -133,13 +129,6 @@ def _describe_file(folder: Path, name: str, encoder: str | None) -> SourceFile:
     with reading(path):
         stats = [file.stat() for file in files]
     return SourceFile(name, rows, sum(one.st_size for one in stats), max(one.st_mtime_ns for one in stats))
-
-
-def _validate(block: RowBlock, columns: int) -> SourceRows:
-    rows = len(block.features)
-    labels = _row_labels(block.labels, rows)
-    features = check_features(block.features, "features", columns=columns, whose="this hasher")
-    return SourceRows(features, block.ids, labels, check_metadata(block.metadata, rows))
 
 
 def _row_labels(labels: NDArray[Any] | list[Any] | None, rows: int) -> list[list[Any]]:
