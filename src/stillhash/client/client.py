@@ -5,8 +5,9 @@ Features and labels are converted here. The server validates the rest, and its e
 
 import base64
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, Self, Unpack, overload
+from typing import Any, Unpack, overload
 from urllib.parse import quote
 
 import numpy as np
@@ -19,7 +20,7 @@ from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """Call a served collection. The verbs are `Collection`'s, with its arguments and results; any thread may call them.
 
     url, key : of the server, as http://HOST:PORT; and a key, if it needs one.
@@ -40,9 +41,6 @@ class Client:
 
     def __len__(self) -> int:
         return self.count()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,6 +7,7 @@ loads its segments again, and open requests are sent again. An answer that lacks
 
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,7 +39,7 @@ class PartialHits(Hits):
         return hits
 
 
-class ClusterIndex:
+class ClusterIndex(AbstractContextManager["ClusterIndex"]):
     """An exact index of codes of `bits` bits over `shards` shards, each of them in `replicas` copies.
 
     address : of a Ray cluster; without one, the cluster that this process is connected to, or a new one on this
@@ -221,9 +222,6 @@ class ClusterIndex:
         if self._connected:
             self._connected = False
             ray.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

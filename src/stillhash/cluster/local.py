@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from stillhash.errors import InvalidInput, MissingExtra
 from stillhash.numeric.validation import check_integer
@@ -68,7 +68,7 @@ def connected(address: str | None = None) -> Iterator[None]:
             ray.shutdown()
 
 
-class LocalCluster:
+class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
     """A head and `nodes` more nodes, each with processes of its own, and this process connected to the head.
 
     cpus : that each node claims to have; they are all the same cores.
@@ -146,9 +146,6 @@ class LocalCluster:
             with quiet_ray():
                 ray.shutdown()
                 cluster.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.down()
