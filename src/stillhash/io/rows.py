@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,15 +102,12 @@ def reading(path: Path) -> Iterator[None]:
 
 def read_lines(path: Path) -> Iterator[tuple[int, str, float]]:
     """Yield number, text and share read so far of each line of a file, or of stdin for '-'."""
-    handle = sys.stdin.buffer if str(path) == "-" else path.open("rb")
-    size = 0 if str(path) == "-" else max(1, path.stat().st_size)
-    try:
+    stdin = str(path) == "-"
+    with nullcontext(sys.stdin.buffer) if stdin else path.open("rb") as handle:
+        size = 0 if stdin else max(1, path.stat().st_size)
         for number, line in enumerate(handle, 1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:
                 raise InvalidInput(f"{path.name}, line {number}: expected UTF-8 text") from None
             yield number, text, handle.tell() / size if size else 0.0
-    finally:
-        if handle is not sys.stdin.buffer:
-            handle.close()
