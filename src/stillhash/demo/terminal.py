@@ -112,18 +112,15 @@ class _Stream:
         """Return how many of the best hits match before and after learning, and the queries that were worst before."""
         weights = self.hamming, self.hasher.weigh(self.queries.features)
         before, after = (self.index.search(some, EXAMPLE_HITS).ids for some in weights)  # (queries, EXAMPLE_HITS)
-        old, new = (self._matching(ids).any(axis=2).mean(axis=1) for ids in (before, after))
-        worst = np.argsort(old, kind="stable")[:EXAMPLE_QUERIES]
         labels = self.queries.labels
+        matching = (self.database.labels[ids] & labels[:, None] for ids in (before, after))  # (queries, hits, 10)
+        old, new = (shared.any(axis=2).mean(axis=1) for shared in matching)
+        worst = np.argsort(old, kind="stable")[:EXAMPLE_QUERIES]
         examples = [
             {"query": _names(labels[q]), "before": self._hits(q, before[q]), "after": self._hits(q, after[q])}
             for q in worst
         ]
         return {"best_matching": {"before": float(old.mean()), "after": float(new.mean())}, "worst": examples}
-
-    def _matching(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return the labels (queries, hits, 10) that each query shares with its hits."""
-        return self.database.labels[ids] & self.queries.labels[:, None]
 
     def _hits(self, query: int, ids: NDArray[np.int64]) -> list[dict[str, list[int]]]:
         items, expected = self.database.labels[ids], self.queries.labels[query]
