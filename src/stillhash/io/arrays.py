@@ -64,22 +64,18 @@ def npy_blocks(path: Path, start: int, stop: int) -> Iterator[RowBlock]:
         yield RowBlock(np.asarray(features[rows]), ids, labels, None)
 
 
-def npy_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a .npy file, which holds features only."""
-    yield from _array_rows(path, {"features": open_npy(path)})
-
-
-def npz_rows(path: Path) -> Iterator[Row]:
-    """Yield rows of the arrays ids, features, labels (indicator matrix, or one entry per row), metadata (JSON)."""
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+            return {name: file[name] for name in file.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidInput(f"{path.name}: expected arrays of numbers and texts: {error}") from None
-    yield from _array_rows(path, arrays)
 
 
-def _array_rows(path: Path, arrays: dict[str, NDArray[Any]]) -> Iterator[Row]:
+def array_rows(path: Path) -> Iterator[Row]:
+    """Yield rows of a .npy file, which holds features only, or of the arrays of a .npz file: ids, features,
+    labels (indicator matrix, or one entry per row), metadata (JSON)."""
+    arrays = {"features": open_npy(path)} if path.suffix.lower() == ".npy" else _read_npz(path)
     for name, array in arrays.items():
         if name not in ARRAY_DIMENSIONS:
             raise InvalidInput(f"{path.name}: expected the arrays {', '.join(ARRAY_DIMENSIONS)}, got {name!r}")

@@ -1,6 +1,7 @@
 """Read the rows of any file in chunks, with ids, labels and metadata from other files if need be; and queries."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.io.arrays import npy_rows, npz_rows, open_npy
+from stillhash.io.arrays import array_rows, open_npy
 from stillhash.io.parquet import parquet_rows
 from stillhash.io.rows import Row, integer_or_text, parse_json, parse_labels, parse_metadata, read_lines, reading
 from stillhash.io.tables import csv_rows, jsonl_rows
@@ -18,8 +19,8 @@ ROW_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": jsonl_rows,
     ".csv": csv_rows,
     ".parquet": parquet_rows,
-    ".npz": npz_rows,
-    ".npy": npy_rows,
+    ".npz": array_rows,
+    ".npy": array_rows,
 }
 ARRAY_SUFFIXES = (".npz", ".npy")
 VECTORS = "a JSON array of numbers, or an array of such arrays"
@@ -72,10 +73,9 @@ def read_chunks(
 
 def read_features(path: Path, dim: int) -> NDArray[Any]:
     """Return the features (n, dim) of all rows of a file."""
-    chunks = [chunk.features for chunk in read_chunks(path, dim, 1000)]
-    if not chunks:
-        raise InvalidInput(f"{path.name}: expected rows, got an empty file")
-    return np.concatenate(chunks)
+    for chunk in read_chunks(path, dim, sys.maxsize):
+        return chunk.features
+    raise InvalidInput(f"{path.name}: expected rows, got an empty file")
 
 
 def read_queries(text: str, dim: int) -> NDArray[Any]:
