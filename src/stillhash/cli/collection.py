@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,11 @@ ITEMS_PANEL, SEARCH_PANEL = "Collections: items", "Collections: search"
 DEFAULT_METHOD = stillhash.DEFAULT_HASHER.name
 QUERY_HELP = "Queries: any file of rows, a .json file, '-' for JSON from stdin, or JSON itself: '[0.1, 0.2]'."
 IDS_HELP = "Ids; a whole number is an integer id, '\"7\"' is the text 7."
+IDS_FILE_HELP = "Ids, if FILE has none: .npy, .jsonl or .txt (one id per line)."
+METADATA_HELP = "Metadata, if FILE has none: .jsonl (one object per line)."
+QUERY_ENCODER_HELP = "An aligned encoder instead of the collection's own."
+AGAINST_HELP = "With --explain: compare with version N instead of the earliest."
+VERSION_HELP = "Rank by this version of the model; 0 is Hamming distance."
 ROWS_HELP = "Rows: .jsonl, .csv, .parquet, .npz or .npy; '-' for JSON lines from stdin."
 LABELS_HELP = """Labels, if FILE has none: .npy (labels, or a matrix of 0 and 1), .jsonl (one list per line) \
 or .txt (one 'cat|dog' per line)."""
@@ -34,9 +40,7 @@ LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
 ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
 Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
 Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
-ModelVersion = Annotated[
-    int | None, Option(min=0, metavar="N", help="Rank by this version of the model; 0 is Hamming distance.")
-]
+ModelVersion = Annotated[int | None, Option(min=0, metavar="N", help=VERSION_HELP)]
 
 
 def optional_module(name: str, extra: str) -> Any:
@@ -78,13 +82,9 @@ def create(
 def add(
     path: CollectionPath,
     file: RowsFile,
-    ids: Annotated[
-        Path | None, Option(metavar="FILE", help="Ids, if FILE has none: .npy, .jsonl or .txt (one id per line).")
-    ] = None,
+    ids: Annotated[Path | None, Option(metavar="FILE", help=IDS_FILE_HELP)] = None,
     labels: LabelsFile = None,
-    metadata: Annotated[
-        Path | None, Option(metavar="FILE", help="Metadata, if FILE has none: .jsonl (one object per line).")
-    ] = None,
+    metadata: Annotated[Path | None, Option(metavar="FILE", help=METADATA_HELP)] = None,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Whether to learn from labelled rows.")] = True,
     upsert: Annotated[bool, Option("--upsert", help="Replace items whose ids exist.")] = False,
     chunk: ChunkRows = 1000,
@@ -99,13 +99,11 @@ def add(
     Arrays are called ids, features, labels, metadata; without ids, rows are numbered, from the count of items.
     """
     with stillhash.open(path) as collection:
-        put = collection.upsert if upsert else collection.add
+        put = partial(collection.upsert if upsert else collection.add, learn=learn)
         first_id = None if upsert else collection.count()
         files = {"ids": ids, "labels": labels, "metadata": metadata}
         chunks = read_chunks(file, collection.dim, chunk, **files, require_ids=True, first_id=first_id)
-        rows = for_each_chunk(
-            chunks, lambda c: put(c.ids or [], c.features, c.labels, c.metadata, learn=learn), "added"
-        )
+        rows = for_each_chunk(chunks, lambda c: put(c.ids or [], c.features, c.labels, c.metadata), "added")
         result = {"added": rows, "count": collection.count(), "version": current_version(collection)}
     answer(result, as_json, f"{count_of(rows, 'row')} added, {count_of(result['count'], 'item')} in total")
 
@@ -154,16 +152,12 @@ def search(
     image: Annotated[Path | None, Option(metavar="FILE", help="An image to search by.")] = None,
     text: Annotated[str | None, Option(metavar="WORDS", help="A text; needs a clip: encoder.")] = None,
     like: Annotated[str | None, Option(metavar="ID", help="An item to find similar ones to.")] = None,
-    encoder: Annotated[
-        str | None, Option(metavar="NAME", help="An aligned encoder instead of the collection's own.")
-    ] = None,
+    encoder: Annotated[str | None, Option(metavar="NAME", help=QUERY_ENCODER_HELP)] = None,
     k: Annotated[int, Option("-k", min=1, help="Hits for each query.")] = 10,
     where: Where = None,
     version: ModelVersion = None,
     explain: Annotated[bool, Option("--explain", help="Show which bits made the score of each hit.")] = False,
-    against: Annotated[
-        int | None, Option(min=0, metavar="N", help="With --explain: compare with version N instead of the earliest.")
-    ] = None,
+    against: Annotated[int | None, Option(min=0, metavar="N", help=AGAINST_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the best items for query vectors, an image, a text, or an item."""

@@ -1,9 +1,9 @@
 """Commands for learning and upkeep: one command per method of `Collection`, without logic."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from typer import Argument, Exit, Option, Typer
 
 import stillhash
@@ -24,11 +24,7 @@ VersionArgument = Annotated[int, Argument(metavar="VERSION", min=1, help="The nu
 
 @app.command(rich_help_panel=LEARNING_PANEL)
 def learn(
-    path: CollectionPath,
-    file: RowsFile,
-    labels: LabelsFile = None,
-    chunk: ChunkRows = 1000,
-    as_json: AsJson = False,
+    path: CollectionPath, file: RowsFile, labels: LabelsFile = None, chunk: ChunkRows = 1000, as_json: AsJson = False
 ) -> None:
     """Learn from labelled rows that are not stored as items. Each chunk makes a version."""
     versions: list[int] = []
@@ -97,11 +93,10 @@ def fit(path: CollectionPath, file: SampleFile = None, labels: LabelsFile = None
         if file is None:
             collection.fit()
         else:
-            sample = list(read_chunks(file, collection.dim, 1000, labels=labels))
-            if not sample:
+            sample = next(read_chunks(file, collection.dim, sys.maxsize, labels=labels), None)
+            if sample is None:
                 raise InvalidInput(f"{file.name}: expected rows, got none")
-            row_labels = [one for chunk in sample for one in chunk.labels]
-            collection.fit(np.concatenate([chunk.features for chunk in sample]), row_labels)
+            collection.fit(sample.features, sample.labels)
         version = current_version(collection)
     answer({"version": version}, as_json, f"the hash functions are fitted; version {version} is current")
 

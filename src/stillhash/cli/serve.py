@@ -17,6 +17,11 @@ from stillhash.search import Index
 app = Typer()
 PORT = 8000
 REMOTE_RATE_LIMIT = 100.0  # requests a second of one client, if other machines can reach the server
+HOST_HELP = "Where to listen; addresses other than localhost require keys."
+IMAGE_ENCODER_HELP = "Encoder of query images, if not the collections' own."
+IMAGES_HELP = "Folder that `image` paths in metadata are relative to."
+CLUSTER_HELP = "A Ray cluster that holds the codes: see 'stillhash cluster'."
+PARTIAL_HELP = "With --cluster: answer without missing shards, and report their share."
 RATE_HELP = f"Requests a second of one client, 0 for no limit; default {REMOTE_RATE_LIMIT:g}, on localhost 0."
 KEYS_HELP = "Lines 'read KEY' and 'write KEY'; also STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS."
 
@@ -24,27 +29,17 @@ KEYS_HELP = "Lines 'read KEY' and 'write KEY'; also STILLHASH_READ_KEYS and STIL
 @app.command(rich_help_panel="Collections: serving")
 def serve(
     paths: Annotated[list[Path], Argument(metavar="PATH...", help="Folders of collections.")],
-    host: Annotated[
-        str, Option(metavar="ADDRESS", help="Where to listen; addresses other than localhost require keys.")
-    ] = "127.0.0.1",
+    host: Annotated[str, Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
     keys: Annotated[Path | None, Option(metavar="FILE", help=KEYS_HELP)] = None,
     read_only: Annotated[bool, Option("--read-only", help="Search only; another process may write.")] = False,
-    encoder: Annotated[
-        str | None, Option(metavar="NAME", help="Encoder of query images, if not the collections' own.")
-    ] = None,
-    images: Annotated[
-        Path | None, Option(metavar="FOLDER", help="Folder that `image` paths in metadata are relative to.")
-    ] = None,
+    encoder: Annotated[str | None, Option(metavar="NAME", help=IMAGE_ENCODER_HELP)] = None,
+    images: Annotated[Path | None, Option(metavar="FOLDER", help=IMAGES_HELP)] = None,
     snapshots: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
-    cluster: Annotated[
-        str | None, Option(metavar="ADDRESS", help="A Ray cluster that holds the codes: see 'stillhash cluster'.")
-    ] = None,
+    cluster: Annotated[str | None, Option(metavar="ADDRESS", help=CLUSTER_HELP)] = None,
     shards: Annotated[int, Option(min=1, help="With --cluster: number of shards.")] = 4,
     replicas: Annotated[int, Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
-    partial: Annotated[
-        bool, Option("--partial", help="With --cluster: answer without missing shards, and report their share.")
-    ] = False,
+    partial: Annotated[bool, Option("--partial", help=PARTIAL_HELP)] = False,
     rate: Annotated[float | None, Option(min=0, metavar="N", help=RATE_HELP)] = None,
     queue: Annotated[int, Option(min=1, metavar="N", help="Writes that may wait in the queue.")] = 64,
     timeout: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
