@@ -98,7 +98,7 @@ def test_unlike_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(miwq, "MIWQ", Hasty)
     weights = np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)
-    _, rows = miwq.contest(fixtures.random_tiles(32, 6000), 6000, weights)
+    _, rows = miwq.contest(fixtures.make_codes("gaussian", 32, 6000, 1)[0], 6000, weights)
     assert [row["unlike"] for row in rows] == [0, 2, 0]
 
 

@@ -75,8 +75,7 @@ def random_weights(rng: np.random.Generator, bits: int) -> Floats:
     normal[3] = np.sign(normal[3])
     normal[4] = np.rint(normal[4])
     normal[5] *= rng.random() < 0.5
-    weights: Floats = (normal * rng.choice([1e-25, 1, 1e25])).astype(np.float32)
-    return weights
+    return np.asarray((normal * rng.choice([1e-25, 1, 1e25])).astype(np.float32))
 
 
 def brute_force(ids: IdArray, codes: Codes, weights: Floats, k: int, allowed: NDArray[np.bool_] | None = None) -> Hits:
@@ -89,9 +88,8 @@ def brute_force(ids: IdArray, codes: Codes, weights: Floats, k: int, allowed: ND
         ids, codes = ids[passing], codes[passing]
     hits = Hits(np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64))
     padded = np.pad(snap(weights), ((0, 0), (0, -weights.shape[1] % 8)))
-    tables = padded.reshape(len(weights), -1, 8) @ signs(np.arange(256, dtype=np.uint8)[:, None], 8).T.astype(
-        np.float64
-    )
+    corners = signs(np.arange(256, dtype=np.uint8)[:, None], 8)  # (256, 8)
+    tables = padded.reshape(len(weights), -1, 8) @ corners.T
     for q, bytewise in enumerate(tables):  # (bytes, 256)
         scores = sum(table[codes[:, j]] for j, table in enumerate(bytewise)).astype(np.float32)
         last = np.partition(scores, -k)[-k] if k < len(scores) else -np.inf

@@ -57,7 +57,8 @@ def open_fitted(path: Path, dim: int) -> stillhash.Collection:
 def make_codes(kind: str, bits: int, rows: int, queries: int, *, quick: bool = False) -> tuple[Tiles, Floats]:
     """Make tiles of codes, and weights (queries, bits)."""
     if kind == "gaussian":
-        return random_tiles(bits, rows), random_features(queries, bits, seed=bits)
+        codes = np.random.default_rng(0).integers(0, 256, (rows, bits // 8), dtype=np.uint8)
+        return to_tiles(codes, bits), random_features(queries, bits, seed=bits)
     weights, projections = learn_codes(bits, queries, quick=quick)
     return resample(projections, rows), weights[:queries]
 
@@ -125,8 +126,3 @@ def resample(projections: Floats, rows: int, seed: int = 0) -> Tiles:
         values += projections[rng.integers(len(projections), size=count)]
         kernels.write_tiles(tiles, start, pack(values))
     return tiles
-
-
-def random_tiles(bits: int, rows: int, seed: int = 0) -> Tiles:
-    """Make codes of fair coins; `bits` fills its bytes."""
-    return to_tiles(np.random.default_rng(seed).integers(0, 256, (rows, bits // 8), dtype=np.uint8), bits)
