@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,17 +76,12 @@ def open_encoder(name: str) -> Encoder:
     if name != "classic" and not (rest and kind in ("onnx", "timm", "clip")):
         raise InvalidInput(f"encoder: expected one of {', '.join(ENCODER_NAMES)}, got {name!r}")
     import_library("PIL.Image", "images", name)
-    if kind == "classic":
-        from stillhash.encoders.classic import Classic
-
-        return Classic()
-    if kind == "onnx":
-        from stillhash.encoders.onnx import open_onnx
-
-        return open_onnx(rest)
+    from stillhash.encoders.classic import Classic
+    from stillhash.encoders.onnx import open_onnx
     from stillhash.encoders.torch_models import Clip, Timm
 
-    return Timm(rest) if kind == "timm" else Clip(rest)
+    openers: dict[str, Callable[[str], Encoder]] = {"onnx": open_onnx, "timm": Timm, "clip": Clip}
+    return openers[kind](rest) if rest else Classic()
 
 
 def fingerprint(parameters: dict[str, Any]) -> str:
@@ -99,10 +94,8 @@ def import_library(module: str, extra: str, encoder: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        missing = (error.name or module).partition(".")[0]
-        raise MissingExtra(
-            f"encoder: {encoder!r} needs {missing}: pip install 'stillhash[{extra}]' ({error})"
-        ) from None
+        needed = f"{(error.name or module).partition('.')[0]}: pip install 'stillhash[{extra}]' ({error})"
+        raise MissingExtra(f"encoder: {encoder!r} needs {needed}") from None
 
 
 def check_images(images: Sequence[Image]) -> list[Image]:

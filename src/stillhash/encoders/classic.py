@@ -69,14 +69,11 @@ class Classic(ImageOnly):
         rgb = check_images(images)
         features = np.empty((len(rgb), CLASSIC_DIM), np.float32)
         for start in range(0, len(rgb), CACHE_IMAGES):
-            batch = np.stack([_resize(image) for image in rgb[start : start + CACHE_IMAGES]])
-            features[start : start + CACHE_IMAGES] = _describe(batch)
+            batch = rgb[start : start + CACHE_IMAGES]
+            # The gap: divide by a whole number first, and resize then. Several times quicker, and as good.
+            small = [image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=1.0) for image in batch]
+            features[start : start + CACHE_IMAGES] = _describe(np.stack(list(map(np.asarray, small))))
         return features
-
-
-def _resize(image: Image.Image) -> Pixels:
-    """Divide by a whole number first, and resize then: several times quicker, and as good."""
-    return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=1.0))
 
 
 def _describe(pixels: Pixels) -> Floats:
@@ -105,8 +102,7 @@ def _histogram(bins: Bins, count: int) -> Floats:
 def _hellinger(counts: Floats, faint: float = 0) -> Floats:
     """Return square roots of shares; `faint` keeps them small where there are few counts in total."""
     total = counts.sum(axis=-1, keepdims=True) + np.float32(faint)
-    shares: Floats = np.sqrt(counts / total)
-    return shares
+    return np.asarray(np.sqrt(counts / total))
 
 
 def _moments(lab: Floats, colour: Bins) -> Floats:
@@ -114,8 +110,7 @@ def _moments(lab: Floats, colour: Bins) -> Floats:
     n, width = len(colour), SIDE // 2 // COLOUR_GRID
 
     def means(values: Floats) -> Floats:
-        mean: Floats = values.sum(axis=3).sum(axis=-1) / np.float32(width * width)
-        return mean
+        return np.asarray(values.sum(axis=3).sum(axis=-1) / np.float32(width * width))
 
     fields = np.stack([channel[colour] for channel in lab]).reshape(3, n, COLOUR_GRID, width, COLOUR_GRID, width)
     mean = means(fields)
@@ -194,5 +189,4 @@ def _colours(lab: NDArray[np.float64]) -> Bins:
     light = np.digitize(lightness, [0.5, 0.7])
     strong = (chroma > 0.4).astype(int)
     grey = HUES * 6 + np.minimum((lightness * GREYS).astype(int), GREYS - 1)
-    colours: Bins = np.where(chroma < 0.12, grey, (hue * 2 + strong) * 3 + light).astype(np.intp)
-    return colours
+    return np.asarray(np.where(chroma < 0.12, grey, (hue * 2 + strong) * 3 + light), np.intp)

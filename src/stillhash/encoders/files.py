@@ -122,8 +122,6 @@ def _encode_batch(encoder: Encoder, paths: list[str], thumbnails: bool) -> list[
 
 def _encode_images(encoder: Encoder, images: list[Image]) -> list[Floats | str]:
     """Return a row or an error for each image: one that cannot be encoded does not cost the others theirs."""
-    if not images:
-        return []
     try:
         return list(encoder.encode(images))
     except Exception as error:  # networks fail in ways of their own

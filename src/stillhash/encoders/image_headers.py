@@ -150,9 +150,8 @@ def _webp(data: bytes) -> ImageHeader:
 
 def _bmp(data: bytes) -> ImageHeader:
     offset, header = unpack_from("<II", data, 10)
-    width, height, bits, compression = (
-        (*unpack_from("<HHxxH", data, 18), 0) if header == 12 else unpack_from("<IixxHI", data, 18)
-    )
+    fields = (*unpack_from("<HHxxH", data, 18), 0) if header == 12 else unpack_from("<IixxHI", data, 18)
+    width, height, bits, compression = fields
     if compression in (1, 2) and len(data) > MAX_RLE_BYTES:
         raise ValueError(f"expected at most {MAX_RLE_BYTES:,} bytes of run-length coding, got {len(data):,}")
     if compression not in (1, 2) and len(data) < offset + (width * bits + 31) // 32 * 4 * abs(height):

@@ -20,7 +20,7 @@ from stillhash.encoders.image_headers import ImageHeader, read_header
 from stillhash.errors import InvalidInput, MissingExtra, NotFound, TooLarge
 
 try:
-    from PIL import Image
+    from PIL import ExifTags, Image, ImageOps
 except ImportError as error:
     raise MissingExtra("images need Pillow: pip install 'stillhash[images]'") from error
 
@@ -31,16 +31,6 @@ MAX_PASSES = 32  # over an image of MAX_PIXELS; smaller ones may take more. A us
 
 THUMBNAIL_SIDE = 160  # pixels, the longer side
 JPEG_QUALITY = 80
-
-TRANSPOSE = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 def decode(
@@ -133,8 +123,9 @@ def _decode(
         factor = min(image.width // max(1, target[0]), image.height // max(1, target[1]))
         if factor > 1:
             image = image.reduce(factor)
-    if header.orientation in TRANSPOSE:
-        image = image.transpose(TRANSPOSE[header.orientation])
+    if header.orientation > 1:
+        image.getexif()[ExifTags.Base.Orientation] = header.orientation
+        image = ImageOps.exif_transpose(image)
     if image is opened:
         image = opened.copy()
     image.info = {}

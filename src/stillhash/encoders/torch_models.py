@@ -105,9 +105,8 @@ class Clip(_Network):
         return _normalise(self._run(self._model.encode_image, self._prepare, check_images(images)))
 
     def encode_texts(self, texts: Sequence[str]) -> Floats:
-        return _normalise(
-            self._run(self._model.encode_text, lambda text: self._tokenize([text])[0], check_texts(texts))
-        )
+        features = self._run(self._model.encode_text, lambda text: self._tokenize([text])[0], check_texts(texts))
+        return _normalise(features)
 
 
 def parse_model_name(name: str) -> ModelName:
@@ -141,8 +140,7 @@ def _loading(torch: Any, name: str) -> Iterator[None]:
 
 def _normalise(features: Floats) -> Floats:
     lengths = np.sqrt(np.einsum("nd,nd->n", features, features))
-    unit: Floats = features / np.maximum(lengths, np.float32(1e-12))[:, None]
-    return unit
+    return np.asarray(features / np.maximum(lengths, np.float32(1e-12))[:, None])
 
 
 def _load_checkpoint(torch: Any, model: Any, path: Path) -> None:
