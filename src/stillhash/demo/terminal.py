@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
@@ -51,7 +50,7 @@ def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method:
     first = database.features[:FIT_SCENES], database.labels[:FIT_SCENES]
     stream = _Stream(METHODS[method](bits, random_state=seed).fit(*first), queries, database)
     curve = _run_stream(stream, console)
-    codes_unchanged = stream.all_codes().tobytes() == stream.hasher.encode(database.features).tobytes()
+    codes_unchanged = np.array_equal(stream.index.codes(stream.index.ids()), stream.hasher.encode(database.features))
     with console.status("Drawing the learning curve"):
         _figure(curve, bits, queries).savefig(plot, format="png")
     about = {"scenes": len(database.labels), "queries": query_count, "method": method, "bits": bits, "seed": seed}
@@ -72,7 +71,6 @@ class _Stream:
     def __init__(self, hasher: Hasher, queries: Scenes, database: Scenes) -> None:
         self.hasher, self.queries, self.database = hasher, queries, database
         self.index = Scan(hasher.bits)
-        self.codes: list[NDArray[np.uint8]] = []
         self.learning = 0.0  # seconds
         self.hamming: Floats = signs(hasher.encode(queries.features), hasher.bits)
 
@@ -83,8 +81,7 @@ class _Stream:
         every = max(1, round(len(starts) / CURVE_POINTS))
         for i, start in enumerate(starts):
             _, labels, features = (array[start : start + SCENES_PER_STEP] for array in self.database)
-            self.codes.append(self.hasher.encode(features))
-            self.index.add(self.codes[-1])
+            self.index.add(self.hasher.encode(features))
             if not start:
                 yield 0, self._point(0)
             clock = time.perf_counter()
@@ -94,13 +91,9 @@ class _Stream:
             due = i < 2 or (i + 1) % every == 0 or learnt == total  # the start is where the curve is steep
             yield learnt, self._point(learnt) if due else None
 
-    def all_codes(self) -> NDArray[np.uint8]:
-        return np.concatenate(self.codes)
-
     def _point(self, learnt: int) -> list[float]:
         """Return rows learnt, and mAP over the codes so far: by Hamming ranking, as learnt, in random order."""
-        codes = self.all_codes()
-        labels = self.database.labels[: len(codes)]
+        codes, labels = self.index.codes(self.index.ids()), self.database.labels[: len(self.index)]
         hamming, learning = (
             evaluate(weights, codes, self.queries.labels, labels).map
             for weights in (self.hamming, self.hasher.weigh(self.queries.features))
@@ -152,7 +145,6 @@ def _figure(curve: list[list[float]], bits: int, queries: Scenes) -> Figure:
     """Draw the learning curve, and four scenes."""
     learnt, hamming, learning, chance = zip(*curve, strict=True)
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     grid = figure.add_gridspec(4, 2, width_ratios=(6, 1))
 
     axes = figure.add_subplot(grid[:, 0])
