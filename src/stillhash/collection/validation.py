@@ -18,10 +18,10 @@ from stillhash.numeric.validation import Floats, check_features, check_number
 
 MAX_PICTURE_BYTES = 1 << 20
 PICTURE_SIGNATURES = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
+    rb"\x89PNG\r\n\x1a\n": "image/png",
+    rb"\xff\xd8\xff": "image/jpeg",
+    rb"GIF8[79]a": "image/gif",
+    rb"RIFF.{4}WEBP": "image/webp",
 }
 JSON_ENCODER = json.JSONEncoder(allow_nan=False)
 
@@ -184,9 +184,8 @@ def check_pictures(pictures: Any, rows: int) -> list[bytes | None] | None:
 
 def picture_type(data: bytes) -> str | None:
     """Return the media type of an image by its first bytes, or None."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for start, kind in PICTURE_SIGNATURES.items() if data.startswith(start)), None)
+    signatures = PICTURE_SIGNATURES.items()
+    return next((kind for signature, kind in signatures if re.match(signature, data, re.DOTALL)), None)
 
 
 def check_metadata(metadata: Any, rows: int) -> list[str | None]:

@@ -23,9 +23,8 @@ def mismatched_pages(file: str, checksums: str) -> list[int]:
     with Path(file).open("rb") as opened:  # not mapped: another process may truncate it at any time
         for first in range(0, len(crcs), PAGES_PER_READ):
             data = memoryview(opened.read(PAGES_PER_READ * PAGE_SIZE))
-            for n, crc in enumerate(crcs[first : first + PAGES_PER_READ]):
-                if zlib.crc32(data[n * PAGE_SIZE : (n + 1) * PAGE_SIZE]) != crc:
-                    pages.append(first + n)
+            step = enumerate(crcs[first : first + PAGES_PER_READ])
+            pages += [first + n for n, crc in step if zlib.crc32(data[n * PAGE_SIZE : (n + 1) * PAGE_SIZE]) != crc]
     return pages
 
 
