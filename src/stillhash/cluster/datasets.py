@@ -6,6 +6,7 @@ half-life, where the statistics of earlier parts decay by the rows that came aft
 """
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,11 +94,9 @@ def encode_part(
 ) -> tuple[int, bool, dict[str, str]]:
     """Encode a part, as a task, unless it is encoded; its rows, whether they are new, and its broken files."""
     functions = LinearHasher.load(state)
-    try:
+    with suppress(BadState):  # missing, or damaged
         segment, items = jobs.read_part(out, part.number, part.first, functions.bits)
         return segment.rows, False, items.broken
-    except BadState:
-        pass  # missing, or damaged
     codes = [np.empty((0, width(functions.bits)), np.uint8)]
     items = PartItems([], [], [], None if encoder is None else [], {})
     for rows in read_part_rows(folder, encoder, part, functions.n_features_in_):
@@ -178,11 +177,9 @@ def learn_part(
     """Learn from a part alone, as a task; the hasher's state, and how many rows had labels."""
     file = None if out is None else jobs.part_path(out, part.number, "sums")
     if file is not None:
-        try:
+        with suppress(BadState):  # missing, or damaged
             content = read_sealed(file)
             return content[8:], int.from_bytes(content[:8], "little")
-        except BadState:
-            pass  # missing, or damaged
     hasher, labelled = Tally.load(state), 0
     hasher.stats_ = SufficientStats(hasher.n_features_in_, hasher.bits)
     for rows in read_part_rows(folder, encoder, part, hasher.n_features_in_):
