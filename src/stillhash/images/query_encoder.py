@@ -32,8 +32,7 @@ class CollectionEncoder:
         return self._translate(self.encoder.encode_texts([words]))
 
     def _translate(self, features: Floats) -> Floats:
-        query: Floats = self.collection.translate(features, self.encoder)[0]
-        return query
+        return np.asarray(self.collection.translate(features, self.encoder)[0])
 
 
 def open_query_encoder(collection: Collection, encoder: str | None = None) -> CollectionEncoder:

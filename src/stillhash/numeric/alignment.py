@@ -22,8 +22,7 @@ class Alignment(NamedTuple):
 
     def apply(self, X: Floats) -> Floats:
         """Return their features X as ours."""
-        aligned: Floats = unit_rows(X - self.mean) @ self.A + self.offset
-        return aligned
+        return np.asarray(unit_rows(X - self.mean) @ self.A + self.offset)
 
 
 def fit_alignment(theirs: Floats, ours: Floats) -> tuple[Alignment, float]:

@@ -27,8 +27,7 @@ def check_variance(measure: float) -> None:
 def squared_distances(X: Floats, anchors: Floats) -> Floats:
     """Return squared distances (n, m) of rows of X (n, D) to columns of anchors (D, m), never negative by rounding."""
     own, theirs = np.einsum("ij,ij->i", X, X)[:, None], np.einsum("ij,ij->j", anchors, anchors)
-    squares: Floats = np.maximum(own + theirs - 2 * kernels.project(X, anchors), np.float32(0))
-    return squares
+    return np.asarray(np.maximum(own + theirs - 2 * kernels.project(X, anchors), np.float32(0)))
 
 
 def lsh(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:

@@ -13,15 +13,12 @@ from threadpoolctl import ThreadpoolController
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
 
+_controller = functools.cache(ThreadpoolController)
+
 
 def usable_cores() -> int:
     """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@functools.cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 def one_thread(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
