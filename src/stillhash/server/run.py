@@ -80,7 +80,6 @@ class _JsonFormatter(logging.Formatter):
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
-        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S}  " + (
-            "{status}  {ms:8.2f} ms  {method} {path}".format(**fields) if "ms" in fields else record.getMessage()
-        )
+        message = "{status}  {ms:8.2f} ms  {method} {path}".format(**fields) if "ms" in fields else record.getMessage()
+        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S}  {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

@@ -55,9 +55,8 @@ class DeleteBody(RequestBody):
     ids: JsonIds
 
 
-class IdsBody(RequestBody):
+class IdsBody(DeleteBody):
     row_field = "ids"
-    ids: JsonIds
 
 
 class RelabelBody(IdsBody):
