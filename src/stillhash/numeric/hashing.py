@@ -63,8 +63,7 @@ def itq_rotation(A: Doubles, bits: int, rng: np.random.Generator) -> tuple[Doubl
     With r = b this is ITQ's rotation. With r < b (features narrower than the code, or a small sample) R is a
     tight frame instead, and both alternating steps stay optimal, so the objective still never rises (note 5).
     """
-    r = A.shape[1]
-    R = np.linalg.qr(rng.standard_normal((bits, r)))[0].T
+    R = np.linalg.qr(rng.standard_normal((bits, A.shape[1])))[0].T
     objective = []
     for _ in range(ITQ_ITERATIONS):
         B = np.where(A @ R >= 0, 1.0, -1.0)

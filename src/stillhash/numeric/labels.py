@@ -90,7 +90,14 @@ def _parse(Y: Any, name: str) -> Labels:
         if array.ndim != 1:
             raise InvalidInput(f"{name}: expected 1-D labels or a 2-D indicator matrix, got {array.ndim}-D")
         Y = array.tolist()
-    return _from_sets([_label_set(entry, name) for entry in Y], name)
+    sets = [_label_set(entry) for entry in Y]
+    flat: list[Any] = list(chain.from_iterable(sets))
+    if not set(map(type, flat)) <= TEXT_TYPES:
+        flat = [canonical(label, name) for label in flat]
+    places = {label: place for place, label in enumerate(dict.fromkeys(flat))}
+    r = np.repeat(np.arange(len(sets)), list(map(len, sets)))
+    indices = np.fromiter(map(places.__getitem__, flat), np.int64, len(flat))
+    return _from_pairs(r, indices, len(sets), list(places))
 
 
 def _from_indicator(matrix: Any, values: NDArray[Any], name: str) -> Labels:
@@ -110,22 +117,12 @@ def _from_pairs(r: NDArray[Any], indices: NDArray[Any], rows: int, names: list[A
     return Labels(indptr, indices, names)
 
 
-def _label_set(entry: Any, name: str) -> Collection[Any]:
+def _label_set(entry: Any) -> Collection[Any]:
     if entry is None:
         return ()
     if isinstance(entry, np.ndarray) and entry.ndim == 1:
         return list(entry)
     return entry if isinstance(entry, (list, tuple, set, frozenset)) else (entry,)
-
-
-def _from_sets(sets: list[Collection[Any]], name: str) -> Labels:
-    flat: list[Any] = list(chain.from_iterable(sets))
-    if not set(map(type, flat)) <= TEXT_TYPES:
-        flat = [canonical(label, name) for label in flat]
-    places = {label: place for place, label in enumerate(dict.fromkeys(flat))}
-    r = np.repeat(np.arange(len(sets)), list(map(len, sets)))
-    indices = np.fromiter(map(places.__getitem__, flat), np.int64, len(flat))
-    return _from_pairs(r, indices, len(sets), list(places))
 
 
 def canonical(label: Any, name: str = "Y") -> Hashable:

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from stillhash.collection import Collection
@@ -37,24 +38,22 @@ class ClusterControl(Protocol):
     def drain(self, node: str) -> int: ...
 
 
+@dataclass(eq=False)
 class CollectionExecutor:
     """Run calls of one collection in threads, for the event loop."""
 
-    def __init__(
-        self,
-        name: str,
-        collection: Collection,
-        max_queued: int,
-        timeout: float,
-        query_encoder: QueryEncoder | None = None,
-        cluster: ClusterControl | None = None,
-    ) -> None:
-        self.name, self.collection, self.query_encoder, self.cluster = name, collection, query_encoder, cluster
-        self.max_queued, self.timeout = max_queued, timeout
-        self.queued = 0  # writes waiting or running
+    name: str
+    collection: Collection
+    max_queued: int
+    timeout: float
+    query_encoder: QueryEncoder | None = None
+    cluster: ClusterControl | None = None
+    queued: int = field(default=0, init=False)  # writes waiting or running
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards `queued`
-        self._readers = ThreadPoolExecutor(2 * usable_cores(), f"search {name}")
-        self._writer = ThreadPoolExecutor(1, f"write {name}")
+        self._readers = ThreadPoolExecutor(2 * usable_cores(), f"search {self.name}")
+        self._writer = ThreadPoolExecutor(1, f"write {self.name}")
 
     async def read(self, work: Callable[[Collection], Result], *, unlimited: bool = False) -> Result:
         """Run beside other reads and a write, within the timeout or for as long as it takes (`unlimited`)."""

@@ -21,8 +21,7 @@ class CodeTable:
 
     def segment_files(self, connection: Connection, after: int = -1) -> list[str]:
         """Return the files of segments that hold rows past this one."""
-        sql = "SELECT file FROM segments WHERE last > ? ORDER BY number"
-        return [file for (file,) in connection.execute(sql, [after]).fetchall()]
+        return [file for file, _, _, last in self.segment_records(connection) if last > after]
 
     def segments(self, connection: Connection, after: int = -1) -> Iterator[Segment]:
         """Map the segments that hold rows past this one."""
