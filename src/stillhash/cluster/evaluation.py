@@ -6,7 +6,7 @@ labels that queries have, which are small; each task reads them all, and its mea
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import ray
@@ -18,6 +18,7 @@ from stillhash.errors import InvalidInput
 from stillhash.hashers import Hasher, Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import from_tiles, signs
+from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats, check_features, check_integer
@@ -25,15 +26,6 @@ from stillhash.numeric.validation import Codes, Floats, check_features, check_in
 MAX_TASK_QUERIES, MAX_TASK_SCORES, MAX_TASK_SIGNS = 64, 2**25, 2**28  # that a task holds at a time
 
 PartLabels = tuple[Codes, NDArray[np.int64], NDArray[np.int64]]  # codes; labels of queries, and the rows with them
-
-
-class DatasetQuality(NamedTuple):
-    """Means over queries, as in `stillhash.experiments`."""
-
-    map: float  # mean average precision, ties in the order of rows
-    expected_map: float  # the same, averaged over all orders of ties
-    precision: float  # of the first k
-    ndcg: float  # of the first k, gain 2^(shared labels) - 1
 
 
 def evaluate_dataset(
@@ -44,7 +36,7 @@ def evaluate_dataset(
     *,
     k: int = 100,
     max_tasks: int | None = None,
-) -> DatasetQuality:
+) -> RankingQuality:
     """Rank all rows that `encode_dataset` encoded, for each query; rows that share a label are relevant.
 
     ranker : a hasher with the hash functions that encoded the rows, or a model over them.
@@ -64,7 +56,7 @@ def evaluate_dataset(
     batches = [np.arange(len(Q)) // batch == n for n in range(-(-len(Q) // batch))]
     arguments = ((weights[chosen], labels.rows(chosen), rows, check_integer(k, "k", 1)) for chosen in batches)
     measures = dict(run_tasks(rank_queries, [part for part, _ in unpacked], arguments, max_tasks))
-    return DatasetQuality(*np.concatenate([measures[n] for n in range(len(batches))]).mean(axis=0).tolist())
+    return RankingQuality(*np.concatenate([measures[n] for n in range(len(batches))]).mean(axis=0).tolist())
 
 
 def unpack_part(names: list[Any], out: Path, number: int, first: int, bits: int) -> tuple[PartLabels, int]:

@@ -7,24 +7,16 @@ order at once (`expected_map`).
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
+from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.threads import one_thread, usable_cores
 from stillhash.numeric.validation import Codes, Floats
-
-
-class RankingQuality(NamedTuple):
-    """Means over queries."""
-
-    map: float  # mean average precision, ties in database order
-    expected_map: float  # the same, averaged over all orders of ties
-    precision: float  # of the first k
-    ndcg: float  # of the first k, gain 2^(shared labels) - 1
 
 
 @one_thread

@@ -24,8 +24,9 @@ import stillhash
 from stillhash.experiments.data import Dataset, RowIndices
 from stillhash.experiments.drift import DriftWatch, by_group, open_stream, parse
 from stillhash.experiments.machine import machine
-from stillhash.experiments.metrics import RankingQuality, evaluate
+from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import METHODS, OnlineHasher
+from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats
 

@@ -113,5 +113,4 @@ def _fragments() -> Floats:
 def _centred(windows: Floats) -> Floats:
     """Return windows as rows of pixels less their mean."""
     rows = windows.reshape(-1, FRAGMENT * FRAGMENT)
-    centred: Floats = rows - rows.mean(axis=1, keepdims=True)
-    return centred
+    return np.asarray(rows - rows.mean(axis=1, keepdims=True))

@@ -45,6 +45,15 @@ class Slots(NamedTuple):
     live: Array | None
 
 
+class RankingQuality(NamedTuple):
+    """Means over queries."""
+
+    map: float  # mean average precision, ties in database order
+    expected_map: float  # the same, averaged over all orders of ties
+    precision: float  # of the first k
+    ndcg: float  # of the first k, gain 2^(shared labels) - 1
+
+
 def available() -> tuple[str, ...]:
     """Return the lanes that run on this machine, the fastest first."""
     return (*(native.lanes() if native else ()), "numpy")
@@ -94,8 +103,7 @@ def scan_all(blocks: Blocks, weights: Array, floors: Array, threads: int = 1) ->
     """Return for each query the scores and ids of all rows of at least its floor, best first."""
     if _lanes == "numpy":
         return reference.scan_all(blocks, weights, floors)
-    hits: list[ScoredIds] = native.scan_all(_lanes, list(blocks), weights, floors, threads)
-    return hits
+    return list(native.scan_all(_lanes, list(blocks), weights, floors, threads))
 
 
 def passive_aggressive(U: Array, X: Array, G: Array, C: float, norm_power: int = 2) -> None:
