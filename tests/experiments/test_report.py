@@ -35,8 +35,9 @@ def line(**changes: Any) -> dict[str, Any]:
         "final": True,
         "map": 0.5,
         "expected_map": changes.get("map", 0.5),
-        "precision": None,
-        "ndcg": None,
+        "precision_10": None,
+        "precision_100": None,
+        "ndcg_10": None,
         "queries": 50,
         "database": 1000,
         "chance": 0.125,
@@ -217,6 +218,16 @@ def test_expected_map_has_a_table_where_ties_matter(tmp_path: Path, change: floa
     assert ("every order at once" in text) is has_table
     if has_table:
         assert tables(text)[1]["LSH"] == ["<u>0.401</u>"]
+
+
+def test_every_measure_has_a_table(tmp_path: Path) -> None:
+    values = {"map": 0.4, "precision_10": 0.8, "precision_100": 0.7, "ndcg_10": 0.3}
+    old = {key: value for key, value in line(method="okh", map=0.2).items() if key not in values} | {"map": 0.2}
+    text = written(tmp_path, [line(**values), line(method="lsh", **dict.fromkeys(values, 0.1)), old])
+    *shown, _ = tables(text)[:5]
+    assert [table["OHSL"] for table in shown] == [[f"**{value:.3f}**"] for value in values.values()]
+    assert ["OKH" in table for table in shown] == [True, False, False, False]  # written before there were others
+    assert re.findall(r"^(\S+):$", text, re.MULTILINE) == ["P@10", "P@100", "nDCG@10"]
 
 
 @pytest.mark.parametrize(("dataset", "number", "name"), [("coco100k_x", 1, "MS-COCO"), ("nuswide21", 2, "NUS-WIDE")])

@@ -70,6 +70,9 @@ class Checkpoint:
     map: float | None
     seconds: dict[str, float]  # of each of TIME_PARTS, since the start
     expected_map: float | None
+    precision_10: float | None
+    precision_100: float | None
+    ndcg_10: float | None
     chance: float | None
     machine: dict[str, Any]
     versions: dict[str, Any]
