@@ -254,6 +254,39 @@ def test_other_datasets_have_no_column_of_the_paper(tmp_path: Path) -> None:
     assert "paper," not in written(tmp_path, [line()])
 
 
+# ---- labels ----
+
+
+def few_labels(values: dict[int, float], **changes: Any) -> list[dict[str, Any]]:
+    last = max(values)
+    return [
+        line(
+            **{"experiment": "few-labels", "labelled": labels, "final": labels == last, "precision_10": value} | changes
+        )
+        for labels, value in values.items()
+    ]
+
+
+def test_quality_against_labels_has_a_table_and_a_chart_for_each_length(tmp_path: Path) -> None:
+    lines = few_labels({0: 0.8, 10: 0.7, 1200: 0.9}) + few_labels({0: 0.6, 10: 0.7, 1200: 0.7}, seed=1)
+    lines += few_labels({0: 0.5, 1200: 0.6}, bits=64)
+    text = written(tmp_path, lines)
+    section = text[text.index("## Quality against labels") :]
+    short, long, *_ = tables(section)
+    assert short["labelled rows"] == ["mAP", "P@10", "P@100", "nDCG@10"]
+    assert [short[labels][1] for labels in ("0", "10", "1,200")] == ["0.700", "0.700 (+0.000)", "0.800 (+0.100)"]
+    assert short["10"] == ["0.500 (+0.000)", "0.700 (+0.000)", "—", "—"]
+    assert long["1,200"][1] == "0.600 (+0.100)"
+    assert "Mean over 2 seeds." in section and "Mean over 1 seed." in section
+    assert section.count("![") == 2 and (tmp_path / "out" / "labels-toy-64-ohsl.png").exists()
+
+
+def test_checkpoints_differ_by_labelled_rows(tmp_path: Path) -> None:
+    run_set = read_results(write(tmp_path, few_labels({10: 0.7, 0: 0.8}) + few_labels({0: 0.6}, final=True, seed=1)))
+    assert [[at.labelled for at in run.checkpoints] for run in run_set.runs] == [[0, 10], [0]]
+    assert run_set.replaced == 0
+
+
 # ---- time ----
 
 

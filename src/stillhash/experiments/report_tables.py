@@ -102,6 +102,24 @@ def _quality_table(cells: Cells, paper: Mapping[str, Mapping[int, float]]) -> Ta
     return TableData(None, ["", *(f"{bits} bits" for bits in lengths), *(f"*paper, {b}*" for b in printed)], rows)
 
 
+def label_table(runs: Sequence[Run]) -> TableData:
+    """Return the measures of one variant at each number of labelled rows, with their change against none."""
+    columns = {
+        name: {labels: statistics.fmean(values) for labels, values in figures.along_labels(runs, measure)}
+        for name, measure in TABLE_MEASURES.items()
+    }
+    counts = sorted({labels for means in columns.values() for labels in means})
+    rows = [[f"{labels:,}", *(_change(means, labels) for means in columns.values())] for labels in counts]
+    return TableData(None, ["labelled rows", *columns], rows)
+
+
+def _change(means: Mapping[int, float], labels: int) -> str:
+    if labels not in means:
+        return ABSENT
+    change = f" ({means[labels] - means[0]:+.3f})" if labels and 0 in means else ""
+    return f"{means[labels]:.3f}{change}"
+
+
 class TimeFit(NamedTuple):
     """Least squares of seconds by rows n: a n alone, then a n + b n²; R² is the share of the variance explained."""
 
