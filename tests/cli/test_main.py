@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from stillhash.cli.main import app
 from stillhash.errors import InvalidInput
+from stillhash.experiments import run
 
 BENCHES = ["learn", "encode", "scan", "miwq", "store", "ingest", "serve", "cluster", "bulk-encode"]
 EXPERIMENTS = ["list", "run", "repeat", "feedback", "images", "align", "report"]
@@ -57,6 +58,19 @@ def test_unknown_presets_and_methods_are_refused(tmp_path: Path) -> None:
     for option in ("--preset", "--methods"):
         done = CliRunner().invoke(app, ["experiment", "run", option, "nosuch", "--results", str(tmp_path)])
         assert str(done.exception).startswith(option.strip("-"))
+
+
+@pytest.mark.parametrize(
+    ("options", "seeds"),
+    [([], 1), (["--preset", "few-labels"], 5), (["--preset", "few-labels", "--seeds", "2"], 2)],
+)
+def test_presets_have_a_default_of_seeds(
+    options: list[str], seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[run.Job] = []
+    monkeypatch.setattr(run, "run", lambda some, *_: jobs.extend(some) or len(some))
+    output("experiment", "run", *options, "--results", str(tmp_path))
+    assert {job.seed for job in jobs} == set(range(seeds))
 
 
 @pytest.mark.slow

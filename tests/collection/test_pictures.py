@@ -129,6 +129,7 @@ def test_quality_curve_is_stored(tmp_path: Path) -> None:
         assert (
             len(curve) == 5 and curve[0]["map"] == curve[0]["hamming"]
         )  # the first is evaluated before anything is learnt
+        assert all(0 < point[name] <= 1 for point in curve for name in ("precision", "ndcg"))
         assert [point["version"] for point in curve] == [2, 3, 4, 5, 6] and curve[-1]["map"] > curve[-1]["hamming"]
 
 

@@ -184,7 +184,7 @@ def test_quality_does_not_fall_below_a_random_order(method: type[Hasher]) -> Non
     X, Y = toy()
     queries, answers = toy(200, seed=5)
     hasher = learnt(method)
-    quality = evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y, k=10)
+    quality = evaluate(hasher.weigh(queries), hasher.encode(X), answers, Y)
     chance = float((answers @ Y.T.astype(int) > 0).mean())
     assert quality.map > chance + 0.05
 

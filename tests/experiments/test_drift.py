@@ -225,8 +225,9 @@ def test_from_the_data_string_to_the_report(tmp_path: Path) -> None:
     made = report(tmp_path / "results", tmp_path / "out")
     text = made[0].read_text(encoding="utf-8")
     assert "## Drift" in text and "### small-classes, 16 bits" in text and "### small-features, 16 bits" in text
-    assert tables(text)[0]["mAP at the end"] == ["all queries", "old queries", "new queries"]
-    assert tables(text)[2]["mAP at the end"] == ["all queries"]
+    measures = ["mAP", "P@10", "P@100", "nDCG@10"]
+    assert tables(text)[0]["at the end"] == [*measures, "mAP, old queries", "mAP, new queries"]
+    assert tables(text)[2]["at the end"] == measures
     assert "drift-small-classes-16-bits-new-chunks.svg" in {path.name for path in made}
     assert made[1].read_text(encoding="utf-8").count("<svg") == text.count("![") == 6
 

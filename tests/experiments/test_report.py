@@ -35,8 +35,9 @@ def line(**changes: Any) -> dict[str, Any]:
         "final": True,
         "map": 0.5,
         "expected_map": changes.get("map", 0.5),
-        "precision": None,
-        "ndcg": None,
+        "precision_10": None,
+        "precision_100": None,
+        "ndcg_10": None,
         "queries": 50,
         "database": 1000,
         "chance": 0.125,
@@ -219,6 +220,16 @@ def test_expected_map_has_a_table_where_ties_matter(tmp_path: Path, change: floa
         assert tables(text)[1]["LSH"] == ["<u>0.401</u>"]
 
 
+def test_every_measure_has_a_table(tmp_path: Path) -> None:
+    values = {"map": 0.4, "precision_10": 0.8, "precision_100": 0.7, "ndcg_10": 0.3}
+    old = {key: value for key, value in line(method="okh", map=0.2).items() if key not in values} | {"map": 0.2}
+    text = written(tmp_path, [line(**values), line(method="lsh", **dict.fromkeys(values, 0.1)), old])
+    *shown, _ = tables(text)[:5]
+    assert [table["OHSL"] for table in shown] == [[f"**{value:.3f}**"] for value in values.values()]
+    assert ["OKH" in table for table in shown] == [True, False, False, False]  # written before there were others
+    assert re.findall(r"^(\S+):$", text, re.MULTILINE) == ["P@10", "P@100", "nDCG@10"]
+
+
 @pytest.mark.parametrize(("dataset", "number", "name"), [("coco100k_x", 1, "MS-COCO"), ("nuswide21", 2, "NUS-WIDE")])
 def test_the_papers_own_figures_stand_beside(tmp_path: Path, dataset: str, number: int, name: str) -> None:
     lines = [line(dataset=dataset, bits=bits) for bits in (16, 24, 96)]
@@ -241,6 +252,39 @@ def test_the_papers_figures_as_printed() -> None:
 
 def test_other_datasets_have_no_column_of_the_paper(tmp_path: Path) -> None:
     assert "paper," not in written(tmp_path, [line()])
+
+
+# ---- labels ----
+
+
+def few_labels(values: dict[int, float], **changes: Any) -> list[dict[str, Any]]:
+    last = max(values)
+    return [
+        line(
+            **{"experiment": "few-labels", "labelled": labels, "final": labels == last, "precision_10": value} | changes
+        )
+        for labels, value in values.items()
+    ]
+
+
+def test_quality_against_labels_has_a_table_and_a_chart_for_each_length(tmp_path: Path) -> None:
+    lines = few_labels({0: 0.8, 10: 0.7, 1200: 0.9}) + few_labels({0: 0.6, 10: 0.7, 1200: 0.7}, seed=1)
+    lines += few_labels({0: 0.5, 1200: 0.6}, bits=64)
+    text = written(tmp_path, lines)
+    section = text[text.index("## Quality against labels") :]
+    short, long, *_ = tables(section)
+    assert short["labelled rows"] == ["mAP", "P@10", "P@100", "nDCG@10"]
+    assert [short[labels][1] for labels in ("0", "10", "1,200")] == ["0.700", "0.700 (+0.000)", "0.800 (+0.100)"]
+    assert short["10"] == ["0.500 (+0.000)", "0.700 (+0.000)", "—", "—"]
+    assert long["1,200"][1] == "0.600 (+0.100)"
+    assert "Mean over 2 seeds." in section and "Mean over 1 seed." in section
+    assert section.count("![") == 2 and (tmp_path / "out" / "labels-toy-64-ohsl.png").exists()
+
+
+def test_checkpoints_differ_by_labelled_rows(tmp_path: Path) -> None:
+    run_set = read_results(write(tmp_path, few_labels({10: 0.7, 0: 0.8}) + few_labels({0: 0.6}, final=True, seed=1)))
+    assert [[at.labelled for at in run.checkpoints] for run in run_set.runs] == [[0, 10], [0]]
+    assert run_set.replaced == 0
 
 
 # ---- time ----

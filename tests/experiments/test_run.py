@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from stillhash import METHODS
+from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.presets import PRESETS
-from stillhash.experiments.run import Clock, Job, records, run
+from stillhash.experiments.run import LABEL_COUNTS, Clock, Job, records, run
 from tests.support.toys import toy
 
 
@@ -40,6 +41,35 @@ def test_a_job_equals_the_loop_by_hand(data: Dataset) -> None:
     assert {k: last[k] for k in expected._fields} == pytest.approx(expected._asdict())
     shared = data.labels[:100].astype(int) @ Y.T.astype(int)
     assert last["chance"] == pytest.approx((shared > 0).mean())
+
+
+def test_few_labels_learns_random_labelled_rows_over_the_same_codes(data: Dataset) -> None:
+    data.labels[500:600] = 0
+    job = Job("few-labels", "toy", "tally", 32, seed=1, queries=50, first=2000)
+    lines = list(records(job, data))
+    assert [one["labelled"] for one in lines] == [*(count for count in LABEL_COUNTS if count < 3400), 3400]
+    assert {one["rows"] for one in lines} == {3500} and [one["final"] for one in lines] == [False] * 7 + [True]
+    X, Y = data.parts[0][100:], data.labels[100:]
+    order = np.random.default_rng(1).permutation(np.flatnonzero(Y.any(axis=1)))
+    hasher = METHODS["tally"](bits=32, random_state=1).fit(X[:2000])
+    codes, learnt = hasher.encode(X), 0
+    for one in lines:
+        rows, learnt = order[learnt : one["labelled"]], one["labelled"]
+        hasher.partial_fit(X[rows], Y[rows])
+        expected = evaluate(hasher.weigh(data.parts[0][:100:2]), codes, data.labels[:100:2], Y)._asdict()
+        assert {key: one[key] for key in expected} == pytest.approx(expected, abs=0.002)  # chunks round differently
+    assert lines[-1]["map"] > lines[0]["map"] + 0.05
+    other = next(records(Job("few-labels", "toy", "tally", 32, seed=2, queries=50, first=2000), data))
+    assert other["labelled"] == 0 and other["map"] != lines[0]["map"]
+
+
+def test_few_labels_is_for_fixed_codes() -> None:
+    jobs = PRESETS["few-labels"]("scenes", 2, ("ohsl", "lsh"))
+    assert {(job.method, job.bits, job.seed) for job in jobs} == {
+        (method, bits, seed) for method in ("ohsl", "lsh") for bits in (64, 256) for seed in (0, 1)
+    }
+    with pytest.raises(InvalidInput, match=r"^methods"):
+        PRESETS["few-labels"]("scenes", 1, ("tally", "hmoh"))
 
 
 @pytest.mark.parametrize("method", METHODS)

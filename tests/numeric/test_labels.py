@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.numeric.labels import canonical, parse_labels, stable_key
+from stillhash.numeric.labels import canonical, jaccard, label_jaccard, parse_labels, share_label, stable_key
 
 
 class Colour(enum.Enum):
@@ -86,3 +86,17 @@ def test_keys_are_stable_and_distinct() -> None:
     assert stable_key(frozenset({"x", "y", "z"})) == stable_key(frozenset({"z", "y", "x"}))
     with pytest.raises(WrongType, match=r"^label\b"):
         stable_key(canonical(object()))
+
+
+def test_jaccard_is_shared_labels_over_all_labels() -> None:
+    rng = np.random.default_rng(0)
+    Y = (rng.random((30, 5)) < 0.4).astype(np.float32)
+    Y[[0, 20]] = 0
+    labels, first = parse_labels(Y, len(Y)), np.arange(len(Y)) < 12
+    A, B = Y[first] > 0, Y[~first] > 0
+    expected = [[(a & b).sum() / max(1, (a | b).sum()) for b in B] for a in A]
+    found = label_jaccard(labels.rows(first), labels.rows(~first))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(found > 0, share_label(labels.rows(first), labels.rows(~first)))
+    np.testing.assert_array_equal(found, jaccard(Y[first] @ Y[~first].T, A.sum(axis=1), B.sum(axis=1)))

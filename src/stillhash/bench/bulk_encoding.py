@@ -168,7 +168,7 @@ def publish_collection(folder: Path, hasher: Tally, rows: int) -> dict[str, floa
 
 
 def evaluate_both(folder: Path, hasher: Tally) -> dict[str, float]:
-    """Compare the mAP of the cluster and of one process."""
+    """Compare the quality that the cluster and one process measure."""
     Q, labels = labelled(BULK_QUERIES, seed=10**6)
     began = time.perf_counter()
     quality = evaluate_dataset(hasher, Q, labels, folder / "killed", max_tasks=4)

@@ -19,6 +19,7 @@ DATA_HELP = (
     "A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "
     "'drift:SCENARIO:' before any of them makes a stream that changes."
 )
+SEEDS_HELP = "Repetitions, with random_state 0, 1, ...; default: 5 for few-labels, 1 for all others."
 Data = Annotated[str, typer.Option(help=DATA_HELP)]
 ResultsFolder = Annotated[Path, typer.Option(help="Folder of result files, one for each job.")]
 Bits = Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")]
@@ -52,19 +53,19 @@ def run(
     data: Data = "scenes",
     preset: Annotated[str, typer.Option(help="Which experiments: see 'stillhash experiment list'.")] = "paper",
     quick: Annotated[bool, typer.Option("--quick", help="The preset quick: a few minutes on the scenes.")] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with random_state 0, 1, ...")] = 1,
+    seeds: Annotated[int | None, typer.Option(min=1, help=SEEDS_HELP)] = None,
     methods: Annotated[str, typer.Option(help="Only these methods, separated by commas.")] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")] = None,
     results: ResultsFolder = Path("results"),
 ) -> None:
     """Run experiments into result files. Jobs that have one are skipped, so a stopped run continues."""
-    presets = _module("presets").PRESETS
-    name = "quick" if quick else preset
+    module = _module("presets")
+    presets, name = module.PRESETS, "quick" if quick else preset
     chosen = tuple(filter(None, methods.split(",")))
     for value, known, what in ((name, presets, "preset"), *((m, stillhash.METHODS, "methods") for m in chosen)):
         if value not in known:
             raise InvalidInput(f"{what}: expected one of {', '.join(known)}, got {value!r}")
-    jobs = presets[name](data, seeds, chosen)
+    jobs = presets[name](data, seeds or module.DEFAULT_SEEDS.get(name, 1), chosen)
     with progress_bar(f"experiment {name}", len(jobs)) as update:
         update(completed=sum((results / job.file).exists() for job in jobs))
         ran = _module("run").run(jobs, results, workers, lambda job: update(advance=1))

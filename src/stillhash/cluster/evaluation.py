@@ -1,7 +1,8 @@
 """Evaluate the ranking of a large data set exactly: each task ranks all codes for some queries.
 
-Average precision is of a whole ranking, and not a sum over parts. So parts are unpacked once, into codes and those
-labels that queries have, which are small; each task reads them all, and its measures are averaged over queries.
+Average precision is of a whole ranking, and not a sum over parts. So parts are unpacked once, into codes, numbers of
+labels and those labels that queries have, which are small; each task reads them all, and its measures are averaged
+over queries.
 """
 
 from itertools import pairwise
@@ -19,13 +20,14 @@ from stillhash.hashers import Hasher, Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import from_tiles, signs
 from stillhash.numeric.kernels import RankingQuality
-from stillhash.numeric.labels import Labels, parse_labels
+from stillhash.numeric.labels import Labels, jaccard, parse_labels
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_features, check_integer
+from stillhash.numeric.validation import Codes, Floats, check_features
 
 MAX_TASK_QUERIES, MAX_TASK_SCORES, MAX_TASK_SIGNS = 64, 2**25, 2**28  # that a task holds at a time
 
-PartLabels = tuple[Codes, NDArray[np.int64], NDArray[np.int64]]  # codes; labels of queries, and the rows with them
+# Codes; how many labels each row has; labels of queries, and the rows with them.
+PartLabels = tuple[Codes, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def evaluate_dataset(
@@ -34,7 +36,6 @@ def evaluate_dataset(
     query_labels: Any,
     parts: str | Path,
     *,
-    k: int = 100,
     max_tasks: int | None = None,
 ) -> RankingQuality:
     """Rank all rows that `encode_dataset` encoded, for each query; rows that share a label are relevant.
@@ -54,37 +55,39 @@ def evaluate_dataset(
     rows = sum(get_result([count for _, count in unpacked]))
     batch = max(1, min(MAX_TASK_QUERIES, MAX_TASK_SCORES // max(1, rows)))
     batches = [np.arange(len(Q)) // batch == n for n in range(-(-len(Q) // batch))]
-    arguments = ((weights[chosen], labels.rows(chosen), rows, check_integer(k, "k", 1)) for chosen in batches)
+    arguments = ((weights[chosen], labels.rows(chosen), rows) for chosen in batches)
     measures = dict(run_tasks(rank_queries, [part for part, _ in unpacked], arguments, max_tasks))
     return RankingQuality(*np.concatenate([measures[n] for n in range(len(batches))]).mean(axis=0).tolist())
 
 
 def unpack_part(names: list[Any], out: Path, number: int, first: int, bits: int) -> tuple[PartLabels, int]:
-    """Return the codes of a part, its pairs of a query's label and a row with that label, and its number of rows."""
+    """Return the codes and labels of a part, and its number of rows."""
     segment, items = read_part(out, number, first, bits)
     labels, places = parse_labels(items.labels, segment.rows), {name: place for place, name in enumerate(names)}
     columns = np.array([places.get(name, -1) for name in labels.names], np.int64)[labels.indices]
-    rows = np.repeat(np.arange(segment.rows), np.diff(labels.indptr))
+    sizes = np.diff(labels.indptr)
+    rows = np.repeat(np.arange(segment.rows), sizes)
     order = np.argsort(columns, kind="stable")[np.count_nonzero(columns < 0) :]
-    return (from_tiles(segment.tiles, segment.rows), columns[order], rows[order]), segment.rows
+    return (from_tiles(segment.tiles, segment.rows), sizes, columns[order], rows[order]), segment.rows
 
 
 @one_thread
-def rank_queries(parts: list[Any], weights: Floats, labels: Labels, rows: int, k: int) -> NDArray[np.float64]:
-    """Return the measures (m, 4) of these queries over all parts."""
+def rank_queries(parts: list[Any], weights: Floats, labels: Labels, rows: int) -> NDArray[np.float64]:
+    """Return the measures (m, 5) of these queries over all parts."""
     m, bits = weights.shape
-    scores, grades = np.empty((m, rows), np.float32), np.zeros((m, rows), np.float32)
-    all_codes, at = [], 0
+    scores, shared = np.empty((m, rows), np.float32), np.zeros((m, rows), np.float32)
+    all_codes, all_sizes, at = [], [], 0
     for part in parts:
-        codes, columns, rows_with = ray.get(part)
+        codes, sizes, columns, rows_with = ray.get(part)
         ends = np.searchsorted(columns, np.arange(len(labels.names) + 1))
         for query, (start, stop) in enumerate(pairwise(labels.indptr.tolist())):
             for label in labels.indices[start:stop]:
-                grades[query, at + rows_with[ends[label] : ends[label + 1]]] += 1  # a row has a label once
+                shared[query, at + rows_with[ends[label] : ends[label + 1]]] += 1  # a row has a label once
         all_codes.append(codes)
+        all_sizes.append(sizes)
         at += len(codes)
     joined = np.concatenate(all_codes)
     for chunk in (slice(s, s + MAX_TASK_SIGNS // bits) for s in range(0, rows, MAX_TASK_SIGNS // bits)):
         # Few products, and mostly one: how BLAS rounds depends on the shape, and that decides between near ties.
         scores[:, chunk] = weights @ signs(joined[chunk], bits).T.copy()
-    return kernels.rank_quality(scores, grades, k)
+    return kernels.rank_quality(scores, jaccard(shared, np.diff(labels.indptr), np.concatenate(all_sizes)))

@@ -1,7 +1,8 @@
 """Prequential (test-then-train) evaluation: rows are queries before they are learnt, and a detector watches for drift.
 
 Some rows of a chunk that has not been learnt are the queries, the others are what is searched; rows that share a label
-are relevant. A fall of the mean average precision from chunk to chunk is drift.
+are relevant, and the Jaccard of their label sets is the grade. A fall of the mean average precision from chunk to chunk
+is drift.
 """
 
 import json
@@ -17,12 +18,11 @@ from stillhash.hashers import Hasher
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.drift import PageHinkley
-from stillhash.numeric.labels import share_label
+from stillhash.numeric.labels import label_jaccard
 from stillhash.numeric.validation import Codes
 
 PREQUENTIAL_QUERIES = 64
 MIN_LABELLED_ROWS = 20  # of a chunk that is evaluated
-PRECISION_AT = 10
 MAX_CURVE_POINTS = 1000
 
 
@@ -35,14 +35,13 @@ def evaluate_chunk(hasher: Hasher, rows: LabelledRows, codes: Codes) -> dict[str
     items = np.setdiff1d(labelled, queries)
     item_signs, query_signs = (signs(codes[part], hasher.bits) for part in (items, queries))
     numbers = np.arange(len(codes))
-    shared = share_label(rows.labels.rows(np.isin(numbers, queries)), rows.labels.rows(np.isin(numbers, items)))
-    grades, first = shared.astype(np.float32), min(PRECISION_AT, len(items))
+    grades = label_jaccard(*(rows.labels.rows(np.isin(numbers, part)) for part in (queries, items)))
     learnt, hamming = (
-        kernels.rank_quality(weights @ item_signs.T, grades, first).mean(axis=0)
+        kernels.rank_quality(weights @ item_signs.T, grades).mean(axis=0).tolist()
         for weights in (hasher.weigh(rows.features[queries]), query_signs)
     )
-    quality = {"map": float(learnt[0]), "precision": float(learnt[2])}
-    quality["hamming"] = float(hamming[0])  # the mean average precision of the same codes before learning
+    quality = {"map": learnt[0], "precision": learnt[2], "ndcg": learnt[4]}  # the last two of the first ten
+    quality["hamming"] = hamming[0]  # the mean average precision of the same codes before learning
     return {**quality, "queries": len(queries), "items": len(items)}
 
 
@@ -54,7 +53,8 @@ def record(connection: Connection, quality: dict[str, Any], version: int) -> boo
     except (BadState, KeyError) as error:
         raise BadState(f"quality: the drift detector cannot be read: {error}") from error
     drift = detector.update(quality["map"])
-    point = {"version": version, **{name: quality[name] for name in ("map", "hamming")}, "drift": drift}
+    measures = {name: quality[name] for name in ("map", "precision", "ndcg", "hamming")}
+    point = {"version": version, **measures, "drift": drift}
     alarms, curve = history["alarms"] + [version] * drift, _thin([*history["curve"], point])
     history = {"quality": quality, "monitor": detector.state(), "alarms": alarms, "curve": curve}
     set_meta(connection, "quality", json.dumps(history))

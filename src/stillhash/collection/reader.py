@@ -205,8 +205,9 @@ class Reader:
     def quality(self) -> dict[str, Any]:
         """Return the prequential evaluation: each chunk of labelled rows is searched before it is learnt.
 
-        `curve` has for each version its mean average precision, `map`, that of Hamming ranking on the same codes, and
-        whether it was drift; long curves are thinned. `alarms` are the versions with drift.
+        `curve` has for each version its mean average precision, `map`, `precision` and `ndcg` of the first ten hits,
+        `hamming`, the mean average precision of Hamming ranking on the same codes, and whether it was drift; long
+        curves are thinned. `alarms` are the versions with drift.
         """
         with self._store.reading() as connection:
             history = load_history(connection)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stillhash.collection.feedback import correct
 from stillhash.collection.storage.versions import StoredVote
 from stillhash.experiments.data import Dataset, RowIndices
-from stillhash.experiments.metrics import evaluate
+from stillhash.experiments.metrics import MEASURE_NAMES, evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
 from stillhash.hashers import DEFAULT_HASHER, Hasher, Model
 from stillhash.numeric.codes import signs
@@ -45,34 +45,40 @@ def run(
     for seed in range(seeds):
         chosen = np.random.default_rng(seed).permutation(data.queries)
         parts = {"": chosen[:queries], "others_": chosen[queries : queries + others]}
-        before = {f"{part}before": _map(hasher, hasher.model(), data, q, codes, Y) for part, q in parts.items()}
+        before = {f"{part}before": _quality(hasher, hasher.model(), data, q, codes, Y) for part, q in parts.items()}
         for way in VOTING_WAYS:
             progress(f"seed {seed}: votes on the {way}")
             votes = [vote for query in parts[""] for vote in _votes(hasher, data, int(query), codes, Y, way)]
             model = correct(hasher, hasher.model(), votes)
-            after = {f"{part}after": _map(hasher, model, data, q, codes, Y) for part, q in parts.items()}
+            after = {f"{part}after": _quality(hasher, model, data, q, codes, Y) for part, q in parts.items()}
             rows.append({"seed": seed, "way": way, "votes": len(votes), **before, **after})
     return {"dataset": data.name, "bits": bits, "queries": queries, "others": others, "rows": rows}
 
 
 def tables(result: dict[str, Any]) -> list[TableData | str]:
-    """Show a line for each way, the mean over seeds."""
-    rows = []
-    for way in VOTING_WAYS:
-        seeds = [row for row in result["rows"] if row["way"] == way]
-        gains = [row["after"] - row["before"] for row in seeds]
-        changes = [row["others_after"] - row["others_before"] for row in seeds]
-        row = {name: float(np.mean([row[name] for row in seeds])) for name in ("before", "after")}
-        row |= {"gain": float(np.mean(gains)), "least": min(gains)}
-        rows.append({"way": way, **row, "others": float(np.mean(changes)), "worst": min(changes)})
-    columns = """: {way} | mAP: {before:.3f} | after: {after:.3f} | gain: {gain:+.4f} | least of a seed: {least:+.4f} |
-        others: {others:+.4f} | worst of a seed: {worst:+.4f}"""
+    """Show for each measure a line for each way, the mean over seeds."""
+    columns = """: {way} | before: {before:.3f} | after: {after:.3f} | gain: {gain:+.4f} |
+        least of a seed: {least:+.4f} | others: {others:+.4f} | worst of a seed: {worst:+.4f}"""
     title = f"{result['dataset']}, {result['bits']} bits, {result['queries']} queries with {VOTES_PER_QUERY} votes each"
-    return [format_table(title, columns, rows)]
+    return [
+        format_table(f"{title}: {name}", columns, [_line(result["rows"], way, field) for way in VOTING_WAYS])
+        for field, name in MEASURE_NAMES.items()
+    ]
 
 
-def _map(hasher: Hasher, model: Model, data: Dataset, queries: RowIndices, codes: Codes, Y: NDArray[np.uint8]) -> float:
-    return evaluate(hasher.weigh_by(model, data.read(queries)), codes, data.labels[queries], Y).map
+def _line(rows: list[dict[str, Any]], way: str, field: str) -> dict[str, Any]:
+    seeds = [row for row in rows if row["way"] == way]
+    gains = [row["after"][field] - row["before"][field] for row in seeds]
+    changes = [row["others_after"][field] - row["others_before"][field] for row in seeds]
+    line = {name: float(np.mean([row[name][field] for row in seeds])) for name in ("before", "after")}
+    line |= {"gain": float(np.mean(gains)), "least": min(gains)}
+    return {"way": way, **line, "others": float(np.mean(changes)), "worst": min(changes)}
+
+
+def _quality(
+    hasher: Hasher, model: Model, data: Dataset, queries: RowIndices, codes: Codes, Y: NDArray[np.uint8]
+) -> dict[str, float]:
+    return evaluate(hasher.weigh_by(model, data.read(queries)), codes, data.labels[queries], Y)._asdict()
 
 
 def _votes(hasher: Hasher, data: Dataset, query: int, codes: Codes, Y: NDArray[np.uint8], way: str) -> list[StoredVote]:

@@ -1,6 +1,7 @@
 """Draw the paper's figures from runs. Every line is named where it ends, so colour is never the only clue."""
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -59,11 +60,18 @@ def looks(variants: Iterable[Variant]) -> Looks:
     return chosen
 
 
-def along(runs: Sequence[Run], measure: Measure, after: int = 0) -> list[tuple[int, list[float]]]:
+def along(
+    runs: Sequence[Run], measure: Measure, after: int = 0, axis: Callable[[Checkpoint], int] = attrgetter("rows")
+) -> list[tuple[int, list[float]]]:
     """Return what the seeds of one variant measured, at each number of rows, from `after` on, where all of them did."""
-    by_rows = grouped((at for run in runs for at in run.checkpoints), lambda at: at.rows)
+    by_rows = grouped((at for run in runs for at in run.checkpoints), axis)
     values = {rows: [v for at in some if (v := measure(at)) is not None] for rows, some in sorted(by_rows.items())}
     return [(rows, some) for rows, some in values.items() if len(some) == len(runs) and rows >= after]
+
+
+def along_labels(runs: Sequence[Run], measure: Measure) -> list[tuple[int, list[float]]]:
+    """Return the same at each number of labelled rows."""
+    return along(runs, measure, axis=lambda at: at.labelled or 0)
 
 
 def curves(runs: Sequence[Run], measure: Measure, look: Looks, *, after: int = 0) -> Lines:
@@ -135,6 +143,20 @@ def sweep_chart(lines: Lines, title: str, xlabel: str, *, log: bool) -> Figure:
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.xaxis.set_minor_locator(NullLocator())
     _name(axes, lines, lambda _: "")
+    return figure
+
+
+def labels_chart(lines: Lines, title: str) -> Figure:
+    """Draw measures against labelled rows, on a logarithmic axis with 0 at its left."""
+    figure, axes = _chart(title, "labelled rows", "quality")
+    values = {x for line in lines for x in line.x if x}
+    least, largest = min(values, default=1), max(values, default=1)
+    axes.set_xscale("symlog", linthresh=least, linscale=0.6)
+    _draw(axes, lines, margin=0.03)
+    axes.set_xticks([0, *(10**power for power in range(7) if least <= 10**power <= largest)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(_rows))
+    _name(axes, lines, "{:.3f}".format)
     return figure
 
 

@@ -20,8 +20,11 @@ import numpy as np
 
 import stillhash
 from stillhash.encoders import open_encoder
+from stillhash.experiments.metrics import MEASURE_COLUMNS
 from stillhash.experiments.shapes import image, write_shapes
-from stillhash.experiments.tables import ReportProgress, TableData, silent
+from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
+from stillhash.numeric import kernels
+from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.validation import check_integer
 
 INDEXING_KILLS = 2
@@ -51,7 +54,7 @@ def run(
             expected, items = a.get(ids), b.get(ids)
             differing = sum(one != two for one, two in zip(expected, items, strict=True))
             resumed = {"missing": items.count(None), "double": b.count() - count, "differing": differing}
-            hamming, learnt = (_map(a, queries, size, version) for version in (0, None))
+            hamming, learnt = (_quality(a, queries, size, version) for version in (0, None))
     speed = {"images": count, "pixels": size, "workers": workers, "per_second": whole["images_per_second"]}
     speed |= {key: whole[key] for key in ("memory_mb", "memory_later_mb")}
     restarts = {"killed_at": [kill["items"] for kill in kills], "skipped": last["skipped"]}
@@ -100,27 +103,28 @@ def _proc_words(name: str) -> list[str]:
         return []
 
 
-def _map(collection: stillhash.Collection, queries: int, size: int, version: int | None) -> float:
-    """Return the mean average precision over all items, of images that are not among them."""
-    encoder = open_encoder("classic")
-    precisions = []
+def _quality(collection: stillhash.Collection, queries: int, size: int, version: int | None) -> dict[str, float]:
+    """Measure the ranking of all items, for images that are not among them."""
+    encoder, grades = open_encoder("classic"), []
     for start in range(0, queries, 50):
         some = [image(QUERY_SEED, n, size) for n in range(start, min(start + 50, queries))]
         answers = collection.search(encoder.encode([one for one, _ in some]), collection.count(), version=version)
         for (_, labels), answer in zip(some, answers, strict=True):
-            right = np.array([bool(set(labels) & set(hit.labels)) for hit in answer.hits])
-            places = np.flatnonzero(right) + 1
-            precisions.append(float((np.arange(1, len(places) + 1) / places).mean()) if len(places) else 0.0)
-    return float(np.mean(precisions))
+            sets = [(set(labels) & set(hit.labels), set(labels) | set(hit.labels)) for hit in answer.hits]
+            grades.append([len(both) / max(1, len(either)) for both, either in sets])
+    ranked = np.array(grades, np.float32)
+    falling = np.broadcast_to(-np.arange(ranked.shape[1], dtype=np.float32), ranked.shape)
+    return RankingQuality(*kernels.rank_quality(falling, ranked).mean(axis=0).tolist())._asdict()
 
 
 def tables(result: dict[str, Any]) -> list[TableData | str]:
     kills = " and ".join(f"{n:,}" for n in result["killed_at"])
+    names = {"hamming": "Hamming distance", "learnt": "after one pass of learning"}
+    rankings = [{"name": name, **result[key]} for key, name in names.items()]
     return [
         f"{result['images']:,} images of {result['pixels']} pixels: {result['per_second']:g} a second; memory of all "
         f"processes {result['memory_mb']} MB early, {result['memory_later_mb']} MB at most later",
         f"killed at {kills} items and started again: {result['missing']} missing, {result['double']} double, "
         f"{result['differing']} different",
-        f"mAP of {result['queries']:,} other images: {result['hamming']:.3f} by Hamming distance, "
-        f"{result['learnt']:.3f} after one pass of learning, {result['learnt'] - result['hamming']:+.3f}",
+        format_table(f"{result['queries']:,} other images", f": {{name}} | {MEASURE_COLUMNS}", rankings),
     ]

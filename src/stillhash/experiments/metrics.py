@@ -1,8 +1,8 @@
 """Measure the quality of a ranking.
 
-Relevant means: shares at least one label with the query. All measures rank the whole database by score; equal
-scores keep database order (`map`: faithful to the published code, so shuffle the database first) or count as every
-order at once (`expected_map`).
+Relevant means: shares at least one label with the query; the grade of an item is the Jaccard of the two label sets. All
+measures rank the whole database by score; equal scores keep database order (faithful to the published code, so shuffle
+the database first) or, for `expected_map`, count as every order at once.
 """
 
 from collections.abc import Callable
@@ -15,35 +15,55 @@ from numpy.typing import NDArray
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.kernels import RankingQuality
+from stillhash.numeric.labels import jaccard
 from stillhash.numeric.threads import one_thread, usable_cores
 from stillhash.numeric.validation import Codes, Floats
 
+# What tables show: the fields of RankingQuality, with their names there.
+MEASURE_NAMES = {"map": "mAP", "precision_10": "P@10", "precision_100": "P@100", "ndcg_10": "nDCG@10"}
+MEASURE_COLUMNS = " | ".join(f"{name}: {{{field}:.3f}}" for field, name in MEASURE_NAMES.items())  # for format_table
+Scorer = Callable[[slice], Floats]  # some of the queries -> their scores of all items, (m, n) float32
 
-@one_thread
+
 def evaluate(
     weights: Floats,
     codes: Codes,
     query_labels: NDArray[Any],
     item_labels: NDArray[Any],
     *,
-    k: int = 100,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RankingQuality:
-    """Rank all codes for each query and average. Labels are indicator matrices; `progress` gets the queries done."""
-    bits = weights.shape[1]
-    database = signs(codes, bits).T.copy()  # (bits, n)
+    """Rank all codes by the weights of each query, and measure as `evaluate_scores` does."""
+    database = signs(codes, weights.shape[1]).T.copy()  # (bits, n)
+    return evaluate_scores(
+        lambda some: weights[some] @ database, query_labels, item_labels, threads=threads, progress=progress
+    )
+
+
+@one_thread
+def evaluate_scores(
+    scorer: Scorer,
+    query_labels: NDArray[Any],
+    item_labels: NDArray[Any],
+    *,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> RankingQuality:
+    """Rank all items for each query and average. Labels are indicator matrices; `progress` gets the queries done."""
     items = np.ascontiguousarray(item_labels, np.float32).T  # (labels, n)
     labels = np.ascontiguousarray(query_labels, np.float32)
-    batch = max(1, min(64, 2**25 // max(1, len(codes))))
+    item_sizes = items.sum(axis=0)
+    batch = max(1, min(64, 2**25 // max(1, len(item_sizes))))
 
     def measure(start: int) -> NDArray[np.float64]:
         some = slice(start, start + batch)
-        values = kernels.rank_quality(weights[some] @ database, labels[some] @ items, k)
+        grades = jaccard(labels[some] @ items, labels[some].sum(axis=1), item_sizes)
+        values = kernels.rank_quality(scorer(some), grades)
         if progress:
             progress(len(values))
         return values
 
     with ThreadPoolExecutor(threads or usable_cores()) as pool:
-        everything = np.concatenate(list(pool.map(measure, range(0, len(weights), batch))))
+        everything = np.concatenate(list(pool.map(measure, range(0, len(labels), batch))))
     return RankingQuality(*everything.mean(axis=0).tolist())

@@ -7,7 +7,7 @@ from typing import Any
 
 from stillhash.experiments.drift import parse
 from stillhash.experiments.run import Job
-from stillhash.hashers import METHODS
+from stillhash.hashers import METHODS, check_fixed_codes
 
 TABLE_LENGTHS = (16, 32, 64, 96)
 DRIFT_LENGTHS = {"classes": (32, 64), "labels": (32,), "features": (32,), "recurring": (32,)}  # of each scenario
@@ -79,6 +79,13 @@ def drift(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     ]
 
 
+def few_labels(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Quality against the number of labelled rows, 0 to all, after 2,000 rows without labels: 64 and 256 bits."""
+    chosen = [check_fixed_codes(method, "methods") for method in methods or ("tally",)]
+    every = product(range(seeds), (64, 256), chosen)
+    return [Job("few-labels", data, method, bits, seed, queries=1000, first=2000) for seed, bits, method in every]
+
+
 def paper(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Tables, sweeps and times."""
     return [job for preset in (tables, sweeps, times) for job in preset(data, seeds, methods)]
@@ -86,5 +93,6 @@ def paper(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
 
 PRESETS: dict[str, Callable[[str, int, tuple[str, ...]], list[Job]]] = {
     preset.__name__.replace("_", "-"): preset
-    for preset in (paper, tables, labelled_init, ablation, sweeps, times, quick, drift)
+    for preset in (paper, tables, labelled_init, ablation, sweeps, times, quick, drift, few_labels)
 }
+DEFAULT_SEEDS = {"few-labels": 5}  # one for all other presets: which rows are labelled matters most where they are few

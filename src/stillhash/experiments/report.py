@@ -23,6 +23,7 @@ from stillhash.experiments import figures, report_tables
 from stillhash.experiments.results import METHOD_STYLES, Run, by_size, by_variant, grouped, read_results
 
 SAME_CODES = ("ohsl", "ohsl-sym", "oasis", "lego")  # Figure 8: similarities learnt over the same fixed codes
+CHART_MEASURES = ("P@10", "nDCG@10", "mAP")  # against labelled rows
 CURVE_SEGMENTS = 24  # of a line of chunks, about: single chunks are noisy
 
 
@@ -105,6 +106,7 @@ def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
         "absent_methods": [METHOD_STYLES[method][0] for method in SAME_CODES if method not in known],
         "speed": report_tables.speed_tables(time or table),  # jobs of `table` disturb each other
         "ablation": report_tables.quality_parts(of.get("ablation", [])),
+        "labels": _labels(of.get("few-labels", []), saved),
         "drift": [
             {
                 "dataset": dataset,
@@ -154,6 +156,23 @@ def _sweep(runs: Iterable[Run], saved: FigureFiles, name: str, axis: str, *, log
             chart = figures.sweep_chart(lines, title, axis, log=log)
             images.append(saved.save(f"{name}-{dataset}", f"{title}: mAP against {axis}", chart))
     return images
+
+
+def _labels(runs: Iterable[Run], saved: FigureFiles) -> list[dict[str, Any]]:
+    """Draw the first hits and the whole ranking against labelled rows, with a table under each panel."""
+    parts = []
+    for (dataset, bits, variant), some in grouped(runs, lambda run: (run.dataset, run.bits, run.variant)).items():
+        title = f"{dataset}, {bits} bits, {variant.label}"
+        measured = [(name, figures.along_labels(some, report_tables.TABLE_MEASURES[name])) for name in CHART_MEASURES]
+        lines = [
+            figures.line_of(name, figures.LineLook(*figures.SPARE_LOOKS[i * 3], width=2), points)
+            for i, (name, points) in enumerate(measured)
+            if len(points) > 1
+        ]
+        name = f"labels-{dataset}-{bits}-{variant.label}"
+        image = saved.save(name, title, figures.labels_chart(lines, title)) if lines else ""
+        parts.append({"title": title, "seeds": len(some), "image": image, "table": report_tables.label_table(some)})
+    return parts
 
 
 def _drift_images(title: str, runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> list[str]:

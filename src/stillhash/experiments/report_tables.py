@@ -4,18 +4,22 @@ import json
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from stillhash.experiments import figures
+from stillhash.experiments.metrics import MEASURE_NAMES
 from stillhash.experiments.results import PAPER_TABLES, TIME_PARTS, Run, RunSet, Variant, by_variant, grouped
 from stillhash.experiments.tables import TableData
 
 ABSENT = "—"
 TIES_MATTER = 0.001  # a difference in mAP by the order of ties that is worth a table
 MAX_ALARM_DELAY = 10_000  # rows after a change within which an alarm is due to it
+# How to get each measure of a checkpoint, by its name in tables.
+TABLE_MEASURES: dict[str, figures.Measure] = {name: attrgetter(field) for field, name in MEASURE_NAMES.items()}
 
 Cells = dict[tuple[Variant, int], list[float]]  # values of the seeds, by variant and code length
 
@@ -37,7 +41,7 @@ def mean_cell(values: Sequence[float]) -> str:
 
 
 def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return for each dataset what the template shows: a table, facts, the paper's table, ties."""
+    """Return for each dataset what the template shows: tables of the measures, facts, the paper's table, ties."""
     parts = []
     for dataset, group in grouped(runs, lambda run: run.dataset).items():
         if not (cells := _cells(group, lambda at: at.map)):
@@ -56,6 +60,11 @@ def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
         tables = {
             "table": _quality_table(cells, paper.map if paper else {}),
             "expected": _quality_table(expected, {}) if ties else None,
+            "others": {
+                name: _quality_table(some, {})
+                for name, measure in TABLE_MEASURES.items()
+                if name != "mAP" and (some := _cells(group, measure))
+            },
         }
         texts = [f"{name}: {_values(values)}." for name, values in facts.items() if values]
         seeds = [len(values) for values in cells.values()]
@@ -91,6 +100,24 @@ def _quality_table(cells: Cells, paper: Mapping[str, Mapping[int, float]]) -> Ta
             row.append(ABSENT if value is None else f"*{value:.3f}*")
         rows.append(row)
     return TableData(None, ["", *(f"{bits} bits" for bits in lengths), *(f"*paper, {b}*" for b in printed)], rows)
+
+
+def label_table(runs: Sequence[Run]) -> TableData:
+    """Return the measures of one variant at each number of labelled rows, with their change against none."""
+    columns = {
+        name: {labels: statistics.fmean(values) for labels, values in figures.along_labels(runs, measure)}
+        for name, measure in TABLE_MEASURES.items()
+    }
+    counts = sorted({labels for means in columns.values() for labels in means})
+    rows = [[f"{labels:,}", *(_change(means, labels) for means in columns.values())] for labels in counts]
+    return TableData(None, ["labelled rows", *columns], rows)
+
+
+def _change(means: Mapping[int, float], labels: int) -> str:
+    if labels not in means:
+        return ABSENT
+    change = f" ({means[labels] - means[0]:+.3f})" if labels and 0 in means else ""
+    return f"{means[labels]:.3f}{change}"
 
 
 class TimeFit(NamedTuple):
@@ -166,17 +193,18 @@ def group_measures(runs: Sequence[Run]) -> dict[str, figures.Measure]:
 
 
 def group_table(runs: Sequence[Run]) -> TableData:
-    """Return the mAP at the end; the best of a column is bold."""
-    variants, measures = by_variant(runs), group_measures(runs)
-    columns = []
-    for measure in measures.values():
+    """Return the measures at the end, and the mAP of groups of queries; the best of a column is bold."""
+    groups = [(f"mAP, {name}", measure) for name, measure in group_measures(runs).items()][1:]  # not of all queries
+    variants, columns = by_variant(runs), dict[str, list[str]]()
+    for name, measure in [*TABLE_MEASURES.items(), *groups]:
         seeds = [[v for run in group if (v := measure(run.end)) is not None] for group in variants.values()]
         means = [f"{statistics.fmean(values):.3f}" if values else "" for values in seeds]
         cells = [mean_cell(values) if values else ABSENT for values in seeds]
         pairs = zip(cells, means, strict=True)
-        columns.append([f"**{cell}**" if mean and mean == max(means) else cell for cell, mean in pairs])
+        if any(means) or name == "mAP":
+            columns[plain(name)] = [f"**{cell}**" if mean and mean == max(means) else cell for cell, mean in pairs]
     names = [plain(variant.label) for variant in variants]
-    return TableData(None, ["mAP at the end", *map(plain, measures)], list(zip(names, *columns, strict=True)))
+    return TableData(None, ["at the end", *columns], list(zip(names, *columns.values(), strict=True)))
 
 
 class AlarmScore(NamedTuple):

@@ -37,7 +37,7 @@ PAPER_TABLES = {
     for start, table in _DATA["paper_tables"].items()
 }
 TIME_PARTS = ("learn", "refresh", "encode", "io")  # of the time a run takes
-EXPERIMENT_KINDS = ("table", "time", "C", "length", "drift", "ablation")
+EXPERIMENT_KINDS = ("table", "time", "C", "length", "drift", "ablation", "few-labels")
 SWEPT_PARAMETERS = {"C": "C", "length": "target_factor"}  # the parameter that an experiment varies
 # Lines name only parameters that differ from the default, so a line of OHSL may leave these out.
 SWEPT_DEFAULTS = {method: {"C": 0.01, "target_factor": 3.0} for method in ("ohsl", "ohsl-sym")}
@@ -70,6 +70,10 @@ class Checkpoint:
     map: float | None
     seconds: dict[str, float]  # of each of TIME_PARTS, since the start
     expected_map: float | None
+    precision_10: float | None
+    precision_100: float | None
+    ndcg_10: float | None
+    labelled: int | None  # rows learnt, where the database does not grow with them
     chance: float | None
     machine: dict[str, Any]
     versions: dict[str, Any]
@@ -86,7 +90,7 @@ class Checkpoint:
 
 
 class Run(NamedTuple):
-    """One run, its checkpoints in the order of rows."""
+    """One run, its checkpoints in the order of rows, and of labelled rows."""
 
     dataset: str
     experiment: str
@@ -139,15 +143,16 @@ def read_results(folder: Path) -> RunSet:
     paths = sorted(folder.rglob("*.jsonl")) if folder.is_dir() else []
     if not paths:
         raise InvalidInput(f"results: expected a folder with *.jsonl files, got {str(folder)!r}")
-    runs: dict[tuple[Any, ...], dict[int, Checkpoint]] = {}
+    runs: dict[tuple[Any, ...], dict[tuple[int, int], Checkpoint]] = {}
     count = torn = replaced = 0
     for path in paths:
         lines, cut_short = _read_lines(path)
         count, torn = count + len(lines), torn + cut_short
         for number, line in lines:
             run, checkpoint = _parse(line, f"{path}, line {number}")
-            replaced += checkpoint.rows in runs.setdefault(run, {})
-            runs[run][checkpoint.rows] = checkpoint
+            place = checkpoint.rows, checkpoint.labelled or 0
+            replaced += place in runs.setdefault(run, {})
+            runs[run][place] = checkpoint
     everything = _separate_sizes([Run._make((*run, [at for _, at in sorted(of.items())])) for run, of in runs.items()])
     everything.sort(key=lambda run: (run.dataset, run.bits, run.variant.sort_key, run.swept or 0, run.seed))
     done = grouped(everything, lambda run: run.end.final)

@@ -1,4 +1,4 @@
-"""Run experiments: one loop over a stream, a method and checkpoints. It knows no method by name.
+"""Run experiments: one pass over a stream, with a method and checkpoints. It knows no method by name.
 
 A job is one pass of one method over one dataset; its records are one file of JSON lines, written whole when the job
 is done, so a stopped run continues with the jobs that are missing. Reports are made from these files alone.
@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,19 @@ from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import METHODS, OnlineHasher
 from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.threads import usable_cores
-from stillhash.numeric.validation import Codes, Floats
+from stillhash.numeric.validation import Floats
 
 ROWS_PER_STEP = 1000
 INITIAL_STAGE_ROWS = 300  # the paper's
+LABEL_COUNTS = (0, 10, 30, 100, 300, 1000, 3000, 10_000)  # checkpoints of `few-labels`, and all
 
 
 @dataclass(frozen=True)
 class Job:
     """One pass: `rows` of the stream, measured at `checkpoints` even steps with so many `queries` (None: all).
 
-    The initial stage sees the `first` rows, and with `labelled_init` their labels; the paper's has 300 without labels.
+    The experiment `few-labels` is measured at LABEL_COUNTS instead. The initial stage sees the `first` rows, and with
+    `labelled_init` their labels; the paper's has 300 without labels.
     """
 
     experiment: str
@@ -114,60 +117,102 @@ class Clock:
         self._since = now
 
 
+class Pass:
+    """One job under way: its stream and queries, the hasher after the initial stage, and the time so far."""
+
+    def __init__(self, job: Job, data: Dataset) -> None:
+        self.job, self.data, self.clock = job, data, Clock()
+        self.stream = data.stream[: job.rows]
+        self.queries = data.queries[:: max(1, len(data.queries) // job.queries) if job.queries else 1]
+        self.Y = data.labels[self.stream]
+        first = data.read(self.stream[: job.first], np.arange(len(self.stream))[: job.first])
+        self.hasher: OnlineHasher = METHODS[job.method](bits=job.bits, random_state=job.seed, **job.params)
+        with self.clock("learn"):
+            self.hasher.fit(first, self.Y[: job.first] if job.labelled_init else None)
+        self.codes, self.raw = self.hasher.encode(first[:0]), self.hasher.keep(first[:0])
+        sizes = {"queries": len(self.queries), "database": len(self.stream)}
+        chance = _chance(data.labels[self.queries].tobytes(), self.Y.tobytes(), count=self.Y.shape[1])
+        self.about = {**_about(job, data), **sizes, "chance": chance}
+
+    def read(self, places: RowIndices) -> Floats:
+        """Return the features of these places of the stream."""
+        with self.clock("io"):
+            return self.data.read(self.stream[places], places)
+
+    def steps(self, places: RowIndices) -> Iterator[RowIndices]:
+        return (places[s : s + ROWS_PER_STEP] for s in range(0, len(places), ROWS_PER_STEP))
+
+    def learn(self, places: RowIndices, X: Floats) -> None:
+        with self.clock("learn"):
+            self.hasher.partial_fit(X, self.Y[places])
+
+    def refresh(self) -> None:
+        """Bring stale codes up to date."""
+        if len(self.codes):
+            with self.clock("refresh"):
+                self.codes = self.hasher.refresh(self.raw, lambda: self.read(np.arange(len(self.codes))))
+
+    def encode(self, X: Floats) -> None:
+        """Append the codes of new rows."""
+        with self.clock("encode"):
+            self.codes = np.concatenate([self.codes, self.hasher.encode(X)])
+            self.raw = np.concatenate([self.raw, self.hasher.keep(X)])
+
+    def record(self, **progress: Any) -> dict[str, Any]:
+        """Return what is known of the job so far, with the quality over all codes."""
+        now = {"rows": len(self.codes), "seconds": dict(self.clock.seconds)}
+        return {**self.about, **now, **progress, **self._quality()}
+
+    def _quality(self) -> dict[str, Any]:
+        if not self.job.measure:
+            return dict.fromkeys(RankingQuality._fields)
+        data, codes, queries, rows = self.data, self.codes, self.queries, self.stream[: len(self.codes)]
+        weights = self.hasher.weigh(data.read(queries, len(codes) - 1))
+        quality = evaluate(weights, codes, data.labels[queries], data.labels[rows], threads=1)._asdict()
+        drift = self.job.experiment == "drift"
+        return quality | ({"groups": by_group(data, weights, codes, queries, rows)} if drift else {})
+
+
 def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
-    """Learn the stream chunk by chunk, and yield a record at every checkpoint.
+    """Yield a record at every checkpoint of a job."""
+    return (by_labels if job.experiment == "few-labels" else by_rows)(Pass(job, data))
+
+
+def by_rows(run: Pass) -> Iterator[dict[str, Any]]:
+    """Learn the stream chunk by chunk.
 
     Stale codes are refreshed after each chunk where time is measured, and otherwise only for the checkpoints.
     """
-    stream = data.stream[: job.rows]
-    queries = data.queries if job.queries is None else data.queries[:: max(1, len(data.queries) // job.queries)]
-    Y, places = data.labels[stream], np.arange(len(stream))
-    clock = Clock()
-    watch = DriftWatch(data, stream) if job.experiment == "drift" else None
-
-    def read(start: int, stop: int) -> Floats:
-        with clock("io"):
-            return data.read(stream[start:stop], places[start:stop])
-
-    hasher = METHODS[job.method](bits=job.bits, random_state=job.seed, **job.params)
-    first = data.read(stream[: job.first], places[: job.first])
-    with clock("learn"):
-        hasher.fit(first, Y[: job.first] if job.labelled_init else None)
-    starts = range(0, len(stream), ROWS_PER_STEP)
-    marks = {round(len(starts) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
-    chance = _chance(data.labels[queries].tobytes(), Y.tobytes(), count=Y.shape[1])
-    about = {**_about(job, data), "queries": len(queries), "database": len(stream), "chance": chance}
-    codes, raw = hasher.encode(first[:0]), hasher.keep(first[:0])
+    job, hasher = run.job, run.hasher
+    watch = DriftWatch(run.data, run.stream) if job.experiment == "drift" else None
+    steps = list(run.steps(np.arange(len(run.stream))))
+    marks = {round(len(steps) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
     stale, refreshes = False, 0
-    for i, s in enumerate(starts, 1):
-        X = read(s, s + ROWS_PER_STEP)
+    for i, places in enumerate(steps, 1):
+        X = run.read(places)
         if watch:
-            watch.chunk(hasher, X, Y[s : s + ROWS_PER_STEP])
-        with clock("learn"):
-            hasher.partial_fit(X, Y[s : s + ROWS_PER_STEP])
+            watch.chunk(hasher, X, run.Y[places])
+        run.learn(places, X)
         stale |= hasher.stale_
         if stale and (i in marks or job.experiment == "time"):
-            with clock("refresh"):
-                codes = hasher.refresh(raw, lambda s=s: read(0, s)) if s else codes  # type: ignore[misc]
+            run.refresh()
             stale, refreshes = False, refreshes + 1
-        with clock("encode"):
-            codes, raw = np.concatenate([codes, hasher.encode(X)]), np.concatenate([raw, hasher.keep(X)])
+        run.encode(X)
         if i in marks:
-            quality = _quality(job, hasher, codes, data, queries, stream[: len(codes)])
             drift = watch.take_record() if watch else {}
-            final = len(codes) == len(stream)
-            progress = {"rows": len(codes), "final": final, "seconds": dict(clock.seconds), "refreshes": refreshes}
-            yield {**about, **progress, **quality, **drift}
+            yield run.record(final=len(run.codes) == len(run.stream), refreshes=refreshes, **drift)
 
 
-def _quality(
-    job: Job, hasher: OnlineHasher, codes: Codes, data: Dataset, queries: RowIndices, rows: RowIndices
-) -> dict[str, Any]:
-    if not job.measure:
-        return dict.fromkeys(RankingQuality._fields)
-    weights = hasher.weigh(data.read(queries, len(codes) - 1))
-    quality = evaluate(weights, codes, data.labels[queries], data.labels[rows], threads=1)._asdict()
-    return quality | ({"groups": by_group(data, weights, codes, queries, rows)} if job.experiment == "drift" else {})
+def by_labels(run: Pass) -> Iterator[dict[str, Any]]:
+    """Encode the whole stream once, as fixed codes allow, then learn labelled rows of it in random order."""
+    for places in run.steps(np.arange(len(run.stream))):
+        run.encode(run.read(places))
+    order = np.random.default_rng(run.job.seed).permutation(np.flatnonzero(run.Y.any(axis=1)))
+    counts = [*(count for count in LABEL_COUNTS if count < len(order)), len(order)]
+    for start, stop in pairwise([0, *counts]):
+        for places in run.steps(order[start:stop]):
+            run.learn(places, run.read(places))
+        yield run.record(final=stop == len(order), labelled=stop)
 
 
 @lru_cache(maxsize=1)

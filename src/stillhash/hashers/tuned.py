@@ -101,7 +101,7 @@ class Tuned(Hasher):
         items = signs(self.recent_, self.bits).T
         for i, candidate in enumerate(self.candidates_):
             weights = candidate.weigh(X[queries[known:]][answerable])
-            precisions = kernels.rank_quality(weights @ items, shared[answerable], RANKED_CODES)[:, 0]
+            precisions = kernels.rank_quality(weights @ items, shared[answerable])[:, 0]
             total, count = self.scores_[i]
             self.scores_[i] = total + float(precisions.sum()), count + len(precisions)
         order = sorted(range(len(self.scores_)), key=lambda i: -self.scores_[i][0])  # all had the same queries

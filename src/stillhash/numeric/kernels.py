@@ -50,8 +50,9 @@ class RankingQuality(NamedTuple):
 
     map: float  # mean average precision, ties in database order
     expected_map: float  # the same, averaged over all orders of ties
-    precision: float  # of the first k
-    ndcg: float  # of the first k, gain 2^(shared labels) - 1
+    precision_10: float  # share of relevant items among the first ten
+    precision_100: float
+    ndcg_10: float  # of the first ten; the gain of an item is its grade
 
 
 def available() -> tuple[str, ...]:
@@ -184,13 +185,16 @@ def table_top(
     return scores, ids, effort
 
 
-def rank_quality(scores: Array, grades: Array, k: int) -> NDArray[np.float64]:
+def rank_quality(scores: Array, grades: Array) -> NDArray[np.float64]:
     """Return the quality of ranking n items by each row of scores (m, n), given their grades (m, n), both float32.
 
-    (m, 4): average precision, the same averaged over all orders of ties, precision and nDCG of the first k.
+    (m, 5): average precision, the same averaged over all orders of ties, precision of the first 10 and of the first
+    100, nDCG of the first 10. Items of a grade above 0 are relevant, and the gain of an item is its grade. Where there
+    are fewer items, precision counts the missing ones as not relevant.
     """
     if _lanes == "numpy":
-        return reference.rank_quality(scores, grades, k)
-    out = np.empty((len(scores), 4))
-    native.rank_quality(np.ascontiguousarray(scores), np.ascontiguousarray(grades), k, out)
+        return reference.rank_quality(scores, grades)
+    out = np.empty((len(scores), 5))
+    scores, grades = np.ascontiguousarray(scores), np.ascontiguousarray(grades)
+    native.rank_quality(scores, grades, reference.FIRST_PAGE, reference.FIRST_HUNDRED, out)
     return out

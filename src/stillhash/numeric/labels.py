@@ -179,10 +179,28 @@ def drop_unused(labels: Labels) -> Labels:
 
 def share_label(A: Labels, B: Labels) -> Mask:
     """Return which rows of A share a label with which rows of B (rows of A, rows of B); both have the same names."""
+    return _count_shared(A, B) > 0
+
+
+def label_jaccard(A: Labels, B: Labels) -> Floats:
+    """Return the Jaccard of the label sets of rows of A and rows of B, (rows of A, rows of B); as `share_label`."""
+    return jaccard(_count_shared(A, B), np.diff(A.indptr), np.diff(B.indptr))
+
+
+def jaccard(shared: Floats, sizes_A: NDArray[Any], sizes_B: NDArray[Any]) -> Floats:
+    """Return shared labels over all labels of two sets, (m, n) in [0, 1]; 0 if both sets are empty.
+
+    shared: (m, n) labels that both sets have; sizes_A (m,) and sizes_B (n,): labels of each set.
+    """
+    either = np.add.outer(sizes_A.astype(np.float32), sizes_B.astype(np.float32)) - shared
+    return np.divide(shared, np.maximum(either, 1, out=either), out=either)
+
+
+def _count_shared(A: Labels, B: Labels) -> Floats:
     used = np.unique(A.indices)
     places = np.full(len(A.names), len(used))
     places[used] = np.arange(len(used))
-    return np.asarray(_indicator(A, places, len(used)) @ _indicator(B, places, len(used)).T > 0)
+    return np.asarray(_indicator(A, places, len(used)) @ _indicator(B, places, len(used)).T)
 
 
 def _indicator(labels: Labels, places: NDArray[np.int64], columns: int) -> Floats:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 CHUNK_TILES = 64  # tiles unpacked at a time
+FIRST_PAGE, FIRST_HUNDRED = 10, 100  # hits that precision looks at; nDCG looks at the first page
 PA_BLOCK = 64  # rows of a block of the Passive-Aggressive recursion
 
 
@@ -180,25 +181,26 @@ def table_top(tables: list[Table], slots: Slots, weights: Array, k: int, floors:
     return scores, ids, effort
 
 
-def rank_quality(scores: Array, grades: Array, k: int) -> NDArray[np.float64]:
-    """Return (m, 4): average precision, the same over all orders of ties, precision at k and nDCG at k of each row."""
+def rank_quality(scores: Array, grades: Array) -> NDArray[np.float64]:
+    """Return the measures (m, 5) of each row, see `kernels.rank_quality`."""
     rows = zip(scores, grades, strict=True)
-    return np.array([_quality_of(s, g, k) for s, g in rows], np.float64).reshape(-1, 4)
+    return np.array([_quality_of(s, g) for s, g in rows], np.float64).reshape(-1, 5)
 
 
-def _quality_of(scores: Array, grades: Array, k: int) -> tuple[float, float, float, float]:
+def _quality_of(scores: Array, grades: Array) -> tuple[float, float, float, float, float]:
     order = np.argsort(-scores, kind="stable")
     relevant = grades[order] > 0
     ranks = np.arange(1, len(order) + 1)
     hits = np.cumsum(relevant)
     most = max(1, int(relevant.sum()))
-    discount = 1 / np.log2(np.arange(2, k + 2))
-    gained, best = (((2.0 ** g[:k] - 1) * discount[: len(g)]).sum() for g in (grades[order], -np.sort(-grades)))
+    discount = 1 / np.log2(np.arange(2, FIRST_PAGE + 2))
+    gained, ideal = ((g[:FIRST_PAGE] * discount[: len(g)]).sum() for g in (grades[order], -np.sort(-grades)))
     return (
         float((hits / ranks)[relevant].sum()) / most,
         _over_orders_of_ties(scores[order], relevant) / most,
-        float(relevant[:k].sum()) / k,
-        float(gained / best) if best else 0.0,
+        float(relevant[:FIRST_PAGE].sum()) / FIRST_PAGE,
+        float(relevant[:FIRST_HUNDRED].sum()) / FIRST_HUNDRED,
+        float(gained / ideal) if ideal else 0.0,
     )
 
 

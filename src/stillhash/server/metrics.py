@@ -20,9 +20,15 @@ GAUGES = {
     "drift_alarms": "Detected drops in quality.",
     "quality_map": "Mean average precision on the latest labelled rows, before they were learnt.",
     "quality_precision": "Precision of the ten best hits, likewise.",
+    "quality_ndcg": "nDCG of the ten best hits, likewise.",
     "quality_hamming_map": "Mean average precision of Hamming ranking, likewise.",
 }
-QUALITY_GAUGES = {"quality_map": "map", "quality_precision": "precision", "quality_hamming_map": "hamming"}
+QUALITY_GAUGES = {
+    "quality_map": "map",
+    "quality_precision": "precision",
+    "quality_ndcg": "ndcg",
+    "quality_hamming_map": "hamming",
+}
 
 
 class Metrics(Collector):

@@ -163,7 +163,9 @@ class VersionsResponse(BaseModel):
 class QualityPoint(BaseModel):
     version: int
     map: float
-    hamming: float
+    precision: Annotated[float | None, Field(description="Of the ten best hits.")] = None  # older points have none
+    ndcg: Annotated[float | None, Field(description="Of the ten best hits.")] = None
+    hamming: Annotated[float, Field(description="Mean average precision of Hamming ranking.")]
     drift: bool
 
 

@@ -195,9 +195,9 @@ static void table_top(nb::list list, nb::tuple slot_arrays, In<double, 2> weight
   });
 }
 
-static void quality(In<float, 2> scores, In<float, 2> grades, int64_t k, Array<double, 2> out) {
+static void quality(In<float, 2> scores, In<float, 2> grades, int64_t page, int64_t depth, Array<double, 2> out) {
   nb::gil_scoped_release free_gil;
-  rank_quality(scores.data(), grades.data(), scores.shape(0), scores.shape(1), k, out.data());
+  rank_quality(scores.data(), grades.data(), scores.shape(0), scores.shape(1), page, depth, out.data());
 }
 
 static uint64_t stream_read(const std::string& lanes, In<uint8_t, 3> tiles) {

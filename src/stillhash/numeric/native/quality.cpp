@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -36,30 +37,19 @@ void sort_items(std::vector<uint64_t>& items, std::vector<uint64_t>& buffer) {
   }
 }
 
-double gain(double grade, int64_t rank) { return (std::exp2(grade) - 1) / std::log2(rank + 1.0); }
+bool is_relevant(uint64_t item) { return item & 1; }
 
-// The discounted gain of the best order of these grades, to rank k.
-double best_gain(const float* grades, int64_t n, int64_t k) {
-  std::vector<int64_t> counts;
-  for (int64_t i = 0; i < n; ++i) {
-    const size_t grade = static_cast<size_t>(grades[i]);
-    if (grade >= counts.size()) counts.resize(grade + 1);
-    ++counts[grade];
-  }
-  double sum = 0;
-  int64_t rank = 0;
-  for (size_t grade = counts.size(); grade-- > 1;)
-    for (int64_t c = 0; c < counts[grade] && rank < k; ++c) sum += gain(static_cast<double>(grade), ++rank);
-  return sum;
-}
+double discounted(float grade, int64_t rank) { return grade / std::log2(rank + 1.0); }
 
 }  // namespace
 
-void rank_quality(const float* scores, const float* grades, int64_t queries, int64_t n, int64_t k, double* out) {
+void rank_quality(const float* scores, const float* grades, int64_t queries, int64_t n, int64_t page, int64_t depth,
+                  double* out) {
   std::vector<uint64_t> items(n), buffer(n);
+  std::vector<float> best(std::min(page, n));  // the largest grades
   std::vector<double> harmonic(n + 1);  // H(0), ..., H(n)
   for (int64_t i = 1; i <= n; ++i) harmonic[i] = harmonic[i - 1] + 1.0 / i;
-  for (int64_t q = 0; q < queries; ++q, scores += n, grades += n, out += 4) {
+  for (int64_t q = 0; q < queries; ++q, scores += n, grades += n, out += 5) {
     for (int64_t i = 0; i < n; ++i)
       items[i] = static_cast<uint64_t>(sort_key(scores[i])) << 32 | static_cast<uint64_t>(i) << 1 | (grades[i] > 0);
     sort_items(items, buffer);
@@ -69,7 +59,7 @@ void rank_quality(const float* scores, const float* grades, int64_t queries, int
       const int64_t before = relevant;
       const double precisions_before = precisions;
       for (end = t; end < n && items[end] >> 32 == items[t] >> 32; ++end)
-        if (items[end] & 1) precisions += static_cast<double>(++relevant) / (end + 1);
+        if (is_relevant(items[end])) precisions += static_cast<double>(++relevant) / (end + 1);
       const double size = end - t, r = relevant - before;
       if (size == 1) {
         expected += precisions - precisions_before;
@@ -78,16 +68,20 @@ void rank_quality(const float* scores, const float* grades, int64_t queries, int
         expected += r / size * (size * rho + (before + 1 - rho * (t + 1)) * (harmonic[end] - harmonic[t]));
       }
     }
-    double first = 0, gained = 0;
-    for (int64_t i = 0; i < std::min(k, n); ++i) {
-      first += items[i] & 1;
-      gained += gain(grades[(items[i] & 0xFFFFFFFFu) >> 1], i + 1);
+    std::partial_sort_copy(grades, grades + n, best.begin(), best.end(), std::greater<>());
+    const auto count = [&](int64_t k) {
+      return static_cast<double>(std::count_if(items.begin(), items.begin() + std::min(k, n), is_relevant));
+    };
+    double gained = 0, ideal = 0;
+    for (size_t i = 0; i < best.size(); ++i) {
+      gained += discounted(grades[(items[i] & 0xFFFFFFFFu) >> 1], i + 1);
+      ideal += discounted(best[i], i + 1);
     }
-    const double best = best_gain(grades, n, k);
     out[0] = relevant ? precisions / relevant : 0;
     out[1] = relevant ? expected / relevant : 0;
-    out[2] = first / k;
-    out[3] = best > 0 ? gained / best : 0;
+    out[2] = count(page) / page;
+    out[3] = count(depth) / depth;
+    out[4] = ideal > 0 ? gained / ideal : 0;
   }
 }
 
