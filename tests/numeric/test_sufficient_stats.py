@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhash.numeric.labels import parse_labels
-from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, unit_labels
+from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, regress, unit_labels
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((400, 12)).astype(np.float32)
@@ -25,7 +25,7 @@ def summed(*parts: slice | np.ndarray) -> SufficientStats:
 
 def same(a: Similarity | None, b: Similarity | None, tolerance: float = 1e-5) -> None:
     assert a is not None and b is not None
-    for one, other in zip(a, b, strict=True):
+    for one, other in zip(a[:2], b[:2], strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(1.0, float(np.abs(b.M).max())))
 
 
@@ -99,7 +99,57 @@ def test_state_round_trips_to_the_byte() -> None:
 
 def test_sides_multiply_to_the_similarity() -> None:
     stats, weights = summed(slice(None)), np.array([1.0, 2.0, 0.5, 0.0, 3.0])
-    sides = stats.sides(3.0, weights)
+    sides = stats.sides(3.0)
     assert sides is not None
-    same(Similarity(sides.U @ sides.V, sides.u @ sides.V), stats.similarity(3.0, weights), 1e-4)
+    V = (sides.V * weights).T
+    similarity = stats.similarity(3.0, weights)
+    same(Similarity(sides.U @ V, sides.u @ V), similarity, 1e-4)
+    assert similarity is not None and similarity.reliability == pytest.approx(sides.reliability)
     assert SufficientStats(12, 9).sides(1.0) is None
+
+
+def noise_share(Z: np.ndarray, T: np.ndarray, ridge: float) -> float:
+    """The share of noise in predictions by a regression, from the rows themselves and the whole hat matrix."""
+    n, centred = len(Z), Z - Z.mean(axis=0)
+    penalty = ridge * (Z**2).sum(axis=1).mean()
+    H = centred @ np.linalg.inv(centred.T @ centred + penalty * np.eye(Z.shape[1])) @ centred.T
+    predicted = H @ (T - T.mean(axis=0))
+    free = n - np.trace(H) - 1
+    variance = ((T - T.mean(axis=0) - predicted) ** 2).sum() / free
+    return float(variance * np.trace(H @ H) / (predicted**2).sum() * (1 + np.sqrt(2 / free)))
+
+
+@pytest.mark.parametrize("rows", [30, 100, 400])
+def test_reliability_is_one_less_the_share_of_noise(rows: int) -> None:
+    stats = summed(slice(rows))
+    T = unit_labels(parse_labels(Y[:rows], rows))[0].astype(np.float64)
+    for side, sums, mixed in ((X, stats.aa, stats.ay), (B, stats.cc, stats.cy)):
+        expected = max(0.0, 1 - noise_share(side[:rows].astype(np.float64), T, 1.0))
+        assert regress(sums, mixed, 1.0).reliability == pytest.approx(expected, abs=0.1)  # traces are estimated
+
+
+def test_reliability_rises_with_evidence_and_is_none_for_random_labels() -> None:
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((2000, 12)).astype(np.float32)
+    bits = np.where(Z[:, :9] > 0, 1, -1).astype(np.float32)
+
+    def reliability(rows: int, labels: np.ndarray) -> float:
+        stats = SufficientStats(12, 9)
+        stats.add(Z[:rows], bits[:rows], parse_labels(labels[:rows], rows))
+        sides = stats.sides(1.0)
+        return 0.0 if sides is None else sides.reliability
+
+    learnable = [reliability(rows, (Z[:, 0] > 0).astype(int)) for rows in (2, 20, 200, 2000)]
+    assert learnable == sorted(learnable)
+    assert learnable[0] < 0.2 and learnable[-1] > 0.95
+    assert reliability(2000, rng.integers(0, 3, 2000)) < 0.3
+
+
+def test_many_labels_are_judged_by_random_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = summed(slice(None))
+    exact = stats.similarity(3.0)
+    monkeypatch.setattr("stillhash.numeric.sufficient_stats.LABEL_PROBES", 4)
+    probed = stats.similarity(3.0)
+    same(exact, probed)
+    assert exact is not None and probed is not None
+    assert probed.reliability == pytest.approx(exact.reliability, abs=0.2)

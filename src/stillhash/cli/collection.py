@@ -13,6 +13,7 @@ from typer import Argument, Option, Typer
 import stillhash
 from stillhash.cli import output
 from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
+from stillhash.collection.types import VersionName
 from stillhash.errors import Conflict, InvalidInput, MissingExtra
 from stillhash.hashers import FIXED_CODE_METHODS
 from stillhash.io import parse_ids, parse_json_object, read_chunks, read_queries
@@ -26,7 +27,8 @@ IDS_FILE_HELP = "Ids, if FILE has none: .npy, .jsonl or .txt (one id per line)."
 METADATA_HELP = "Metadata, if FILE has none: .jsonl (one object per line)."
 QUERY_ENCODER_HELP = "An aligned encoder instead of the collection's own."
 AGAINST_HELP = "With --explain: compare with version N instead of the earliest."
-VERSION_HELP = "Rank by this version of the model; 0 is Hamming distance."
+VERSION_HELP = "Rank by this version of the model; 0 is before learning, hamming by Hamming distance."
+BALANCE_HELP = "From 0, items that look alike, to 1, items with the same labels. Automatic if not given."
 ROWS_HELP = "Rows: .jsonl, .csv, .parquet, .npz or .npy; '-' for JSON lines from stdin."
 LABELS_HELP = """Labels, if FILE has none: .npy (labels, or a matrix of 0 and 1), .jsonl (one list per line) \
 or .txt (one 'cat|dog' per line)."""
@@ -40,7 +42,7 @@ LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
 ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
 Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
 Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
-ModelVersion = Annotated[int | None, Option(min=0, metavar="N", help=VERSION_HELP)]
+ModelVersion = Annotated[str | None, Option(metavar="N", help=VERSION_HELP)]
 
 
 def optional_module(name: str, extra: str) -> Any:
@@ -156,6 +158,7 @@ def search(
     k: Annotated[int, Option("-k", min=1, help="Hits for each query.")] = 10,
     where: Where = None,
     version: ModelVersion = None,
+    balance: Annotated[float | None, Option(min=0, max=1, help=BALANCE_HELP)] = None,
     explain: Annotated[bool, Option("--explain", help="Show which bits made the score of each hit.")] = False,
     against: Annotated[int | None, Option(min=0, metavar="N", help=AGAINST_HELP)] = None,
     as_json: AsJson = False,
@@ -176,7 +179,8 @@ def search(
             queries = features[None]
         compare = explain if against is None else against
         allowed = parse_json_object(where, "where")
-        results = collection.search(queries, k, where=allowed, version=version, explain=compare)
+        ranked_by = parse_version(version)
+        results = collection.search(queries, k, where=allowed, version=ranked_by, balance=balance, explain=compare)
     _answer_hits(results, as_json)
 
 
@@ -192,8 +196,20 @@ def range_search(
     """Find all items with at least this score."""
     with stillhash.open(path, read_only=True) as collection:
         queries = read_queries(vector, collection.dim)
-        results = collection.range_search(queries, threshold, where=parse_json_object(where, "where"), version=version)
+        allowed = parse_json_object(where, "where")
+        results = collection.range_search(queries, threshold, where=allowed, version=parse_version(version))
     _answer_hits(results, as_json)
+
+
+def parse_version(text: str | None) -> VersionName | None:
+    """Return the version of the model that an option names."""
+    if text is None:
+        return None
+    if text == "hamming":
+        return "hamming"
+    if not text.isdecimal():
+        raise InvalidInput(f"--version: expected a number, or hamming, got {text!r}")
+    return int(text)
 
 
 def _answer_hits(results: list[stillhash.Answer], as_json: bool) -> None:

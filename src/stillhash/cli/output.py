@@ -98,9 +98,9 @@ def answers(result: dict[str, Any], console: Console) -> None:
         for rank, hit in enumerate(one["hits"], 1):
             name, labels, metadata = _item_cells(hit)
             reasons = _explanation_cells(hit["explanation"]) if others else []
-            rows.append([str(rank), name, f"{hit['score']:.4g}", *reasons, labels, metadata])
-        columns = ["rank", "id", "score", *explained, "labels", "metadata"]
-        print_table(console, None, columns, rows, text=["id", *explained, "labels", "metadata"])
+            rows.append([str(rank), name, f"{hit['score']:.4g}", hit["placed"], *reasons, labels, metadata])
+        columns = ["rank", "id", "score", "by", *explained, "labels", "metadata"]
+        print_table(console, None, columns, rows, text=["id", "by", *explained, "labels", "metadata"])
 
 
 def versions(result: dict[str, Any], console: Console) -> None:

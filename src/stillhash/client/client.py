@@ -14,7 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.client.transport import JSON_TYPE, RAW_TYPE, RetryWhen, Transport, row_to_json, to_answer, to_json
-from stillhash.collection.types import Answer, Filter, Id, Item, ItemIds, RangeOptions, SearchOptions, Vector, Vectors
+from stillhash.collection.types import (
+    Answer,
+    Filter,
+    Id,
+    Item,
+    ItemIds,
+    RangeOptions,
+    SearchOptions,
+    Vector,
+    Vectors,
+    VersionName,
+)
 from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.validation import Floats, check_features, check_integer
@@ -153,11 +164,13 @@ class Client(AbstractContextManager["Client"]):
         k: int = 10,
         *,
         where: Filter | None = None,
-        version: int | None = None,
+        version: VersionName | None = None,
+        balance: float | None = None,
         explain: bool | int = False,
     ) -> Answer | list[Answer]:
         """Return the k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers."""
-        return self._search("search", query, {"k": k, "where": where, "version": version, "explain": explain})
+        options = {"where": where, "version": version, "balance": balance, "explain": explain}
+        return self._search("search", query, {"k": k, **options})
 
     @overload
     def range_search(self, query: Vector, threshold: float, **options: Unpack[RangeOptions]) -> Answer: ...
@@ -171,7 +184,7 @@ class Client(AbstractContextManager["Client"]):
         threshold: float,
         *,
         where: Filter | None = None,
-        version: int | None = None,
+        version: VersionName | None = None,
         most: int | None = None,
     ) -> Answer | list[Answer]:
         """Return all items of at least this score, best first; more than `most` of them are an error."""

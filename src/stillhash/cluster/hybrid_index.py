@@ -56,8 +56,9 @@ class HybridIndex:
     def remove(self, ids: ArrayLike) -> int:
         return self.local.remove(ids) + self.cluster.remove(ids)
 
-    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
-        remote, local = (index.search(weights, k, allowed=allowed) for index in (self.cluster, self.local))
+    def search(self, weights: ArrayLike, k: int, *, floors: ArrayLike | None = None, allowed: Any = None) -> Hits:
+        both = (self.cluster, self.local)
+        remote, local = (index.search(weights, k, floors=floors, allowed=allowed) for index in both)
         return PartialHits(*merge_top([remote, local], k), remote.missing)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:

@@ -1,7 +1,6 @@
-"""Explain a hit: what each bit of its code adds to the score, and how another version of the model ranks it."""
+"""Explain a hit: what each bit of its code adds to the score, what placed it, and how another version ranks it."""
 
 from dataclasses import replace
-from itertools import count, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +8,9 @@ from numpy.typing import NDArray
 from stillhash.collection.types import Answer, Explanation
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, predict_labels
 from stillhash.search import Index
+from stillhash.search.first_page import NEAR, search_page
 
 BITS_IN_GROUP = 8
 
@@ -19,23 +19,44 @@ def explain_answer(
     index: Index,
     answer: Answer,
     rows: NDArray[np.int64],
-    weights: Floats,
-    other_weights: Floats,
-    *,
+    ranking: Ranking,
+    other_ranking: Ranking,
     other_version: int,
     allowed: NDArray[np.uint8] | None,
 ) -> Answer:
-    """Return the answer with an explanation of each hit, by the weights that ranked it and by another version's."""
+    """Return the answer with an explanation of each hit, by the ranking of its one query and by another version's."""
     if not answer.hits:
         return answer
     rows = rows[: len(answer.hits)]
-    codes = signs(index.codes(rows), index.bits).astype(np.float64)
-    parts, scores = codes * snap(weights[None]), (codes @ snap(other_weights[None])[0]).astype(np.float32)
-    groups = np.add.reduceat(parts, range(0, index.bits, BITS_IN_GROUP), axis=1)
-    (others,) = index.range_search(other_weights[None], scores.min(), allowed=allowed)
-    order = np.argsort(others.ids)
-    ranks = order[np.searchsorted(others.ids, rows, sorter=order)] + 1
-    columns = parts.tolist(), groups.tolist(), count(1), repeat(other_version), scores.tolist(), ranks.tolist()
-    explanations = map(Explanation, *columns)
+    x = signs(index.codes(rows), index.bits)
+    codes = x.astype(np.float64)
+    parts = codes * snap(ranking.weights)
+    groups = np.add.reduceat(parts, range(0, index.bits, BITS_IN_GROUP), axis=1).tolist()
+    scores = (codes @ snap(other_ranking.weights)[0]).astype(np.float32).tolist()
+    ranks = _ranks(index, other_ranking, rows, min(scores), allowed).tolist()
+    looks: list[float | None] = [None] * len(rows)
+    labels: list[float | None] = [None] * len(rows)
+    if ranking.looks is not None:
+        found = looks_scores(ranking.looks)
+        looks = (codes @ found.grid[0] / max(found.most[0], 1e-30)).tolist()
+    if ranking.labels is not None:
+        labels = (predict_labels(ranking, x) @ ranking.labels[0]).tolist()
+    explanations = [
+        Explanation(bits, groups[n], n + 1, other_version, scores[n], ranks[n], looks[n], labels[n])
+        for n, bits in enumerate(parts.tolist())
+    ]
     hits = [replace(hit, explanation=some) for hit, some in zip(answer.hits, explanations, strict=True)]
     return replace(answer, hits=hits)
+
+
+def _ranks(
+    index: Index, ranking: Ranking, rows: NDArray[np.int64], least: float, allowed: NDArray[np.uint8] | None
+) -> NDArray[np.int64]:
+    """Return the places of these rows, from 1, in the ranking of one query, where `least` is their lowest score."""
+    (by_score,) = index.range_search(ranking.weights, least, allowed=allowed)
+    page = search_page(index, ranking, CANDIDATES, allowed=allowed)
+    place = {row: n for n, row in enumerate(by_score.ids.tolist(), 1)}
+    on_page = {row: n for n, row in enumerate(page.ids[0].tolist(), 1)}
+    moved = [place.get(row, len(place) + 1) for row in page.ids[0][page.placed[0] == NEAR].tolist()]
+    ranks = [on_page.get(row) or place[row] + sum(at > place[row] for at in moved) for row in rows.tolist()]
+    return np.array(ranks, np.int64)

@@ -46,7 +46,7 @@ class ReadView:
         self._seq = self._generation = self._last_row = -1
         self._index: Any = Index(store.settings["bits"])  # empty, until the first use
         self._functions: LinearHasher | None = None
-        self._version, self._model = 0, Model("hamming")
+        self._version, self._model = 0, Model("looks")
 
     @contextmanager
     def pinned(self) -> Iterator[Snapshot]:

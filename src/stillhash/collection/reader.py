@@ -19,17 +19,32 @@ from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import load_model
-from stillhash.collection.types import Answer, Filter, Id, Item, ItemIds, RangeOptions, SearchOptions, Vector, Vectors
+from stillhash.collection.types import (
+    Answer,
+    Filter,
+    Id,
+    Item,
+    ItemIds,
+    RangeOptions,
+    SearchOptions,
+    Vector,
+    Vectors,
+    VersionName,
+)
 from stillhash.collection.validation import check_ids, check_path, check_query
 from stillhash.errors import NotFitted, TooLarge
 from stillhash.hashers import Model
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Index
+from stillhash.search.first_page import PLACED, search_page
 
-ScoredRows = Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]  # scores and rows, for each query
+ScoredRows = Iterable[tuple[NDArray[Any], ...]]  # scores, rows and places, for each query
+RANKING_NAMES = {  # by the side of the model
+    "looks": "looks: the query against the codes, before anything is learnt",
+    "hamming": "Hamming distance",
+}
 LEARNT_RANKING = "learnt similarity"
-HAMMING_RANKING = "Hamming distance: before anything is learnt"
 
 
 class Reader:
@@ -112,14 +127,17 @@ class Reader:
         k: int = 10,
         *,
         where: Filter | None = None,
-        version: int | None = None,
+        version: VersionName | None = None,
+        balance: float | None = None,
         explain: bool | int = False,
     ) -> Answer | list[Answer]:
         """Return the k best items for a query (D,) as an Answer, or for queries (m, D) as a list of Answers.
 
         where: only items that meet this condition (filters.py); min(k, matching) hits come back. version: rank by an
-        earlier version of the model; 0 is Hamming distance, before anything was learnt. explain: each hit says what
-        each bit adds to its score, and how the version of this number ranks it; True compares with the earliest kept.
+        earlier version of the model; 0 is before anything was learnt, "hamming" is by Hamming distance. balance: from
+        0, items that look alike, to 1, items with the same labels; None follows from the evidence. explain: each hit
+        says what each bit adds to its score, and how the version of this number ranks it; True compares with the
+        earliest kept.
         """
         check_integer(k, "k", 1)
         Q, single = check_query(query, self.dim)
@@ -130,17 +148,17 @@ class Reader:
             if snapshot.functions is None:
                 answers = self._rank_by_cosine(snapshot, Q, k, allowed)
             else:
-                most = min(k, max(1, len(snapshot.index)))
-                weights = snapshot.weigh(Q, model)
-                hits = snapshot.index.search(weights, most, allowed=allowed)
-                ranking = LEARNT_RANKING if model.learnt else HAMMING_RANKING
-                answers = self._answers(snapshot, zip(*hits, strict=True), number, ranking, hits.missing)
+                ranking = snapshot.functions.ranking_by(model, Q, balance=balance)
+                hits = search_page(snapshot.index, ranking, min(k, max(1, len(snapshot.index))), allowed=allowed)
+                answers = self._answers(snapshot, zip(*hits[:3], strict=True), number, model, hits.missing)
                 if explain is not False:
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
-                    other_weights = snapshot.weigh(Q, self._model(snapshot, other)[1])
+                    other_ranking = snapshot.functions.ranking_by(self._model(snapshot, other)[1], Q, balance=balance)
                     answers = [
-                        explain_answer(snapshot.index, *columns, other_version=other, allowed=allowed)
-                        for columns in zip(answers, hits.ids, weights, other_weights, strict=True)
+                        explain_answer(
+                            snapshot.index, answer, ids, ranking.rows([q]), other_ranking.rows([q]), other, allowed
+                        )
+                        for q, (answer, ids) in enumerate(zip(answers, hits.ids, strict=True))
                     ]
         return answers[0] if single else answers
 
@@ -156,10 +174,10 @@ class Reader:
         threshold: float,
         *,
         where: Filter | None = None,
-        version: int | None = None,
+        version: VersionName | None = None,
         most: int | None = None,
     ) -> Answer | list[Answer]:
-        """Return all items of at least this score, best first; otherwise as `search`. More than `most` are refused."""
+        """Return all items of at least this score, by score; otherwise as `search`. More than `most` are refused."""
         if most is not None:
             check_integer(most, "most", 1)
         Q, single = check_query(query, self.dim)
@@ -174,8 +192,8 @@ class Reader:
             if most is not None and total > most:
                 raise TooLarge(f"threshold: expected at most {most} hits, got {total}. Use a higher threshold.")
             missing = max((some.missing for some in hits), default=0.0)
-            ranking = LEARNT_RANKING if model.learnt else HAMMING_RANKING
-            answers = self._answers(snapshot, hits, number, ranking, missing)
+            scored = ((some.scores, some.ids, np.zeros(len(some.ids), np.uint8)) for some in hits)
+            answers = self._answers(snapshot, scored, number, model, missing)
         return answers[0] if single else answers
 
     @property
@@ -242,22 +260,31 @@ class Reader:
         """
         return snapshot(self._store, check_path(path))
 
-    def _model(self, snapshot: Snapshot, version: int | None) -> tuple[int, Model]:
+    def _model(self, snapshot: Snapshot, version: VersionName | None) -> tuple[int, Model]:
         """Return a version and its model; the current one for None."""
         if version is None:
             return snapshot.version, snapshot.model
         model = load_model(self._store, snapshot.connection, version)
-        return int(version), model
+        return 0 if version == "hamming" else int(version), model
 
     def _answers(
-        self, snapshot: Snapshot, scored: ScoredRows, version: int, ranking: str, missing: float = 0.0
+        self, snapshot: Snapshot, scored: ScoredRows, version: int, model: Model | str, missing: float = 0.0
     ) -> list[Answer]:
-        pairs = [
-            list(zip(scores[rows >= 0].tolist(), rows[rows >= 0].tolist(), strict=True)) for scores, rows in scored
+        ranking = model if isinstance(model, str) else RANKING_NAMES.get(model.side, LEARNT_RANKING)
+        columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
+        items = self._store.items.get(snapshot.connection, {row for _, rows, _ in columns for row in rows})
+        return [
+            Answer(
+                [
+                    items[row].as_hit(score, version, PLACED[placed])
+                    for score, row, placed in zip(scores, rows, places, strict=True)
+                ],
+                version,
+                ranking,
+                missing,
+            )
+            for scores, rows, places in columns
         ]
-        items = self._store.items.get(snapshot.connection, {row for some in pairs for _, row in some})
-        hits = [[items[row].with_score(score, version) for score, row in some] for some in pairs]
-        return [Answer(some, version, ranking, missing) for some in hits]
 
     def _rank_by_cosine(self, snapshot: Snapshot, Q: Floats, k: int, allowed: NDArray[np.uint8] | None) -> list[Answer]:
         """Rank the rows that wait for hash functions by the cosine of their features; ties by row."""
@@ -268,5 +295,5 @@ class Reader:
         scores: NDArray[np.float32] = unit_rows(Q) @ unit_rows(X).T
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         ranking = f"cosine of raw features: hash functions are fitted at {self._store.settings['init_rows']} rows"
-        best = [(some[places], rows[places]) for some, places in zip(scores, order, strict=True)]
+        best = [(some[at], rows[at], np.zeros(len(at), np.uint8)) for some, at in zip(scores, order, strict=True)]
         return self._answers(snapshot, best, 0, ranking)

@@ -24,7 +24,8 @@ from stillhash.errors import BadState, NotFitted
 from stillhash.hashers import METHODS, Hasher, LinearHasher, Model
 from stillhash.numeric.validation import Codes, check_integer
 
-MODEL_ARRAYS = ("M", "m", "U", "u", "N")
+MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v")
+MODEL_NUMBERS = ("power", "balance", "query_power", "item_power")
 
 
 class Trainer:
@@ -170,17 +171,19 @@ def load_functions(connection: Connection) -> LinearHasher | None:
 
 
 def load_model(store: Store, connection: Connection, version: Any) -> Model:
-    """Return the model of a version; 0 is plain Hamming ranking, before anything was learnt."""
+    """Return the model of a version; 0 is the query, not quantised, against the codes, before anything was learnt."""
+    if version == "hamming":
+        return Model("hamming")
     version = check_integer(version, "version", 0, MAX_VERSION)
     if version == 0:
-        return Model("hamming")
+        return Model("looks")
     side, data = store.versions.model(connection, version)
     if data is None:
         return Model(side)  # type: ignore[arg-type]
     try:
         arrays = safetensors.numpy.load(data)
-        power = float(arrays.pop("power")[0])
-        return Model(side, power=power, **arrays)  # type: ignore[arg-type]
+        values = {name: float(arrays.pop(name)[0]) for name in MODEL_NUMBERS if name in arrays}
+        return Model(side, **values, **arrays)  # type: ignore[arg-type]
     except (safetensors.SafetensorError, KeyError, TypeError) as error:
         raise BadState(f"version {version}: its model cannot be read: {error}") from error
 
@@ -188,9 +191,10 @@ def load_model(store: Store, connection: Connection, version: Any) -> Model:
 def _model_bytes(model: Model) -> bytes | None:
     if not model.learnt:
         return None
-    arrays = {name: getattr(model, name) for name in MODEL_ARRAYS}
-    present = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
-    return safetensors.numpy.save(present | {"power": np.array([model.power], np.float32)})
+    present = {name: part for name, part in model._asdict().items() if part is not None}
+    arrays = {name: np.ascontiguousarray(present[name]) for name in MODEL_ARRAYS if name in present}
+    numbers = {name: np.array([present[name]], np.float64) for name in MODEL_NUMBERS if name in present}
+    return safetensors.numpy.save(arrays | numbers)
 
 
 def _fingerprint(functions: bytes) -> str:

@@ -2,22 +2,26 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from numpy.typing import NDArray
+
+from stillhash.search.first_page import Place
 
 Id = str | int
 Vector = Sequence[float]  # one query (D,)
 Vectors = Sequence[Sequence[float]] | Sequence[NDArray[Any]]  # queries (m, D)
 Filter = dict[str, Any]
 ItemIds = Iterable[Id] | NDArray[Any]
+VersionName = int | Literal["hamming"]  # of the model
 
 
 class SearchOptions(TypedDict, total=False):
     """Options of `search`."""
 
     where: Filter | None
-    version: int | None
+    version: VersionName | None
+    balance: float | None
     explain: bool | int
 
 
@@ -25,7 +29,7 @@ class RangeOptions(TypedDict, total=False):
     """Options of `range_search`."""
 
     where: Filter | None
-    version: int | None
+    version: VersionName | None
     most: int | None
 
 
@@ -37,14 +41,14 @@ class Item:
     labels: list[Any]
     metadata: dict[str, Any] | None
 
-    def with_score(self, score: float, version: int) -> "Hit":
+    def as_hit(self, score: float, version: int, placed: Place) -> "Hit":
         """Return the item as a hit."""
-        return Hit(self.id, self.labels, self.metadata, score, version)
+        return Hit(self.id, self.labels, self.metadata, score, version, placed)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A score as a sum over bits, and how another version of the model ranks the same item."""
+    """A score as a sum over bits, what places a hit on the first page, and its rank by another version of the model."""
 
     bits: list[float]  # what each bit adds; they sum to the score
     groups: list[float]  # the same for each eight bits, a byte of the code
@@ -52,14 +56,20 @@ class Explanation:
     other_version: int
     other_score: float  # by that version
     other_rank: int
+    looks: float | None = None  # how much it looks like the query, from -1 to 1
+    labels: float | None = None  # the cosine of the labels that are predicted of the query and of its code
 
 
 @dataclass(frozen=True)
 class Hit(Item):
-    """An item with its score."""
+    """An item with its score, and what placed it: liked hits are first, near matches next, disliked ones last.
+
+    Between them the first hits are ordered by labels and looks, the others by score.
+    """
 
     score: float
     version: int = field(default=0, compare=False)  # of the model that ranked it
+    placed: Place = "score"
     explanation: Explanation | None = None  # only with explain=
 
 

@@ -1,14 +1,14 @@
 """One paper, one class. METHODS is the only list of them."""
 
 from stillhash.errors import BadState, InvalidInput
-from stillhash.hashers.base import Hasher, OnlineHasher
+from stillhash.hashers.base import Hasher
 from stillhash.hashers.bsodh import BSODH
 from stillhash.hashers.hmoh import HMOH
 from stillhash.hashers.lego import LEGO
 from stillhash.hashers.linear import LSH, PCAITQ, LinearHasher
 from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.mihash import MIHash
-from stillhash.hashers.model import LabelSpace, Model
+from stillhash.hashers.model import LabelSpace, Model, OnlineHasher
 from stillhash.hashers.oasis import OASIS
 from stillhash.hashers.ohsl import OHSL, OHSLSym
 from stillhash.hashers.ohweu import OHWEU

@@ -11,39 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stillhash.errors import BadState, InvalidInput, NotFitted
-from stillhash.hashers.model import LabelSpace, Model, half_power
+from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.parameters import COUNT, Check, parameter
 from stillhash.hashers.state import read_state, write_state
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, parse_labels
+from stillhash.numeric.ranking import Ranking, half_power
 from stillhash.numeric.validation import Codes, Floats, check_arrays, check_bits, check_features
 
 if TYPE_CHECKING:
     from stillhash.hashers.linear import LinearHasher
 
 ENCODE_ROWS = 128  # rows prepared and encoded at a time, so that they stay in the cache
-
-
-class OnlineHasher(Protocol):
-    """The protocol that search, collections and experiments rely on."""
-
-    bits: int
-    stale_: bool  # True: codes encoded earlier no longer match encode()
-
-    def fit(self, X: ArrayLike, Y: Any = None) -> Self: ...
-    def partial_fit(self, X: ArrayLike, Y: Any = None) -> Self: ...
-    def encode(self, X: ArrayLike) -> Codes: ...
-    def weigh(self, Q: ArrayLike) -> Floats: ...
-    def keep(self, X: ArrayLike) -> Codes: ...
-    def refresh(self, stored: Codes, features: Callable[[], ArrayLike]) -> Codes: ...
 
 
 @dataclass(eq=False, repr=False)
@@ -144,6 +131,8 @@ class Hasher:
     def weigh_by(self, model: Model, Q: ArrayLike) -> Floats:
         """Return the weights of queries by a model of the same hash functions, of this or an earlier version."""
         Q = self._checked(Q)
+        if model.side == "looks" or model.balance is not None:
+            return self.functions().ranking_by(model, Q).weights
         if model.M is None:
             weights = signs(self.encode_checked(Q), self.bits)
         else:
@@ -152,8 +141,24 @@ class Hasher:
             weights = weights + model.m
         return weights if model.N is None else weights + kernels.project(self.prepare(Q), model.N)
 
+    def ranking(self, Q: ArrayLike, *, balance: float | None = None) -> Ranking:
+        """Return how queries rank codes: by their weights, and for the default method what places the first page.
+
+        balance: from 0, hits that look alike, to 1, hits with the same labels; None as the method chooses.
+        """
+        self._check_fitted()
+        if self.fixed_codes:
+            return self.functions().ranking_by(self.model(), Q, balance=balance)
+        if balance is not None:
+            raise InvalidInput(f"balance: expected None for {type(self).__name__}, whose codes change, got {balance}")
+        return Ranking(self.weigh(Q))
+
     def model(self) -> Model:
-        """Return what is learnt of the similarity so far; plain Hamming ranking if that is nothing."""
+        """Return what is learnt of the similarity so far."""
+        return self.initial_model()
+
+    def initial_model(self) -> Model:
+        """Return the ranking before anything is learnt: by Hamming distance, as published."""
         return Model("hamming")
 
     def label_space(self) -> LabelSpace | None:

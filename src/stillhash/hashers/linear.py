@@ -4,14 +4,17 @@ from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stillhash.hashers.base import Hasher
+from stillhash.hashers.model import Model
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
-from stillhash.numeric.validation import Codes, Floats
+from stillhash.numeric.ranking import Ranking, half_power
+from stillhash.numeric.validation import Codes, Floats, check_number
 
 InitialCodes = Literal["pca-itq", "lsh"]
 InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
@@ -38,6 +41,27 @@ class LinearHasher(Hasher):
         bare.mean_, bare.W_, bare.t_ = self.mean_, self.W_, self.t_
         bare.n_features_in_ = self.n_features_in_
         return bare
+
+    def ranking_by(self, model: Model, Q: ArrayLike, *, balance: float | None = None) -> Ranking:
+        """Return how queries rank codes by a model of these hash functions, of this or an earlier version."""
+        Q = self._checked(Q)
+        share = model.balance if balance is None else check_number(balance, "balance", low=0, high=1)
+        if share is None and model.side != "looks":
+            return Ranking(self.weigh_by(model, Q))
+        X = self.prepare(Q)
+        looks = kernels.project(X, self.W_) + self.t_
+        weights, share = unit_rows(looks), share or 0.0
+        if share and model.side != "looks":
+            learnt = unit_rows(self.weigh_by(model._replace(balance=None, N=None), Q))
+            weights = np.float32(share) * learnt + np.float32(1 - share) * weights
+        if model.N is not None:
+            weights = weights + kernels.project(X, model.N)
+        if model.V is None or model.U is None or not share:
+            return Ranking(weights, looks)
+        predicted = np.maximum(kernels.project(X, model.U) + model.u, 0)
+        predicted /= np.maximum(predicted.max(axis=1, keepdims=True, initial=0), np.float32(1e-30))
+        labels = unit_rows(half_power(predicted, model.query_power))
+        return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share)
 
     def _codes(self, X: Floats) -> Codes:
         return pack(kernels.project(X, self.W_) + self.t_)  # Eq. 7

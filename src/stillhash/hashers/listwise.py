@@ -91,7 +91,7 @@ class TallyListwise(Tally):
         if similarity is None:
             return None
         scale = np.float32(1 / max(self.stats_.deviation(similarity), 1e-12))
-        return Similarity(scale * similarity.M + self.correction_.value, scale * similarity.m)
+        return similarity._replace(M=scale * similarity.M + self.correction_.value, m=scale * similarity.m)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._arrays(), **{name: getattr(self.correction_, name) for name in self.correction_.saved}}

@@ -1,27 +1,37 @@
-"""What a hasher has learnt, as small immutable arrays that weigh queries."""
+"""What a hasher has learnt, as small immutable arrays that weigh queries; and the protocol of hashers."""
 
-from collections.abc import Hashable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
-import numpy as np
+from numpy.typing import ArrayLike
 
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.ranking import Ranking
+from stillhash.numeric.validation import Codes, Floats
 
 
 class Model(NamedTuple):
-    """The learnt part of `weigh`: weights = side(q) @ M + m.
+    """The learnt part of a ranking: weights = side(q) @ M + m.
 
     side(q) is the features of a query, the signs of its code, or its predicted labels: max(q @ U + u, 0) to the power
-    of `power`. "hamming" needs no M. N, if there is one, is a correction by the features: + q @ N.
+    of `power`. "hamming" and "looks" need no M: their weights are the signs of the query's code, and the query before
+    it is quantised. N, if there is one, is a correction by the features: + q @ N.
+
+    With a `balance` r, weights are r times those, of unit norm, and 1 - r times the looks, of unit norm. With V, the
+    first page is ordered by the labels predicted of query and code: see `numeric.ranking`.
     """
 
-    side: Literal["hamming", "features", "code", "labels"]
+    side: Literal["hamming", "looks", "features", "code", "labels"]
     M: Floats | None = None
     m: Floats | None = None
     U: Floats | None = None  # (D, labels)
     u: Floats | None = None  # (labels,)
     power: float = 1.0
     N: Floats | None = None  # (D, b)
+    balance: float | None = None  # None: weights as they are, and the first page by score
+    V: Floats | None = None  # (b, labels), and
+    v: Floats | None = None  # (labels,): of a code, x @ V + v are predicted
+    query_power: float = 1.0  # that predicted labels are raised to on the first page, of queries
+    item_power: float = 1.0  # and of codes
 
     @property
     def learnt(self) -> bool:
@@ -37,11 +47,16 @@ class LabelSpace(NamedTuple):
     V: Floats  # (labels, b)
 
 
-def half_power(Y: Floats, power: float) -> Floats:
-    """Return max(Y, 0) to the power of a multiple of 0.5, by operations that round alike on every instruction set."""
-    Y = np.maximum(Y, 0)
-    whole, half = divmod(round(2 * power), 2)
-    result = np.sqrt(Y) if half else np.ones_like(Y)
-    for _ in range(whole):
-        result *= Y
-    return result
+class OnlineHasher(Protocol):
+    """The protocol that search, collections and experiments rely on."""
+
+    bits: int
+    stale_: bool  # True: codes encoded earlier no longer match encode()
+
+    def fit(self, X: ArrayLike, Y: Any = None) -> Self: ...
+    def partial_fit(self, X: ArrayLike, Y: Any = None) -> Self: ...
+    def encode(self, X: ArrayLike) -> Codes: ...
+    def weigh(self, Q: ArrayLike) -> Floats: ...
+    def ranking(self, Q: ArrayLike, *, balance: float | None = None) -> Ranking: ...
+    def keep(self, X: ArrayLike) -> Codes: ...
+    def refresh(self, stored: Codes, features: Callable[[], ArrayLike]) -> Codes: ...

@@ -19,6 +19,7 @@ from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, unit
 from stillhash.numeric.validation import Codes, Doubles, Floats, check_integer, check_number
 
 MAX_MODEL_LABELS = 1024  # that a model holds one by one
+CLASS_POWER = 6.0  # of a query's predicted labels on the first page, where every row has one label
 MIN_LABEL_ROWS = 1e-3  # labels of which less is left, after unlearning or decay, no longer count
 
 
@@ -48,6 +49,8 @@ class Tally(LinearHasher):
     init : "labels" takes hash functions that predict the labels of the initial sample, where it has any; "pca-itq"
         ignores labels, as the paper does.
     share : with init="labels", the share of directions that are chosen by the labels.
+    balance : how much the learnt similarity counts beside looks (the query, not quantised, against the codes), 0 to 1;
+        None: its reliability, which follows from the residuals of the regressions and rises with the labels.
     random_state : seed of the hash functions.
     """
 
@@ -62,6 +65,7 @@ class Tally(LinearHasher):
     rarity: float = parameter(0.45, NOT_NEGATIVE)
     init: Literal["labels", "pca-itq"] = parameter("labels", one_of("labels", "pca-itq"))
     share: float = parameter(0.75, partial(check_number, low=0, high=1))
+    balance: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -130,36 +134,56 @@ class Tally(LinearHasher):
             self._solved = self._solve()
         return self._solved
 
+    def initial_model(self) -> Model:
+        """Return the ranking before any label: the query, not quantised, against the codes."""
+        return Model("looks")
+
     def _solve(self) -> Model:
-        if self.sharpness > 1 and len(self.stats_.names) <= MAX_MODEL_LABELS:
-            sides = self.stats_.sides(self.ridge, self._label_weights())
-            return Model("hamming") if sides is None else Model("labels", sides.V, None, *sides[:2], self.sharpness)
-        similarity = self._similarity()
-        return Model("hamming") if similarity is None else Model("features", *similarity)
+        if self.sharpness == 1 or len(self.stats_.names) > MAX_MODEL_LABELS:
+            similarity = self._similarity()
+            if similarity is None:
+                return self.initial_model()
+            return Model("features", similarity.M, similarity.m, balance=self._balance(similarity.reliability))
+        sides = self.stats_.sides(self.ridge)
+        if sides is None:
+            return self.initial_model()
+        by_label, rare = self._label_weights()
+        size = self.stats_.ay[:, 0].sum() / self.stats_.rows  # the mean square root of the labels of a row
+        item_power = min(self.sharpness, round(2 * size) / 2)
+        page = (by_label ** (1 / item_power)).astype(np.float32)  # counts like by_label, once raised
+        return Model(
+            "labels",
+            np.ascontiguousarray((sides.V * (by_label * rare)).T, np.float32),
+            U=sides.U,
+            u=sides.u,
+            power=self.sharpness,
+            balance=self._balance(sides.reliability),
+            V=sides.V * page,
+            v=sides.v * page,
+            query_power=max(self.sharpness, round(2 * CLASS_POWER / size**4) / 2),
+            item_power=item_power,
+        )
+
+    def _balance(self, reliability: float) -> float:
+        return reliability if self.balance is None else float(self.balance)
 
     def label_space(self) -> LabelSpace | None:
         model = self.model()
-        if model.side != "labels" or model.M is None or model.U is None or model.u is None:
+        if model.U is None or model.u is None or model.V is None:
             return None
-        V = (model.M / self._rarity_weights()[:, None]).astype(np.float32)
-        return LabelSpace(list(self.stats_.names), model.U, model.u, V)
+        return LabelSpace(list(self.stats_.names), model.U, model.u, np.ascontiguousarray(model.V.T))
 
     def _similarity(self) -> Similarity | None:
         """Return the linear similarity; None if nothing is learnt."""
-        return self.stats_.similarity(self.ridge, self._label_weights())
+        return self.stats_.similarity(self.ridge, np.multiply(*self._label_weights()))
 
-    def _label_weights(self) -> Doubles | None:
-        """Return how much each label counts; None if all count alike."""
-        if not self.label_weights and not self.rarity:
-            return None
-        by_label = {canonical(label): weight for label, weight in (self.label_weights or {}).items()}
-        weights = np.array([by_label.get(name, 1.0) for name in self.stats_.names], np.float64)
-        return np.asarray(np.where(self.stats_.ay[:, 0] > MIN_LABEL_ROWS, weights * self._rarity_weights(), 0.0))
-
-    def _rarity_weights(self) -> Doubles:
-        """Return how much more each label counts because it is rare."""
-        share: Doubles = np.maximum(self.stats_.ay[:, 0], MIN_LABEL_ROWS) / max(self.stats_.rows, MIN_LABEL_ROWS)
-        return np.asarray(share ** -float(self.rarity), np.float64)
+    def _label_weights(self) -> tuple[Doubles, Doubles]:
+        """Return how much each label counts by `label_weights`, and how much more because it is rare."""
+        rows, everything = self.stats_.ay[:, 0], max(self.stats_.rows, MIN_LABEL_ROWS)
+        given = {canonical(label): weight for label, weight in (self.label_weights or {}).items()}
+        by_label = np.array([given.get(name, 1.0) for name in self.stats_.names], np.float64)
+        rare = (np.maximum(rows, MIN_LABEL_ROWS) / everything) ** -float(self.rarity)
+        return np.where(rows > MIN_LABEL_ROWS, by_label, 0.0), rare
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._arrays(), **self.stats_.arrays()}

@@ -19,20 +19,34 @@ from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats, check_arrays
 
+TRACE_PROBES = 16  # random vectors that estimate a trace
+LABEL_PROBES = 256  # random directions that stand for more labels than this
+
 
 class Similarity(NamedTuple):
     """The weights of a prepared query are q @ M + m."""
 
     M: Floats  # (D, b)
     m: Floats  # (b,)
+    reliability: float = 1.0  # of both regressions, from 0
 
 
 class Sides(NamedTuple):
-    """The two regressions: labels y(q) = q @ U + u of a prepared query; and what each label adds to the weights."""
+    """The two regressions: labels y(q) = q @ U + u of a prepared query, and y(x~) = x~ @ V + v of a code."""
 
     U: Floats  # (D, labels)
     u: Floats  # (labels,)
-    V: Floats  # (labels, b)
+    V: Floats  # (b, labels)
+    v: Floats  # (labels,)
+    reliability: float
+
+
+class Regression(NamedTuple):
+    """A ridge regression y = x @ slopes + intercepts, and how far its predictions are more than noise, 0 to 1."""
+
+    slopes: Doubles  # (D, labels)
+    intercepts: Doubles  # (labels,)
+    reliability: float
 
 
 def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
@@ -93,40 +107,41 @@ class SufficientStats:
 
     @one_thread
     def similarity(self, ridge: float, label_weights: NDArray[np.float64] | None = None) -> Similarity | None:
-        """Regress labels on both sides: y(q) = ybar + U^T (q - qbar), y(x~) = const + V^T x~; weights are V y(q).
+        """Regress labels on both sides, y(q) and y(x~), and multiply: weights are V y(q), with M = U V^T.
 
         Intercepts are free, slopes are shrunk by `ridge` times the mean square of a row. None if there is
         nothing to learn: no rows, or all of them have the same labels.
         """
-        V = self._code_side(ridge, label_weights)
-        if V is None:
+        code_side = self._code_side(ridge)
+        if code_side is None:
             return None
-        M = _slopes(self.aa, V.T @ self.ay, ridge)  # (D, b): U V^T, with b right-hand sides in place of C
-        qbar, ybar = self.aa[0, 1:] / self.rows, self.ay[:, 0] / self.rows
-        return Similarity(M.astype(np.float32), (ybar @ V - qbar @ M).astype(np.float32))
+        V = code_side.slopes if label_weights is None else label_weights * code_side.slopes
+        labels = self.ay if len(self.names) <= LABEL_PROBES else label_probes(len(self.names)) @ self.ay
+        bits = len(V)  # right-hand sides, in place of one for each label
+        query_side = regress(self.aa, np.concatenate([V @ self.ay, labels]), ridge, skip=bits)
+        M, m = (array[..., :bits].astype(np.float32) for array in query_side[:2])
+        return Similarity(M, m, query_side.reliability * code_side.reliability)
 
     @one_thread
-    def sides(self, ridge: float, label_weights: NDArray[np.float64] | None = None) -> Sides | None:
+    def sides(self, ridge: float) -> Sides | None:
         """Return the same regressions, before they are multiplied."""
-        V = self._code_side(ridge, label_weights)
-        if V is None:
+        code_side = self._code_side(ridge)
+        if code_side is None:
             return None
-        U = _slopes(self.aa, self.ay, ridge)
-        u = self.ay[:, 0] / self.rows - self.aa[0, 1:] / self.rows @ U
-        return Sides(U.astype(np.float32), u.astype(np.float32), V.astype(np.float32))
+        query_side = regress(self.aa, self.ay, ridge)
+        U, u, V, v = (array.astype(np.float32) for array in (*query_side[:2], *code_side[:2]))
+        return Sides(U, u, V, v, query_side.reliability * code_side.reliability)
 
-    def _code_side(self, ridge: float, label_weights: NDArray[np.float64] | None) -> Doubles | None:
-        """Return what each label adds to the weights (C, b); None if labels carry no information."""
+    def _code_side(self, ridge: float) -> Regression | None:
+        """Return the regression of labels on codes; None if labels carry no information."""
         if self.rows <= 0.5:
             return None
-        V = _slopes(self.cc, self.cy, ridge)  # (b, C)
-        if not np.abs(V).max(initial=0.0) > 1e-9:
-            return None
-        return V.T if label_weights is None else label_weights[:, None] * V.T
+        regression = regress(self.cc, self.cy, ridge)
+        return regression if np.abs(regression.slopes).max(initial=0.0) > 1e-9 else None
 
     def deviation(self, similarity: Similarity) -> float:
         """Return the standard deviation of the scores of all rows, as queries, with all codes."""
-        M, m = similarity
+        M, m = similarity[:2]
         second = self.aa / self.rows
         mean = second[0, 1:] @ M + m
         weights = M.T @ (second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])) @ M + np.outer(mean, mean)
@@ -158,10 +173,40 @@ class SufficientStats:
         return np.array([self.names[name] for name in names], np.int64)
 
 
-def _slopes(xx: Doubles, yx: Doubles, ridge: float) -> Doubles:
-    """Return the slopes (D, C) of y on x with a free intercept, from the sums of (1, x)(1, x)^T and y (1, x)^T."""
-    rows, mean = xx[0, 0], xx[0, 1:] / xx[0, 0]
+def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression:
+    """Regress y on x with a free intercept, from the sums of (1, x)(1, x)^T and y (1, x)^T over rows with |y| = 1.
+
+    The first `skip` targets are regressed too, but are no part of y.
+
+    The slopes are b = (S + l)^-1 Sxy, and x b varies by b^T S b over the rows. Part of that is noise: the variance s^2
+    of the residuals, over n - df - 1 degrees of freedom, times df2, where df and df2 are the traces of H and H^2 with
+    H = (S + l)^-1 S. The reliability is 1 less the share of noise, taken one standard error of s^2 too high.
+    """
+    rows, mean, y_mean = xx[0, 0], xx[0, 1:] / xx[0, 0], yx[:, 0] / xx[0, 0]
     S = xx[1:, 1:] - rows * np.outer(mean, mean)  # sums about the mean
+    Sxy = (yx[:, 1:] - np.outer(yx[:, 0], mean)).T
     scale = np.trace(xx[1:, 1:]) / rows  # the mean square of a row
-    S[np.diag_indices_from(S)] += ridge * (scale if scale > 0 else 1.0)
-    return np.linalg.solve(S, (yx[:, 1:] - np.outer(yx[:, 0], mean)).T)
+    penalty = ridge * (scale if scale > 0 else 1.0)
+    S[np.diag_indices_from(S)] += penalty
+    probes = random_signs(len(S), TRACE_PROBES)
+    solved = np.linalg.solve(S, np.concatenate([Sxy, probes], axis=1))
+    slopes, hat = solved[:, : len(yx)], probes - penalty * solved[:, len(yx) :]
+    judged, total = slopes[:, skip:], rows * (1 - y_mean[skip:] @ y_mean[skip:])
+    explained, shrunk = np.vdot(judged, Sxy[:, skip:]), penalty * np.vdot(judged, judged)
+    signal, residual = explained - shrunk, total - explained - shrunk
+    free = rows - np.vdot(probes, hat) / TRACE_PROBES - 1
+    reliability = 0.0
+    if signal > 0 and free > 0:
+        noise = max(residual, 0.0) / free * np.vdot(hat, hat) / TRACE_PROBES
+        reliability = max(0.0, 1 - noise / signal * (1 + np.sqrt(2 / free)))
+    return Regression(slopes, y_mean - mean @ slopes, float(reliability))
+
+
+def label_probes(labels: int) -> Doubles:
+    """Return random directions (LABEL_PROBES, labels) in which label vectors have, on average, their own length."""
+    return np.asarray(random_signs(labels, LABEL_PROBES).T / np.sqrt(LABEL_PROBES))
+
+
+def random_signs(rows: int, columns: int) -> Doubles:
+    """Return -1 and +1 at random: the mean of z^T A z over the columns z estimates the trace of A (Hutchinson 1989)."""
+    return np.random.default_rng(0).choice([-1.0, 1.0], (rows, columns))

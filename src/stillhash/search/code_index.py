@@ -18,9 +18,9 @@ from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
 from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.threads import usable_cores
-from stillhash.numeric.validation import Codes, ScoredIds
+from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
-from stillhash.search.merge import Hits, resize
+from stillhash.search.merge import Hits, drop_below, resize
 
 
 class Searcher(Protocol):
@@ -31,7 +31,7 @@ class Searcher(Protocol):
     def __len__(self) -> int: ...
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None: ...
     def remove(self, ids: ArrayLike) -> int: ...
-    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits: ...
+    def search(self, weights: ArrayLike, k: int, *, floors: Any = None, allowed: Any = None) -> Hits: ...
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]: ...
     def codes(self, ids: ArrayLike) -> Codes: ...
 
@@ -87,27 +87,26 @@ class CodeIndex(ABC):
             self._publish(tuple(block for block, _ in parts), ids)
         return removed
 
-    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, floors: ArrayLike | None = None, allowed: Any = None) -> Hits:
         """Return the k best hits of each query: exactly what scoring every code would give, ties included.
 
-        weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
-        array, or a uint8 bitmap in little-endian bit order. IdArray past its end are not allowed.
+        weights: (m, bits), or (bits,) for one query. floors: the least score of a hit, one number or one per query.
+        allowed: only ids i with allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit
+        order. Ids past its end are not allowed.
         """
         grid = snap(check.check_weights(weights, self.bits))
         k = check.check_integer(k, "k", 1)
+        least = check_floors(floors, len(grid))
         bitmap = None if allowed is None else bitmap_by_id(allowed)
-        return resize(self._top(grid, min(k, len(self)), bitmap), k)
+        hits = self._top(grid, min(k, len(self)), bitmap, least)
+        return resize(hits if floors is None else drop_below(hits, least), k)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return, for each query, all hits that score at least the threshold (one number, or one per query)."""
         grid = snap(check.check_weights(weights, self.bits))
-        thresholds = check.check_threshold(threshold, len(grid))
-        # The smallest float32 that is not below the threshold: no score lies between the two.
-        with np.errstate(over="ignore"):  # beyond all scores is infinity
-            floors = thresholds.astype(np.float32)
-        floors = np.where(floors < thresholds, np.nextafter(floors, np.float32(np.inf)), floors)
+        floors = check_floors(threshold, len(grid), "threshold")
         blocks = restrict_all(self._blocks, None if allowed is None else bitmap_by_id(allowed))
-        return [Hits(*hits) for hits in kernels.scan_all(blocks, grid, np.ascontiguousarray(floors), self.threads)]
+        return [Hits(*hits) for hits in kernels.scan_all(blocks, grid, floors, self.threads)]
 
     def codes(self, ids: ArrayLike) -> Codes:
         """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist."""
@@ -132,8 +131,8 @@ class CodeIndex(ABC):
         """Do nothing: only an index on a cluster holds something to release."""
 
     @abstractmethod
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None) -> ScoredIds:
-        """Return the k best hits of each query, where k is no more than there are rows."""
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats) -> ScoredIds:
+        """Return the k best hits of each query, where k is no more than there are rows; some may be below its floor."""
 
     def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, IdArray | None]:
         first, names, self._next_id = assign_ids(self._blocks, self._next_id, ids, count)
@@ -142,3 +141,13 @@ class CodeIndex(ABC):
     def _publish(self, blocks: tuple[Block, ...], removed: IdArray | None = None) -> None:
         """Let searches see these blocks from here on; `removed` are the ids that have just gone."""
         self._blocks = blocks
+
+
+def check_floors(floors: ArrayLike | None, queries: int, name: str = "floors") -> Floats:
+    """Return the least float32 score of each query that is not below its floor; -inf where there is none."""
+    if floors is None:
+        return np.full(queries, -np.inf, np.float32)
+    thresholds = check.check_threshold(floors, queries, name)
+    with np.errstate(over="ignore"):  # beyond all scores is infinity
+        least = thresholds.astype(np.float32)
+    return np.ascontiguousarray(np.where(least < thresholds, np.nextafter(least, np.float32(np.inf)), least))

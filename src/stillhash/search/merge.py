@@ -46,6 +46,12 @@ def merge_all(sources: Sequence[ScoredIds]) -> Hits:
     return Hits(scores[order], ids[order])
 
 
+def drop_below(hits: ScoredIds, floors: NDArray[np.float32]) -> ScoredIds:
+    """Return the (m, any) hits with those below the floor of their query missing."""
+    below = hits[0] < floors[:, None]
+    return np.where(below, np.float32(-np.inf), hits[0]), np.where(below, -1, hits[1])
+
+
 def resize(hits: ScoredIds, k: int) -> Hits:
     """Return exactly k columns: the best k, or all of them and then missing ones (-inf, -1)."""
     return Hits(_columns(hits[0], k, -np.inf), _columns(hits[1], k, -1))

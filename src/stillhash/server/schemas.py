@@ -75,11 +75,17 @@ class QueryBody(RequestBody):
         dict[str, Any] | None,
         Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
     ] = None
-    version: Annotated[StrictInt | None, Field(ge=0, le=MAX_INT64, description="0 is Hamming distance.")] = None
+    version: Annotated[
+        Annotated[StrictInt, Field(ge=0, le=MAX_INT64)] | Literal["hamming"] | None,
+        Field(description="Of the model; 0 is before anything was learnt."),
+    ] = None
 
 
 class SearchBody(QueryBody):
     k: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 10
+    balance: Annotated[
+        float | None, Field(ge=0, le=1, description="From 0, looks alike, to 1, same labels; null is automatic.")
+    ] = None
     explain: Annotated[
         StrictBool | StrictInt,
         Field(description="true, or the number of a version to compare with.", json_schema_extra={"minimum": 0}),
