@@ -14,6 +14,7 @@ import stillhash
 from stillhash.collection.validation import MAX_PICTURE_BYTES
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers.linear import LinearHasher
+from stillhash.numeric.codes import signs
 from tests.support.toys import toy
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n...", b"\xff\xd8\xff..."
@@ -108,14 +109,19 @@ def test_a_sample_is_of_items_that_are_there(collection: stillhash.Collection, t
         assert empty.sample(3) == []
 
 
-def test_version_0_is_hamming_distance(collection: stillhash.Collection, tmp_path: Path) -> None:
+def test_version_0_is_the_query_against_the_codes(collection: stillhash.Collection, tmp_path: Path) -> None:
     collection.add(range(300, 700), X[300:], Y[300:])
     collection.flush()
     now, before = collection.search(X[0], 700), collection.search(X[0], 700, version=0)
-    assert before.version == 0 and before.ranking.startswith("Hamming") and now.ranking == "learnt similarity"
+    assert before.version == 0 and before.ranking.startswith("looks") and now.ranking == "learnt similarity"
     functions = hash_functions(tmp_path / "c")
+    looks = functions.prepare(X[:1].astype(np.float32)) @ functions.W_ + functions.t_
+    scores = signs(functions.encode(X), 32) @ (looks[0] / np.linalg.norm(looks))
+    assert [hit.score for hit in before.hits] == pytest.approx(np.sort(scores)[::-1].tolist(), abs=1e-4)
+    hamming = collection.search(X[0], 700, version="hamming")
+    assert hamming.version == 0 and hamming.ranking == "Hamming distance"
     far = np.unpackbits(functions.encode(X[:1]) ^ functions.encode(X), axis=1).sum(axis=1)
-    assert [hit.score for hit in before.hits] == sorted((32.0 - 2 * far).tolist(), reverse=True)
+    assert [hit.score for hit in hamming.hits] == sorted((32.0 - 2 * far).tolist(), reverse=True)
     explanation = collection.search(X[0], 3, explain=0).hits[0].explanation
     assert explanation is not None and explanation.other_version == 0
 

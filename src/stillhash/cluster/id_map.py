@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike
 from stillhash.cluster.shard import ShardChange, ShardSegment, ShardSpec
 from stillhash.cluster.storage import SegmentRef
 from stillhash.numeric.codes import TILE
-from stillhash.search.blocks import Block, IdArray, assign_ids, is_set
+from stillhash.search.blocks import NO_IDS, Block, IdArray, assign_ids, is_set
 
 VERSION_NUMBERS = itertools.count(1)  # of all shards of this process; none is used twice
-NO_IDS: IdArray = np.empty(0, np.int64)
 
 
 class ShardState(NamedTuple):

@@ -37,8 +37,8 @@ def explain_answer(
     looks: list[float | None] = [None] * len(rows)
     labels: list[float | None] = [None] * len(rows)
     if ranking.looks is not None:
-        found = looks_scores(ranking.looks)
-        looks = (codes @ found.grid[0] / max(found.most[0], 1e-30)).tolist()
+        exact_looks = looks_scores(ranking.looks)
+        looks = (codes @ exact_looks.grid[0] / max(exact_looks.most[0], 1e-30)).tolist()
     if ranking.labels is not None:
         labels = (predict_labels(ranking, x) @ ranking.labels[0]).tolist()
     explanations = [

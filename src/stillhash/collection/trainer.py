@@ -182,7 +182,7 @@ def load_model(store: Store, connection: Connection, version: Any) -> Model:
         return Model(side)  # type: ignore[arg-type]
     try:
         arrays = safetensors.numpy.load(data)
-        values = {name: float(arrays.pop(name)[0]) for name in MODEL_NUMBERS if name in arrays}
+        values = {name: float(arrays.pop(name)[0]) for name in MODEL_NUMBERS if name in arrays or name == "power"}
         return Model(side, **values, **arrays)  # type: ignore[arg-type]
     except (safetensors.SafetensorError, KeyError, TypeError) as error:
         raise BadState(f"version {version}: its model cannot be read: {error}") from error

@@ -69,7 +69,7 @@ class Hit(Item):
 
     score: float
     version: int = field(default=0, compare=False)  # of the model that ranked it
-    placed: Place = "score"
+    placed: Place = field(default="score", compare=False)
     explanation: Explanation | None = None  # only with explain=
 
 

@@ -180,8 +180,8 @@ class Tally(LinearHasher):
     def _label_weights(self) -> tuple[Doubles, Doubles]:
         """Return how much each label counts by `label_weights`, and how much more because it is rare."""
         rows, everything = self.stats_.ay[:, 0], max(self.stats_.rows, MIN_LABEL_ROWS)
-        given = {canonical(label): weight for label, weight in (self.label_weights or {}).items()}
-        by_label = np.array([given.get(name, 1.0) for name in self.stats_.names], np.float64)
+        weights = {canonical(label): weight for label, weight in (self.label_weights or {}).items()}
+        by_label = np.array([weights.get(name, 1.0) for name in self.stats_.names], np.float64)
         rare = (np.maximum(rows, MIN_LABEL_ROWS) / everything) ** -float(self.rarity)
         return np.where(rows > MIN_LABEL_ROWS, by_label, 0.0), rare
 

@@ -35,9 +35,6 @@ class Ranking(NamedTuple):
     power: float = 1.0  # that predicted labels of codes are raised to
     balance: float = 0.0  # how much labels count beside looks, 0 to 1
 
-    def __len__(self) -> int:
-        return len(self.weights)
-
     def rows(self, some: Any) -> "Ranking":
         """Return the ranking of some of the queries."""
         looks, labels = (None if part is None else part[some] for part in (self.looks, self.labels))
@@ -85,20 +82,20 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
     """
     x = signs(codes, ranking.weights.shape[1])
     exact = x.astype(np.float64)
-    orders = np.empty((len(ranking), len(codes)), np.int64)
+    orders = np.empty((len(ranking.weights), len(codes)), np.int64)
     for q, weights in enumerate(snap(ranking.weights)):
         scores = (exact @ weights).astype(np.float32)
         order = np.argsort(-scores, kind="stable")
         if ranking.looks is not None:
-            found = looks_scores(ranking.looks[q : q + 1])
-            by_looks = (exact @ found.grid[0]).astype(np.float32)
-            near = np.flatnonzero(by_looks >= found.near[0])
-            if not len(near) and len(codes) and by_looks.max() >= found.nearest[0]:
+            exact_looks = looks_scores(ranking.looks[q : q + 1])
+            by_looks = (exact @ exact_looks.grid[0]).astype(np.float32)
+            near = np.flatnonzero(by_looks >= exact_looks.near[0])
+            if not len(near) and len(codes) and by_looks.max() >= exact_looks.nearest[0]:
                 near = np.array([np.argmax(by_looks)])
             near = near[np.lexsort((near, -by_looks[near]))]
             page, rest = order[:CANDIDATES], order[CANDIDATES:]
             if ranking.labels is not None:
-                looks = (by_looks[page] / max(found.most[0], 1e-30)).astype(np.float32)
+                looks = (by_looks[page] / max(exact_looks.most[0], 1e-30)).astype(np.float32)
                 again = page_scores(ranking, q, predict_labels(ranking, x[page]), looks)
                 page = page[np.lexsort((page, -scores[page], -again))]
             others = np.concatenate([page, rest])
@@ -109,7 +106,7 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
 
 def rank_scores(ranking: Ranking, codes: Codes) -> Floats:
     """Return scores (m, n) that rank all codes as `rank_all` does, for measures of a ranking."""
-    scores = np.empty((len(ranking), len(codes)), np.float32)
+    scores = np.empty((len(ranking.weights), len(codes)), np.float32)
     np.put_along_axis(scores, rank_all(ranking, codes), np.arange(len(codes), 0, -1, dtype=np.float32)[None], 1)
     return scores
 

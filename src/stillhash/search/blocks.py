@@ -14,6 +14,7 @@ from stillhash.numeric.validation import Codes, check_ids
 GROWTH = 16  # a new block has capacity for 1/16 of the rows so far, so at most that share of memory is spare
 
 IdArray = NDArray[np.int64]
+NO_IDS: IdArray = np.empty(0, np.int64)
 Bitmap = NDArray[np.uint8]  # one bit a row or an id, little-endian
 
 

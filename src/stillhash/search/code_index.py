@@ -96,7 +96,7 @@ class CodeIndex(ABC):
         """
         grid = snap(check.check_weights(weights, self.bits))
         k = check.check_integer(k, "k", 1)
-        least = check_floors(floors, len(grid))
+        least = check_floors(-np.inf if floors is None else floors, len(grid))
         bitmap = None if allowed is None else bitmap_by_id(allowed)
         hits = self._top(grid, min(k, len(self)), bitmap, least)
         return resize(hits if floors is None else drop_below(hits, least), k)
@@ -143,10 +143,8 @@ class CodeIndex(ABC):
         self._blocks = blocks
 
 
-def check_floors(floors: ArrayLike | None, queries: int, name: str = "floors") -> Floats:
-    """Return the least float32 score of each query that is not below its floor; -inf where there is none."""
-    if floors is None:
-        return np.full(queries, -np.inf, np.float32)
+def check_floors(floors: ArrayLike, queries: int, name: str = "floors") -> Floats:
+    """Return the least float32 score of each query that is not below its floor."""
     thresholds = check.check_threshold(floors, queries, name)
     with np.errstate(over="ignore"):  # beyond all scores is infinity
         least = thresholds.astype(np.float32)

@@ -14,13 +14,12 @@ from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, LooksScores, Ranking, looks_scores, page_scores, predict_labels
 from stillhash.numeric.validation import Floats, check_integer
-from stillhash.search.blocks import IdArray
+from stillhash.search.blocks import NO_IDS, IdArray
 from stillhash.search.code_index import Searcher
 
 Place = Literal["score", "labels", "near", "liked", "disliked"]  # the part of the ranking that placed a hit
 PLACED: tuple[Place, ...] = get_args(Place)
 BY_SCORE, BY_LABELS, NEAR, LIKED, DISLIKED = range(len(PLACED))
-NO_IDS: IdArray = np.empty(0, np.int64)
 
 
 class PageHits(NamedTuple):
@@ -46,13 +45,13 @@ def search_page(
     allowed: as in `index.search`. liked, disliked: for each query, ids that come first, in this order, and last; they
     must be in the index and allowed.
     """
-    k, m = check_integer(k, "k", 1), len(ranking)
+    k, m = check_integer(k, "k", 1), len(ranking.weights)
     first, last = (votes or [NO_IDS] * m for votes in (liked, disliked))
-    most = min(max(k + max(map(len, last), default=0), CANDIDATES if ranking.looks is not None else 0), len(index))
-    weights, floors, found = ranking.weights, np.full(m, -np.inf, np.float32), None
+    most = min(max(k + max(map(len, last), default=0), CANDIDATES if ranking.labels is not None else 0), len(index))
+    weights, floors, exact_looks = ranking.weights, np.full(m, -np.inf, np.float32), None
     if ranking.looks is not None:
-        found = looks_scores(ranking.looks)
-        weights, floors = np.concatenate([weights, ranking.looks]), np.concatenate([floors, found.nearest])
+        exact_looks = looks_scores(ranking.looks)
+        weights, floors = np.concatenate([weights, ranking.looks]), np.concatenate([floors, exact_looks.nearest])
     hits = index.search(weights, max(1, most), floors=floors, allowed=allowed)
     page = PageHits(
         np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8), hits.missing
@@ -60,11 +59,12 @@ def search_page(
     for q in range(m):
         known = hits.ids[q] >= 0
         near = NO_IDS
-        if found is not None:
+        if exact_looks is not None:
             here = hits.ids[m + q] >= 0
-            here[1:] &= hits.scores[m + q][1:] >= found.near[q]
+            here[1:] &= hits.scores[m + q][1:] >= exact_looks.near[q]
             near = hits.ids[m + q][here]
-        order = _order(index, ranking, q, found, (hits.scores[q][known], hits.ids[q][known]), near, first[q], last[q])
+        by_score = hits.scores[q][known], hits.ids[q][known]
+        order = _order(index, ranking, q, exact_looks, by_score, near, first[q], last[q])
         count = min(k, len(order[1]))
         page.scores[q, :count], page.ids[q, :count], page.placed[q, :count] = (part[:count] for part in order)
     return page
@@ -74,7 +74,7 @@ def _order(
     index: Searcher,
     ranking: Ranking,
     q: int,
-    found: LooksScores | None,
+    exact_looks: LooksScores | None,
     by_score: tuple[Floats, IdArray],
     near: IdArray,
     liked: IdArray,
@@ -87,9 +87,9 @@ def _order(
     extra = extra[~np.isin(extra, ids)]
     count = min(CANDIDATES, len(ids)) if ranking.labels is not None else 0
     x = signs(index.codes(np.concatenate([ids[:count], extra])), index.bits)
-    if count and found is not None:
-        exact = (x[:count].astype(np.float64) @ found.grid[q]).astype(np.float32)
-        looks = (exact / max(found.most[q], 1e-30)).astype(np.float32)
+    if count and exact_looks is not None:
+        exact = (x[:count].astype(np.float64) @ exact_looks.grid[q]).astype(np.float32)
+        looks = (exact / max(exact_looks.most[q], 1e-30)).astype(np.float32)
         again = page_scores(ranking, q, predict_labels(ranking, x[:count]), looks)
         order = np.lexsort((ids[:count], -scores[:count], -again))
         ids, scores = (np.concatenate([part[:count][order], part[count:]]) for part in (ids, scores))
