@@ -340,7 +340,12 @@ def test_learn_flush_tag_and_rollback(films: Path, tmp_path: Path) -> None:
     assert [{**hit, "version": before} for hit in new["hits"]] == old["hits"] and new["version"] == before + 3
     versions = call_json("versions", films)["versions"]
     assert [one["version"] for one in versions if one["current"]] == [before + 3]
-    assert "good" in call("versions", films)[1] and "current" in call("versions", films)[1]
+    table = call("versions", films)[1]
+    assert all(text in table for text in ("good", "current", "P@10", "nDCG@10", "mAP"))
+    quality = versions[-2]["quality"]
+    assert f"{quality['precision']:.3f}" in table and f"{quality['ndcg']:.3f}" in table
+    gain = quality["ndcg"] - quality["before"]["ndcg"]
+    assert f"nDCG@10 {quality['ndcg']:.3f} ({gain:+.3f})" in call("stats", films)[1]
     assert call("rollback", films, 99)[0] == 2
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from stillhash import Answer, Collection, load
 from stillhash.collection.feedback import correct
 from stillhash.collection.storage.versions import StoredVote
+from stillhash.collection.trainer import step_rows
 from stillhash.hashers import METHODS, Hasher, Model
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
@@ -87,18 +88,22 @@ class Twin:
     def flush(self) -> int:
         if self.hasher is not None and self.pending:
             entries = list(self.pending.values())
-            self.hasher.partial_fit(
-                np.stack([entry.features for entry in entries]), [entry.labels for entry in entries]
-            )
+            self._learn_steps(np.stack([entry.features for entry in entries]), [entry.labels for entry in entries])
             self.pending.clear()
             self.publish()
         return self.version
 
     def learn(self, X: np.ndarray, labels: list[list[Any]]) -> int:
         self.flush()
-        assert self.hasher is not None
-        self.hasher.partial_fit(X, in_order(labels))
+        self._learn_steps(X, in_order(labels))
         return self.publish()
+
+    def _learn_steps(self, X: np.ndarray, labels: list[list[Any]]) -> None:
+        assert self.hasher is not None
+        size = step_rows(self.hasher, self.learn_rows, len(X))
+        for start in range(0, len(X), size):
+            step = slice(start, start + size)
+            self.hasher.partial_fit(X[step], labels[step])
 
     def rollback(self, version: int) -> int:
         earlier = self.versions[version]

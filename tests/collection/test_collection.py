@@ -144,7 +144,7 @@ def test_fit_takes_a_sample_or_stored_rows(tmp_path: Path) -> None:
     waited.add(list(range(100)), *rows, learn=False)
     waited.fit()
     hasher = METHODS["tally"](bits=BITS).fit(rows.X, rows.labels)
-    twin = Twin(BITS, INIT, 10**6, hasher=hasher)
+    twin = Twin(BITS, INIT, LEARN, hasher=hasher)
     twin.publish(hasher.model())
     twin.put(range(100), *rows, learn=False)
     agree_on_all(waited, twin)

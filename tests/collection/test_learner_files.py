@@ -13,6 +13,8 @@ from stillhash.hashers import FIXED_CODE_METHODS, METHODS, Hasher
 from tests.collection.fixtures import BITS, DIM
 from tests.support.toys import toy
 
+STEP_ROWS = 8
+
 
 def rows_of(seed: int, count: int = 20) -> LabelledRows:
     X, Y = toy(count, DIM, 4, seed=seed)
@@ -33,8 +35,9 @@ def test_loading_learns_the_rows_again_to_the_byte(
     files = store.checkpoint(1, hasher)
     for version in range(2, 6):
         rows = rows_of(version)
-        hasher.learn_rows(rows.features, rows.labels, hasher.encode_checked(rows.features))
-        files = store.extend(files, version, rows, hasher)
+        for part in map(rows.part, rows.steps(STEP_ROWS)):
+            hasher.learn_rows(part.features, part.labels, hasher.encode_checked(part.features))
+        files = store.extend(files, version, rows, STEP_ROWS, hasher)
     assert files == ["00000001.safetensors", *(f"{version:08d}.rows" for version in range(2, 6))]
     assert store.load(files).state() == hasher.state()
     assert store.load(files[:1]).state() != hasher.state() or method in ("lsh", "pca-itq")
@@ -46,15 +49,15 @@ def test_whole_state_is_written_when_rows_outgrow_it_or_are_many(
     store, hasher = LearnerFiles(tmp_path), fitted()
     files = store.checkpoint(1, hasher)
     large = rows_of(2, 4 * (tmp_path / files[0]).stat().st_size // (4 * DIM) + 1)
-    assert store.extend(files, 2, large, hasher) == ["00000002.safetensors"]
+    assert store.extend(files, 2, large, STEP_ROWS, hasher) == ["00000002.safetensors"]
     monkeypatch.setattr(learner_files, "MAX_ROW_FILES", 2)
     for version, count in ((2, 2), (3, 3), (4, 1)):
-        files = store.extend(files, version, rows_of(version, 1), hasher)
+        files = store.extend(files, version, rows_of(version, 1), STEP_ROWS, hasher)
         assert len(files) == count
 
 
 def test_lost_file_is_replaced_by_the_whole_state(tmp_path: Path) -> None:
     store, hasher = LearnerFiles(tmp_path), fitted()
-    files = store.extend(store.checkpoint(1, hasher), 2, rows_of(2, 1), hasher)
+    files = store.extend(store.checkpoint(1, hasher), 2, rows_of(2, 1), STEP_ROWS, hasher)
     (tmp_path / files[0]).unlink()
-    assert store.extend(files, 3, rows_of(3, 1), hasher) == ["00000003.safetensors"]
+    assert store.extend(files, 3, rows_of(3, 1), STEP_ROWS, hasher) == ["00000003.safetensors"]

@@ -126,19 +126,6 @@ def test_version_0_is_the_query_against_the_codes(collection: stillhash.Collecti
     assert explanation is not None and explanation.other_version == 0
 
 
-def test_quality_curve_is_stored(tmp_path: Path) -> None:
-    with stillhash.open(tmp_path / "c", 48, 32, init_rows=300, learn_rows=100, keep_versions=2) as collection:
-        assert collection.quality() == {"curve": [], "alarms": []}
-        for start in range(0, 700, 100):
-            collection.add(range(start, start + 100), X[start : start + 100], Y[start : start + 100])
-        curve = collection.quality()["curve"]
-        assert (
-            len(curve) == 5 and curve[0]["map"] == curve[0]["hamming"]
-        )  # the first is evaluated before anything is learnt
-        assert all(0 < point[name] <= 1 for point in curve for name in ("precision", "ndcg"))
-        assert [point["version"] for point in curve] == [2, 3, 4, 5, 6] and curve[-1]["map"] > curve[-1]["hamming"]
-
-
 def test_other_labels_are_stored_and_learnt(collection: stillhash.Collection, tmp_path: Path) -> None:
     collection.add(range(300, 700), X[300:], Y[300:])
     version = collection.flush()

@@ -275,14 +275,16 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     page.locator("#live.on").wait_for()
     points = int(page.locator("#curve").get_attribute("data-points"))
     assert points == len(collection.quality()["curve"])
-    picture = page.locator("#curve canvas").screenshot()
+    picture = page.locator("#plot-ndcg canvas").screenshot()
+    table = page.locator("#values").text_content()
     rows = page.locator("#versions tbody tr").count()
     labels = [[f"label {c}" for c in np.flatnonzero(1 - y)] for y in Y[700:]]  # inverted, so that much changes
     for start in range(0, 500, 100):
         part = slice(start, start + 100)
         collection.add([*range(2000 + start, 2100 + start)], X[700:][part], labels[part])
     page.locator(f"#curve[data-points='{points + 5}']").wait_for()
-    assert page.locator("#curve canvas").screenshot() != picture
+    assert page.locator("#plot-ndcg canvas").screenshot() != picture
+    assert page.locator("#values").text_content() != table
     assert page.locator("[data-figure=items]").text_content() == "1,200"
     assert page.locator("[data-figure=rate]").text_content() != "0"
     page.wait_for_function("n => document.querySelectorAll('#versions tbody tr').length === n", arg=rows + 5)
@@ -303,6 +305,32 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     row.get_by_role("link", name="Compare").click()
     page.wait_for_url(f"**against={version}")
     assert page.locator("#head-then").text_content() == f"Version {version}"
+
+
+def test_charts_and_table_show_weighted_means(server: LiveServer, visit: Callable[..., Any]) -> None:
+    curve = collection_of(server).quality()["curve"]
+    assert len(curve) == 7 and {point["version"] for point in curve} == {2}
+    ndcg, before = curve[0]["ndcg"], curve[0]["before"]["ndcg"]
+    for n, point in enumerate(curve[1:], 1):
+        share = max(0.3, 2 / (n + 2))
+        ndcg, before = (
+            (1 - share) * ndcg + share * point["ndcg"],
+            (1 - share) * before + share * point["before"]["ndcg"],
+        )
+    page = visit(f"{server.url}/c/toys/learning")
+    page.locator("#curve[data-points='7']").wait_for()
+    cell = {
+        name: page.locator(f"#values [data-at={name}]") for name in ("rows", "now-ndcg", "before-ndcg", "gain-ndcg")
+    }
+    shown = {name: float(one.text_content()) for name, one in cell.items()}
+    expected = {"rows": 600, "now-ndcg": ndcg, "before-ndcg": before, "gain-ndcg": ndcg - before}
+    assert shown == pytest.approx(expected, abs=6e-4)
+    label = page.locator("#plot-ndcg").get_attribute("aria-label")
+    assert cell["now-ndcg"].text_content() in label and cell["before-ndcg"].text_content() in label
+    assert cell["gain-ndcg"].text_content() in page.locator("#plot-gain").get_attribute("aria-label")
+    assert "By chance" in page.locator("#noise").text_content()
+    page.locator("#plot-precision .u-over").hover(position={"x": 1, "y": 20})
+    assert cell["rows"].text_content() == "0" and cell["gain-ndcg"].text_content() == "+0.000"
 
 
 # ---- the collection ----

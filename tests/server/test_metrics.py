@@ -32,7 +32,7 @@ def test_gauges_equal_the_stats(serving: Callable[..., LiveServer]) -> None:
     assert values.pop("queue_depth") == 0 and values.pop("drift_alarms") == len(stats["drift_alarms"])
     for name in ("map", "precision", "ndcg"):
         assert values.pop(f"quality_{name}") == stats["quality"][name]
-    assert values.pop("quality_hamming_map") == stats["quality"]["hamming"]
+        assert values.pop(f"quality_before_{name}") == stats["quality"]["before"][name]
     assert values == {name: stats[name] for name in ("version", "pending", "index_bytes", "disk_bytes")}
     server.request("POST", f"{PATH}/delete", {"ids": [1, 2, 3]})
     server.request("POST", f"{PATH}/rollback", {"version": 1})

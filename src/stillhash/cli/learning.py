@@ -163,7 +163,7 @@ def snapshot(
 def stats(path: CollectionPath, as_json: AsJson = False) -> None:
     """Show settings, counts and disk use."""
     with stillhash.open(path, read_only=True) as collection:
-        answer(collection.stats(), as_json, output.pairs)
+        answer(collection.stats(), as_json, output.stats)
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)

@@ -18,6 +18,7 @@ from stillhash.io import Chunk
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 METADATA_WIDTH = 60  # characters in a table
 EXPLAINED_BITS = 3  # bits named in a table
+QUALITY_NAMES = {"precision": "P@10", "ndcg": "nDCG@10", "map": "mAP"}
 
 Show = Callable[[dict[str, Any], Console], None]
 
@@ -74,6 +75,17 @@ def pairs(result: dict[str, Any], console: Console) -> None:
         console.print(Text.assemble((f"{name:>{width}}", "bold"), f"  {_value_text(value)}"), soft_wrap=True)
 
 
+def stats(result: dict[str, Any], console: Console) -> None:
+    """Print the state of a collection; quality with its gain over the ranking before learning."""
+    quality = result["quality"]
+    gains = [
+        f"{title} {quality[name]:.3f} ({quality[name] - quality['before'][name]:+.3f})"
+        for name, title in QUALITY_NAMES.items()
+        if quality
+    ]
+    pairs(result | {"quality": gains}, console)
+
+
 def items(result: dict[str, Any], console: Console) -> None:
     """Print the items that exist."""
     columns = ("id", "labels", "metadata")
@@ -110,12 +122,12 @@ def versions(result: dict[str, Any], console: Console) -> None:
         return
     rows = []
     for version in result["versions"]:
-        quality = f"{version['quality']['map']:.3f}" if "quality" in version else ""
-        quality += " drift" if quality and version["drift"] else ""
         time = version["created"][:19].replace("T", " ")
-        tag, current = Text(_printable(version["tag"] or "")), "current" if version["current"] else ""
-        rows.append([str(version["version"]), time, version["kind"], f"{version['rows']:,}", quality, tag, current])
-    columns = ("version", "time", "by", "rows", "mAP before", "tag", "")
+        notes = ["current"] * version["current"] + ["drift"] * version.get("drift", False)
+        about = [str(version["version"]), time, version["kind"], f"{version['rows']:,}"]
+        measures = [f"{version['quality'][name]:.3f}" if "quality" in version else "" for name in QUALITY_NAMES]
+        rows.append([*about, *measures, Text(_printable(version["tag"] or "")), ", ".join(notes)])
+    columns = ("version", "time", "by", "rows", *QUALITY_NAMES.values(), "tag", "")
     print_table(console, None, columns, rows, text=("time", "by", "tag"))
 
 

@@ -218,7 +218,7 @@ class Client(AbstractContextManager["Client"]):
         return list(self._get("versions")["versions"])
 
     def quality(self) -> dict[str, Any]:
-        """Return the quality on each chunk of labelled rows, measured before it was learnt."""
+        """Return the quality on each step of labelled rows, measured before it was learnt."""
         return self._get("quality")
 
     def tag(self, version: int, name: str) -> None:

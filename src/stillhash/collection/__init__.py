@@ -45,7 +45,7 @@ def open(
         existing one must have been created with it, or have an alignment from it.
     init : a sample to fit the hash functions on at once: features (n, D), or a pair of features and labels.
     init_rows : rows that the hash functions are fitted on, at least 300; until then search ranks by cosine.
-    learn_rows : labelled rows that make a step of learning, and a version.
+    learn_rows : labelled rows of a step of learning; fewer wait for others.
     keep_versions : versions that can be rolled back to.
     source_cap : votes that one source of feedback counts for at most.
     read_only : search beside a process that writes.

@@ -1,7 +1,8 @@
 """Prequential (test-then-train) evaluation: rows are queries before they are learnt, and a detector watches for drift.
 
-Some rows of a chunk that has not been learnt are the queries, the others are what is searched; rows that share a label
-are relevant, and the Jaccard of their label sets is the grade. A fall of the mean average precision from chunk to chunk
+Some rows of a step that has not been learnt are the queries, the others are what is searched; rows that share a label
+are relevant, and the Jaccard of their label sets is the grade. The same rows are ranked as learnt so far and as before
+anything was learnt, so the difference is what learning gained. A fall of the mean average precision from step to step
 is drift.
 """
 
@@ -16,60 +17,72 @@ from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import signs
 from stillhash.numeric.drift import PageHinkley
+from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.labels import label_jaccard
-from stillhash.numeric.validation import Codes
+from stillhash.numeric.ranking import Ranking, rank_scores
+from stillhash.numeric.validation import Codes, Floats
 
 PREQUENTIAL_QUERIES = 64
-MIN_LABELLED_ROWS = 20  # of a chunk that is evaluated
+MIN_LABELLED_ROWS = 20  # of a step that is evaluated
 MAX_CURVE_POINTS = 1000
 
+Quality = dict[str, Any]  # as `evaluate_chunk` returns it
+History = dict[str, Any]  # the last evaluation, the detector, alarms, the curve, and how many rows are learnt
 
-def evaluate_chunk(hasher: Hasher, rows: LabelledRows, codes: Codes) -> dict[str, Any] | None:
-    """Measure how well rows that are not learnt yet find each other; None if they are too few."""
+
+def evaluate_chunk(hasher: Hasher, rows: LabelledRows, codes: Codes) -> Quality | None:
+    """Measure how well rows that are not learnt yet find each other, now and before learning; None if too few."""
     labelled = np.flatnonzero(rows.labels.labelled)
     if len(labelled) < MIN_LABELLED_ROWS:
         return None
     queries = labelled[:: max(2, len(labelled) // PREQUENTIAL_QUERIES)][:PREQUENTIAL_QUERIES]
     items = np.setdiff1d(labelled, queries)
-    item_signs, query_signs = (signs(codes[part], hasher.bits) for part in (items, queries))
-    numbers = np.arange(len(codes))
+    numbers, functions = np.arange(len(codes)), hasher.functions()
     grades = label_jaccard(*(rows.labels.rows(np.isin(numbers, part)) for part in (queries, items)))
-    learnt, hamming = (
-        kernels.rank_quality(weights @ item_signs.T, grades).mean(axis=0).tolist()
-        for weights in (hasher.weigh(rows.features[queries]), query_signs)
+    now, before = (
+        _measure(functions.ranking_by(model, rows.features[queries]), codes[items], grades)
+        for model in (hasher.model(), hasher.initial_model())
     )
-    quality = {"map": learnt[0], "precision": learnt[2], "ndcg": learnt[4]}  # the last two of the first ten
-    quality["hamming"] = hamming[0]  # the mean average precision of the same codes before learning
-    return {**quality, "queries": len(queries), "items": len(items)}
+    return {**now, "before": before, "queries": len(queries), "items": len(items)}
 
 
-def record(connection: Connection, quality: dict[str, Any], version: int) -> bool:
-    """Record how the version before did on the rows that this one learns; return whether that is drift."""
-    history = load_history(connection)
+def _measure(ranking: Ranking, codes: Codes, grades: Floats) -> dict[str, float]:
+    """Return means over queries: over the whole ranking, and of the first ten."""
+    mean = RankingQuality(*kernels.rank_quality(rank_scores(ranking, codes), grades).mean(axis=0).tolist())
+    return {"map": mean.map, "precision": mean.precision_10, "ndcg": mean.ndcg_10}
+
+
+def add_point(history: History, quality: Quality, version: int) -> None:
+    """Add an evaluation to the curve, with the version that learns its rows, and whether it is drift."""
     try:
         detector = PageHinkley.load(history["monitor"]) if history["quality"] else PageHinkley()
     except (BadState, KeyError) as error:
         raise BadState(f"quality: the drift detector cannot be read: {error}") from error
     drift = detector.update(quality["map"])
-    measures = {name: quality[name] for name in ("map", "precision", "ndcg", "hamming")}
-    point = {"version": version, **measures, "drift": drift}
-    alarms, curve = history["alarms"] + [version] * drift, _thin([*history["curve"], point])
-    history = {"quality": quality, "monitor": detector.state(), "alarms": alarms, "curve": curve}
-    set_meta(connection, "quality", json.dumps(history))
-    return drift
+    measures = {name: quality[name] for name in ("map", "precision", "ndcg", "before")}
+    history["curve"].append({"version": version, "rows": history["rows"], **measures, "drift": drift})
+    if drift and version not in history["alarms"]:
+        history["alarms"].append(version)
+    history |= {"quality": quality, "monitor": detector.state()}
 
 
-def _thin(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Drop every second point of the earlier half of a curve that is too long, but no alarm."""
-    if len(curve) <= MAX_CURVE_POINTS:
-        return curve
-    half = MAX_CURVE_POINTS // 2
-    return [point for n, point in enumerate(curve[:half]) if n % 2 == 0 or point["drift"]] + curve[half:]
+def load_history(connection: Connection) -> History:
+    """Return the last evaluation, the detector, the versions with an alarm, the curve and the rows learnt."""
+    text = get_meta(connection, "curve")
+    return {"quality": None, "alarms": [], "curve": [], "rows": 0} if text is None else json.loads(text)
 
 
-def load_history(connection: Connection) -> dict[str, Any]:
-    """Return the last evaluation, the detector, the versions with an alarm and the curve."""
-    text = get_meta(connection, "quality")
-    return {"quality": None, "alarms": [], "curve": []} if text is None else json.loads(text)
+def save_history(connection: Connection, history: History) -> None:
+    """Store the history, with a curve that is not too long."""
+    set_meta(connection, "curve", json.dumps(history | {"curve": thinned(history["curve"])}))
+
+
+def thinned(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a curve without every second of its earlier points, but with all alarms, until it is short enough."""
+    half, before = MAX_CURVE_POINTS // 2, len(curve) + 1
+    while MAX_CURVE_POINTS < len(curve) < before:
+        before = len(curve)
+        early, late = curve[:-half], curve[-half:]
+        curve = [point for n, point in enumerate(early) if n % 2 == 0 or point["drift"]] + late
+    return curve

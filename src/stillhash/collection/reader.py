@@ -214,18 +214,19 @@ class Reader:
     def versions(self) -> list[dict[str, Any]]:
         """Return the versions of the model that are kept, the latest last.
 
-        `quality` is how well the version before did on the rows that this one learnt; `drift` is true where that was a
-        significant fall.
+        `quality` is that of the last step of rows that a version learnt, before they were learnt; `drift` is true
+        where one of its steps was a significant fall.
         """
         with self._store.reading() as connection:
             return self._store.versions.describe(connection)
 
     def quality(self) -> dict[str, Any]:
-        """Return the prequential evaluation: each chunk of labelled rows is searched before it is learnt.
+        """Return the prequential evaluation: each step of `learn_rows` labelled rows is searched before it is learnt.
 
-        `curve` has for each version its mean average precision, `map`, `precision` and `ndcg` of the first ten hits,
-        `hamming`, the mean average precision of Hamming ranking on the same codes, and whether it was drift; long
-        curves are thinned. `alarms` are the versions with drift.
+        `curve` has for each step the mean average precision, `map`; `precision` and `ndcg` of the first ten hits;
+        `before`, the same three of the ranking before anything was learnt; `version`, which learnt its rows; `rows`,
+        the labelled rows learnt until then; and whether it was drift. Long curves are thinned. `alarms` are the
+        versions with drift.
         """
         with self._store.reading() as connection:
             history = load_history(connection)

@@ -1,7 +1,8 @@
 """The trainer: fixes the hash functions once, learns from labelled rows, and publishes versions of the model.
 
-Labelled rows are learnt in chunks of at least `learn_rows`; fewer wait in the table `pending`. A step of learning and
-the version it publishes are one transaction. A version's model is in the store, its learner in files beside it.
+Labelled rows are learnt once there are at least `learn_rows`; fewer wait in the table `pending`. They are learnt in
+steps, and each step is evaluated before it is learnt. The steps of one write, and the version they publish, are one
+transaction. A version's model is in the store, its learner in files beside it.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ import safetensors
 import safetensors.numpy
 
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
-from stillhash.collection.prequential import evaluate_chunk, record
+from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
 from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
@@ -24,6 +25,8 @@ from stillhash.errors import BadState, NotFitted
 from stillhash.hashers import METHODS, Hasher, LinearHasher, Model
 from stillhash.numeric.validation import Codes, check_integer
 
+MIN_STEP_ROWS = 100
+MAX_STEPS = 100  # of one write
 MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v")
 MODEL_NUMBERS = ("power", "balance", "query_power", "item_power")
 
@@ -58,6 +61,8 @@ class Trainer:
         set_meta(connection, "functions", functions)
         set_meta(connection, "fingerprint", _fingerprint(functions))
         learner = self.store.learner_files.checkpoint(self.store.versions.next_number(connection), hasher)
+        if kind == "learn":
+            save_history(connection, load_history(connection) | {"rows": rows})
         self._publish(connection, hasher, NewVersion(kind, rows, learner))
 
     def learn_items(
@@ -90,16 +95,26 @@ class Trainer:
         return self._learn(connection, rows, None)
 
     def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes | None) -> int:
-        """Evaluate the current version on rows it has not learnt, learn them, and publish."""
+        """Learn rows step by step, evaluate each step before it is learnt, and publish one version."""
         hasher, files = self.hasher(connection), self._current_files(connection)
         if codes is None:
             codes = hasher.encode_checked(rows.features)
-        quality = evaluate_chunk(hasher, rows, codes)
-        version = self.store.versions.next_number(connection)
+        history, version = load_history(connection), self.store.versions.next_number(connection)
+        points, rows_of_step = len(history["curve"]), step_rows(hasher, self.store.settings["learn_rows"], len(codes))
         self._hasher = None
-        hasher.learn_rows(rows.features, rows.labels, codes)
-        learner = self.store.learner_files.extend(files, version, rows, hasher)
-        notes = quality and {"quality": quality, "drift": record(connection, quality, version)}
+        for step in rows.steps(rows_of_step):
+            part = rows.part(step)
+            # A short remainder is not evaluated: among few items measures mean something else.
+            if 2 * len(part.features) >= min(rows_of_step, len(codes)):
+                quality = evaluate_chunk(hasher, part, codes[step])
+                if quality is not None:
+                    add_point(history, quality, version)
+            hasher.learn_rows(part.features, part.labels, codes[step])
+            history["rows"] += int(part.labels.labelled.sum())
+        save_history(connection, history)
+        learner = self.store.learner_files.extend(files, version, rows, rows_of_step, hasher)
+        new = history["curve"][points:]
+        notes = {"quality": history["quality"], "drift": any(point["drift"] for point in new)} if new else None
         return self._publish(connection, hasher, NewVersion("learn", int(rows.labels.labelled.sum()), learner, notes))
 
     def feedback(self, connection: Connection, votes: list[StoredVote]) -> int:
@@ -158,6 +173,15 @@ class Trainer:
         if _fingerprint(hasher.functions().state()) != get_meta(connection, "fingerprint"):
             raise BadState(f"learner/{files[0]}: its hash functions have another fingerprint than those of the items")
         return hasher
+
+
+def step_rows(hasher: Hasher, learn_rows: int, count: int) -> int:
+    """Return how many of `count` rows are evaluated and learnt in one step.
+
+    Steps are what separate writes of `learn_rows` would be. Where that makes no difference to what is learnt, they are
+    neither so short that an evaluation says little, nor so many that it takes longer than learning.
+    """
+    return max(learn_rows, MIN_STEP_ROWS, -(-count // MAX_STEPS)) if hasher.chunk_invariant else learn_rows
 
 
 def load_functions(connection: Connection) -> LinearHasher | None:

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,17 @@ class LabelledRows(NamedTuple):
         """Return the rows where `keep` is true."""
         texts = [text for text, chosen in zip(self.label_texts, keep.tolist(), strict=True) if chosen]
         return LabelledRows(self.features[keep], self.labels.rows(keep), texts)
+
+    def part(self, rows: slice) -> "LabelledRows":
+        """Return the rows from start to stop."""
+        ends = self.labels.indptr[rows.start : rows.stop + 1]
+        labels = Labels(ends - ends[0], self.labels.indices[ends[0] : ends[-1]], self.labels.names)
+        return LabelledRows(self.features[rows], labels, self.label_texts[rows])
+
+    def steps(self, size: int) -> Iterator[slice]:
+        """Yield slices of so many rows; the last may be shorter."""
+        for start in range(0, len(self.features), size):
+            yield slice(start, min(start + size, len(self.features)))
 
 
 class ItemRows(NamedTuple):

@@ -21,14 +21,11 @@ GAUGES = {
     "quality_map": "Mean average precision on the latest labelled rows, before they were learnt.",
     "quality_precision": "Precision of the ten best hits, likewise.",
     "quality_ndcg": "nDCG of the ten best hits, likewise.",
-    "quality_hamming_map": "Mean average precision of Hamming ranking, likewise.",
+    "quality_before_map": "Mean average precision of the same rows, ranked as before learning.",
+    "quality_before_precision": "Precision of the ten best hits, likewise.",
+    "quality_before_ndcg": "nDCG of the ten best hits, likewise.",
 }
-QUALITY_GAUGES = {
-    "quality_map": "map",
-    "quality_precision": "precision",
-    "quality_ndcg": "ndcg",
-    "quality_hamming_map": "hamming",
-}
+QUALITY_MEASURES = ("map", "precision", "ndcg")
 
 
 class Metrics(Collector):
@@ -55,14 +52,15 @@ class Metrics(Collector):
         gauges = {name: GaugeMetricFamily(f"stillhash_{name}", GAUGES[name], labels=["collection"]) for name in GAUGES}
         for name, executor in self.executors.items():
             stats = executor.collection.stats()
-            quality = stats["quality"] or {}
             values = {
                 "rows": stats["items"],
                 "queue_depth": executor.queued,
                 "drift_alarms": len(stats["drift_alarms"]),
                 **{key: stats[key] for key in ("version", "pending", "index_bytes", "disk_bytes")},
-                **{gauge: quality[key] for gauge, key in QUALITY_GAUGES.items() if key in quality},
             }
+            if quality := stats["quality"]:
+                values |= {f"quality_{key}": quality[key] for key in QUALITY_MEASURES}
+                values |= {f"quality_before_{key}": quality["before"][key] for key in QUALITY_MEASURES}
             for key, value in values.items():
                 gauges[key].add_metric([name], float(value))
         return gauges.values()

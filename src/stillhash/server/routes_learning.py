@@ -50,7 +50,7 @@ async def versions(executor: ExecutorParam) -> Response:
 
 @read_router.get("/quality", response_model=QualityResponse)
 async def quality(executor: ExecutorParam) -> Response:
-    """Return the quality on each chunk of labelled rows, measured before it was learnt."""
+    """Return the quality on each step of labelled rows, measured before it was learnt."""
     return json_response(await executor.read(Collection.quality))
 
 

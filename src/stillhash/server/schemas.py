@@ -166,12 +166,16 @@ class VersionsResponse(BaseModel):
     versions: list[VersionInfo]
 
 
-class QualityPoint(BaseModel):
-    version: int
-    map: float
-    precision: Annotated[float | None, Field(description="Of the ten best hits.")] = None  # older points have none
-    ndcg: Annotated[float | None, Field(description="Of the ten best hits.")] = None
-    hamming: Annotated[float, Field(description="Mean average precision of Hamming ranking.")]
+class RankingMeasures(BaseModel):
+    map: Annotated[float, Field(description="Mean average precision of the whole ranking.")]
+    precision: Annotated[float, Field(description="Share of relevant hits among the first ten.")]
+    ndcg: Annotated[float, Field(description="nDCG of the first ten; the gain is the Jaccard of the labels.")]
+
+
+class QualityPoint(RankingMeasures):
+    version: Annotated[int, Field(description="The version that learnt the rows of this point.")]
+    rows: Annotated[int, Field(description="Labelled rows learnt before this point.")]
+    before: Annotated[RankingMeasures, Field(description="Of the same rows, ranked as before learning.")]
     drift: bool
 
 

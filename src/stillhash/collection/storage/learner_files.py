@@ -1,8 +1,8 @@
 """What a learner has learnt, on disk: a checkpoint of its whole state, and the rows that were learnt since.
 
 Statistics of D features take D^2 numbers, far more than a chunk of rows. So a version adds its rows to the files
-of the version before; learning them again gives the same state to the byte. Once the rows would take more than
-`MAX_ROWS_SHARE` times the checkpoint, or `MAX_ROW_FILES` files, the whole state is written again.
+of the version before; learning them again, in the same steps, gives the same state to the byte. Once the rows would
+take more than `MAX_ROWS_SHARE` times the checkpoint, or `MAX_ROW_FILES` files, the whole state is written again.
 """
 
 import json
@@ -33,12 +33,15 @@ class LearnerFiles:
         write_sealed(self.folder / file, [hasher.state()])
         return [file]
 
-    def extend(self, files: list[str], version: int, rows: LabelledRows, hasher: Hasher) -> list[str]:
-        """Write the rows that the hasher has just learnt after these files, or its whole state if that is less."""
+    def extend(self, files: list[str], version: int, rows: LabelledRows, step_rows: int, hasher: Hasher) -> list[str]:
+        """Write the rows that the hasher has just learnt, in steps of `step_rows`, after these files.
+
+        If its whole state is less, that is written instead.
+        """
         if len(files) > MAX_ROW_FILES or self._rows_outgrow_state(files, rows.features.nbytes):
             return self.checkpoint(version, hasher)
         file = f"{version:08d}{ROWS_SUFFIX}"
-        metadata = {"labels": json.dumps(rows.label_texts)}
+        metadata = {"labels": json.dumps(rows.label_texts), "step_rows": str(step_rows)}
         write_sealed(self.folder / file, [safetensors.numpy.save({"features": rows.features}, metadata)])
         return [*files, file]
 
@@ -56,9 +59,11 @@ class LearnerFiles:
             data = read_sealed(self.folder / file)
             try:
                 header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-                features = safetensors.numpy.load(data)["features"]
-                rows = LabelledRows.from_texts(features, json.loads(header["__metadata__"]["labels"]))
+                features, metadata = safetensors.numpy.load(data)["features"], header["__metadata__"]
+                rows = LabelledRows.from_texts(features, json.loads(metadata["labels"]))
+                step_rows = int(metadata.get("step_rows", max(1, len(features))))
             except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
                 raise BadState(f"learner/{file}: cannot be read: {error}") from error
-            hasher.learn_rows(rows.features, rows.labels)
+            for part in map(rows.part, rows.steps(step_rows)):
+                hasher.learn_rows(part.features, part.labels)
         return hasher
