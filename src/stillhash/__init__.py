@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stillhash import errors
-from stillhash.collection import Answer, Collection, Hit, Item, RepairReport, open, repair
+from stillhash.collection import Answer, Collection, Hit, Item, RepairReport, Vote, open, repair
 from stillhash.errors import StillhashError
 from stillhash.hashers import (
     BSODH,
@@ -105,6 +105,7 @@ __all__ = [
     "Tally",
     "TallyListwise",
     "Tuned",
+    "Vote",
     "errors",
     "info",
     "load",

@@ -383,8 +383,8 @@ def test_feedback(films: Path) -> None:
     assert result == {"votes": 2, "version": before["version"] + 1}
     after = call_json("search", films, "--vector", vector(0), "-k", 5)["answers"][0]
     assert after["hits"] != before["hits"] and after["version"] == result["version"]
-    code, out, _ = call("feedback", films, "r1", "--vector", vector(0), "--up", "--weight", "0.5")
-    assert code == 0 and "1 vote up; version" in out
+    code, out, _ = call("feedback", films, "r1", "--vector", vector(0), "--vote", "0.5", "--position", "9")
+    assert code == 0 and "1 vote; version" in out
     assert call("feedback", films, "nobody", "--vector", vector(0), "--up")[0] == 2
     assert call("feedback", films, "r1", "--vector", vector(0))[0] == 2  # up or down must be said
     two = json.dumps(X[:2].tolist())

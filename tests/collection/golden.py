@@ -34,7 +34,7 @@ def create_collection(path: Path) -> None:
     collection.upsert([*(f"a{r}" for r in range(40)), 5, 6], *some_rows(42, seed=1))
     collection.delete([*range(20), "a7"])
     collection.tag(2, "früh")
-    collection.feedback(QUERIES[0], ["a1", 100], [True, False], weight=0.5, source="ann")
+    collection.feedback(QUERIES[0], ["a1", 100], [0.5, -0.5], source="ann", position=3)
     collection.seal()
     pictures = [PICTURE if r % 2 else None for r in range(15)]
     collection.upsert([f"b{r}" for r in range(15)], *some_rows(15, seed=2), pictures=pictures)

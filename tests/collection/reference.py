@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import numpy as np
 
 from stillhash import Answer, Collection, load
 from stillhash.collection.feedback import correct
-from stillhash.collection.storage.versions import StoredVote
+from stillhash.collection.storage.votes import StoredVote
 from stillhash.collection.trainer import step_rows
 from stillhash.hashers import METHODS, Hasher, Model
 from stillhash.numeric.codes import signs
@@ -51,7 +50,7 @@ class Twin:
     versions: dict[int, Version] = field(default_factory=dict)
     version: int = 0
     hasher: Hasher | None = None
-    votes: dict[tuple[bytes, Id, str], tuple[int, StoredVote]] = field(default_factory=dict)  # with their version
+    votes: list[tuple[int, StoredVote]] = field(default_factory=list)  # of all versions
 
     # ---- items ----
 
@@ -109,7 +108,7 @@ class Twin:
         earlier = self.versions[version]
         if earlier.learner is not None:
             self.hasher = load(earlier.learner)
-        self.votes = {key: vote for key, vote in self.votes.items() if vote[0] <= version}
+        self.votes = [vote for vote in self.votes if vote[0] <= version]
         return self.publish(earlier.model)
 
     def feedback(self, query: np.ndarray, ids: list[Id], likes: list[bool], source: str = "") -> int:
@@ -118,15 +117,22 @@ class Twin:
         for id_, liked in zip(ids, likes, strict=True):
             entry = self.items[id_]
             code = self.hasher.encode(entry.features[None]).tobytes()
-            vote = StoredVote(packed_query, json.dumps(id_), code, entry.labels, 1.0 if liked else -1.0, source)
-            self.votes.pop((packed_query, id_, source), None)
-            self.votes[packed_query, id_, source] = self.version + 1, vote
+            vote = StoredVote(packed_query, id_, source, 1.0 if liked else -1.0, None, code, entry.labels)
+            self.votes.append((self.version + 1, vote))
         return self.publish()
+
+    def current_votes(self) -> list[StoredVote]:
+        """Return the last vote of each source on each query and item, in order."""
+        current: dict[tuple[bytes, Id, str], StoredVote] = {}
+        for _, vote in self.votes:
+            current.pop(vote[:3], None)
+            current[vote[:3]] = vote
+        return list(current.values())
 
     def publish(self, model: Model | None = None) -> int:
         assert self.hasher is not None
         if model is None:
-            model = correct(self.hasher, self.hasher.model(), [vote for _, vote in self.votes.values()])
+            model = correct(self.hasher, self.hasher.model(), self.current_votes())
         self.version += 1
         self.versions[self.version] = Version(model, self.hasher.state())
         for number, version in list(self.versions.items()):

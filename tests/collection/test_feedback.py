@@ -12,7 +12,7 @@ import pytest
 import stillhash
 from stillhash import Collection
 from stillhash.collection.feedback import LIKED_SUM, MAX_FACTOR, MIN_LABEL, agreeing_labels, correct, step_on_codes
-from stillhash.collection.storage.versions import StoredVote
+from stillhash.collection.storage.votes import StoredVote
 from stillhash.errors import Conflict, InvalidInput, NotFitted, WrongType
 from stillhash.hashers import LSH, OHSL, Hasher, Model, Tally
 from tests.collection.fixtures import DIM, begin, some_rows
@@ -32,11 +32,12 @@ def make_vote(
 ) -> StoredVote:
     vote = StoredVote(
         query.astype(np.float32).tobytes(),
-        str(item),
+        item,
+        source,
+        weight,
+        None,
         hasher.encode(X[item : item + 1]).tobytes(),
         NAMES[item],
-        weight,
-        source,
     )
     return vote._replace(**new)
 
@@ -219,11 +220,14 @@ def test_a_source_counts_for_no_more_than_its_cap(tmp_path: Path) -> None:
         ((np.ones(DIM), 1.5, True), {}, WrongType, "^ids?"),
         ((np.ones(DIM), [], []), {}, InvalidInput, "^ids?"),
         ((np.ones(DIM), [1, 1], True), {}, InvalidInput, "^ids?"),
-        ((np.ones(DIM), 1, 1), {}, InvalidInput, "^relevant"),
-        ((np.ones(DIM), [1, 2], [True]), {}, InvalidInput, "^relevant"),
-        ((np.ones(DIM), 1, True), {"weight": 0}, InvalidInput, "^weight"),
-        ((np.ones(DIM), 1, True), {"weight": 2}, InvalidInput, "^weight"),
-        ((np.ones(DIM), 1, True), {"weight": float("nan")}, InvalidInput, "^weight"),
+        ((np.ones(DIM), 1, 1.5), {}, InvalidInput, "^vote"),
+        ((np.ones(DIM), 1, "left"), {}, InvalidInput, "^vote"),
+        ((np.ones(DIM), 1, None), {}, WrongType, "^vote"),
+        ((np.ones(DIM), 1, float("nan")), {}, InvalidInput, "^vote"),
+        ((np.ones(DIM), [1, 2], [True]), {}, InvalidInput, "^vote"),
+        ((np.ones(DIM), [1, 2], True), {"position": [1]}, InvalidInput, "^position"),
+        ((np.ones(DIM), 1, True), {"position": 0}, InvalidInput, "^position"),
+        ((np.ones(DIM), 1, True), {"position": 1.5}, WrongType, "^position"),
         ((np.ones(DIM), 1, True), {"source": 3}, WrongType, "^source"),
     ],
 )

@@ -146,7 +146,7 @@ METADATA: list[Any] = [
 ]
 VALID: dict[str, Any] = {"ids": ["n", "m"], "features": ROWS}
 SEARCH: dict[str, Any] = {"query": VECTOR}
-VOTE: dict[str, Any] = {"query": VECTOR, "id": 5, "relevant": True}
+VOTE: dict[str, Any] = {"query": VECTOR, "id": 5, "vote": "up"}
 CASES: list[tuple[str, bytes]] = [
     *((verb, body) for verb in VERBS for body in NOT_JSON),
     *((verb, text(**{**VALID, "features": invalid})) for verb in WRITES for invalid in FEATURES),
@@ -183,8 +183,8 @@ CASES: list[tuple[str, bytes]] = [
         ("feedback", text(**{**VOTE, "id": invalid}))
         for invalid in (None, "nobody", 1.5, True, [], [5, 5], {}, [[5]], 2**70)
     ),
-    *(("feedback", text(**{**VOTE, "relevant": invalid})) for invalid in (None, 1, "yes", [], [True, True], 0.5)),
-    *(("feedback", text(**VOTE, weight=invalid)) for invalid in (0, -1, 2, "1", None, float("nan"), True, 10**400)),
+    *(("feedback", text(**{**VOTE, "vote": invalid})) for invalid in (None, 1.5, "yes", [], [1, 1], float("nan"))),
+    *(("feedback", text(**VOTE, position=invalid)) for invalid in (0, -1, "1", 1.5, [], True, 10**400)),
     *(("feedback", text(**VOTE, source=invalid)) for invalid in (None, 5, "a\nb", [])),
     *(("tag", text(version=invalid, name="n")) for invalid in (0, -1, 99, 1.5, "1", None, True, 2**63)),
     *(("tag", text(version=1, name=invalid)) for invalid in ("", " ", "a\nb", None, 5, [])),
@@ -221,9 +221,9 @@ RAW_CASES: list[tuple[str, bytes]] = [
     ("learn", raw(NAN, labels=[["a"], ["b"]])),
     ("fit", raw(FEW[:1], labels=[["a"]])),
     ("fit", raw(b"")),
-    ("feedback", raw(FEW, id=5, relevant=True)),
-    ("feedback", raw(b"", id=5, relevant=True)),
-    ("feedback", raw(NAN[1], id=5, relevant=True)),
+    ("feedback", raw(FEW, id=5, vote=True)),
+    ("feedback", raw(b"", id=5, vote=True)),
+    ("feedback", raw(NAN[1], id=5, vote=True)),
 ]
 
 

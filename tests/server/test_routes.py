@@ -117,13 +117,13 @@ STEPS: list[Step] = [
     ("delete", {"ids": [3, "nobody"]}, None, None, lambda c: {"count": c.delete([3, "nobody"])}),
     ("learn", {"labels": LABELS}, "features", X, lambda c: {"version": c.learn(X, LABELS)}),
     ("flush", {}, None, None, lambda c: {"version": c.flush()}),
-    ("feedback", {"id": 5, "relevant": True}, "query", X[0], lambda c: {"version": c.feedback(X[0], 5, True)}),
+    ("feedback", {"id": 5, "vote": "up"}, "query", X[0], lambda c: {"version": c.feedback(X[0], 5, True)}),
     (
         "feedback",
-        {"id": [6, "x"], "relevant": [True, False], "weight": 0.5, "source": "me"},
+        {"id": [6, "x"], "vote": [0.5, -0.5], "source": "me", "position": [3, None]},
         "query",
         X[1],
-        lambda c: {"version": c.feedback(X[1], [6, "x"], [True, False], weight=0.5, source="me")},
+        lambda c: {"version": c.feedback(X[1], [6, "x"], [0.5, -0.5], source="me", position=[3, None])},
     ),
     (
         "tag",

@@ -8,14 +8,17 @@ from typer import Argument, Exit, Option, Typer
 
 import stillhash
 from stillhash.cli import output
-from stillhash.cli.collection import ChunkRows, CollectionPath, IdList, LabelsFile, Queries, RowsFile, current_version
+from stillhash.cli.collection import QUERY_HELP, ChunkRows, CollectionPath, LabelsFile, RowsFile, current_version
 from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
 from stillhash.errors import BadState, InvalidInput
-from stillhash.io import Chunk, parse_ids, read_chunks, read_queries
+from stillhash.io import Chunk, parse_ids, read_chunks, read_json_lines, read_queries
 
 app = Typer()
 LEARNING_PANEL, UPKEEP_PANEL = "Collections: learning", "Collections: upkeep"
 MAX_LISTED_IDS = 20
+VOTED_HELP = """Ids of hits; or, without --vector, a file with one vote a line: \
+'{"query": [0.1, 0.2], "id": "a", "vote": "up", "source": "ann", "position": 9}', '-' for stdin; "query_id", a stored \
+item, may stand for "query"."""
 SAMPLE_HELP = "Sample of rows, as for add; default: the items."
 
 SampleFile = Annotated[Path | None, Argument(metavar="FILE", help=SAMPLE_HELP)]
@@ -43,21 +46,32 @@ def learn(
 @app.command(rich_help_panel=LEARNING_PANEL)
 def feedback(
     path: CollectionPath,
-    ids: IdList,
-    vector: Queries,
-    relevant: Annotated[bool, Option("--up/--down", help="Whether these items are good hits.")],
-    weight: Annotated[float, Option(help="Share of a full vote, up to 1.")] = 1.0,
+    ids: Annotated[list[str], Argument(metavar="IDS|FILE", help=VOTED_HELP)],
+    vector: Annotated[str | None, Option(metavar="FILE", help=QUERY_HELP)] = None,
+    up: Annotated[bool | None, Option("--up/--down", help="Whether these items are good hits.")] = None,
+    vote: Annotated[float | None, Option(help="In place of --up or --down: -1 to 1; 0 takes a vote back.")] = None,
+    position: Annotated[int | None, Option(min=1, help="Rank at which the item was shown.")] = None,
     source: Annotated[str, Option(metavar="NAME", help="Who votes; the last vote of a source counts.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Learn from votes, up or down, on hits of one query."""
+    """Learn from votes on hits of one query, or from a file of votes."""
     with stillhash.open(path) as collection:
-        queries = read_queries(vector, collection.dim)
-        if len(queries) != 1:
-            raise InvalidInput(f"--vector: expected one query, got {len(queries)}")
-        version = collection.feedback(queries[0], parse_ids(ids), relevant, weight=weight, source=source)
-    text = f"{count_of(len(ids), 'vote')} {'up' if relevant else 'down'}; version {version} is current"
-    answer({"votes": len(ids), "version": version}, as_json, text)
+        if vector is None:
+            if len(ids) != 1 or (up, vote, position, source) != (None, None, None, ""):
+                raise InvalidInput("--vector: expected the query of these votes, or a FILE of votes and no options")
+            votes = read_json_lines(Path(ids[0]))
+            count, version = len(votes), collection.feedback_many(votes)
+        else:
+            queries = read_queries(vector, collection.dim)
+            if len(queries) != 1:
+                raise InvalidInput(f"--vector: expected one query, got {len(queries)}")
+            if (up is None) == (vote is None):
+                raise InvalidInput("--vote: expected one of --up, --down and --vote")
+            value = up if vote is None else vote
+            names = parse_ids(ids)
+            count = len(names)
+            version = collection.feedback(queries[0], names, value, source=source, position=position)
+    answer({"votes": count, "version": version}, as_json, f"{count_of(count, 'vote')}; version {version} is current")
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)

@@ -13,7 +13,17 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.client.transport import JSON_TYPE, RAW_TYPE, RetryWhen, Transport, row_to_json, to_answer, to_json
+from stillhash.client.transport import (
+    JSON_TYPE,
+    NDJSON_TYPE,
+    RAW_TYPE,
+    RetryWhen,
+    Transport,
+    row_to_json,
+    to_answer,
+    to_json,
+    vote_to_json,
+)
 from stillhash.collection.types import (
     Answer,
     Filter,
@@ -25,6 +35,7 @@ from stillhash.collection.types import (
     Vector,
     Vectors,
     VersionName,
+    Vote,
 )
 from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
 from stillhash.errors import InvalidInput, WrongType
@@ -202,12 +213,18 @@ class Client(AbstractContextManager["Client"]):
         return int(self._post("learn", {"labels": check_label_lists(labels, len(X))}, X, "not stored")["version"])
 
     def feedback(
-        self, query: Vector | NDArray[Any], id: Id | ItemIds, relevant: Any, *, weight: float = 1.0, source: str = ""
+        self, query: Vector | NDArray[Any], id: Id | ItemIds, vote: Any, *, source: str = "", position: Any = None
     ) -> int:
-        """Learn from a vote up (`relevant`) or down on an item, or on a list of items, for a query (D,)."""
-        body = {"id": id, "relevant": relevant, "weight": weight, "source": source}
+        """Vote on an item, or on a list of items, as hits of a query (D,); return the new version."""
+        body = {"id": id, "vote": vote, "source": source, "position": position}
         Q, _ = check_query(query, self.dim)
         return int(self._post("feedback", body, Q, "not stored")["version"])
+
+    def feedback_many(self, votes: Iterable[Vote | dict[str, Any]]) -> int:
+        """Send votes on any number of queries in one request; return the new version. On an error nothing changes."""
+        body = b"\n".join(vote_to_json(vote, number) for number, vote in enumerate(votes, 1))
+        path = self._path("feedback_many")
+        return int(self._transport.request("POST", path, body, NDJSON_TYPE, "not stored")["version"])
 
     def flush(self) -> int:
         """Learn the labelled items that wait for a full chunk; return the current version."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from stillhash import errors
-from stillhash.collection.types import Answer, Explanation, Hit
+from stillhash.collection.types import Answer, Explanation, Hit, Vote
 from stillhash.errors import Busy, Closed, InvalidInput, MissingExtra, StillhashError, Unreachable, WrongType
 from stillhash.numeric.validation import check_integer, check_number
 
@@ -129,6 +129,15 @@ def row_to_json(row: Any, number: int) -> bytes:
         return json.dumps(row, allow_nan=False, default=_array_to_list).encode()
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"row {number}: cannot be sent as JSON: {error}") from None
+
+
+def vote_to_json(vote: Any, number: int) -> bytes:
+    """Serialise a vote; the server validates it."""
+    try:
+        fields = vote._asdict() if isinstance(vote, Vote) else vote
+        return json.dumps(fields, allow_nan=False, default=_array_to_list).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"vote {number}: cannot be sent as JSON: {error}") from None
 
 
 def _to_list(value: Any) -> Any:

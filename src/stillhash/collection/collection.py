@@ -4,9 +4,8 @@ One process writes; any number of others read the same folder and see what is co
 search while one writes.
 """
 
-import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +16,13 @@ from stillhash.collection.reader import Reader
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.versions import MAX_VERSION, StoredVote
+from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.trainer import Trainer
-from stillhash.collection.types import Id, ItemIds, Vector
-from stillhash.collection.validation import ItemRows, LabelledRows, check_feedback, check_ids, check_items, check_rows
-from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError
+from stillhash.collection.types import Id, ItemIds, Vector, Vote
+from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, check_items, check_rows
+from stillhash.collection.vote_validation import check_feedback, check_votes
+from stillhash.collection.votes import stored_votes
+from stillhash.errors import Conflict, InvalidInput, StillhashError
 from stillhash.numeric.validation import check_integer
 from stillhash.search import Index
 
@@ -135,26 +136,29 @@ class Collection(Reader):
             return self._trainer.learn(connection, rows)
 
     def feedback(
-        self, query: Vector | NDArray[Any], id: Id | ItemIds, relevant: Any, *, weight: float = 1.0, source: str = ""
+        self, query: Vector | NDArray[Any], id: Id | ItemIds, vote: Any, *, source: str = "", position: Any = None
     ) -> int:
-        """Learn from a vote on an item, or on a list of items, for a query (D,); publish a version, return its number.
+        """Vote on an item, or on a list of items, as hits of a query (D,); publish a version, return its number.
 
-        relevant: true for a vote up, false for down. The last vote of a source on a query and an item counts; the votes
-        of sources add up. weight: how much of a full vote, up to 1. A source counts for at most `source_cap` votes.
+        vote: "up" (or true), "down" (or false), or a number in [-1, 1]; 0 takes the source's vote back. position: the
+        rank from 1 at which the hit was shown; a click further down counts for more. Lists give each item its own. The
+        last vote of a source on a query and an item counts; votes of sources add up; a source counts for at most
+        `source_cap` votes. For this very query, items voted up come first and items voted down last.
         """
-        Q, votes = check_feedback(query, self.dim, id, relevant, weight, source)
+        return self._vote(check_feedback(query, self.dim, id, vote, source, position))
+
+    def feedback_many(self, votes: Iterable[Vote | dict[str, Any]]) -> int:
+        """Store votes on any number of queries, publish one version, and return its number.
+
+        votes: as `Vote`, or dictionaries with its fields. If one is invalid, nothing changes.
+        """
+        return self._vote(check_votes(votes, self.dim))
+
+    def _vote(self, votes: list[Vote]) -> int:
         with self._write_lock:
             self._store.db.check_writer()
             with self._view.pinned() as snapshot:
-                if snapshot.functions is None:
-                    raise NotFitted("feedback: the hash functions are not fitted yet: add more rows, or call fit")
-                rows = self._store.items.existing_rows(snapshot.connection, list(votes))
-                items = self._store.items.get(snapshot.connection, rows.tolist())
-                codes = snapshot.index.codes(rows)
-            stored = [
-                StoredVote(Q.tobytes(), json.dumps(name), code.tobytes(), items[row].labels, vote, source)
-                for (name, vote), row, code in zip(votes.items(), rows.tolist(), codes, strict=True)
-            ]
+                stored = stored_votes(self._store, snapshot, votes)
             with self._store.transaction() as connection:
                 return self._trainer.feedback(connection, stored)
 

@@ -17,7 +17,7 @@ import itertools
 
 import numpy as np
 
-from stillhash.collection.storage.versions import StoredVote
+from stillhash.collection.storage.votes import StoredVote
 from stillhash.hashers import Hasher, LabelSpace, Model
 from stillhash.numeric.codes import signs
 from stillhash.numeric.threads import one_thread

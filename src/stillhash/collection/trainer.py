@@ -19,7 +19,8 @@ from stillhash.collection.prequential import add_point, evaluate_chunk, load_his
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
 from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.versions import MAX_VERSION, NewVersion, StoredVote
+from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
+from stillhash.collection.storage.votes import StoredVote
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.hashers import METHODS, Hasher, LinearHasher, Model
@@ -119,8 +120,7 @@ class Trainer:
 
     def feedback(self, connection: Connection, votes: list[StoredVote]) -> int:
         """Store votes, and publish a version that has learnt from them."""
-        versions = self.store.versions
-        versions.add_votes(connection, versions.next_number(connection), votes)
+        self.store.votes.add(connection, self.store.versions.next_number(connection), votes)
         hasher, files = self.hasher(connection), self._current_files(connection)
         return self._publish(connection, hasher, NewVersion("feedback", len(votes), files))
 
@@ -131,7 +131,7 @@ class Trainer:
         files = self.store.versions.learners(connection).get(version)
         hasher = self.hasher(connection) if files is None else self._load(connection, files)
         files = files or self._current_files(connection)
-        self.store.versions.drop_votes_after(connection, version)
+        self.store.votes.drop_after(connection, version)
         return self._publish(connection, hasher, NewVersion(f"rollback to {version}", 0, files), model)
 
     def _publish(self, connection: Connection, hasher: Hasher, new: NewVersion, model: Model | None = None) -> int:
@@ -141,7 +141,8 @@ class Trainer:
             needed = versions.learner_files(committed) + versions.learner_files(connection)
         remove_unlisted(self.store.path / "learner", {*needed, *new.learner})
         if model is None:
-            model = correct(hasher, hasher.model(), versions.votes(connection, MAX_CORRECTED_QUERIES))
+            votes = self.store.votes.of_latest_queries(connection, MAX_VERSION, MAX_CORRECTED_QUERIES)
+            model = correct(hasher, hasher.model(), votes)
         version = versions.publish(connection, new, model.side, _model_bytes(model))
         self._hasher = version, hasher
         return version

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from numpy.typing import NDArray
 
@@ -31,6 +31,17 @@ class RangeOptions(TypedDict, total=False):
     where: Filter | None
     version: VersionName | None
     most: int | None
+
+
+class Vote(NamedTuple):
+    """A vote on an item as a hit of a query, for `feedback_many`."""
+
+    query: Vector | NDArray[Any] | None  # (D,)
+    id: Id
+    vote: float | str  # "up", "down", or a number in [-1, 1]; 0 takes the vote back
+    source: str = ""  # whose it is
+    position: int | None = None  # rank from 1 at which the hit was shown
+    query_id: Id | None = None  # in place of the query: a stored item, whose `reconstruct` is the query
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.labels import Labels, parse_labels
-from stillhash.numeric.validation import Floats, check_features, check_number
+from stillhash.numeric.validation import Floats, check_features
 
 MAX_PICTURE_BYTES = 1 << 20
 PICTURE_SIGNATURES = {
@@ -119,26 +119,6 @@ def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
         repeated = next(name for n, name in enumerate(names) if name in names[:n])
         raise InvalidInput(f"ids: expected each id once, got {repeated!r} more than once")
     return names
-
-
-def check_feedback(
-    query: Any, dim: int, id: Any, relevant: Any, weight: float, source: Any
-) -> tuple[Floats, dict[Id, float]]:
-    """Return the query of a vote, and its items with the weight of each: negative for one that is not relevant."""
-    Q, single = check_query(query, dim)
-    if not single:
-        raise InvalidInput(f"query: expected a vector of {dim} numbers, got {len(Q)} rows")
-    names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
-    if not names:
-        raise InvalidInput("id: expected at least one id, got none")
-    likes = list(relevant) if isinstance(relevant, (list, tuple, np.ndarray)) else [relevant] * len(names)
-    if len(likes) != len(names) or not all(isinstance(liked, (bool, np.bool_)) for liked in likes):
-        raise InvalidInput(f"relevant: expected true or false for each of {len(names)} ids, got {relevant!r}")
-    if not 0 < check_number(weight, "weight") <= 1:
-        raise InvalidInput(f"weight: expected a number above 0 and at most 1, got {weight}")
-    if not isinstance(source, str) or not source.isprintable():
-        raise WrongType(f"source: expected a printable string, got {source!r}")
-    return Q, {name: float(weight) if liked else -float(weight) for name, liked in zip(names, likes, strict=True)}
 
 
 def check_labels(labels: Any, rows: int) -> tuple[Labels, list[str]]:

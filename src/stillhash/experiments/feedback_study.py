@@ -4,14 +4,13 @@ Three ways to give ten votes to a query: on its ten best hits, on the five best 
 of the others, and on ten hits spread evenly over the first thousand.
 """
 
-import json
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.feedback import correct
-from stillhash.collection.storage.versions import StoredVote
+from stillhash.collection.storage.votes import StoredVote
 from stillhash.experiments.data import Dataset, RowIndices
 from stillhash.experiments.metrics import MEASURE_NAMES, evaluate
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
@@ -94,4 +93,4 @@ def _votes(hasher: Hasher, data: Dataset, query: int, codes: Codes, Y: NDArray[n
     labels = {item: np.flatnonzero(Y[item]).tolist() for item in picked[way].tolist()}
     votes = {item: 1.0 if relevant[item] else -1.0 for item in labels}
     vector = features.tobytes()
-    return [StoredVote(vector, json.dumps(i), codes[i].tobytes(), labels[i], votes[i], "") for i in labels]
+    return [StoredVote(vector, i, "", votes[i], None, codes[i].tobytes(), labels[i]) for i in labels]

@@ -100,6 +100,13 @@ def reading(path: Path) -> Iterator[None]:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+def read_json_lines(path: Path) -> list[Any]:
+    """Return the values of a file with JSON on each line, or of stdin for '-'; empty lines are skipped."""
+    with reading(path):
+        lines = ((number, line) for number, line, _ in read_lines(path) if line.strip())
+        return [parse_json(line, f"{path.name}, line {number}") for number, line in lines]
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str, float]]:
     """Yield number, text and share read so far of each line of a file, or of stdin for '-'."""
     stdin = str(path) == "-"

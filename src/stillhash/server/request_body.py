@@ -158,11 +158,37 @@ class RowStream:
         yield number, b"".join(parts)
 
 
-def _parse_row(line: bytes, number: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class VoteLines:
+    """Votes of an NDJSON body, read as a whole."""
+
+    votes: list[Any]
+
+    @classmethod
+    async def from_request(cls, request: Request) -> Self:
+        settings = app_state(request).settings
+        data = await read_body(request, settings.max_body_bytes)
+        votes = await asyncio.to_thread(_parse_lines, data)
+        if len(votes) > settings.max_rows:
+            raise TooLarge(f"votes: expected at most {settings.max_rows} lines, got {len(votes)}")
+        return cls(votes)
+
+    openapi_body = RowStream.openapi_body
+
+
+def _parse_lines(data: bytes) -> list[Any]:
+    return [_parse_line(line, number) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+
+
+def _parse_line(line: bytes, number: int) -> Any:
     try:
-        row = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"line {number}: expected JSON: {error}") from None
+
+
+def _parse_row(line: bytes, number: int) -> dict[str, Any]:
+    row = _parse_line(line, number)
     if not isinstance(row, dict) or not {"id", "features"} <= row.keys() <= ROW_KEYS.keys():
         raise InvalidInput(f"line {number}: expected an object with id and features, and optional labels and metadata")
     return row

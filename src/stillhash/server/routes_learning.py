@@ -7,6 +7,7 @@ from starlette.responses import Response
 from stillhash.collection import Collection
 from stillhash.server import schemas
 from stillhash.server.dependencies import ExecutorParam, api_router
+from stillhash.server.request_body import VoteLines
 from stillhash.server.responses import json_response
 from stillhash.server.schemas import QualityResponse, VersionResponse, VersionsResponse
 
@@ -34,6 +35,15 @@ def _fit(collection: Collection, body: schemas.FitBody) -> int:
 async def feedback(body: schemas.FeedbackBody, executor: ExecutorParam) -> VersionResponse:
     """Learn from a vote up or down on hits of a query."""
     return VersionResponse(version=await executor.write(partial(Collection.feedback, **body.arguments())))
+
+
+@write_router.post("/feedback_many")
+async def feedback_many(lines: VoteLines, executor: ExecutorParam) -> VersionResponse:
+    """Learn from many votes: lines of JSON with id, vote, query or query_id, and optional source and position.
+
+    They publish one version. If a line is invalid, nothing changes.
+    """
+    return VersionResponse(version=await executor.write(lambda c: c.feedback_many(lines.votes)))
 
 
 @write_router.post("/flush")

@@ -13,6 +13,7 @@ from stillhash.server.request_body import RequestBody
 MAX_INT64 = 2**63 - 1
 
 JsonId = StrictInt | str
+JsonVote = StrictBool | float | Literal["up", "down"]
 JsonIds = Annotated[list[JsonId], Field(examples=[["a", 7]])]
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
 FeatureRows = Annotated[  # an array if the rows came raw
@@ -112,9 +113,15 @@ class FeedbackBody(RequestBody):
     raw_field = row_field = "query"
     query: QueryVectors
     id: Annotated[JsonId | list[JsonId], Field(description="An item, or several.", examples=["a"])]
-    relevant: Annotated[StrictBool | list[StrictBool], Field(description="Vote up or down, for all or for each.")]
-    weight: Annotated[float, Field(gt=0, le=1)] = 1.0
+    vote: Annotated[
+        JsonVote | list[JsonVote],
+        Field(description="'up', 'down', or a number in [-1, 1], for all or for each; 0 takes a vote back."),
+    ]
     source: str = ""
+    position: Annotated[
+        StrictInt | list[StrictInt | None] | None,
+        Field(description="Rank from 1 at which the hit was shown, for all or for each.", examples=[9]),
+    ] = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `Collection.feedback`; a raw query comes as a row of an array."""

@@ -34,7 +34,7 @@ from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
 
 MAX_SKIPPED_ROWS = 1 << 42  # in search of one that can be read
-SALVAGED_TABLES = ("items", "tombstones", "segments", "pictures", "pending", "votes", "versions")
+SALVAGED_TABLES = ("items", "tombstones", "segments", "pictures", "pending", "voted_queries", "votes", "versions")
 
 
 class RepairReport(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from stillhash.errors import BadState
 
-STORE_FORMAT = 2
+STORE_FORMAT = 3
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (
@@ -18,10 +18,13 @@ CREATE TABLE segments (
   number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE pending (
   number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL, code BLOB);
+CREATE TABLE voted_queries (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, query BLOB NOT NULL);
 CREATE TABLE votes (
-  number INTEGER PRIMARY KEY, version INTEGER NOT NULL, query BLOB NOT NULL, item TEXT NOT NULL, code BLOB NOT NULL,
-  labels TEXT NOT NULL, vote REAL NOT NULL, source TEXT NOT NULL);
-CREATE UNIQUE INDEX votes_once ON votes (query, item, source);
+  number INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, item NOT NULL, source TEXT NOT NULL,
+  vote REAL NOT NULL, position INTEGER, code BLOB NOT NULL, labels TEXT NOT NULL);
+CREATE UNIQUE INDEX votes_once ON votes (digest, item, source, version);
+CREATE VIEW current_votes AS SELECT * FROM
+  (SELECT *, max(version) FROM votes GROUP BY digest, item, source) WHERE vote != 0;
 CREATE TABLE versions (
   version INTEGER PRIMARY KEY, created TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
   side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);

@@ -29,14 +29,15 @@ from stillhash.collection.storage.schema import COUNTERS, SCHEMA, STORE_FORMAT, 
 from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, remove_unlisted
 from stillhash.collection.storage.segments import read_segment, write_segment
 from stillhash.collection.storage.versions import VersionTable
+from stillhash.collection.storage.votes import VoteTable
 from stillhash.errors import BadState, InvalidInput
 from stillhash.numeric.validation import Codes
 
-COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "votes"}
+COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "current_votes"}
 
 
 class Store:
-    """All SQL of a collection, by table: `items`, `codes` and `versions`; and the files beside the database."""
+    """All SQL of a collection, by table: `items`, `codes`, `versions`, `votes`; and the files beside the database."""
 
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path = path
@@ -55,7 +56,8 @@ class Store:
                 self.settings: dict[str, Any] = json.loads(get_meta(connection, "settings"))
             self.items = ItemTable(self.settings["dim"], self.settings["bits"])
             self.codes = CodeTable(path / "segments", self.settings["bits"])
-            self.versions = VersionTable(self.settings["keep_versions"], self.settings["source_cap"])
+            self.versions = VersionTable(self.settings["keep_versions"])
+            self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
         except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:
             self.close()

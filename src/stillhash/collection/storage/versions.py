@@ -1,4 +1,4 @@
-"""The versions of the model, the files their learners go on from, and the votes."""
+"""The versions of the model, and the files their learners go on from."""
 
 import json
 from datetime import UTC, datetime
@@ -10,17 +10,6 @@ from stillhash.errors import Conflict, InvalidInput
 
 MAX_VERSION = 2**63 - 1
 VERSION_COLUMNS = ("version", "created", "kind", "rows", "tag")
-
-
-class StoredVote(NamedTuple):
-    """What is stored of a vote; it outlives its item."""
-
-    query: bytes  # float32
-    item: str  # its id, as JSON
-    code: bytes
-    labels: list[Any]
-    vote: float  # the weight, negative for an item that is not relevant
-    source: str
 
 
 class NewVersion(NamedTuple):
@@ -35,8 +24,8 @@ class NewVersion(NamedTuple):
 class VersionTable:
     """Version 0 is the state before learning and has no row."""
 
-    def __init__(self, keep_versions: int, source_cap: float) -> None:
-        self.keep_versions, self.source_cap = keep_versions, float(source_cap)
+    def __init__(self, keep_versions: int) -> None:
+        self.keep_versions = keep_versions
 
     def next_number(self, connection: Connection) -> int:
         """Return the number of the next version."""
@@ -96,23 +85,3 @@ class VersionTable:
     def learner_files(self, connection: Connection) -> list[str]:
         """Return every file that a learner of some version needs."""
         return sorted({file for files in self.learners(connection).values() for file in files})
-
-    def add_votes(self, connection: Connection, version: int, votes: list[StoredVote]) -> None:
-        """Store votes that came with this version; the last vote of a source on a query and an item counts."""
-        rows = ((version, *vote[:3], json.dumps(vote.labels), vote.vote, vote.source) for vote in votes)
-        columns = "(version, query, item, code, labels, vote, source) VALUES (?, ?, ?, ?, ?, ?, ?)"
-        connection.executemany(f"INSERT OR REPLACE INTO votes {columns}", rows)
-
-    def votes(self, connection: Connection, queries: int) -> list[StoredVote]:
-        """Return the votes on the latest queries; a source with more than `source_cap` votes counts for less."""
-        sql = """
-            SELECT query, item, code, labels, vote * min(1.0, ? / total), source FROM votes
-            JOIN (SELECT source AS voter, sum(abs(vote)) AS total FROM votes GROUP BY source) ON voter = source
-            WHERE query IN (SELECT query FROM votes GROUP BY query ORDER BY max(number) DESC LIMIT ?)
-            ORDER BY number"""
-        rows = connection.execute(sql, [self.source_cap, queries]).fetchall()
-        return [StoredVote._make([*row[:3], json.loads(row[3]), *row[4:]]) for row in rows]
-
-    def drop_votes_after(self, connection: Connection, version: int) -> None:
-        """Drop votes that came after a version."""
-        connection.execute("DELETE FROM votes WHERE version > ?", [version])

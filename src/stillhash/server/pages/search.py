@@ -105,7 +105,7 @@ async def thumb(request: Request, executor: ExecutorParam) -> Response:
 
     def learn(collection: Collection) -> tuple[Ranks, Item, int]:
         previous, item = view_models.search(collection, query), view_models.find_item(collection, name)
-        version = collection.feedback(query.vector, item.id, up == "1", source="page")
+        version = collection.feedback(query.vector, item.id, "up" if up == "1" else "down", source="page")
         return view_models.rank_by_name(previous), item, version
 
     previous, item, version = await executor.write(learn)

@@ -1,0 +1,106 @@
+"""The votes: the latest of each source on a query and an item counts, up to each version.
+
+Earlier votes stay, so that an earlier version can be searched and restored. A query is stored once, and found by its
+digest, since an index over whole vectors would be large and slow. A vote outlives its item.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from sqlite3 import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.storage.schema import batches
+from stillhash.collection.types import Id
+
+DIGEST_BYTES = 16
+LATEST = "SELECT *, max(version) FROM votes WHERE version <= ? GROUP BY digest, item, source"
+
+RowArrays = list[NDArray[np.int64]]  # for each query
+SourceShares = dict[str, float]  # what a vote of each source counts for, from 0 to 1
+
+
+class StoredVote(NamedTuple):
+    """What is stored of a vote."""
+
+    query: bytes  # float32
+    item: Id
+    source: str
+    vote: float  # with the weight of its position; negative for an item that is not relevant, 0 for a vote taken back
+    position: int | None  # rank from 1 at which the hit was shown
+    code: bytes
+    labels: list[Any]  # of the item, at the time of the vote
+
+
+class VoteTable:
+    """Votes of all versions."""
+
+    def __init__(self, source_cap: float) -> None:
+        self.source_cap = float(source_cap)
+
+    def add(self, connection: Connection, version: int, votes: Iterable[StoredVote]) -> None:
+        """Store votes that came with this version."""
+        queries: dict[bytes, bytes] = {}
+        rows = []
+        for vote in votes:
+            key = queries.setdefault(vote.query, digest(vote.query))
+            rows.append((version, key, *vote[1:-1], json.dumps(vote.labels)))
+        values = ((key, query) for query, key in queries.items())
+        connection.executemany("INSERT OR IGNORE INTO voted_queries (digest, query) VALUES (?, ?)", values)
+        columns = "(version, digest, item, source, vote, position, code, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        connection.executemany(f"INSERT OR REPLACE INTO votes {columns}", rows)
+
+    def source_shares(self, connection: Connection, version: int) -> SourceShares:
+        """Return what a vote of each source counts for: less where they are more than `source_cap`. Empty: no votes."""
+        sql = f"SELECT source, sum(abs(vote)) FROM ({LATEST}) GROUP BY source"
+        totals = connection.execute(sql, [version]).fetchall()
+        return {source: min(1.0, self.source_cap / total) for source, total in totals if total}
+
+    def rows_voted(
+        self, connection: Connection, queries: Iterable[bytes], version: int, shares: SourceShares
+    ) -> tuple[RowArrays, RowArrays]:
+        """Return for each query the rows with a positive sum of votes, and with a negative one.
+
+        Each by the size of the sum, then by the earliest vote. Items that are deleted have no row.
+        """
+        keys = [digest(query) for query in queries]
+        sums: dict[bytes, dict[int, float]] = {key: {} for key in keys}
+        for marks, batch in batches(list(sums)):
+            sql = f"""
+                SELECT digest, row, source, vote FROM (
+                  SELECT *, max(version) FROM votes WHERE digest IN ({marks}) AND version <= ?
+                  GROUP BY digest, item, source)
+                JOIN items ON items.id = item ORDER BY number"""
+            for key, row, source, vote in connection.execute(sql, [*batch, version]):
+                sums[key][row] = sums[key].get(row, 0.0) + vote * shares.get(source, 1.0)
+        orders = {key: sorted(some, key=lambda row, some=some: -abs(some[row])) for key, some in sums.items()}
+        liked = [np.array([row for row in orders[key] if sums[key][row] > 0], np.int64) for key in keys]
+        disliked = [np.array([row for row in orders[key] if sums[key][row] < 0], np.int64) for key in keys]
+        return liked, disliked
+
+    def of_latest_queries(self, connection: Connection, version: int, queries: int) -> list[StoredVote]:
+        """Return the votes that count up to a version, on the latest queries, in their order."""
+        shares = self.source_shares(connection, version)
+        sql = f"""
+            WITH latest AS (SELECT * FROM ({LATEST}) WHERE vote != 0)
+            SELECT query, item, source, vote, position, code, labels FROM latest JOIN voted_queries USING (digest)
+            WHERE digest IN (SELECT digest FROM latest GROUP BY digest ORDER BY max(latest.number) DESC LIMIT ?)
+            ORDER BY latest.number"""
+        votes = []
+        for row in connection.execute(sql, [version, queries]):
+            vote = StoredVote(*row[:-1], labels=json.loads(row[-1]))
+            votes.append(vote._replace(vote=vote.vote * shares[vote.source]))
+        return votes
+
+    def drop_after(self, connection: Connection, version: int) -> None:
+        """Drop votes that came after a version."""
+        connection.execute("DELETE FROM votes WHERE version > ?", [version])
+        connection.execute("DELETE FROM voted_queries WHERE digest NOT IN (SELECT digest FROM votes)")
+
+
+def digest(query: bytes) -> bytes:
+    """Return the key of a query."""
+    return hashlib.blake2b(query, digest_size=DIGEST_BYTES).digest()
