@@ -387,8 +387,25 @@ def test_feedback(films: Path) -> None:
     assert code == 0 and "1 vote; version" in out
     assert call("feedback", films, "nobody", "--vector", vector(0), "--up")[0] == 2
     assert call("feedback", films, "r1", "--vector", vector(0))[0] == 2  # up or down must be said
+    assert call("feedback", films, "r1", "--vector", vector(0), "--up", "--vote", "1")[0] == 2
     two = json.dumps(X[:2].tolist())
     assert "--vector" in call("feedback", films, "r1", "--vector", two, "--up")[2]
+
+
+def test_a_file_of_votes(films: Path, tmp_path: Path) -> None:
+    file, query = tmp_path / "votes.ndjson", json.loads(vector(0))
+    by_file = [{"query": query, "id": "r7", "vote": "up", "position": 9}, {"query_id": "r1", "id": "r8", "vote": -0.5}]
+    file.write_text("\n\n".join(map(json.dumps, by_file)))
+    assert call_json("feedback", films, file)["votes"] == 2
+    assert call_json("search", films, "--vector", vector(0), "-k", 1)["answers"][0]["hits"][0]["id"] == "r7"
+    before = call_json("stats", films)["version"]
+    for text, part in (('{"id": "r1"', "line 1"), ('{"id": "r1", "vote": 1}', "vote 1"), ("[]", "vote 1")):
+        file.write_text(text)
+        code, _, err = call("feedback", films, file)
+        assert code == 2 and part in err
+    assert call("feedback", films, tmp_path / "nothing")[0] == 2
+    assert call("feedback", films, file, "--up")[0] == 2
+    assert call_json("stats", films)["version"] == before
 
 
 def test_explanations(films: Path) -> None:

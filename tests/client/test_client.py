@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash import Client, Collection
+from stillhash import Client, Collection, Vote
 from stillhash.client.transport import row_to_json
 from stillhash.errors import (
     BadState,
@@ -39,6 +39,7 @@ from tests.server.live_server import live_server
 from tests.support.toys import toy
 
 QUERIES = toy(5, DIM, 4, seed=77).X
+MANY_VOTES: list[Any] = [Vote(QUERIES[2], 5, "up", "me", 3), {"query_id": 5, "id": 6, "vote": -0.5}]
 X, LABELS, METADATA = some_rows(3, seed=50)
 GIF = b"GIF89a and more"
 BAD = X.copy()
@@ -137,6 +138,9 @@ LIFE: list[Verb] = [
     ("search the reconstructed", lambda c: c.search(c.reconstruct([1000])[0], 3)),
     ("vote", lambda c: c.feedback(QUERIES[0], 1000, True)),
     ("votes", lambda c: c.feedback(QUERIES[1], ["ö", 5], np.array([0.5, -1]), source="me", position=[None, 9])),
+    ("many votes", lambda c: c.feedback_many(MANY_VOTES)),
+    ("many votes, one bad", lambda c: c.feedback_many([*MANY_VOTES, {"id": 5}])),
+    ("vote taken back", lambda c: c.feedback(QUERIES[0], 1000, 0)),
     ("vote on nobody", lambda c: c.feedback(QUERIES[0], "nobody", True)),
     ("after votes", lambda c: c.search(QUERIES, 30)),
     ("learn", lambda c: c.learn(X, LABELS)),

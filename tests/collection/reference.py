@@ -121,18 +121,23 @@ class Twin:
             self.votes.append((self.version + 1, vote))
         return self.publish()
 
-    def current_votes(self) -> list[StoredVote]:
-        """Return the last vote of each source on each query and item, in order."""
+    def current_votes(self, version: int | None = None) -> list[StoredVote]:
+        """Return the last vote of each source on each query and item, up to a version, in order."""
         current: dict[tuple[bytes, Id, str], StoredVote] = {}
-        for _, vote in self.votes:
-            current.pop(vote[:3], None)
-            current[vote[:3]] = vote
+        for number, vote in self.votes:
+            if version is None or number <= version:
+                current.pop(vote[:3], None)
+                current[vote[:3]] = vote
         return list(current.values())
 
     def publish(self, model: Model | None = None) -> int:
         assert self.hasher is not None
         if model is None:
-            model = correct(self.hasher, self.hasher.model(), self.current_votes())
+            model, votes = self.hasher.model(), self.current_votes()
+            if votes:
+                features = [entry.features for entry in self.items.values()]
+                codes = self.hasher.encode(np.array(features, np.float32).reshape(len(features), -1))
+                model = correct(self.hasher, model, votes, codes)
         self.version += 1
         self.versions[self.version] = Version(model, self.hasher.state())
         for number, version in list(self.versions.items()):
@@ -159,7 +164,19 @@ class Twin:
             scores = signs(codes, self.bits).astype(np.float64) @ snap(ranking.weights)[0]
             (order,) = rank_all(ranking, codes)
         hits = list(zip(scores.astype(np.float32).tolist(), may, strict=True))
-        return [hits[n] for n in order]
+        return self.by_votes([hits[n] for n in order], query, version)
+
+    def by_votes(self, hits: list[tuple[float, Id]], query: np.ndarray, version: int | None) -> list[tuple[float, Id]]:
+        """Put the items that were liked for this query first, and those that were disliked last."""
+        sums: dict[Id, float] = {}
+        for vote in self.current_votes(version or self.version):
+            if vote.query == np.asarray(query, np.float32).tobytes():
+                sums[vote.item] = sums.get(vote.item, 0.0) + vote.vote
+        order = sorted(sums, key=lambda item: -abs(sums[item]))
+        liked, disliked = [i for i in order if sums[i] > 0], [i for i in order[::-1] if sums[i] < 0]
+        by_id = {hit[1]: hit for hit in hits}
+        others = [hit for hit in hits if hit[1] not in (*liked, *disliked)]
+        return [*(by_id[i] for i in liked if i in by_id), *others, *(by_id[i] for i in disliked if i in by_id)]
 
 
 def in_order(labels: list[list[Any]]) -> list[list[Any]]:
@@ -195,8 +212,9 @@ def check_answer(answer: Answer, expected: list[tuple[float, Id]], twin: Twin, v
     if twin.hasher is None:
         assert answer.ranking.startswith("cosine of raw features")
     else:
-        side = twin.versions[answer.version].model.side
-        expected_start = {"looks": "looks", "hamming": "Hamming distance"}.get(side, "learnt similarity")
+        model = twin.versions[answer.version].model
+        names = {"looks": "looks", "hamming": "Hamming distance"}
+        expected_start = "learnt similarity" if model.learnt else names[model.side]
         assert answer.ranking.startswith(expected_start)
 
 

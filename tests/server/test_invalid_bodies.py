@@ -252,6 +252,21 @@ def test_invalid_raw_bodies_change_nothing(shared: LiveServer) -> None:
     assert snapshot(shared) == before
 
 
+def test_one_invalid_vote_of_many_changes_nothing(shared: LiveServer) -> None:
+    before, good = snapshot(shared), text(**VOTE)
+    for line in (
+        b"{",
+        b"[]",
+        b"5",
+        text(**{**VOTE, "vote": 2}),
+        text(**{**VOTE, "id": "nobody"}),
+        text(**VOTE, more=1),
+    ):
+        check(shared, "feedback_many", good + b"\n\n" + line, "application/x-ndjson")
+    check(shared, "feedback_many", b"\n".join([good] * 10_001), "application/x-ndjson")
+    assert snapshot(shared) == before
+
+
 def test_random_bytes_change_nothing(shared: LiveServer) -> None:
     rng, before = np.random.default_rng(7), snapshot(shared)
     for verb in VERBS:

@@ -13,17 +13,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.client.transport import (
-    JSON_TYPE,
-    NDJSON_TYPE,
-    RAW_TYPE,
-    RetryWhen,
-    Transport,
-    row_to_json,
-    to_answer,
-    to_json,
-    vote_to_json,
-)
+from stillhash.client.transport import JSON_TYPE, RAW_TYPE, RetryWhen, Transport, row_to_json, to_answer, to_json
 from stillhash.collection.types import (
     Answer,
     Filter,
@@ -222,9 +212,7 @@ class Client(AbstractContextManager["Client"]):
 
     def feedback_many(self, votes: Iterable[Vote | dict[str, Any]]) -> int:
         """Send votes on any number of queries in one request; return the new version. On an error nothing changes."""
-        body = b"\n".join(vote_to_json(vote, number) for number, vote in enumerate(votes, 1))
-        path = self._path("feedback_many")
-        return int(self._transport.request("POST", path, body, NDJSON_TYPE, "not stored")["version"])
+        return self._transport.post_votes(self._path("feedback_many"), votes)
 
     def flush(self) -> int:
         """Learn the labelled items that wait for a full chunk; return the current version."""

@@ -101,6 +101,17 @@ class Transport:
                 backoff = min(MAX_BACKOFF, max(error.retry_after, FIRST_BACKOFF * 2**tries))
                 time.sleep(backoff + random.uniform(0, FIRST_BACKOFF))
 
+    def post_votes(self, path: str, votes: Iterable[Any]) -> int:
+        """Post votes as lines of one request, and return the new version; the server validates them."""
+        lines = []
+        for number, vote in enumerate(votes, 1):
+            try:
+                fields = vote._asdict() if isinstance(vote, Vote) else vote
+                lines.append(json.dumps(fields, allow_nan=False, default=_array_to_list).encode())
+            except (TypeError, ValueError, RecursionError) as error:
+                raise InvalidInput(f"vote {number}: cannot be sent as JSON: {error}") from None
+        return int(self.request("POST", path, b"\n".join(lines), NDJSON_TYPE, "not stored")["version"])
+
 
 def _to_error(payload: dict[str, Any], retry_after: str) -> StillhashError:
     """Return the error of the class that the server names, with its other fields as attributes."""
@@ -129,15 +140,6 @@ def row_to_json(row: Any, number: int) -> bytes:
         return json.dumps(row, allow_nan=False, default=_array_to_list).encode()
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"row {number}: cannot be sent as JSON: {error}") from None
-
-
-def vote_to_json(vote: Any, number: int) -> bytes:
-    """Serialise a vote; the server validates it."""
-    try:
-        fields = vote._asdict() if isinstance(vote, Vote) else vote
-        return json.dumps(fields, allow_nan=False, default=_array_to_list).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"vote {number}: cannot be sent as JSON: {error}") from None
 
 
 def _to_list(value: Any) -> Any:

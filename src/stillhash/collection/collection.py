@@ -155,12 +155,13 @@ class Collection(Reader):
         return self._vote(check_votes(votes, self.dim))
 
     def _vote(self, votes: list[Vote]) -> int:
+        """Store votes and publish what they teach; without any, return the current version."""
         with self._write_lock:
             self._store.db.check_writer()
             with self._view.pinned() as snapshot:
                 stored = stored_votes(self._store, snapshot, votes)
             with self._store.transaction() as connection:
-                return self._trainer.feedback(connection, stored)
+                return self._trainer.feedback(connection, stored) if stored else int(get_meta(connection, "version"))
 
     def flush(self) -> int:
         """Learn the pending rows, however few; return the current version."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.votes import SourceShares
 from stillhash.collection.trainer import load_functions, load_model
 from stillhash.errors import StillhashError
 from stillhash.hashers import LinearHasher, Model
@@ -25,6 +26,7 @@ class Snapshot:
     functions: LinearHasher | None  # None while rows wait for them
     version: int
     model: Model
+    source_shares: SourceShares  # of the votes up to this version; empty without any
 
     def weigh(self, Q: Floats, model: Model | None = None) -> Floats:
         """Return the weights of validated queries, by the current model or another one."""
@@ -47,6 +49,7 @@ class ReadView:
         self._index: Any = Index(store.settings["bits"])  # empty, until the first use
         self._functions: LinearHasher | None = None
         self._version, self._model = 0, Model("looks")
+        self._source_shares: SourceShares = {}
 
     @contextmanager
     def pinned(self) -> Iterator[Snapshot]:
@@ -61,7 +64,8 @@ class ReadView:
                     pinned, failure = False, error
                 if pinned:
                     try:
-                        yield Snapshot(connection, self._index, self._functions, self._version, self._model)
+                        state = self._functions, self._version, self._model, self._source_shares
+                        yield Snapshot(connection, self._index, *state)
                     finally:
                         self._unpin()
                     return
@@ -119,6 +123,7 @@ class ReadView:
         version = get_meta(connection, "version")
         if version != self._version:
             self._version, self._model = version, load_model(self.store, connection, version)
+            self._source_shares = self.store.votes.source_shares(connection, version)
 
     def _map_segments(self, connection: Connection) -> tuple[Any, int]:
         """Return an index over the sealed codes, without a copy, and their last row."""

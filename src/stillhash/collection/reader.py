@@ -32,6 +32,7 @@ from stillhash.collection.types import (
     VersionName,
 )
 from stillhash.collection.validation import check_ids, check_path, check_query
+from stillhash.collection.votes import voted_rows
 from stillhash.errors import NotFitted, TooLarge
 from stillhash.hashers import Model
 from stillhash.numeric.alignment import unit_rows
@@ -136,8 +137,7 @@ class Reader:
         where: only items that meet this condition (filters.py); min(k, matching) hits come back. version: rank by an
         earlier version of the model; 0 is before anything was learnt, "hamming" is by Hamming distance. balance: from
         0, items that look alike, to 1, items with the same labels; None follows from the evidence. explain: each hit
-        says what each bit adds to its score, and how the version of this number ranks it; True compares with the
-        earliest kept.
+        says what each bit adds to its score, and its rank by the version of this number, or by the earliest if True.
         """
         check_integer(k, "k", 1)
         Q, single = check_query(query, self.dim)
@@ -149,7 +149,9 @@ class Reader:
                 answers = self._rank_by_cosine(snapshot, Q, k, allowed)
             else:
                 ranking = snapshot.functions.ranking_by(model, Q, balance=balance)
-                hits = search_page(snapshot.index, ranking, min(k, max(1, len(snapshot.index))), allowed=allowed)
+                votes = voted_rows(self._store, snapshot, Q, number, allowed)
+                most = min(k, max(1, len(snapshot.index)))
+                hits = search_page(snapshot.index, ranking, most, allowed=allowed, **votes._asdict())
                 answers = self._answers(snapshot, zip(*hits[:3], strict=True), number, model, hits.missing)
                 if explain is not False:
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
@@ -214,8 +216,7 @@ class Reader:
     def versions(self) -> list[dict[str, Any]]:
         """Return the versions of the model that are kept, the latest last.
 
-        `quality` is that of the last step of rows that a version learnt, before they were learnt; `drift` is true
-        where one of its steps was a significant fall.
+        `quality` is that of its last step of rows, before they were learnt; `drift`: a step was a significant fall.
         """
         with self._store.reading() as connection:
             return self._store.versions.describe(connection)
@@ -271,21 +272,14 @@ class Reader:
     def _answers(
         self, snapshot: Snapshot, scored: ScoredRows, version: int, model: Model | str, missing: float = 0.0
     ) -> list[Answer]:
-        ranking = model if isinstance(model, str) else RANKING_NAMES.get(model.side, LEARNT_RANKING)
+        ranking = model if isinstance(model, str) else LEARNT_RANKING if model.learnt else RANKING_NAMES[model.side]
         columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
         items = self._store.items.get(snapshot.connection, {row for _, rows, _ in columns for row in rows})
-        return [
-            Answer(
-                [
-                    items[row].as_hit(score, version, PLACED[placed])
-                    for score, row, placed in zip(scores, rows, places, strict=True)
-                ],
-                version,
-                ranking,
-                missing,
-            )
-            for scores, rows, places in columns
+        hits = [
+            [items[row].as_hit(score, version, PLACED[placed]) for score, row, placed in zip(*some, strict=True)]
+            for some in columns
         ]
+        return [Answer(some, version, ranking, missing) for some in hits]
 
     def _rank_by_cosine(self, snapshot: Snapshot, Q: Floats, k: int, allowed: NDArray[np.uint8] | None) -> list[Answer]:
         """Rank the rows that wait for hash functions by the cosine of their features; ties by row."""

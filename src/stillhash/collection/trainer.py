@@ -28,6 +28,7 @@ from stillhash.numeric.validation import Codes, check_integer
 
 MIN_STEP_ROWS = 100
 MAX_STEPS = 100  # of one write
+CODE_SAMPLE_ROWS = 8192  # that votes are compared with
 MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v")
 MODEL_NUMBERS = ("power", "balance", "query_power", "item_power")
 
@@ -141,8 +142,9 @@ class Trainer:
             needed = versions.learner_files(committed) + versions.learner_files(connection)
         remove_unlisted(self.store.path / "learner", {*needed, *new.learner})
         if model is None:
-            votes = self.store.votes.of_latest_queries(connection, MAX_VERSION, MAX_CORRECTED_QUERIES)
-            model = correct(hasher, hasher.model(), votes)
+            model = hasher.model()
+            if votes := self.store.votes.of_latest_queries(connection, MAX_VERSION, MAX_CORRECTED_QUERIES):
+                model = correct(hasher, model, votes, self.store.codes.sample(connection, CODE_SAMPLE_ROWS))
         version = versions.publish(connection, new, model.side, _model_bytes(model))
         self._hasher = version, hasher
         return version

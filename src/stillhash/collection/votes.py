@@ -1,12 +1,17 @@
-"""Turn validated votes into what is stored of them."""
+"""Turn validated votes into what is stored of them, and find those on a query."""
 
 import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.votes import StoredVote
-from stillhash.collection.types import Vote
+from stillhash.collection.storage.votes import StoredVote, VotedRows
+from stillhash.collection.types import Id, Vote
 from stillhash.errors import NotFitted
+from stillhash.numeric.validation import Floats
 
 MAX_WEIGHTED_POSITION = 100  # a hit shown further down counts as one shown here
 
@@ -17,15 +22,16 @@ def stored_votes(store: Store, snapshot: Snapshot, votes: list[Vote]) -> list[St
         raise NotFitted("feedback: the hash functions are not fitted yet: add more rows, or call fit")
     query_ids = list(dict.fromkeys(vote.query_id for vote in votes if vote.query_id is not None))
     query_rows = store.items.existing_rows(snapshot.connection, query_ids)
-    decoded = snapshot.functions.decode(snapshot.index.codes(query_rows)) if query_ids else []
-    queries = dict(zip(query_ids, decoded, strict=True))
+    queries: dict[Id | None, Any] = {}
+    if query_ids:
+        queries.update(zip(query_ids, snapshot.functions.decode(snapshot.index.codes(query_rows)), strict=True))
     names = list(dict.fromkeys(vote.id for vote in votes if vote.vote))
     rows = store.items.existing_rows(snapshot.connection, names)
     codes = dict(zip(names, snapshot.index.codes(rows), strict=True)) if names else {}
     items = {item.id: item for item in store.items.get(snapshot.connection, rows.tolist()).values()}
     stored = []
     for vote in votes:
-        query = vote.query if vote.query_id is None else queries[vote.query_id]
+        query: Any = queries.get(vote.query_id, vote.query)
         code, labels = (codes[vote.id].tobytes(), items[vote.id].labels) if vote.vote else (b"", [])
         weight = float(vote.vote) * examination_weight(vote.position)
         stored.append(StoredVote(query.tobytes(), vote.id, vote.source, weight, vote.position, code, labels))
@@ -35,3 +41,19 @@ def stored_votes(store: Store, snapshot: Snapshot, votes: list[Vote]) -> list[St
 def examination_weight(position: int | None) -> float:
     """Return how much a vote counts for a hit shown at this rank: log2(1 + rank), since the lower, the fewer look."""
     return 1.0 if position is None else math.log2(1 + min(position, MAX_WEIGHTED_POSITION))
+
+
+def voted_rows(
+    store: Store, snapshot: Snapshot, Q: Floats, version: int, allowed: NDArray[np.uint8] | None
+) -> VotedRows:
+    """Return the rows that votes up to a version put first and last, for these very queries."""
+    if not snapshot.source_shares:
+        none = [np.empty(0, np.int64)] * len(Q)
+        return VotedRows(none, none)
+    current = version == snapshot.version
+    shares = snapshot.source_shares if current else store.votes.source_shares(snapshot.connection, version)
+    voted = store.votes.rows_voted(snapshot.connection, [query.tobytes() for query in Q], version, shares)
+    if allowed is None:
+        return voted
+    matches = np.unpackbits(allowed, bitorder="little").astype(bool)
+    return VotedRows(*([rows[matches[rows]] for rows in part] for part in voted))

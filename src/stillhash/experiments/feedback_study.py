@@ -48,7 +48,7 @@ def run(
         for way in VOTING_WAYS:
             progress(f"seed {seed}: votes on the {way}")
             votes = [vote for query in parts[""] for vote in _votes(hasher, data, int(query), codes, Y, way)]
-            model = correct(hasher, hasher.model(), votes)
+            model = correct(hasher, hasher.model(), votes, codes)
             after = {f"{part}after": _quality(hasher, model, data, q, codes, Y) for part, q in parts.items()}
             rows.append({"seed": seed, "way": way, "votes": len(votes), **before, **after})
     return {"dataset": data.name, "bits": bits, "queries": queries, "others": others, "rows": rows}

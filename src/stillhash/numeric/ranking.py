@@ -38,7 +38,7 @@ class Ranking(NamedTuple):
     def rows(self, some: Any) -> "Ranking":
         """Return the ranking of some of the queries."""
         looks, labels = (None if part is None else part[some] for part in (self.looks, self.labels))
-        return self._replace(weights=self.weights[some], looks=looks, labels=labels)
+        return Ranking(self.weights[some], looks, labels, self.V, self.v, self.power, self.balance)
 
 
 class LooksScores(NamedTuple):

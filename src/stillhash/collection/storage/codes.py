@@ -7,6 +7,7 @@ from sqlite3 import Connection
 import numpy as np
 
 from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.segments import Segment, read_segment
 from stillhash.numeric.codes import width
 from stillhash.numeric.kernels import read_tiles
@@ -46,6 +47,22 @@ class CodeTable:
             codes.append(read_tiles(segment.tiles, late))
         unsealed = self.unsealed(connection, last)
         return np.concatenate([*numbers, unsealed[0]]), np.concatenate([*codes, unsealed[1]])
+
+    def sample(self, connection: Connection, count: int) -> Codes:
+        """Return about this many codes of items, of rows at equal distances, whether sealed or not."""
+        step = max(1, int(get_meta(connection, "next_row")) // count)
+        deleted = connection.execute("SELECT row FROM tombstones WHERE row % ? = 0", [step]).fetchall()
+        codes = []
+        for file in self.segment_files(connection):
+            segment = read_segment(self.folder / file, self.bits, check=False)
+            rows = segment.row_numbers()
+            places = np.flatnonzero(rows % step == 0)
+            codes.append(read_tiles(segment.tiles, places[~np.isin(rows[places], deleted)]))
+        sql = "SELECT code FROM items WHERE row > ? AND row % ? = 0 AND code NOT NULL ORDER BY row"
+        unsealed = connection.execute(sql, [self.last_sealed(connection), step]).fetchall()
+        packed = np.frombuffer(b"".join(code for (code,) in unsealed), np.uint8)
+        codes.append(packed.reshape(len(unsealed), width(self.bits)))
+        return np.concatenate(codes)
 
     def unsealed(self, connection: Connection, last: int = -1) -> tuple[RowNumbers, Codes]:
         """Return the rows past this one that are not sealed, and their codes."""

@@ -19,8 +19,14 @@ from stillhash.collection.types import Id
 DIGEST_BYTES = 16
 LATEST = "SELECT *, max(version) FROM votes WHERE version <= ? GROUP BY digest, item, source"
 
-RowArrays = list[NDArray[np.int64]]  # for each query
 SourceShares = dict[str, float]  # what a vote of each source counts for, from 0 to 1
+
+
+class VotedRows(NamedTuple):
+    """For each query the rows that come first, best first, and the rows that come last."""
+
+    liked: list[NDArray[np.int64]]
+    disliked: list[NDArray[np.int64]]
 
 
 class StoredVote(NamedTuple):
@@ -61,10 +67,10 @@ class VoteTable:
 
     def rows_voted(
         self, connection: Connection, queries: Iterable[bytes], version: int, shares: SourceShares
-    ) -> tuple[RowArrays, RowArrays]:
+    ) -> VotedRows:
         """Return for each query the rows with a positive sum of votes, and with a negative one.
 
-        Each by the size of the sum, then by the earliest vote. Items that are deleted have no row.
+        The greatest sum is the very first or last one, among equals the earliest vote. Deleted items have no row.
         """
         keys = [digest(query) for query in queries]
         sums: dict[bytes, dict[int, float]] = {key: {} for key in keys}
@@ -76,10 +82,12 @@ class VoteTable:
                 JOIN items ON items.id = item ORDER BY number"""
             for key, row, source, vote in connection.execute(sql, [*batch, version]):
                 sums[key][row] = sums[key].get(row, 0.0) + vote * shares.get(source, 1.0)
-        orders = {key: sorted(some, key=lambda row, some=some: -abs(some[row])) for key, some in sums.items()}
-        liked = [np.array([row for row in orders[key] if sums[key][row] > 0], np.int64) for key in keys]
-        disliked = [np.array([row for row in orders[key] if sums[key][row] < 0], np.int64) for key in keys]
-        return liked, disliked
+        voted = VotedRows([], [])
+        for key in keys:
+            order = sorted(sums[key].items(), key=lambda pair: -abs(pair[1]))
+            voted.liked.append(np.array([row for row, total in order if total > 0], np.int64))
+            voted.disliked.append(np.array([row for row, total in order[::-1] if total < 0], np.int64))
+        return voted
 
     def of_latest_queries(self, connection: Connection, version: int, queries: int) -> list[StoredVote]:
         """Return the votes that count up to a version, on the latest queries, in their order."""
@@ -91,8 +99,8 @@ class VoteTable:
             ORDER BY latest.number"""
         votes = []
         for row in connection.execute(sql, [version, queries]):
-            vote = StoredVote(*row[:-1], labels=json.loads(row[-1]))
-            votes.append(vote._replace(vote=vote.vote * shares[vote.source]))
+            vote = StoredVote._make(row)
+            votes.append(vote._replace(vote=vote.vote * shares[vote.source], labels=json.loads(row[-1])))
         return votes
 
     def drop_after(self, connection: Connection, version: int) -> None:
