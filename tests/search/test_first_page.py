@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash.numeric.codes import signs
+from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, Ranking, rank_all, rank_scores
 from stillhash.search import MIWQ, Scan
 from stillhash.search.first_page import DISLIKED, LIKED, NEAR, PLACED, search_page
@@ -133,3 +134,21 @@ def test_floors_hide_lower_scores():
             kept = plain.scores[q] >= floors[q]
             assert np.array_equal(hits.ids[q][: kept.sum()], plain.ids[q][kept])
             assert (hits.ids[q][kept.sum() :] == -1).all()
+
+
+def test_a_sample_that_misleads_changes_no_answer():
+    rng = np.random.default_rng(4)
+    tiles, bits = 300, 16
+    codes = np.zeros((tiles * 1024, 2), np.uint8)
+    codes[:] = rng.integers(0, 4, codes.shape, np.uint8)
+    for tile in range(0, tiles, 32):  # the tiles that are sampled hold all of the best rows
+        codes[tile * 1024 : tile * 1024 + 6] = 255
+    weights = (rng.random((2, bits)) + 0.5).astype(np.float32)
+    for threads in (1, 2):
+        index = Scan(bits, threads=threads)
+        index.add(codes)
+        scores = (signs(codes, bits).astype(np.float64) @ snap(weights).T).astype(np.float32).T
+        expected = np.argsort(-scores, axis=1, kind="stable")[:, :500]
+        hits = index.search(weights, 500)
+        assert np.array_equal(hits.ids, expected)
+        assert np.array_equal(hits.scores, np.take_along_axis(scores, expected, 1))

@@ -50,16 +50,19 @@ class LinearHasher(Hasher):
             return Ranking(self.weigh_by(model, Q))
         X = self.prepare(Q)
         looks = kernels.project(X, self.W_) + self.t_
-        weights, share = unit_rows(looks), share or 0.0
+        weights, share, predicted = unit_rows(looks), share or 0.0, None
         if share and model.side != "looks":
-            learnt = unit_rows(self.weigh_by(model._replace(balance=None, N=None), Q))
-            weights = np.float32(share) * learnt + np.float32(1 - share) * weights
+            if model.U is None or model.M is None:
+                learnt = self.weigh_by(model._replace(balance=None, N=None), Q)
+            else:
+                predicted = kernels.project(X, model.U) + model.u
+                learnt = kernels.project(half_power(predicted, model.power), model.M)
+            weights = np.float32(share) * unit_rows(learnt) + np.float32(1 - share) * weights
         if model.N is not None:
             weights = weights + kernels.project(X, model.N)
-        if model.V is None or model.U is None or not share:
+        if model.V is None or predicted is None:
             return Ranking(weights, looks)
-        predicted = np.maximum(kernels.project(X, model.U) + model.u, 0)
-        predicted /= np.maximum(predicted.max(axis=1, keepdims=True, initial=0), np.float32(1e-30))
+        predicted /= np.maximum(predicted.max(axis=1, keepdims=True), np.float32(1e-30))
         labels = unit_rows(half_power(predicted, model.query_power))
         return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share)
 

@@ -20,6 +20,7 @@ from stillhash.search.code_index import Searcher
 Place = Literal["score", "labels", "near", "liked", "disliked"]  # the part of the ranking that placed a hit
 PLACED: tuple[Place, ...] = get_args(Place)
 BY_SCORE, BY_LABELS, NEAR, LIKED, DISLIKED = range(len(PLACED))
+OrderedHits = tuple[Floats, IdArray, NDArray[np.uint8]]  # scores, ids and places of one query's hits
 
 
 class PageHits(NamedTuple):
@@ -53,64 +54,56 @@ def search_page(
         exact_looks = looks_scores(ranking.looks)
         weights, floors = np.concatenate([weights, ranking.looks]), np.concatenate([floors, exact_looks.nearest])
     hits = index.search(weights, max(1, most), floors=floors, allowed=allowed)
-    page = PageHits(
-        np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8), hits.missing
-    )
+    missing = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
+    page = PageHits(*missing, hits.missing)
     for q in range(m):
-        known = hits.ids[q] >= 0
-        near = NO_IDS
+        near: list[int] = []
         if exact_looks is not None:
-            here = hits.ids[m + q] >= 0
-            here[1:] &= hits.scores[m + q][1:] >= exact_looks.near[q]
-            near = hits.ids[m + q][here]
-        by_score = hits.scores[q][known], hits.ids[q][known]
-        order = _order(index, ranking, q, exact_looks, by_score, near, first[q], last[q])
+            is_near = hits.scores[m + q] >= exact_looks.near[q]
+            is_near[0] = hits.ids[m + q][0] >= 0
+            near = hits.ids[m + q][is_near].tolist()
+        known = hits.ids[q] >= 0
+        by_score = _order_page(index, ranking, q, exact_looks, hits.scores[q][known], hits.ids[q][known])
+        order = _move_to_ends(index, ranking.weights[q : q + 1], by_score, near, first[q].tolist(), last[q].tolist(), k)
         count = min(k, len(order[1]))
         page.scores[q, :count], page.ids[q, :count], page.placed[q, :count] = (part[:count] for part in order)
     return page
 
 
-def _order(
-    index: Searcher,
-    ranking: Ranking,
-    q: int,
-    exact_looks: LooksScores | None,
-    by_score: tuple[Floats, IdArray],
-    near: IdArray,
-    liked: IdArray,
-    disliked: IdArray,
-) -> tuple[Floats, IdArray, NDArray[np.uint8]]:
-    """Return scores, ids and places of one query's hits in order, given its hits by score and its near matches."""
-    scores, ids = by_score
+def _order_page(
+    index: Searcher, ranking: Ranking, q: int, exact_looks: LooksScores | None, scores: Floats, ids: IdArray
+) -> OrderedHits:
+    """Order the first hits by score of a query again, by labels and looks."""
+    if ranking.labels is None or exact_looks is None or not len(ids):
+        return scores, ids, np.full(len(ids), BY_SCORE, np.uint8)
+    x = signs(index.codes(ids[:CANDIDATES]), index.bits)
+    exact = (x.astype(np.float64) @ exact_looks.grid[q]).astype(np.float32)
+    looks = (exact / max(exact_looks.most[q], 1e-30)).astype(np.float32)
+    again = page_scores(ranking, q, predict_labels(ranking, x), looks)
+    order = np.lexsort((ids[: len(x)], -scores[: len(x)], -again))
     placed = np.full(len(ids), BY_SCORE, np.uint8)
-    extra = np.concatenate([liked, near, disliked])
-    extra = extra[~np.isin(extra, ids)]
-    count = min(CANDIDATES, len(ids)) if ranking.labels is not None else 0
-    x = signs(index.codes(np.concatenate([ids[:count], extra])), index.bits)
-    if count and exact_looks is not None:
-        exact = (x[:count].astype(np.float64) @ exact_looks.grid[q]).astype(np.float32)
-        looks = (exact / max(exact_looks.most[q], 1e-30)).astype(np.float32)
-        again = page_scores(ranking, q, predict_labels(ranking, x[:count]), looks)
-        order = np.lexsort((ids[:count], -scores[:count], -again))
-        ids, scores = (np.concatenate([part[:count][order], part[count:]]) for part in (ids, scores))
-        placed[:count] = BY_LABELS
-    if len(extra) or len(near) or len(liked) or len(disliked):
-        more = (x[count:].astype(np.float64) @ snap(ranking.weights[q : q + 1])[0]).astype(np.float32)
-        ids, scores = np.concatenate([ids, extra]), np.concatenate([scores, more])
-        placed = np.concatenate([placed, np.full(len(extra), BY_SCORE, np.uint8)])
-        ids, scores, placed = _move(ids, scores, placed, near, liked, disliked)
+    placed[: len(x)] = BY_LABELS
+    scores, ids = (np.concatenate([part[order], part[len(x) :]]) for part in (scores, ids))
     return scores, ids, placed
 
 
-def _move(
-    ids: IdArray, scores: Floats, placed: NDArray[np.uint8], near: IdArray, liked: IdArray, disliked: IdArray
-) -> tuple[IdArray, Floats, NDArray[np.uint8]]:
-    """Move liked hits to the front, near matches behind them, disliked hits to the end."""
-    near = near[~np.isin(near, np.concatenate([liked, disliked]))]
-    others = np.flatnonzero(~np.isin(ids, np.concatenate([liked, near, disliked])))
-    by_id = np.argsort(ids)
-    groups = [by_id[np.searchsorted(ids, group, sorter=by_id)] for group in (liked, near, disliked)]
-    for group, part in zip(groups, (LIKED, NEAR, DISLIKED), strict=True):
-        placed[group] = part
-    order = np.concatenate([groups[0], groups[1], others, groups[2]])
-    return ids[order], scores[order], placed[order]
+def _move_to_ends(
+    index: Searcher, weights: Floats, hits: OrderedHits, near: list[int], liked: list[int], disliked: list[int], k: int
+) -> OrderedHits:
+    """Return at least the first k hits with liked ones in front, near matches behind them, and disliked ones last."""
+    if not (near or liked or disliked):
+        return hits
+    voted = {*liked, *disliked}
+    near = [id for id in near if id not in voted]
+    moved = voted | set(near)
+    scores, ids, placed = (part[: k + len(moved)] for part in hits)
+    others = np.array([id not in moved for id in ids.tolist()], bool)
+    ends = [*liked, *near, *disliked]
+    exact = signs(index.codes(ends), index.bits).astype(np.float64) @ snap(weights)[0]
+    front, back = slice(len(ends) - len(disliked)), slice(len(ends) - len(disliked), None)
+    parts = np.repeat(np.array([LIKED, NEAR, DISLIKED], np.uint8), [len(liked), len(near), len(disliked)])
+
+    def join(at_ends: NDArray[Any], between: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([at_ends[front], between[others], at_ends[back]])
+
+    return join(exact.astype(np.float32), scores), join(np.array(ends, np.int64), ids), join(parts, placed)

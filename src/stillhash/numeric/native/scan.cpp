@@ -10,6 +10,9 @@ namespace {
 
 constexpr int64_t kBatch = 32;           // queries that share a pass over memory
 constexpr int64_t kThreadWork = 1 << 21; // table look-ups (bytes x queries) that are worth a thread
+constexpr int64_t kSampleStep = 32;      // one tile of so many is in the sample that estimates floors
+constexpr int64_t kSampleHits = 64;      // hits from which a sample pays
+constexpr int64_t kSampleTiles = 8;      // tiles of the smallest sample
 
 struct Span {  // the tiles [from, to) of all blocks laid end to end
   int64_t from, to;
@@ -43,23 +46,23 @@ bool any_live(const Block& block, int64_t row) {
   return std::memcmp(block.live + row / 8, none, sizeof none) != 0;
 }
 
-// A group of queries over a span of tiles. Floors are shared between threads: the k-th best score one thread
+// A group of queries over every step-th tile of a span. Floors are shared between threads: the k-th best score one thread
 // has reached bounds what the others need to keep.
 void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, Ranking* rankings, int64_t count,
-               std::atomic<float>* floors) {
+               std::atomic<float>* floors, int64_t step = 1) {
   uint64_t survivors[kGroup][kWords];
   Bound bounds[kGroup];
   int64_t start = 0;
   for (const Block& block : blocks) {
     const int64_t tiles = tiles_of(block), end = start + tiles;
     const int64_t from = std::max(span.from, start), to = std::min(span.to, end);
-    for (int64_t t = from; t < to; ++t) {
+    for (int64_t t = (from + step - 1) / step * step; t < to; t += step) {
       const int64_t row = (t - start) * kTile;
       if (!any_live(block, row)) continue;
       const int planes = rankings[0].losses().planes;
       const int64_t bytes = static_cast<int64_t>(planes) * kTile;
       const uint8_t* tile = block.tiles + (t - start) * bytes;
-      const uint8_t* ahead = t + 1 < to ? tile + bytes : nullptr;
+      const uint8_t* ahead = t + step < to ? tile + step * bytes : nullptr;
       for (int64_t q = 0; q < count; q += kGroup) {
         const int group = static_cast<int>(std::min<int64_t>(kGroup, count - q));
         for (int i = 0; i < group; ++i) {
@@ -78,11 +81,26 @@ void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, 
   }
 }
 
+// Floors that about twice as many rows reach as there are hits, by a sample of the tiles: the more hits, the longer it
+// takes until the best k so far prune much. An estimate may be too high for some query; then it has too few hits.
+std::vector<float> estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64_t tiles,
+                                   const std::vector<Losses>& losses, int64_t k, const float* floors) {
+  std::vector<float> estimates(floors, floors + losses.size());
+  if (k < kSampleHits || tiles < kSampleTiles * kSampleStep) return estimates;
+  const double share = static_cast<double>(k) / kSampleStep;
+  const int64_t wanted = static_cast<int64_t>(share + 4 * std::sqrt(share) + 4);
+  std::vector<Ranking> rankings;
+  for (size_t q = 0; q < losses.size(); ++q) rankings.emplace_back(losses[q], wanted, floors[q]);
+  scan_span(lanes, blocks, {0, tiles}, rankings.data(), static_cast<int64_t>(losses.size()), nullptr, kSampleStep);
+  for (size_t q = 0; q < losses.size(); ++q) estimates[q] = rankings[q].floor();
+  return estimates;
+}
+
 }  // namespace
 
 std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>& blocks, int bits,
                                    const double* weights, int64_t queries, int64_t k, const float* floors,
-                                   int threads) {
+                                   int threads, bool sampled) {
   int64_t tiles = 0;
   for (const Block& block : blocks) tiles += tiles_of(block);
   std::vector<std::vector<Hit>> out(queries);
@@ -92,11 +110,13 @@ std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>&
     for (int64_t q = 0; q < count; ++q) losses.emplace_back(weights + (q0 + q) * bits, bits);
     const int64_t work = tiles * kTile * losses[0].planes * count;
     const int64_t workers = std::max<int64_t>(1, std::min<int64_t>({threads, tiles, work / kThreadWork}));
+    const std::vector<float> starts =
+        estimate_floors(lanes, blocks, sampled ? tiles : 0, losses, k, floors + q0);
     std::vector<std::vector<Ranking>> rankings(workers);
     for (auto& mine : rankings)
-      for (int64_t q = 0; q < count; ++q) mine.emplace_back(losses[q], k, floors[q0 + q]);
+      for (int64_t q = 0; q < count; ++q) mine.emplace_back(losses[q], k, starts[q]);
     std::vector<std::atomic<float>> shared(count);
-    for (int64_t q = 0; q < count; ++q) shared[q] = floors[q0 + q];
+    for (int64_t q = 0; q < count; ++q) shared[q] = starts[q];
     on_threads(workers, [&](int64_t w) {
       scan_span(lanes, blocks, {tiles * w / workers, tiles * (w + 1) / workers}, rankings[w].data(), count,
                 workers > 1 ? shared.data() : nullptr);
@@ -106,6 +126,8 @@ std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>&
       for (auto& mine : rankings) hits.insert(hits.end(), mine[q].hits().begin(), mine[q].hits().end());
       std::sort(hits.begin(), hits.end(), better);
       if (k >= 0 && static_cast<int64_t>(hits.size()) > k) hits.resize(k);
+      if (static_cast<int64_t>(hits.size()) < k && starts[q] > floors[q0 + q])  // the estimate was too high
+        hits = scan(lanes, blocks, bits, weights + (q0 + q) * bits, 1, k, floors + q0 + q, threads, false)[0];
     }
   }
   return out;

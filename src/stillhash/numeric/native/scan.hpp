@@ -17,9 +17,10 @@ struct Block {
 };
 
 // The hits of each query among the rows of all blocks, best first: the k best, or with k < 0 all of at least
-// the query's floor. Equal to scoring every row and sorting by score, then smaller id.
+// the query's floor. Equal to scoring every row and sorting by score, then smaller id, sampled or not: a sample of the
+// tiles estimates the score of the k-th best hit first.
 std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>& blocks, int bits,
                                    const double* weights, int64_t queries, int64_t k, const float* floors,
-                                   int threads);
+                                   int threads, bool sampled = true);
 
 }  // namespace stillhash
