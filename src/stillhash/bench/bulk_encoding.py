@@ -176,7 +176,7 @@ def evaluate_both(folder: Path, hasher: Tally) -> dict[str, float]:
     all_labels = np.concatenate([some for _, some in read_source(folder / "source")])
     codes = np.concatenate([hasher.encode(X) for X, _ in read_source(folder / "source")])
     one_hot = np.eye(BULK_LABELS, dtype=np.uint8)
-    alone = evaluate(hasher.weigh(Q), codes, one_hot[labels], one_hot[all_labels])
+    alone = evaluate(hasher.ranking(Q), codes, one_hot[labels], one_hot[all_labels])
     times = {"seconds": seconds, "alone_s": time.perf_counter() - began}
     difference = max(abs(a - b) for a, b in zip(quality, alone, strict=True))
     return {"map": quality.map, "difference": difference, "queries": BULK_QUERIES, **times}

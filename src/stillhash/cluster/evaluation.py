@@ -18,13 +18,14 @@ from stillhash.collection.validation import check_path
 from stillhash.errors import InvalidInput
 from stillhash.hashers import Hasher, Model
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import from_tiles, signs
+from stillhash.numeric.codes import from_tiles
 from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.labels import Labels, jaccard, parse_labels
+from stillhash.numeric.ranking import Ranking, rank_scores
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Codes, Floats, check_features
+from stillhash.numeric.validation import Codes, check_features
 
-MAX_TASK_QUERIES, MAX_TASK_SCORES, MAX_TASK_SIGNS = 64, 2**25, 2**28  # that a task holds at a time
+MAX_TASK_QUERIES, MAX_TASK_SCORES = 64, 2**25  # that a task holds at a time
 
 # Codes; how many labels each row has; labels of queries, and the rows with them.
 PartLabels = tuple[Codes, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -49,13 +50,13 @@ def evaluate_dataset(
     labels = parse_labels(query_labels, len(Q), "query_labels")
     if isinstance(ranker, Hasher) and ranker.functions().state() != functions.state():
         raise InvalidInput(f"ranker: expected the hash functions that encoded {out.name}, got others")
-    weights = functions.weigh_by(ranker, Q) if isinstance(ranker, Model) else ranker.weigh(Q)
+    ranking = functions.ranking_by(ranker, Q) if isinstance(ranker, Model) else ranker.ranking(Q)
     unpack, names = remote_task(unpack_part, returns=2), ray.put(labels.names)
     unpacked = [unpack.remote(names, out, n, first, functions.bits) for n, (first, _) in enumerate(manifest.parts)]
     rows = sum(get_result([count for _, count in unpacked]))
     batch = max(1, min(MAX_TASK_QUERIES, MAX_TASK_SCORES // max(1, rows)))
     batches = [np.arange(len(Q)) // batch == n for n in range(-(-len(Q) // batch))]
-    arguments = ((weights[chosen], labels.rows(chosen), rows) for chosen in batches)
+    arguments = ((ranking.rows(chosen), labels.rows(chosen), rows) for chosen in batches)
     measures = dict(run_tasks(rank_queries, [part for part, _ in unpacked], arguments, max_tasks))
     return RankingQuality(*np.concatenate([measures[n] for n in range(len(batches))]).mean(axis=0).tolist())
 
@@ -72,10 +73,9 @@ def unpack_part(names: list[Any], out: Path, number: int, first: int, bits: int)
 
 
 @one_thread
-def rank_queries(parts: list[Any], weights: Floats, labels: Labels, rows: int) -> NDArray[np.float64]:
+def rank_queries(parts: list[Any], ranking: Ranking, labels: Labels, rows: int) -> NDArray[np.float64]:
     """Return the measures (m, 5) of these queries over all parts."""
-    m, bits = weights.shape
-    scores, shared = np.empty((m, rows), np.float32), np.zeros((m, rows), np.float32)
+    shared = np.zeros((len(ranking.weights), rows), np.float32)
     all_codes, all_sizes, at = [], [], 0
     for part in parts:
         codes, sizes, columns, rows_with = ray.get(part)
@@ -86,8 +86,5 @@ def rank_queries(parts: list[Any], weights: Floats, labels: Labels, rows: int) -
         all_codes.append(codes)
         all_sizes.append(sizes)
         at += len(codes)
-    joined = np.concatenate(all_codes)
-    for chunk in (slice(s, s + MAX_TASK_SIGNS // bits) for s in range(0, rows, MAX_TASK_SIGNS // bits)):
-        # Few products, and mostly one: how BLAS rounds depends on the shape, and that decides between near ties.
-        scores[:, chunk] = weights @ signs(joined[chunk], bits).T.copy()
+    scores = rank_scores(ranking, np.concatenate(all_codes))
     return kernels.rank_quality(scores, jaccard(shared, np.diff(labels.indptr), np.concatenate(all_sizes)))

@@ -23,6 +23,7 @@ from stillhash.experiments.scenes import Scenes, make_scenes
 from stillhash.experiments.tables import print_table
 from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher
 from stillhash.numeric.codes import signs
+from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.validation import Floats, check_choice, check_integer
 from stillhash.search import Scan
 
@@ -95,8 +96,8 @@ class _Stream:
         """Return rows learnt, and mAP over the codes so far: by Hamming ranking, as learnt, in random order."""
         codes, labels = self.index.codes(self.index.ids()), self.database.labels[: len(self.index)]
         hamming, learning = (
-            evaluate(weights, codes, self.queries.labels, labels).map
-            for weights in (self.hamming, self.hasher.weigh(self.queries.features))
+            evaluate(ranking, codes, self.queries.labels, labels).map
+            for ranking in (Ranking(self.hamming), self.hasher.ranking(self.queries.features))
         )
         shared = self.queries.labels.astype(np.float32) @ labels.T.astype(np.float32)
         return [learnt, hamming, learning, float((shared > 0).mean())]

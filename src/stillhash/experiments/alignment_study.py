@@ -38,15 +38,15 @@ def run(
         progress(f"seed {seed}: both encoders")
         (old_hasher, old_codes), (new_hasher, new_codes) = (_learn(data, database, bits, seed) for data in (old, new))
         alone = {
-            "old": evaluate(old_hasher.weigh(old.read(queries)), old_codes, *relevance)._asdict(),
-            "encoded_again": evaluate(new_hasher.weigh(new.read(queries)), new_codes, *relevance)._asdict(),
+            "old": evaluate(old_hasher.ranking(old.read(queries)), old_codes, *relevance)._asdict(),
+            "encoded_again": evaluate(new_hasher.ranking(new.read(queries)), new_codes, *relevance)._asdict(),
         }
         order = np.random.default_rng(seed).permutation(database)
         for pairs in PAIR_COUNTS:
             progress(f"seed {seed}: an alignment by {pairs} images")
             both = np.sort(order[:pairs])
             alignment, explained = fit_alignment(new.read(both), old.read(both))
-            aligned = evaluate(old_hasher.weigh(alignment.apply(new.read(queries))), old_codes, *relevance)._asdict()
+            aligned = evaluate(old_hasher.ranking(alignment.apply(new.read(queries))), old_codes, *relevance)._asdict()
             rows.append({"seed": seed, "pairs": len(both), "explained": explained, "aligned": aligned, **alone})
     chance = float(((relevance[0] @ relevance[1].T.astype(np.int64)) > 0).mean())
     about = {"old": old.name, "new": new.name, "bits": bits, "queries": len(queries), "items": len(database)}

@@ -25,6 +25,7 @@ from stillhash.experiments.data import Dataset, QueryGroup, RowIndices, RowMask,
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import OnlineHasher
 from stillhash.numeric.drift import PageHinkley
+from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.validation import Codes, Floats
 
 LEANING_SHARE = 0.9  # of the rows that lean to one half of the labels: how many are in its part of the stream
@@ -152,7 +153,7 @@ class DriftWatch:
         queries = queries[:: max(1, -(-len(queries) // WATCHED_QUERIES))]
         if len(self._items) and len(queries):
             codes = hasher.encode(self._items)
-            value = evaluate(hasher.weigh(X[queries]), codes, Y[queries], self._labels, threads=1).map
+            value = evaluate(hasher.ranking(X[queries]), codes, Y[queries], self._labels, threads=1).map
             self._since.append((self.rows, value))
             if self._monitor.update(value):
                 self.alarms.append(self.rows)
@@ -165,12 +166,12 @@ class DriftWatch:
         return {"prequential": since, "alarms": list(self.alarms), "changes": self.changes}
 
 
-def by_group(data: Dataset, weights: Floats, codes: Codes, queries: RowIndices, rows: RowIndices) -> dict[str, float]:
+def by_group(data: Dataset, ranking: Ranking, codes: Codes, queries: RowIndices, rows: RowIndices) -> dict[str, float]:
     """Return the mAP of each group of the `queries` over the database `rows`."""
     quality = {}
     for name, group in data.groups.items():
         some = group.rows[queries]
         if some.any():
             query_labels, item_labels = data.labels[queries[some]][:, group.labels], data.labels[rows][:, group.labels]
-            quality[name] = evaluate(weights[some], codes, query_labels, item_labels, threads=1).map
+            quality[name] = evaluate(ranking.rows(some), codes, query_labels, item_labels, threads=1).map
     return quality

@@ -77,7 +77,7 @@ def _line(rows: list[dict[str, Any]], way: str, field: str) -> dict[str, Any]:
 def _quality(
     hasher: Hasher, model: Model, data: Dataset, queries: RowIndices, codes: Codes, Y: NDArray[np.uint8]
 ) -> dict[str, float]:
-    return evaluate(hasher.weigh_by(model, data.read(queries)), codes, data.labels[queries], Y)._asdict()
+    return evaluate(hasher.functions().ranking_by(model, data.read(queries)), codes, data.labels[queries], Y)._asdict()
 
 
 def _votes(hasher: Hasher, data: Dataset, query: int, codes: Codes, Y: NDArray[np.uint8], way: str) -> list[StoredVote]:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import signs
 from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.labels import jaccard
+from stillhash.numeric.ranking import Ranking, rank_scores
 from stillhash.numeric.threads import one_thread, usable_cores
 from stillhash.numeric.validation import Codes, Floats
 
@@ -26,7 +26,7 @@ Scorer = Callable[[slice], Floats]  # some of the queries -> their scores of all
 
 
 def evaluate(
-    weights: Floats,
+    ranking: Ranking | Floats,
     codes: Codes,
     query_labels: NDArray[Any],
     item_labels: NDArray[Any],
@@ -34,11 +34,13 @@ def evaluate(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RankingQuality:
-    """Rank all codes by the weights of each query, and measure as `evaluate_scores` does."""
-    database = signs(codes, weights.shape[1]).T.copy()  # (bits, n)
-    return evaluate_scores(
-        lambda some: weights[some] @ database, query_labels, item_labels, threads=threads, progress=progress
-    )
+    """Rank all codes for each query, or by weights alone, and measure as `evaluate_scores` does."""
+    whole = ranking if isinstance(ranking, Ranking) else Ranking(ranking)
+
+    def scorer(some: slice) -> Floats:
+        return rank_scores(whole.rows(some), codes)
+
+    return evaluate_scores(scorer, query_labels, item_labels, threads=threads, progress=progress)
 
 
 @one_thread

@@ -167,10 +167,10 @@ class Pass:
         if not self.job.measure:
             return dict.fromkeys(RankingQuality._fields)
         data, codes, queries, rows = self.data, self.codes, self.queries, self.stream[: len(self.codes)]
-        weights = self.hasher.weigh(data.read(queries, len(codes) - 1))
-        quality = evaluate(weights, codes, data.labels[queries], data.labels[rows], threads=1)._asdict()
+        ranking = self.hasher.ranking(data.read(queries, len(codes) - 1))
+        quality = evaluate(ranking, codes, data.labels[queries], data.labels[rows], threads=1)._asdict()
         drift = self.job.experiment == "drift"
-        return quality | ({"groups": by_group(data, weights, codes, queries, rows)} if drift else {})
+        return quality | ({"groups": by_group(data, ranking, codes, queries, rows)} if drift else {})
 
 
 def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:

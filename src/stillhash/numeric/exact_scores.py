@@ -13,9 +13,12 @@ the magnitudes, and then by less than 2^-51 of that sum.
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.codes import signs
+from stillhash.numeric.threads import one_thread
+from stillhash.numeric.validation import Codes, Floats
 
 Grid = NDArray[np.float64]  # (m, bits)
+SCORED_ROWS = 65_536  # codes unpacked at a time
 
 
 def snap(weights: Floats) -> Grid:
@@ -24,3 +27,12 @@ def snap(weights: Floats) -> Grid:
     _, exponent = np.frexp(np.abs(exact).sum(axis=1, keepdims=True))  # sum < 2^exponent
     shift = exponent - 51
     return np.asarray(np.ldexp(np.rint(np.ldexp(exact, -shift)), shift))
+
+
+@one_thread
+def score_all(grid: Grid, codes: Codes) -> Floats:
+    """Return the scores (m, n) of all codes, by weights on the grid."""
+    scores = np.empty((len(grid), len(codes)), np.float32)
+    for some in (slice(s, s + SCORED_ROWS) for s in range(0, len(codes), SCORED_ROWS)):
+        scores[:, some] = grid @ signs(codes[some], grid.shape[1]).astype(np.float64).T
+    return scores

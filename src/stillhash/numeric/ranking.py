@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
-from stillhash.numeric.exact_scores import Grid, snap
+from stillhash.numeric.exact_scores import Grid, score_all, snap
 from stillhash.numeric.validation import Codes, Floats
 
 CANDIDATES = 300  # the first hits by score, which are ordered again for the first page
@@ -80,32 +80,30 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
     Near matches first, by their score by looks; then the first CANDIDATES by score, by their page score; then the
     others by score. Among equals a higher score, then a smaller number.
     """
-    x = signs(codes, ranking.weights.shape[1])
-    exact = x.astype(np.float64)
-    orders = np.empty((len(ranking.weights), len(codes)), np.int64)
-    for q, weights in enumerate(snap(ranking.weights)):
-        scores = (exact @ weights).astype(np.float32)
-        order = np.argsort(-scores, kind="stable")
-        if ranking.looks is not None:
-            exact_looks = looks_scores(ranking.looks[q : q + 1])
-            by_looks = (exact @ exact_looks.grid[0]).astype(np.float32)
-            near = np.flatnonzero(by_looks >= exact_looks.near[0])
-            if not len(near) and len(codes) and by_looks.max() >= exact_looks.nearest[0]:
-                near = np.array([np.argmax(by_looks)])
-            near = near[np.lexsort((near, -by_looks[near]))]
-            page, rest = order[:CANDIDATES], order[CANDIDATES:]
-            if ranking.labels is not None:
-                looks = (by_looks[page] / max(exact_looks.most[0], 1e-30)).astype(np.float32)
-                again = page_scores(ranking, q, predict_labels(ranking, x[page]), looks)
-                page = page[np.lexsort((page, -scores[page], -again))]
-            others = np.concatenate([page, rest])
-            order = np.concatenate([near, others[~np.isin(others, near)]])
-        orders[q] = order
+    bits, all_scores = ranking.weights.shape[1], score_all(snap(ranking.weights), codes)
+    orders = np.argsort(-all_scores, axis=1, kind="stable")
+    if ranking.looks is None or not len(codes):
+        return orders
+    exact_looks = looks_scores(ranking.looks)
+    for q, (scores, by_looks) in enumerate(zip(all_scores, score_all(exact_looks.grid, codes), strict=True)):
+        near = np.flatnonzero(by_looks >= exact_looks.near[q])
+        if not len(near) and by_looks.max() >= exact_looks.nearest[q]:
+            near = np.array([np.argmax(by_looks)])
+        near = near[np.lexsort((near, -by_looks[near]))]
+        page, rest = orders[q, :CANDIDATES], orders[q, CANDIDATES:]
+        if ranking.labels is not None:
+            looks = (by_looks[page] / max(exact_looks.most[q], 1e-30)).astype(np.float32)
+            again = page_scores(ranking, q, predict_labels(ranking, signs(codes[page], bits)), looks)
+            page = page[np.lexsort((page, -scores[page], -again))]
+        others = np.concatenate([page, rest])
+        orders[q] = np.concatenate([near, others[~np.isin(others, near)]])
     return orders
 
 
 def rank_scores(ranking: Ranking, codes: Codes) -> Floats:
-    """Return scores (m, n) that rank all codes as `rank_all` does, for measures of a ranking."""
+    """Return scores (m, n) that rank all codes as `rank_all` does; where that is by score, these, so ties are seen."""
+    if ranking.looks is None:
+        return score_all(snap(ranking.weights), codes)
     scores = np.empty((len(ranking.weights), len(codes)), np.float32)
     np.put_along_axis(scores, rank_all(ranking, codes), np.arange(len(codes), 0, -1, dtype=np.float32)[None], 1)
     return scores
