@@ -29,7 +29,7 @@ def test_the_demo_serves_a_page_while_it_learns_and_keeps_its_collection(tmp_pat
             while len(client.quality()["curve"]) < 3 and time.monotonic() < end:
                 time.sleep(0.2)
             curve, count = client.quality()["curve"], client.count()
-            assert len(curve) >= 3 and curve[-1]["map"] > curve[-1]["hamming"]
+            assert len(curve) >= 3 and curve[-1]["map"] > curve[-1]["before"]["map"]
             (item,) = client.sample()
             picture = client.picture(item.id)
             assert picture is not None

@@ -86,9 +86,11 @@ class Stream(threading.Thread):
             if self._stopped.wait(max(0.0, began + count / MAX_SCENES_PER_SECOND - time.monotonic())):
                 return
         if quality := self.collection.stats()["quality"]:
+            before = quality["before"]
             self.console.print(
-                f"All {self.done:,} scenes indexed. On the last, before learning them: mAP {quality['hamming']:.3f} "
-                f"by Hamming ranking, {quality['map']:.3f} by the learnt similarity. The page stays; Ctrl+C ends it.",
+                f"All {self.done:,} scenes indexed. On the last, before learning them: P@10 {quality['precision']:.3f} "
+                f"({before['precision']:.3f} without labels), nDCG@10 {quality['ndcg']:.3f} ({before['ndcg']:.3f}). "
+                "The page stays; Ctrl+C ends it.",
                 highlight=False,
                 soft_wrap=True,
             )
