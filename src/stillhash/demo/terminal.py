@@ -36,7 +36,7 @@ MEASURES = {"precision_10": "P@10", "ndcg_10": "nDCG@10", "map": "mAP"}
 EXAMPLE_QUERIES, EXAMPLE_HITS = 5, 5
 DEMO_METHODS = (DEFAULT_HASHER.name, "ohsl")  # methods of fixed codes
 
-Point = dict[str, float]  # labelled, and the measures
+CurvePoint = dict[str, float]  # labelled, and the measures
 
 
 def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = "tally") -> dict[str, Any]:
@@ -82,7 +82,7 @@ class _LabelStream:
         self.before = hasher.ranking(queries.features)
         self.learning = 0.0  # seconds
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[CurvePoint]:
         """Yield the quality over the same codes after more and more labels."""
         total, unlearnt = len(self.database.labels), self.hasher.state()
         orders = [np.random.default_rng(draw).permutation(total) for draw in range(DRAWS)]
@@ -107,7 +107,7 @@ class _LabelStream:
             self.learning += time.perf_counter() - clock
         return ranking
 
-    def _measure(self, ranking: Ranking) -> Point:
+    def _measure(self, ranking: Ranking) -> CurvePoint:
         quality = evaluate_scores(
             lambda some: rank_scores(ranking.rows(some), self.codes), self.queries.labels, self.database.labels
         )
@@ -138,9 +138,9 @@ def _names(labels: NDArray[np.bool_]) -> list[int]:
     return [int(name) for name in np.flatnonzero(labels)]
 
 
-def _run_stream(stream: _LabelStream, console: Console) -> list[Point]:
+def _run_stream(stream: _LabelStream, console: Console) -> list[CurvePoint]:
     """Run the stream to its end; print a line for each point and, on a terminal, a progress bar."""
-    curve: list[Point] = []
+    curve: list[CurvePoint] = []
     heading = "  ".join(f"{name:>7} {'gain':>6}" for name in MEASURES.values())
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("learning", total=len(stream.database.labels))
@@ -153,7 +153,7 @@ def _run_stream(stream: _LabelStream, console: Console) -> list[Point]:
     return curve
 
 
-def _figure(curve: list[Point], bits: int, queries: Scenes) -> Figure:
+def _figure(curve: list[CurvePoint], bits: int, queries: Scenes) -> Figure:
     """Draw nDCG@10 and P@10 against labels, and four scenes."""
     figure = Figure(figsize=(9, 4.2), dpi=150, layout="constrained")
     grid = figure.add_gridspec(4, 3, width_ratios=(6, 6, 1.6))
@@ -191,7 +191,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     for line in (
         f"{', '.join(changes)}.",
         f"Every line ranks the same {result['scenes']:,} codes of {result['bits']} bits, and {unchanged}.",
-        f"Up to {FEW_LABELS} labels: the mean of {DRAWS} draws. A random order has P@10 and mAP {result['chance']:.2f}.",
+        f"Up to {FEW_LABELS} labels: the mean of {DRAWS} draws. "
+        f"A random order has P@10 and mAP {result['chance']:.2f}.",
         f"Learnt {result['rows_per_second']:,} labelled scenes a second; {result['seconds']:.0f} s in total. "
         f"Learning curve: {escape(result['plot'])}",
     ):

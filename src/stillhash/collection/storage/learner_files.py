@@ -61,7 +61,7 @@ class LearnerFiles:
                 header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
                 features, metadata = safetensors.numpy.load(data)["features"], header["__metadata__"]
                 rows = LabelledRows.from_texts(features, json.loads(metadata["labels"]))
-                step_rows = int(metadata.get("step_rows", max(1, len(features))))
+                step_rows = int(metadata["step_rows"])
             except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
                 raise BadState(f"learner/{file}: cannot be read: {error}") from error
             for part in map(rows.part, rows.steps(step_rows)):
