@@ -19,11 +19,11 @@ from rich.text import Text
 
 from stillhash.demo.collection_tour import Tour, take_tour
 from stillhash.errors import InvalidInput
-from stillhash.experiments.metrics import evaluate_scores
+from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.scenes import Scenes, make_scenes
 from stillhash.experiments.tables import print_table
 from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, load
-from stillhash.numeric.ranking import Ranking, rank_scores
+from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.validation import check_choice, check_integer
 from stillhash.search import Scan
 from stillhash.search.first_page import search_page
@@ -108,9 +108,7 @@ class _LabelStream:
         return ranking
 
     def _measure(self, ranking: Ranking) -> CurvePoint:
-        quality = evaluate_scores(
-            lambda some: rank_scores(ranking.rows(some), self.codes), self.queries.labels, self.database.labels
-        )
+        quality = evaluate(ranking, self.codes, self.queries.labels, self.database.labels)
         return {name: getattr(quality, name) for name in MEASURES}
 
     def first_hits(self) -> dict[str, Any]:
