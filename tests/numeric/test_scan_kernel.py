@@ -146,3 +146,44 @@ def test_floors_cut_but_never_change_the_order(lanes: str) -> None:
     assert above[0, :8].tolist() == names[0, :8].tolist()
     assert (above[0, 8:] == -1).sum() >= 12 - (free[0] == free[0, 7]).sum()
     np.testing.assert_array_equal(cut[0, :8], free[0, :8])
+
+
+@settings(max_examples=100)
+@given(cases(), st.floats(-1.1, 1.1), st.floats(-1.1, 1.1))
+def test_a_floor_rises_to_the_best_score_up_to_its_ceiling(case: dict[str, Any], low: float, high: float) -> None:
+    blocks, grid = blocks_of(case), snap(case["weights"])
+    live = case["live"] if case["masked"] else np.ones(len(case["codes"]), bool)
+    most = np.abs(grid).sum(axis=1)
+    floors, ceilings = (low * most).astype(np.float32), (high * most).astype(np.float32)
+    ceilings[::2] = -np.inf  # queries without one are scanned beside those with one
+    for lanes in kernels.available():
+        with kernels.using(lanes):
+            scores, ids = kernels.scan_top(blocks, grid, case["k"], floors, case["threads"], ceilings)
+        for q, weights in enumerate(case["weights"]):
+            best, names = brute_force(case["codes"], case["ids"], live, weights, case["k"])
+            count = sum(score >= max(floors[q], min(best[0], ceilings[q])) for score in best)
+            assert scores[q, :count].tolist() == best[:count], lanes
+            assert ids[q, :count].tolist() == names[:count], lanes
+            assert (ids[q, count:] == -1).all()
+
+
+def test_selective_queries_of_many_tiles_equal_all_others(lanes: str) -> None:
+    """Long answers, whose floors are estimated from a sample, beside queries that only near matches reach."""
+    rng = np.random.default_rng(8)
+    n = 20_000 if lanes == "numpy" else 300_000
+    codes = rng.integers(0, 256, (n, 8), dtype=np.uint8)
+    weights = rng.standard_normal((40, 64)).astype(np.float32)
+    for q in range(0, 40, 3):  # a match, and near matches, for some
+        codes[rng.integers(0, n, 5)] = np.packbits(weights[q] >= 0, bitorder="little") ^ np.eye(8, dtype=np.uint8)[:5]
+    grid = snap(weights)
+    most = np.abs(grid).sum(axis=1)
+    floors, ceilings = (0.7 * most).astype(np.float32), (0.95 * most).astype(np.float32)
+    blocks = [Block(to_tiles(codes, 64), n, 0, None, None)]
+    free = np.full(40, -np.inf, np.float32)
+    plain, names = kernels.scan_top(blocks, grid, 100, free)
+    for some in (slice(0, 1), slice(1, 3), slice(0, 40)):
+        scores, ids = kernels.scan_top(blocks, grid[some], 100, floors[some], 2, ceilings[some])
+        least = np.maximum(floors[some], np.minimum(plain[some, 0], ceilings[some]))
+        kept = plain[some] >= least[:, None]
+        np.testing.assert_array_equal(ids, np.where(kept, names[some], -1))
+        np.testing.assert_array_equal(scores, np.where(kept, plain[some], -np.inf))

@@ -15,9 +15,10 @@ from stillhash.cluster.index import ClusterIndex, PartialHits
 from stillhash.cluster.local import connect
 from stillhash.errors import NotFound
 from stillhash.numeric.codes import Tiles, width
-from stillhash.numeric.validation import Codes, check_ids
+from stillhash.numeric.validation import Codes, ScoredIds, check_ids
 from stillhash.search import Hits, Index
-from stillhash.search.merge import merge_all, merge_top
+from stillhash.search.code_index import check_floors
+from stillhash.search.merge import drop_below, merge_all, merge_top
 
 SEGMENT_ROWS = 131_072  # rows that move to the shards together
 
@@ -56,10 +57,23 @@ class HybridIndex:
     def remove(self, ids: ArrayLike) -> int:
         return self.local.remove(ids) + self.cluster.remove(ids)
 
-    def search(self, weights: ArrayLike, k: int, *, floors: ArrayLike | None = None, allowed: Any = None) -> Hits:
+    def search(
+        self,
+        weights: ArrayLike,
+        k: int,
+        *,
+        floors: ArrayLike | None = None,
+        ceilings: ArrayLike | None = None,
+        allowed: Any = None,
+    ) -> Hits:
         both = (self.cluster, self.local)
-        remote, local = (index.search(weights, k, floors=floors, allowed=allowed) for index in both)
-        return PartialHits(*merge_top([remote, local], k), remote.missing)
+        limits = {"floors": floors, "ceilings": ceilings}
+        remote, local = (index.search(weights, k, **limits, allowed=allowed) for index in both)
+        hits: ScoredIds = merge_top([remote, local], k)
+        if ceilings is not None:  # the best score of both is higher than that of one
+            free, most = (check_floors(some, len(hits[0])) for some in (-np.inf, ceilings))
+            hits = drop_below(hits, free, most)
+        return PartialHits(*hits, remote.missing)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         both = (index.range_search(weights, threshold, allowed=allowed) for index in (self.cluster, self.local))

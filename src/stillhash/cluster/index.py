@@ -113,18 +113,28 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
         """Return all ids, ascending."""
         return self._id_map.ids()
 
-    def search(self, weights: ArrayLike, k: int, *, floors: ArrayLike | None = None, allowed: Any = None) -> Hits:
+    def search(
+        self,
+        weights: ArrayLike,
+        k: int,
+        *,
+        floors: ArrayLike | None = None,
+        ceilings: ArrayLike | None = None,
+        allowed: Any = None,
+    ) -> Hits:
         """Return the k best hits of each query: exactly what one index of all rows would return, ties included.
 
         weights: (m, bits), or (bits,) for one query. floors: the least score of a hit, one number or one per query.
-        allowed: only ids i with allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit
-        order. Ids past its end are not allowed.
+        ceilings: the floor of a query rises to its best score, but no further than this. allowed: only ids i with
+        allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit order. Ids past its end are
+        not allowed.
         """
         weights = validation.check_weights(weights, self.bits)
         hits = self._answer(weights, validation.check_integer(k, "k", 1), None, allowed)[0]
-        if floors is None:
+        if floors is None and ceilings is None:
             return hits
-        return PartialHits(*drop_below(hits, check_floors(floors, len(weights))), hits.missing)
+        limits = (check_floors(-np.inf if some is None else some, len(weights)) for some in (floors, ceilings))
+        return PartialHits(*drop_below(hits, *limits), hits.missing)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""

@@ -87,16 +87,21 @@ def using(name: str) -> Iterator[None]:
         _lanes = before
 
 
-def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array, threads: int = 1) -> ScoredIds:
+def scan_top(
+    blocks: Blocks, weights: Array, k: int, floors: Array, threads: int = 1, ceilings: Array | None = None
+) -> ScoredIds:
     """Return the k best hits of each query, (m, k) scores and ids, padded with -inf and -1.
 
     weights: (m, bits) float64 on the grid of `exact_scores.snap`; floors: (m,) float32, lower scores are not hits.
+    ceilings: (m,) float32, a hit below both this and the best score of its query is none either; -inf has no effect.
     """
+    if ceilings is None:
+        ceilings = np.full(len(weights), -np.inf, np.float32)
     if _lanes == "numpy":
-        return reference.scan_top(blocks, weights, k, floors)
+        return reference.scan_top(blocks, weights, k, floors, ceilings)
     scores = np.full((len(weights), k), -np.inf, dtype=np.float32)
     ids = np.full((len(weights), k), -1, dtype=np.int64)
-    native.scan_top(_lanes, list(blocks), weights, floors, threads, scores, ids)
+    native.scan_top(_lanes, list(blocks), weights, floors, ceilings, threads, scores, ids)
     return scores, ids
 
 

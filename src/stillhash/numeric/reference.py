@@ -63,13 +63,14 @@ def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
     return codes
 
 
-def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array) -> ScoredIds:
+def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array, ceilings: Array) -> ScoredIds:
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in weights]
     for signs, ids in _rows(blocks, weights.shape[1]):
         scores = (weights @ signs.T).astype(np.float32)  # exact before it is rounded: see exact_scores.py
         for q in range(len(weights)):
             merged = np.concatenate([best[q][0], scores[q]]), np.concatenate([best[q][1], ids])
-            best[q] = _ranked(*merged, floors[q], k)
+            floor = max(floors[q], min(merged[0].max(initial=-np.inf), ceilings[q]))
+            best[q] = _ranked(*merged, floor, k)
     out = np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64)
     for q, (top, names) in enumerate(best):
         out[0][q, : len(top)], out[1][q, : len(top)] = top, names

@@ -20,7 +20,7 @@ from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
-from stillhash.search.merge import Hits, drop_below, resize
+from stillhash.search.merge import Hits, resize
 
 
 class Searcher(Protocol):
@@ -31,7 +31,9 @@ class Searcher(Protocol):
     def __len__(self) -> int: ...
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None: ...
     def remove(self, ids: ArrayLike) -> int: ...
-    def search(self, weights: ArrayLike, k: int, *, floors: Any = None, allowed: Any = None) -> Hits: ...
+    def search(
+        self, weights: ArrayLike, k: int, *, floors: Any = None, ceilings: Any = None, allowed: Any = None
+    ) -> Hits: ...
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]: ...
     def codes(self, ids: ArrayLike) -> Codes: ...
 
@@ -87,19 +89,27 @@ class CodeIndex(ABC):
             self._publish(tuple(block for block, _ in parts), ids)
         return removed
 
-    def search(self, weights: ArrayLike, k: int, *, floors: ArrayLike | None = None, allowed: Any = None) -> Hits:
+    def search(
+        self,
+        weights: ArrayLike,
+        k: int,
+        *,
+        floors: ArrayLike | None = None,
+        ceilings: ArrayLike | None = None,
+        allowed: Any = None,
+    ) -> Hits:
         """Return the k best hits of each query: exactly what scoring every code would give, ties included.
 
         weights: (m, bits), or (bits,) for one query. floors: the least score of a hit, one number or one per query.
-        allowed: only ids i with allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit
-        order. Ids past its end are not allowed.
+        ceilings: the floor of a query rises to its best score, but no further than this. allowed: only ids i with
+        allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit order. Ids past its end are
+        not allowed.
         """
         grid = snap(check.check_weights(weights, self.bits))
         k = check.check_integer(k, "k", 1)
-        least = check_floors(-np.inf if floors is None else floors, len(grid))
+        least, most = (check_floors(-np.inf if some is None else some, len(grid)) for some in (floors, ceilings))
         bitmap = None if allowed is None else bitmap_by_id(allowed)
-        hits = self._top(grid, min(k, len(self)), bitmap, least)
-        return resize(hits if floors is None else drop_below(hits, least), k)
+        return resize(self._top(grid, min(k, len(self)), bitmap, least, most), k)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return, for each query, all hits that score at least the threshold (one number, or one per query)."""
@@ -131,8 +141,8 @@ class CodeIndex(ABC):
         """Do nothing: only an index on a cluster holds something to release."""
 
     @abstractmethod
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats) -> ScoredIds:
-        """Return the k best hits of each query, where k is no more than there are rows; some may be below its floor."""
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats, ceilings: Floats) -> ScoredIds:
+        """Return the k best hits of each query, where k is no more than there are rows."""
 
     def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, IdArray | None]:
         first, names, self._next_id = assign_ids(self._blocks, self._next_id, ids, count)

@@ -50,10 +50,12 @@ def search_page(
     first, last = (votes or [NO_IDS] * m for votes in (liked, disliked))
     most = min(max(k + max(map(len, last), default=0), CANDIDATES if ranking.labels is not None else 0), len(index))
     weights, floors, exact_looks = ranking.weights, np.full(m, -np.inf, np.float32), None
+    ceilings = floors
     if ranking.looks is not None:
         exact_looks = looks_scores(ranking.looks)
         weights, floors = np.concatenate([weights, ranking.looks]), np.concatenate([floors, exact_looks.nearest])
-    hits = index.search(weights, max(1, most), floors=floors, allowed=allowed)
+        ceilings = np.concatenate([ceilings, exact_looks.near])
+    hits = index.search(weights, max(1, most), floors=floors, ceilings=ceilings, allowed=allowed)
     missing = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
     page = PageHits(*missing, hits.missing)
     for q in range(m):

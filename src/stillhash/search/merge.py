@@ -46,9 +46,10 @@ def merge_all(sources: Sequence[ScoredIds]) -> Hits:
     return Hits(scores[order], ids[order])
 
 
-def drop_below(hits: ScoredIds, floors: NDArray[np.float32]) -> ScoredIds:
-    """Return the (m, any) hits with those below the floor of their query missing."""
-    below = hits[0] < floors[:, None]
+def drop_below(hits: ScoredIds, floors: NDArray[np.float32], ceilings: NDArray[np.float32]) -> ScoredIds:
+    """Return the (m, any) hits with those missing that are below the floor, or the best score and the ceiling."""
+    best = hits[0].max(axis=1, initial=-np.inf)
+    below = hits[0] < np.maximum(floors, np.minimum(best, ceilings))[:, None]
     return np.where(below, np.float32(-np.inf), hits[0]), np.where(below, -1, hits[1])
 
 

@@ -14,5 +14,5 @@ class Scan(CodeIndex):
     bytes more. `threads` is the most that one search uses; small searches use fewer.
     """
 
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats) -> ScoredIds:
-        return kernels.scan_top(restrict_all(self._blocks, allowed), grid, k, floors, self.threads)
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats, ceilings: Floats) -> ScoredIds:
+        return kernels.scan_top(restrict_all(self._blocks, allowed), grid, k, floors, self.threads, ceilings)

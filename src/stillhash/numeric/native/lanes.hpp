@@ -21,8 +21,9 @@ struct Bound {
 struct Lanes {
   const char* name;
 
-  // survivors[q] bit c: code c of the tile may be a hit of query q. `ahead` is prefetched, or null.
-  void (*filter)(const uint8_t* tile, int planes, const Bound* bounds, int queries,
+  // survivors[q] bit c: code c of the tile may be a hit of query q. `selective` queries are
+  // those that mostly have no survivor. `ahead` is prefetched, or null.
+  void (*filter)(const uint8_t* tile, int planes, const Bound* bounds, int queries, bool selective,
                  uint64_t (*survivors)[kWords], const uint8_t* ahead);
 
   // Exact sequential PA-I over the rows of X, in place on Ut (D, l). See learn.inl for the scratch.

@@ -21,6 +21,8 @@ struct Simd {
   static V high_nibble(V a) { return _mm256_srli_epi16(a, 4); }
   static V lookup(V t, V i) { return _mm256_shuffle_epi8(t, i); }
   static V add(V a, V b) { return _mm256_adds_epu8(a, b); }
+  static V lower(V a, V b) { return _mm256_min_epu8(a, b); }
+  static bool any_at_most(V a, V limit) { return _mm256_movemask_epi8(_mm256_cmpeq_epi8(lower(a, limit), a)) != 0; }
   static void store_at_most(uint64_t* words, int at, V a, V limit) {
     const uint32_t bits = _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(a, limit), a));
     reinterpret_cast<uint32_t __attribute__((may_alias))*>(words)[at / 32] = bits;

@@ -21,6 +21,8 @@ struct Simd {
   static V high_nibble(V a) { return _mm512_srli_epi16(a, 4); }
   static V lookup(V t, V i) { return _mm512_shuffle_epi8(t, i); }
   static V add(V a, V b) { return _mm512_adds_epu8(a, b); }
+  static V lower(V a, V b) { return _mm512_min_epu8(a, b); }
+  static bool any_at_most(V a, V limit) { return _mm512_cmple_epu8_mask(a, limit) != 0; }
   static void store_at_most(uint64_t* words, int at, V a, V limit) {
     words[at / 64] = _mm512_cmple_epu8_mask(a, limit);
   }

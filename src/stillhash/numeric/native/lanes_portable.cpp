@@ -10,7 +10,7 @@
 namespace stillhash {
 namespace {
 
-void filter(const uint8_t* tile, int planes, const Bound* bounds, int queries, uint64_t (*survivors)[kWords],
+void filter(const uint8_t* tile, int planes, const Bound* bounds, int queries, bool, uint64_t (*survivors)[kWords],
             const uint8_t*) {
   for (int q = 0; q < queries; ++q)
     for (int word = 0; word < kWords; ++word) {

@@ -67,12 +67,12 @@ static std::vector<Block> blocks_from(nb::list list) {
 }
 
 static void scan_top(const std::string& lanes, nb::list list, In<double, 2> weights, In<float, 1> floors,
-                     int threads, Array<float, 2> scores, Array<int64_t, 2> ids) {
+                     In<float, 1> ceilings, int threads, Array<float, 2> scores, Array<int64_t, 2> ids) {
   const std::vector<Block> blocks = blocks_from(list);  // the caller's list keeps the arrays alive
   const int64_t queries = weights.shape(0), k = scores.shape(1);
   nb::gil_scoped_release free_gil;
   const auto hits = scan(lanes_named(lanes), blocks, static_cast<int>(weights.shape(1)), weights.data(), queries,
-                          k, floors.data(), threads);
+                          k, floors.data(), ceilings.data(), threads);
   for (int64_t q = 0; q < queries; ++q)
     for (size_t i = 0; i < hits[q].size(); ++i) {
       scores.data()[q * k + i] = hits[q][i].score;
@@ -83,11 +83,12 @@ static void scan_top(const std::string& lanes, nb::list list, In<double, 2> weig
 static nb::list scan_all(const std::string& lanes, nb::list list, In<double, 2> weights, In<float, 1> floors,
                          int threads) {
   const std::vector<Block> blocks = blocks_from(list);
+  const std::vector<float> ceilings(weights.shape(0), kNoCeiling);
   std::vector<std::vector<Hit>> by_query;
   {
     nb::gil_scoped_release free_gil;
     by_query = scan(lanes_named(lanes), blocks, static_cast<int>(weights.shape(1)), weights.data(),
-                 weights.shape(0), -1, floors.data(), threads);
+                 weights.shape(0), -1, floors.data(), ceilings.data(), threads);
   }
   nb::list out;
   for (const auto& hits : by_query) {

@@ -19,6 +19,8 @@ struct Hit {
   int64_t id;
 };
 
+constexpr float kNoCeiling = -std::numeric_limits<float>::infinity();
+
 inline bool better(const Hit& a, const Hit& b) {
   return a.score > b.score || (a.score == b.score && a.id < b.id);
 }
@@ -54,11 +56,12 @@ struct Losses {
   }
 };
 
-// The best k hits (or, with k < 0, every hit) of at least a given score.
+// The best k hits (or, with k < 0, every hit) of at least a given score. The floor rises to the best score as well, but
+// not beyond the ceiling.
 class Ranking {
  public:
-  Ranking(const Losses& losses, int64_t k, float floor)
-      : losses_(&losses), k_(k), floor_(floor), table_(losses.table.size()) {}
+  Ranking(const Losses& losses, int64_t k, float floor, float ceiling = kNoCeiling)
+      : losses_(&losses), k_(k), floor_(floor), ceiling_(ceiling), table_(losses.table.size()) {}
 
   float floor() const { return floor_; }  // no lower score can be among the hits
   const Losses& losses() const { return *losses_; }
@@ -85,6 +88,7 @@ class Ranking {
 
   void offer(float score, int64_t id) {
     if (score < floor_) return;
+    raise_floor(std::min(score, ceiling_));
     const Hit hit{score, id};
     if (k_ < 0 || static_cast<int64_t>(hits_.size()) < k_) {
       hits_.push_back(hit);
@@ -126,6 +130,7 @@ class Ranking {
   const Losses* losses_;
   int64_t k_;
   float floor_;
+  float ceiling_;
   float bound_floor_ = -std::numeric_limits<float>::infinity();  // the floor that the table was made for
   double scale_ = 0;
   uint8_t limit_ = 255;  // without a floor everything may be a hit

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <numeric>
 
 #include "workers.hpp"
 
@@ -46,10 +47,10 @@ bool any_live(const Block& block, int64_t row) {
   return std::memcmp(block.live + row / 8, none, sizeof none) != 0;
 }
 
-// A group of queries over every step-th tile of a span. Floors are shared between threads: the k-th best score one thread
-// has reached bounds what the others need to keep.
+// `count` queries, of which those from `selective` on have few hits, over every step-th tile of a span. Floors are shared
+// between threads: the k-th best score one thread has reached bounds what the others need to keep.
 void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, Ranking* rankings, int64_t count,
-               std::atomic<float>* floors, int64_t step = 1) {
+               int64_t selective, std::atomic<float>* floors, int64_t step = 1) {
   uint64_t survivors[kGroup][kWords];
   Bound bounds[kGroup];
   int64_t start = 0;
@@ -63,13 +64,14 @@ void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, 
       const int64_t bytes = static_cast<int64_t>(planes) * kTile;
       const uint8_t* tile = block.tiles + (t - start) * bytes;
       const uint8_t* ahead = t + step < to ? tile + step * bytes : nullptr;
-      for (int64_t q = 0; q < count; q += kGroup) {
-        const int group = static_cast<int>(std::min<int64_t>(kGroup, count - q));
+      for (int64_t q = 0, group; q < count; q += group) {
+        group = std::min<int64_t>(kGroup, (q < selective ? selective : count) - q);
         for (int i = 0; i < group; ++i) {
           if (floors) rankings[q + i].raise_floor(floors[q + i].load(std::memory_order_relaxed));
           bounds[i] = rankings[q + i].bound();
         }
-        lanes.filter(tile, planes, bounds, group, survivors, q == 0 ? ahead : nullptr);
+        lanes.filter(tile, planes, bounds, static_cast<int>(group), q >= selective, survivors,
+                     q == 0 ? ahead : nullptr);
         for (int i = 0; i < group; ++i) {
           rescore(rankings[q + i], block, tile, row, survivors[i]);
           if (floors && rankings[q + i].floor() > floors[q + i].load(std::memory_order_relaxed))
@@ -83,51 +85,58 @@ void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, 
 
 // Floors that about twice as many rows reach as there are hits, by a sample of the tiles: the more hits, the longer it
 // takes until the best k so far prune much. An estimate may be too high for some query; then it has too few hits.
-std::vector<float> estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64_t tiles,
-                                   const std::vector<Losses>& losses, int64_t k, const float* floors) {
-  std::vector<float> estimates(floors, floors + losses.size());
-  if (k < kSampleHits || tiles < kSampleTiles * kSampleStep) return estimates;
+void estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64_t tiles, const Losses* losses,
+                     int64_t count, int64_t k, float* floors) {
+  if (count == 0 || k < kSampleHits || tiles < kSampleTiles * kSampleStep) return;
   const double share = static_cast<double>(k) / kSampleStep;
   const int64_t wanted = static_cast<int64_t>(share + 4 * std::sqrt(share) + 4);
   std::vector<Ranking> rankings;
-  for (size_t q = 0; q < losses.size(); ++q) rankings.emplace_back(losses[q], wanted, floors[q]);
-  scan_span(lanes, blocks, {0, tiles}, rankings.data(), static_cast<int64_t>(losses.size()), nullptr, kSampleStep);
-  for (size_t q = 0; q < losses.size(); ++q) estimates[q] = rankings[q].floor();
-  return estimates;
+  for (int64_t q = 0; q < count; ++q) rankings.emplace_back(losses[q], wanted, floors[q]);
+  scan_span(lanes, blocks, {0, tiles}, rankings.data(), count, count, nullptr, kSampleStep);
+  for (int64_t q = 0; q < count; ++q) floors[q] = rankings[q].floor();
 }
 
 }  // namespace
 
 std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>& blocks, int bits,
                                    const double* weights, int64_t queries, int64_t k, const float* floors,
-                                   int threads, bool sampled) {
+                                   const float* ceilings, int threads, bool sampled) {
   int64_t tiles = 0;
   for (const Block& block : blocks) tiles += tiles_of(block);
   std::vector<std::vector<Hit>> out(queries);
   for (int64_t q0 = 0; q0 < queries; q0 += kBatch) {
     const int64_t count = std::min(kBatch, queries - q0);
+    std::vector<int64_t> order(count);  // queries with a ceiling last
+    std::iota(order.begin(), order.end(), q0);
+    const int64_t open = std::stable_partition(order.begin(), order.end(),
+                                               [&](int64_t q) { return ceilings[q] == kNoCeiling; }) - order.begin();
     std::vector<Losses> losses;
-    for (int64_t q = 0; q < count; ++q) losses.emplace_back(weights + (q0 + q) * bits, bits);
+    std::vector<float> starts;
+    for (const int64_t q : order) {
+      losses.emplace_back(weights + q * bits, bits);
+      starts.push_back(floors[q]);
+    }
     const int64_t work = tiles * kTile * losses[0].planes * count;
     const int64_t workers = std::max<int64_t>(1, std::min<int64_t>({threads, tiles, work / kThreadWork}));
-    const std::vector<float> starts =
-        estimate_floors(lanes, blocks, sampled ? tiles : 0, losses, k, floors + q0);
+    if (sampled) estimate_floors(lanes, blocks, tiles, losses.data(), open, k, starts.data());
     std::vector<std::vector<Ranking>> rankings(workers);
     for (auto& mine : rankings)
-      for (int64_t q = 0; q < count; ++q) mine.emplace_back(losses[q], k, starts[q]);
+      for (int64_t i = 0; i < count; ++i) mine.emplace_back(losses[i], k, starts[i], ceilings[order[i]]);
     std::vector<std::atomic<float>> shared(count);
-    for (int64_t q = 0; q < count; ++q) shared[q] = starts[q];
+    for (int64_t i = 0; i < count; ++i) shared[i] = starts[i];
     on_threads(workers, [&](int64_t w) {
-      scan_span(lanes, blocks, {tiles * w / workers, tiles * (w + 1) / workers}, rankings[w].data(), count,
+      scan_span(lanes, blocks, {tiles * w / workers, tiles * (w + 1) / workers}, rankings[w].data(), count, open,
                 workers > 1 ? shared.data() : nullptr);
     });
-    for (int64_t q = 0; q < count; ++q) {
-      auto& hits = out[q0 + q];
-      for (auto& mine : rankings) hits.insert(hits.end(), mine[q].hits().begin(), mine[q].hits().end());
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t q = order[i];
+      auto& hits = out[q];
+      for (auto& mine : rankings) hits.insert(hits.end(), mine[i].hits().begin(), mine[i].hits().end());
       std::sort(hits.begin(), hits.end(), better);
       if (k >= 0 && static_cast<int64_t>(hits.size()) > k) hits.resize(k);
-      if (static_cast<int64_t>(hits.size()) < k && starts[q] > floors[q0 + q])  // the estimate was too high
-        hits = scan(lanes, blocks, bits, weights + (q0 + q) * bits, 1, k, floors + q0 + q, threads, false)[0];
+      while (!hits.empty() && hits.back().score < std::min(hits.front().score, ceilings[q])) hits.pop_back();
+      if (static_cast<int64_t>(hits.size()) < k && starts[i] > floors[q])  // the estimate was too high
+        hits = scan(lanes, blocks, bits, weights + q * bits, 1, k, floors + q, ceilings + q, threads, false)[0];
     }
   }
   return out;
