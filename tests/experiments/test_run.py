@@ -56,7 +56,7 @@ def test_few_labels_learns_random_labelled_rows_over_the_same_codes(data: Datase
     for one in lines:
         rows, learnt = order[learnt : one["labelled"]], one["labelled"]
         hasher.partial_fit(X[rows], Y[rows])
-        expected = evaluate(hasher.weigh(data.parts[0][:100:2]), codes, data.labels[:100:2], Y)._asdict()
+        expected = evaluate(hasher.ranking(data.parts[0][:100:2]), codes, data.labels[:100:2], Y)._asdict()
         assert {key: one[key] for key in expected} == pytest.approx(expected, abs=0.002)  # chunks round differently
     assert lines[-1]["map"] > lines[0]["map"] + 0.05
     other = next(records(Job("few-labels", "toy", "tally", 32, seed=2, queries=50, first=2000), data))
