@@ -116,7 +116,7 @@ def noise_share(Z: np.ndarray, T: np.ndarray, ridge: float) -> float:
     predicted = H @ (T - T.mean(axis=0))
     free = n - np.trace(H) - 1
     variance = ((T - T.mean(axis=0) - predicted) ** 2).sum() / free
-    return float(variance * np.trace(H @ H) / (predicted**2).sum() * (1 + np.sqrt(2 / free)))
+    return float(variance * np.trace(H @ H) / (predicted**2).sum() * (1 + 3 * np.sqrt(2 / free)))
 
 
 @pytest.mark.parametrize("rows", [30, 100, 400])

@@ -19,6 +19,7 @@ from stillhash.numeric.labels import Labels
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats, check_arrays
 
+CAUTION = 3.0  # standard errors by which noise is taken too high, so that few labels count for little
 TRACE_PROBES = 16  # random vectors that estimate a trace
 LABEL_PROBES = 256  # random directions that stand for more labels than this
 
@@ -180,7 +181,7 @@ def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression
 
     The slopes are b = (S + l)^-1 Sxy, and x b varies by b^T S b over the rows. Part of that is noise: the variance s^2
     of the residuals, over n - df - 1 degrees of freedom, times df2, where df and df2 are the traces of H and H^2 with
-    H = (S + l)^-1 S. The reliability is 1 less the share of noise, taken one standard error of s^2 too high.
+    H = (S + l)^-1 S. The reliability is 1 less the share of noise, taken CAUTION standard errors of s^2 too high.
     """
     rows, mean, y_mean = xx[0, 0], xx[0, 1:] / xx[0, 0], yx[:, 0] / xx[0, 0]
     S = xx[1:, 1:] - rows * np.outer(mean, mean)  # sums about the mean
@@ -198,7 +199,7 @@ def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression
     reliability = 0.0
     if signal > 0 and free > 0:
         noise = max(residual, 0.0) / free * np.vdot(hat, hat) / TRACE_PROBES
-        reliability = max(0.0, 1 - noise / signal * (1 + np.sqrt(2 / free)))
+        reliability = max(0.0, 1 - noise / signal * (1 + CAUTION * np.sqrt(2 / free)))
     return Regression(slopes, y_mean - mean @ slopes, float(reliability))
 
 
