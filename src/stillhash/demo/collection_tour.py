@@ -10,7 +10,7 @@ from stillhash.collection import Answer, Collection, open
 from stillhash.experiments.scenes import Scenes
 from stillhash.numeric.validation import Floats
 
-INIT_SCENES = 300  # scenes that fix the hash functions, without labels
+TOUR_INIT_SCENES = 300  # scenes that fix the hash functions, without labels
 STORED_QUERIES, FIRST_HITS = 100, 10
 VOTED_RANK = 8
 
@@ -43,7 +43,7 @@ def take_tour(database: Scenes, queries: Scenes, bits: int, method: str) -> Tour
     dim, count = database.features.shape[1], len(database.labels)
     with (
         tempfile.TemporaryDirectory(prefix="stillhash-demo-") as folder,
-        open(f"{folder}/scenes", dim, bits, method=method, init=database.features[:INIT_SCENES]) as collection,
+        open(f"{folder}/scenes", dim, bits, method=method, init=database.features[:TOUR_INIT_SCENES]) as collection,
     ):
         collection.add(range(count), database.features, database.labels)
         collection.flush()

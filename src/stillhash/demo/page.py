@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from rich.console import Console
 
@@ -25,7 +26,7 @@ from stillhash.server import Settings, serve
 DEMO_ENCODER = "classic"
 FIRST_SCENES = 500  # scenes indexed before the page is served
 LEARN_ROWS = 250  # scenes of a step of learning
-INIT_ROWS = 300  # scenes that fix the hash functions
+INIT_SCENES = 1000  # other scenes, which fix the hash functions
 MAX_SCENES_PER_SECOND = 250  # scenes at most, so that the curve can be watched
 PIXEL_SCALE = 4  # pixels of a file for one of a scene, whose digits are tiny
 
@@ -44,12 +45,15 @@ def run(
     check_integer(scenes, "scenes", 2000)
     check_choice(method, "method", DEMO_METHODS)
     with tempfile.TemporaryDirectory(prefix="stillhash-demo-", ignore_cleanup_errors=True) as temporary:
+        encoder = open_encoder(DEMO_ENCODER)
+        # The first steps would flatter the ranking if their rows had fixed the hash functions.
+        sample = make_scenes(INIT_SCENES, seed + scenes)
         collection = open(
             path or Path(temporary) / "collection",
             bits=bits,
             method=method,
-            encoder=open_encoder(DEMO_ENCODER),
-            init_rows=INIT_ROWS,
+            encoder=encoder,
+            init=(encoder.encode([_picture(image) for image in sample.images]), sample.labels),
             learn_rows=LEARN_ROWS,
             keep_versions=64,
         )
@@ -103,9 +107,7 @@ class Stream(threading.Thread):
             name = f"{number // 1000:03d}/{number:06d}.png"
             labels[name] = [str(digit) for digit in np.flatnonzero(digits)]
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            picture = Image.fromarray(255 - image)  # ink on paper
-            size = picture.width * PIXEL_SCALE, picture.height * PIXEL_SCALE
-            picture.resize(size, Image.Resampling.BICUBIC).save(self.folder / name)
+            _picture(image).save(self.folder / name)
         files, label_of = list(labels), labels.__getitem__
         counts = index_folder(self.folder, self.collection, DEMO_ENCODER, label_of, files=files, workers=1)
         for name in files:
@@ -117,3 +119,9 @@ class Stream(threading.Thread):
         self._stopped.set()
         if self.is_alive():
             self.join()
+
+
+def _picture(scene: NDArray[np.uint8]) -> Image.Image:
+    """Return a scene as ink on paper, large enough to see."""
+    picture = Image.fromarray(255 - scene)
+    return picture.resize((picture.width * PIXEL_SCALE, picture.height * PIXEL_SCALE), Image.Resampling.BICUBIC)

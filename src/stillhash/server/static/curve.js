@@ -127,8 +127,8 @@
   }
 
   const charts = [
-    chart("#plot-ndcg", ["before-ndcg", "now-ndcg"], ["--hamming", "--learnt"], levelRange),
-    chart("#plot-precision", ["before-precision", "now-precision"], ["--hamming", "--precision"], levelRange),
+    chart("#plot-ndcg", ["before-ndcg", "now-ndcg"], ["--before", "--learnt"], levelRange),
+    chart("#plot-precision", ["before-precision", "now-precision"], ["--before", "--precision"], levelRange),
     chart("#plot-gain", ["gain-ndcg", "gain-precision"], ["--learnt", "--precision"], gainRange),
   ];
 
