@@ -145,7 +145,8 @@ def _run_stream(stream: _LabelStream, console: Console) -> list[CurvePoint]:
         console.print(f"{'labelled':>9}  {heading}", style="bold", highlight=False)
         for point in stream.points():
             curve.append(point)
-            cells = (f"{point[name]:7.3f} {point[name] - curve[0][name]:+6.3f}" for name in MEASURES)
+            gains = {name: round(point[name] - curve[0][name], 3) + 0.0 for name in MEASURES}  # no -0.000
+            cells = (f"{point[name]:7.3f} {gain:+6.3f}" for name, gain in gains.items())
             console.print(f"{point['labelled']:9,}  {'  '.join(cells)}", highlight=False)
             progress.update(task, completed=point["labelled"])
     return curve
