@@ -38,7 +38,7 @@ def answer_digest(collection: Collection, search: str) -> str:
 def expected_digests(twin: Twin) -> dict[str, str]:
     """Return the digests of the expected answers, by search."""
     rankings = [twin.ranking(query) for query in QUERIES]
-    marked = [[hit for hit in ranking if hit[1] in MARKED] for ranking in rankings]
+    marked = [twin.ranking(query, ROUND) for query in QUERIES]
     return {
         search: digest([[twin.version, [hit_values(twin, hit) for hit in hits[: options["k"]]]] for hits in among])
         for (search, options), among in zip(SEARCHES.items(), (rankings, rankings, marked), strict=True)

@@ -45,12 +45,14 @@ def test_an_alignment_keeps_most_of_encoding_again() -> None:
 
 
 @pytest.mark.slow
-def test_votes_help_their_queries() -> None:
+def test_votes_and_clicks_help() -> None:
     X, Y = toy(1500)
-    result = feedback_study.run(Dataset("toy", (X,), 1.0, Y, np.arange(200)), bits=32, seeds=1, queries=5, others=50)
-    assert [row["way"] for row in result["rows"]] == list(feedback_study.VOTING_WAYS)
-    assert all(row["votes"] <= 5 * feedback_study.VOTES_PER_QUERY for row in result["rows"])
-    assert max(row["after"]["map"] - row["before"]["map"] for row in result["rows"]) > 0
-    tables = feedback_study.tables(result)
-    assert [str(table.title).split(": ")[1] for table in tables] == ["mAP", "P@10", "P@100", "nDCG@10"]  # type: ignore[union-attr]
-    assert all(len(list(table.rows)) == len(feedback_study.VOTING_WAYS) for table in tables)  # type: ignore[union-attr]
+    data = Dataset("toy", (X,), 1.0, Y, np.arange(200))
+    result = feedback_study.run(data, bits=32, votes=40, others=50, click_queries=600)
+    votes, clicks = result["votes"], result["clicks"]
+    assert votes["up"] + votes["down"] == 40 and votes["fell"] == votes["rose"] == 0
+    assert all(page["change"] > -0.02 for page in votes["pages"])
+    assert [line["queries"] for line in clicks] == [0, 10, 30, 100, 300, 600]
+    assert clicks[-1]["map"] > clicks[0]["map"]
+    assert json.loads(json.dumps(result)) == result
+    assert [len(list(table.rows)) for table in feedback_study.tables(result)] == [1, 3, 6]  # type: ignore[union-attr]

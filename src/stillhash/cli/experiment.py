@@ -89,14 +89,14 @@ def repeat(
 def feedback(
     data: Data = "scenes",
     bits: Bits = 64,
-    seeds: Annotated[int, typer.Option(min=1, help="Draws of the queries.")] = 5,
-    queries: Annotated[int, typer.Option(min=1, help="Queries that get ten votes each.")] = 20,
+    votes: Annotated[int, typer.Option(min=1, help="Votes, each on a hit of a random query.")] = 1000,
     others: Annotated[int, typer.Option(min=1, help="Queries that get none.")] = 1000,
+    clicks: Annotated[int, typer.Option(min=1, help="Queries with clicks, where there are no labels.")] = 3000,
     as_json: AsJson = False,
 ) -> None:
-    """Vote on hits of a few queries, and measure what that does to them and to others."""
+    """Vote on hits, and measure what that does to them, to their query and to others; then click without labels."""
     stream = _module("drift").open_stream(data)
-    _study(_module("feedback_study"), "feedback", as_json, stream, bits, seeds, queries, others)
+    _study(_module("feedback_study"), "feedback", as_json, stream, bits, votes, others, clicks)
 
 
 @app.command()

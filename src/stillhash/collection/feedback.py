@@ -6,9 +6,10 @@ On an item with labels it says something about the query's labels: up, that it h
 none of them. So a query's predicted labels y are moved as little as possible (by factors: least Kullback-Leibler
 divergence) until they agree with its votes. Each vote owns one factor on the labels of its item: down divides them by
 MAX_FACTOR; up multiplies them by the least that brings their sum to LIKED_SUM, at most MAX_FACTOR. That is a
-Passive-Aggressive step on the bilinear form q^T U y: nothing moves where a vote is satisfied, nothing far. U changes by
-the smallest matrix that gives each of these queries its new labels y', so that others, which are mostly orthogonal,
-keep theirs: U + Q^T (Q Q^T + lambda I)^-1 (y' - y).
+Passive-Aggressive step on the bilinear form q^T U y: nothing moves where a vote is satisfied, nothing far. U changes so
+that each of the n queries gets its new labels y', nearly, and the rows that were learnt keep theirs: by
+(lambda n^1.5 S + Q^T Q)^-1 Q^T (y' - y), with S the mean of x x^T over these rows. One vote moves its query and similar
+ones nearly all the way; of many votes only what they have in common is left, so that other queries do not suffer.
 
 Where an item has no labels, or a model none, its code is compared with the codes at large (click_correction.py).
 
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from stillhash.collection.click_correction import click_correction
 from stillhash.collection.storage.votes import StoredVote
 from stillhash.collection.types import Id
-from stillhash.hashers import Hasher, Model
+from stillhash.hashers import Hasher, LabelSpace, LinearHasher, Model
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Doubles, Floats
 
@@ -32,7 +33,7 @@ LIKED_SUM = 0.7  # of a unit label vector: what the labels of a liked item shoul
 MAX_FACTOR = 3.0  # of a vote
 MIN_LABEL = 0.01  # a predicted label is never less likely than this
 FACTOR_ROUNDS, FACTOR_TOLERANCE = 20, 1e-3  # of adjusting factors to each other, until none changes by more
-VOTE_RIDGE = 0.1  # lambda, in units of a query's square
+LEARNT_WEIGHT = 100.0  # lambda: the more, the less U changes
 MAX_CORRECTED_QUERIES = 3000  # the latest
 
 Places = dict[object, int]  # of labels, in a model
@@ -45,27 +46,32 @@ def correct(hasher: Hasher, model: Model, votes: list[StoredVote], sample: Codes
     if not votes:
         return model
     space, functions = hasher.label_space(), hasher.functions()
-    places: Places = {} if space is None else {name: c for c, name in enumerate(space.names)}
+    places = _places(space)
     known = [any(name in places for name in vote.labels) for vote in votes]
     labelled = [vote for vote, is_known in zip(votes, known, strict=True) if is_known]
     others = [vote for vote, is_known in zip(votes, known, strict=True) if not is_known]
-    if labelled and model.U is not None:
-        model = model._replace(U=_corrected_labels(hasher, model, labelled, places))
+    if space is not None and labelled:
+        model = model._replace(U=_corrected_labels(functions, space, model, labelled))
     if others and (N := click_correction(functions, model, others, sample)) is not None:
         model = model._replace(N=N)
     return model
 
 
-def _corrected_labels(hasher: Hasher, model: Model, votes: list[StoredVote], places: Places) -> Floats:
+def _places(space: LabelSpace | None) -> Places:
+    return {} if space is None else {name: place for place, name in enumerate(space.names)}
+
+
+def _corrected_labels(functions: LinearHasher, space: LabelSpace, model: Model, votes: list[StoredVote]) -> Floats:
     """Return U so that queries have labels that agree with their votes."""
     assert model.U is not None and model.u is not None
+    places = _places(space)
     totals: dict[tuple[bytes, Id], float] = {}
     for vote in votes:
         totals[vote.query, vote.item] = totals.get((vote.query, vote.item), 0.0) + vote.vote
     last = {(vote.query, vote.item): vote for vote in votes}
     numbers = {query: number for number, query in enumerate(dict.fromkeys(vote.query for vote in votes))}
     queries = np.frombuffer(b"".join(numbers), np.float32).reshape(len(numbers), -1)
-    Q = hasher.functions().prepare(queries).astype(np.float64)
+    Q = functions.prepare(queries).astype(np.float64)
     y = np.maximum(Q @ model.U + model.u, 0)
     labels = [
         (numbers[pair[0]], [places[name] for name in last[pair].labels if name in places], min(1.0, max(-1.0, total)))
@@ -73,16 +79,15 @@ def _corrected_labels(hasher: Hasher, model: Model, votes: list[StoredVote], pla
         if total
     ]
     change = agreeing_labels(y, labels) - np.maximum(y, MIN_LABEL)
-    ridge = VOTE_RIDGE * max(float(np.mean(np.square(Q).sum(axis=1))), 1e-12)
-    return (model.U + _least_change(Q, change, ridge)).astype(np.float32)
+    return (model.U + _least_change(space, Q, change)).astype(np.float32)
 
 
-def _least_change(Q: Doubles, change: Doubles, ridge: float) -> Doubles:
-    """Return the smallest matrix (D, c) that changes each query Q (n, D) so, as far as the ridge allows."""
+def _least_change(space: LabelSpace, Q: Doubles, change: Doubles) -> Doubles:
+    """Return the matrix (D, c) that changes each query Q (n, D) so, nearly, and other rows as little as possible."""
     n, D = Q.shape
-    if n <= D:
-        return np.asarray(Q.T @ np.linalg.solve(Q @ Q.T + ridge * np.eye(n), change))
-    return np.asarray(np.linalg.solve(Q.T @ Q + ridge * np.eye(D), Q.T @ change))
+    mean_square = float(np.trace(space.squares)) / max(space.rows, 1e-12)
+    S = (space.squares + mean_square * np.eye(D)) / (space.rows + D)  # with few rows, every direction counts alike
+    return np.asarray(np.linalg.solve(LEARNT_WEIGHT * n**1.5 * S + Q.T @ Q, Q.T @ change))
 
 
 class VoteSlot(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 from numpy.typing import ArrayLike
 
 from stillhash.numeric.ranking import Ranking
-from stillhash.numeric.validation import Codes, Floats
+from stillhash.numeric.validation import Codes, Doubles, Floats
 
 
 class Model(NamedTuple):
@@ -39,12 +39,11 @@ class Model(NamedTuple):
 
 
 class LabelSpace(NamedTuple):
-    """The labels of a model: of a prepared query q @ U + u; and what each adds to the weights, rare or not."""
+    """The labels of a model with U, in order; and the rows that it has learnt, for what a change of U would change."""
 
     names: list[Hashable]
-    U: Floats  # (D, labels)
-    u: Floats  # (labels,)
-    V: Floats  # (labels, b)
+    rows: float
+    squares: Doubles  # (D, D) sum of x x^T over prepared rows x
 
 
 class OnlineHasher(Protocol):

@@ -168,10 +168,9 @@ class Tally(LinearHasher):
         return reliability if self.balance is None else float(self.balance)
 
     def label_space(self) -> LabelSpace | None:
-        model = self.model()
-        if model.U is None or model.u is None or model.V is None:
+        if self.model().U is None:
             return None
-        return LabelSpace(list(self.stats_.names), model.U, model.u, np.ascontiguousarray(model.V.T))
+        return LabelSpace(list(self.stats_.names), self.stats_.rows, self.stats_.aa[1:, 1:])
 
     def _similarity(self) -> Similarity | None:
         """Return the linear similarity; None if nothing is learnt."""
