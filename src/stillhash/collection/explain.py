@@ -28,19 +28,19 @@ def explain_answer(
     if not answer.hits:
         return answer
     rows = rows[: len(answer.hits)]
-    x = signs(index.codes(rows), index.bits)
-    codes = x.astype(np.float64)
-    parts = codes * snap(ranking.weights)
+    codes = index.codes(rows)
+    x = signs(codes, index.bits).astype(np.float64)
+    parts = x * snap(ranking.weights)
     groups = np.add.reduceat(parts, range(0, index.bits, BITS_IN_GROUP), axis=1).tolist()
-    scores = (codes @ snap(other_ranking.weights)[0]).astype(np.float32).tolist()
+    scores = (x @ snap(other_ranking.weights)[0]).astype(np.float32).tolist()
     ranks = _ranks(index, other_ranking, rows, min(scores), allowed).tolist()
     looks: list[float | None] = [None] * len(rows)
     labels: list[float | None] = [None] * len(rows)
     if ranking.looks is not None:
         exact_looks = looks_scores(ranking.looks)
-        looks = (codes @ exact_looks.grid[0] / max(exact_looks.most[0], 1e-30)).tolist()
+        looks = (x @ exact_looks.grid[0] / max(exact_looks.most[0], 1e-30)).tolist()
     if ranking.labels is not None:
-        labels = (predict_labels(ranking, x) @ ranking.labels[0]).tolist()
+        labels = (predict_labels(ranking, codes) @ ranking.labels[0]).tolist()
     explanations = [
         Explanation(bits, groups[n], n + 1, other_version, scores[n], ranks[n], looks[n], labels[n])
         for n, bits in enumerate(parts.tolist())

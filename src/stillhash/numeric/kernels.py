@@ -157,6 +157,47 @@ def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
     return codes
 
 
+def read_codes(blocks: Blocks, ids: Array, width: int) -> NDArray[np.uint8] | None:
+    """Return the codes (n, width) of these ids; None if some are not found: unknown, or in a block of unordered ids."""
+    if _lanes == "numpy":
+        return reference.read_codes(blocks, ids, width)
+    codes = np.empty((len(ids), width), np.uint8)
+    return codes if native.read_codes(list(blocks), ids, codes) == len(ids) else None
+
+
+def predict_labels(codes: Array, V: Array, v: Array, power: float) -> Array:
+    """Return max(x V + v, 0) ** power of codes with the signs x, of unit norm: (n, labels).
+
+    power: a multiple of 0.5. On native lanes each row's result is independent of the batch.
+    """
+    if _lanes == "numpy":
+        return reference.predict_labels(codes, V, v, power)
+    labels = np.empty((len(codes), V.shape[1]), np.float32)
+    native.predict_labels(_lanes, codes, np.ascontiguousarray(V), np.ascontiguousarray(v), round(2 * power), labels)
+    return labels
+
+
+def page_scores(
+    codes: Array,
+    places: Array,
+    looks: Array,
+    most: Array,
+    item_labels: Array,
+    labels: Array,
+    shares: tuple[float, float],
+) -> Array:
+    """Return the scores (m, n) of each query and the codes of its numbers `places` (m, n); -inf where that is -1.
+
+    shares[0] times the cosine of item_labels (., labels) and labels (m, labels), and shares[1] times the score by looks
+    (m, bits), on the grid of `exact_scores.snap`, divided by `most` (m,).
+    """
+    if _lanes == "numpy":
+        return reference.page_scores(codes, places, looks, most, item_labels, labels, shares)
+    scores = np.empty(places.shape, np.float32)
+    native.page_scores(codes, places, looks, most, item_labels, np.ascontiguousarray(labels), *shares, scores)
+    return scores
+
+
 def fill_table(codes: Array, slots: Array, at: int, width: int) -> Table:
     """Return the table of `width` bits from bit `at` over codes (n, planes) with these slots (uint32)."""
     if _lanes == "numpy":

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import Grid, score_all, snap
 from stillhash.numeric.validation import Codes, Floats
 
@@ -58,20 +57,22 @@ def looks_scores(looks: Floats) -> LooksScores:
     return LooksScores(grid, most, near, nearest)
 
 
-def predict_labels(ranking: Ranking, x: Floats) -> Floats:
-    """Return the labels (n, labels) predicted of codes as signs (n, b), of unit norm: the same bits in any batch."""
-    assert ranking.V is not None
-    F = half_power(kernels.project(x, ranking.V) + ranking.v, ranking.power)
-    squares = kernels.project(F * F, np.ones((F.shape[1], 1), np.float32))
-    return np.asarray(F / np.sqrt(np.maximum(squares, np.float32(1e-30))))
+def predict_labels(ranking: Ranking, codes: Codes) -> Floats:
+    """Return the labels (n, labels) predicted of codes, of unit norm: the same bits in any batch."""
+    assert ranking.V is not None and ranking.v is not None
+    return kernels.predict_labels(codes, ranking.V, ranking.v, ranking.power)
 
 
-def page_scores(ranking: Ranking, query: int, item_labels: Floats, looks: Floats) -> Floats:
-    """Return the scores of hits on the first page: the cosine of labels, and the score by looks (n,), from -1 to 1."""
+def page_scores(ranking: Ranking, looks: LooksScores, codes: Codes, places: NDArray[np.int64]) -> Floats:
+    """Return the scores (m, n) on the first page of the codes of these numbers: -inf for -1.
+
+    They are the cosine of labels, and the score by looks as a share of its most, from -1 to 1.
+    """
     assert ranking.labels is not None
-    cosine = kernels.project(item_labels, np.ascontiguousarray(ranking.labels[query][:, None]))[:, 0]
     share = np.float32(ranking.balance)
-    return share * cosine + np.float32(PAGE_LOOKS) * (1 - share) * looks
+    shares = float(share), float(np.float32(PAGE_LOOKS) * (1 - share))
+    items = predict_labels(ranking, codes)
+    return kernels.page_scores(codes, places, looks.grid, looks.most, items, ranking.labels, shares)
 
 
 def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
@@ -80,7 +81,7 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
     Near matches first, by their score by looks; then the first CANDIDATES by score, by their page score; then the
     others by score. Among equals a higher score, then a smaller number.
     """
-    bits, all_scores = ranking.weights.shape[1], score_all(snap(ranking.weights), codes)
+    all_scores = score_all(snap(ranking.weights), codes)
     orders = np.argsort(-all_scores, axis=1, kind="stable")
     if ranking.looks is None or not len(codes):
         return orders
@@ -92,8 +93,8 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
         near = near[np.lexsort((near, -by_looks[near]))]
         page, rest = orders[q, :CANDIDATES], orders[q, CANDIDATES:]
         if ranking.labels is not None:
-            looks = (by_looks[page] / max(exact_looks.most[q], 1e-30)).astype(np.float32)
-            again = page_scores(ranking, q, predict_labels(ranking, signs(codes[page], bits)), looks)
+            query = ranking.rows([q])
+            (again,) = page_scores(query, looks_scores(ranking.looks[[q]]), codes[page], np.arange(len(page))[None])
             page = page[np.lexsort((page, -scores[page], -again))]
         others = np.concatenate([page, rest])
         orders[q] = np.concatenate([near, others[~np.isin(others, near)]])

@@ -63,6 +63,43 @@ def read_tiles(tiles: Array, rows: Array) -> NDArray[np.uint8]:
     return codes
 
 
+def read_codes(blocks: Blocks, ids: Array, width: int) -> NDArray[np.uint8] | None:
+    codes, unknown = np.empty((len(ids), width), np.uint8), np.ones(len(ids), bool)
+    for tiles, rows, first, names, live in blocks:
+        at = ids - first if names is None else np.searchsorted(names, ids)
+        known = (at >= 0) & (at < rows)
+        known[known] = True if names is None else names[at[known]] == ids[known]
+        known[known] = True if live is None else np.unpackbits(live, bitorder="little")[at[known]] == 1
+        codes[known] = read_tiles(tiles, at[known])
+        unknown &= ~known
+    return None if unknown.any() else codes
+
+
+def predict_labels(codes: Array, V: Array, v: Array, power: float) -> Array:
+    x = np.unpackbits(codes, axis=1, count=len(V), bitorder="little").astype(np.float32) * 2 - 1
+    F = np.maximum(x @ V + v, 0) ** np.float32(power)
+    return np.asarray(F / np.sqrt(np.maximum((F * F).sum(axis=1, keepdims=True), np.float32(1e-30))))
+
+
+def page_scores(
+    codes: Array,
+    places: Array,
+    looks: Array,
+    most: Array,
+    item_labels: Array,
+    labels: Array,
+    shares: tuple[float, float],
+) -> Array:
+    scores = np.full(places.shape, -np.inf, np.float32)
+    for q in range(len(places)):
+        known = places[q] >= 0
+        some = places[q][known]
+        x = np.unpackbits(codes[some], axis=1, count=looks.shape[1], bitorder="little") * 2.0 - 1
+        alike = ((x @ looks[q]).astype(np.float32) / max(most[q], 1e-30)).astype(np.float32)
+        scores[q, known] = np.float32(shares[0]) * (item_labels[some] @ labels[q]) + np.float32(shares[1]) * alike
+    return scores
+
+
 def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array, ceilings: Array) -> ScoredIds:
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in weights]
     for signs, ids in _rows(blocks, weights.shape[1]):

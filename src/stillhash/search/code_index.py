@@ -107,7 +107,8 @@ class CodeIndex(ABC):
         """
         grid = snap(check.check_weights(weights, self.bits))
         k = check.check_integer(k, "k", 1)
-        least, most = (check_floors(-np.inf if some is None else some, len(grid)) for some in (floors, ceilings))
+        none = np.full(len(grid), -np.inf, np.float32)
+        least, most = (none if some is None else check_floors(some, len(grid)) for some in (floors, ceilings))
         bitmap = None if allowed is None else bitmap_by_id(allowed)
         return resize(self._top(grid, min(k, len(self)), bitmap, least, most), k)
 
@@ -120,10 +121,13 @@ class CodeIndex(ABC):
 
     def codes(self, ids: ArrayLike) -> Codes:
         """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist."""
-        names = check.check_ids(ids)
+        names, blocks = check.check_ids(ids), self._blocks
+        quickly = kernels.read_codes(blocks, names, width(self.bits))
+        if quickly is not None:
+            return quickly
         order = np.argsort(names)
         codes, known = np.zeros((len(names), width(self.bits)), np.uint8), 0
-        for block in self._blocks:
+        for block in blocks:
             rows = block.rows_of(names)
             places = order[np.searchsorted(names, block.ids_of(rows), sorter=order)]
             codes[places] = kernels.read_tiles(block.tiles, rows)
@@ -156,6 +160,8 @@ class CodeIndex(ABC):
 def check_floors(floors: ArrayLike, queries: int, name: str = "floors") -> Floats:
     """Return the least float32 score of each query that is not below its floor."""
     thresholds = check.check_threshold(floors, queries, name)
+    if isinstance(floors, np.ndarray) and floors.dtype == np.float32 and floors.ndim:
+        return np.ascontiguousarray(floors)
     with np.errstate(over="ignore"):  # beyond all scores is infinity
         least = thresholds.astype(np.float32)
     return np.ascontiguousarray(np.where(least < thresholds, np.nextafter(least, np.float32(np.inf)), least))

@@ -5,6 +5,7 @@ that only near matches reach. It holds for any index, on this machine or on a cl
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -12,14 +13,16 @@ from numpy.typing import NDArray
 
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
-from stillhash.numeric.ranking import CANDIDATES, LooksScores, Ranking, looks_scores, page_scores, predict_labels
-from stillhash.numeric.validation import Floats, check_integer
+from stillhash.numeric.ranking import CANDIDATES, LooksScores, Ranking, looks_scores, page_scores
+from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search.blocks import NO_IDS, IdArray
 from stillhash.search.code_index import Searcher
+from stillhash.search.merge import Hits
 
 Place = Literal["score", "labels", "near", "liked", "disliked"]  # the part of the ranking that placed a hit
 PLACED: tuple[Place, ...] = get_args(Place)
 BY_SCORE, BY_LABELS, NEAR, LIKED, DISLIKED = range(len(PLACED))
+END_PLACES = np.array([LIKED, NEAR, DISLIKED], np.uint8)
 OrderedHits = tuple[Floats, IdArray, NDArray[np.uint8]]  # scores, ids and places of one query's hits
 
 
@@ -47,65 +50,85 @@ def search_page(
     must be in the index and allowed.
     """
     k, m = check_integer(k, "k", 1), len(ranking.weights)
-    first, last = (votes or [NO_IDS] * m for votes in (liked, disliked))
+    none: Sequence[IdArray] = [NO_IDS] * m
+    first, last = liked or none, disliked or none
     most = min(max(k + max(map(len, last), default=0), CANDIDATES if ranking.labels is not None else 0), len(index))
-    weights, floors, exact_looks = ranking.weights, np.full(m, -np.inf, np.float32), None
-    ceilings = floors
-    if ranking.looks is not None:
-        exact_looks = looks_scores(ranking.looks)
-        weights, floors = np.concatenate([weights, ranking.looks]), np.concatenate([floors, exact_looks.nearest])
-        ceilings = np.concatenate([ceilings, exact_looks.near])
-    hits = index.search(weights, max(1, most), floors=floors, ceilings=ceilings, allowed=allowed)
-    missing = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
-    page = PageHits(*missing, hits.missing)
-    for q in range(m):
-        near: list[int] = []
-        if exact_looks is not None:
-            is_near = hits.scores[m + q] >= exact_looks.near[q]
-            is_near[0] = hits.ids[m + q][0] >= 0
-            near = hits.ids[m + q][is_near].tolist()
-        known = hits.ids[q] >= 0
-        by_score = _order_page(index, ranking, q, exact_looks, hits.scores[q][known], hits.ids[q][known])
-        order = _move_to_ends(index, ranking.weights[q : q + 1], by_score, near, first[q].tolist(), last[q].tolist(), k)
-        count = min(k, len(order[1]))
-        page.scores[q, :count], page.ids[q, :count], page.placed[q, :count] = (part[:count] for part in order)
+    looks = None if ranking.looks is None else looks_scores(ranking.looks)
+    hits, near = _search(index, ranking, looks, max(1, most), allowed)
+    ends = [_join_ends(*some) for some in zip(first, near, last, strict=True)]
+    depth = min(k + max(len(some.ids) for some in ends), hits.ids.shape[1]) if m else 0  # hits by score that can matter
+    again = CANDIDATES if looks is not None and ranking.labels is not None else 0
+    codes, places = _read_codes(index, [hits.ids[:m, :again].ravel(), *(some.ids for some in ends)])
+    order = np.tile(np.arange(depth), (m, 1))
+    if looks is not None and again:
+        page_order = np.argsort(
+            -page_scores(ranking, looks, codes, places[0].reshape(m, -1 if m else 0)), axis=1, kind="stable"
+        )
+        order[:, :again] = page_order[:, :depth]  # hits come by score, then id, and equal ones stay so
+    rows = np.arange(m)[:, None]
+    scores, ids = hits.scores[rows, order], hits.ids[rows, order]
+    placed = np.where((ids >= 0) & (np.arange(depth) < again), np.uint8(BY_LABELS), np.uint8(BY_SCORE))
+    page = PageHits(
+        np.full((m, k), -np.inf, np.float32), np.full((m, k), -1), np.full((m, k), BY_SCORE, np.uint8), hits.missing
+    )
+    grid = snap(ranking.weights)
+    for q, (names, parts) in enumerate(ends):
+        page_hits: OrderedHits = scores[q], ids[q], placed[q]
+        if len(names):
+            exact = (signs(codes[places[q + 1]], index.bits) @ grid[q]).astype(np.float32)
+            page_hits = _move_to_ends(page_hits, (exact, names, parts))
+        count = min(k, len(page_hits[1]))
+        page.scores[q, :count], page.ids[q, :count], page.placed[q, :count] = (part[:count] for part in page_hits)
     return page
 
 
-def _order_page(
-    index: Searcher, ranking: Ranking, q: int, exact_looks: LooksScores | None, scores: Floats, ids: IdArray
-) -> OrderedHits:
-    """Order the first hits by score of a query again, by labels and looks."""
-    if ranking.labels is None or exact_looks is None or not len(ids):
-        return scores, ids, np.full(len(ids), BY_SCORE, np.uint8)
-    x = signs(index.codes(ids[:CANDIDATES]), index.bits)
-    exact = (x.astype(np.float64) @ exact_looks.grid[q]).astype(np.float32)
-    looks = (exact / max(exact_looks.most[q], 1e-30)).astype(np.float32)
-    again = page_scores(ranking, q, predict_labels(ranking, x), looks)
-    order = np.lexsort((ids[: len(x)], -scores[: len(x)], -again))
-    placed = np.full(len(ids), BY_SCORE, np.uint8)
-    placed[: len(x)] = BY_LABELS
-    scores, ids = (np.concatenate([part[order], part[len(x) :]]) for part in (scores, ids))
-    return scores, ids, placed
+class Ends(NamedTuple):
+    """The hits of a query that come before and after those by score."""
+
+    ids: IdArray
+    placed: NDArray[np.uint8]  # LIKED, NEAR or DISLIKED
 
 
-def _move_to_ends(
-    index: Searcher, weights: Floats, hits: OrderedHits, near: list[int], liked: list[int], disliked: list[int], k: int
-) -> OrderedHits:
-    """Return at least the first k hits with liked ones in front, near matches behind them, and disliked ones last."""
-    if not (near or liked or disliked):
-        return hits
-    voted = {*liked, *disliked}
-    near = [id for id in near if id not in voted]
-    moved = voted | set(near)
-    scores, ids, placed = (part[: k + len(moved)] for part in hits)
-    others = np.array([id not in moved for id in ids.tolist()], bool)
-    ends = [*liked, *near, *disliked]
-    exact = signs(index.codes(ends), index.bits).astype(np.float64) @ snap(weights)[0]
-    front, back = slice(len(ends) - len(disliked)), slice(len(ends) - len(disliked), None)
-    parts = np.repeat(np.array([LIKED, NEAR, DISLIKED], np.uint8), [len(liked), len(near), len(disliked)])
+def _search(
+    index: Searcher, ranking: Ranking, looks: LooksScores | None, k: int, allowed: Any
+) -> tuple[Hits, list[IdArray]]:
+    """Return the best hits by score, and the near matches of each query."""
+    m = len(ranking.weights)
+    if looks is None or ranking.looks is None:
+        return index.search(ranking.weights, k, allowed=allowed), [NO_IDS] * m
+    free = np.full(m, -np.inf, np.float32)
+    floors, ceilings = np.concatenate([free, looks.nearest]), np.concatenate([free, looks.near])
+    weights = np.concatenate([ranking.weights, ranking.looks])
+    hits = index.search(weights, k, floors=floors, ceilings=ceilings, allowed=allowed)
+    scores, ids = hits.scores[m:], hits.ids[m:]
+    is_near = scores >= looks.near[:, None]
+    is_near[:, 0] = ids[:, 0] >= 0
+    return hits, [some[:count] for some, count in zip(ids, is_near.sum(axis=1).tolist(), strict=True)]
+
+
+def _join_ends(liked: IdArray, near: IdArray, disliked: IdArray) -> Ends:
+    if len(liked) or len(disliked):
+        near = near[~np.isin(near, np.concatenate([liked, disliked]))]
+    parts = np.repeat(END_PLACES, [len(liked), len(near), len(disliked)])
+    return Ends(np.concatenate([liked, near, disliked]), parts)
+
+
+def _read_codes(index: Searcher, parts: list[IdArray]) -> tuple[Codes, list[NDArray[np.int64]]]:
+    """Return the codes of all these ids, each once, and for each part the numbers of its codes; id -1 has number -1."""
+    distinct, numbers = np.unique(np.concatenate(parts), return_inverse=True)
+    missing = int(len(distinct) > 0 and distinct[0] < 0)
+    numbers -= missing
+    stops = list(accumulate(map(len, parts)))
+    return index.codes(distinct[missing:]), [numbers[n - len(part) : n] for part, n in zip(parts, stops, strict=True)]
+
+
+def _move_to_ends(hits: OrderedHits, ends: OrderedHits) -> OrderedHits:
+    """Return the hits with these in front, those that are disliked last."""
+    moved = set(ends[1].tolist())
+    others = np.array([id >= 0 and id not in moved for id in hits[1].tolist()], bool)
+    front = int((ends[2] != DISLIKED).sum())
 
     def join(at_ends: NDArray[Any], between: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([at_ends[front], between[others], at_ends[back]])
+        return np.concatenate([at_ends[:front], between[others], at_ends[front:]])
 
-    return join(exact.astype(np.float32), scores), join(np.array(ends, np.int64), ids), join(parts, placed)
+    return join(ends[0], hits[0]), join(ends[1], hits[1]), join(ends[2], hits[2])

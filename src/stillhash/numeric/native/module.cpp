@@ -12,6 +12,7 @@
 
 #include "lanes.hpp"
 #include "miwq.hpp"
+#include "page.hpp"
 #include "quality.hpp"
 #include "scan.hpp"
 #include "workers.hpp"
@@ -149,6 +150,47 @@ static void read_tiles(In<uint8_t, 3> tiles, In<int64_t, 1> rows, Array<uint8_t,
   }
 }
 
+// The codes of ids, each taken from the block it was found in; returns how many were found. In a block that lists its
+// ids, an id is found only if they ascend.
+static int64_t read_codes(nb::list list, In<int64_t, 1> ids, Array<uint8_t, 2> codes) {
+  const std::vector<Block> blocks = blocks_from(list);
+  const int64_t n = ids.shape(0), planes = codes.shape(1);
+  const size_t count = blocks.size();
+  nb::gil_scoped_release free_gil;
+  int64_t found = 0;
+  size_t b = 0;  // neighbouring ids are often in one block
+  for (int64_t i = 0; i < n; ++i)
+    for (size_t tried = 0; tried < count; ++tried, b = (b + 1) % count) {
+      const Block& block = blocks[b];
+      const int64_t id = ids.data()[i];
+      const int64_t r = block.ids ? std::lower_bound(block.ids, block.ids + block.rows, id) - block.ids : id - block.first;
+      if (r < 0 || r >= block.rows || (block.ids && block.ids[r] != id)) continue;
+      if (block.live && !(block.live[r / 8] >> (r % 8) & 1)) continue;
+      const uint8_t* at = block.tiles + r / kTile * planes * kTile + r % kTile;
+      for (int64_t j = 0; j < planes; ++j) codes.data()[i * planes + j] = at[j * kTile];
+      ++found;
+      break;
+    }
+  return found;
+}
+
+static void labels_of(const std::string& lanes, In<uint8_t, 2> codes, In<float, 2> V, In<float, 1> v, int half_powers,
+                      Array<float, 2> labels) {
+  nb::gil_scoped_release free_gil;
+  predict_labels(lanes_named(lanes), codes.data(), codes.shape(0), static_cast<int>(V.shape(0)), V.data(), v.data(),
+                 V.shape(1), half_powers, labels.data());
+}
+
+static void scores_of_page(In<uint8_t, 2> codes, In<int64_t, 2> places, In<double, 2> looks, In<double, 1> most,
+                           In<float, 2> item_labels, In<float, 2> labels, float label_share, float looks_share,
+                           Array<float, 2> scores) {
+  nb::gil_scoped_release free_gil;
+  page_scores({codes.data(), places.data(), looks.data(), most.data(), item_labels.data(), labels.data(),
+               static_cast<int64_t>(places.shape(0)), static_cast<int64_t>(places.shape(1)),
+               static_cast<int64_t>(labels.shape(1)), static_cast<int>(looks.shape(1)), label_share, looks_share},
+              scores.data());
+}
+
 static void table_fill(In<uint8_t, 2> codes, In<uint32_t, 1> from, int at, int width, Array<uint32_t, 1> starts,
                        Array<uint32_t, 1> slots, Array<uint8_t, 2> sorted) {
   nb::gil_scoped_release free_gil;
@@ -217,6 +259,9 @@ NB_MODULE(_native, m) {
   m.def("pack_signs", &pack_signs);
   m.def("write_tiles", &write_tiles);
   m.def("read_tiles", &read_tiles);
+  m.def("read_codes", &read_codes);
+  m.def("predict_labels", &labels_of);
+  m.def("page_scores", &scores_of_page);
   m.def("table_fill", &table_fill);
   m.def("table_top", &table_top);
   m.def("rank_quality", &quality);
