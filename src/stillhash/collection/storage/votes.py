@@ -92,16 +92,19 @@ class VoteTable:
     def of_latest_queries(self, connection: Connection, version: int, queries: int) -> list[StoredVote]:
         """Return the votes that count up to a version, on the latest queries, in their order."""
         shares = self.source_shares(connection, version)
-        sql = f"""
-            WITH latest AS (SELECT * FROM ({LATEST}) WHERE vote != 0)
-            SELECT query, item, source, vote, position, code, labels FROM latest JOIN voted_queries USING (digest)
-            WHERE digest IN (SELECT digest FROM latest GROUP BY digest ORDER BY max(latest.number) DESC LIMIT ?)
-            ORDER BY latest.number"""
-        votes = []
-        for row in connection.execute(sql, [version, queries]):
-            vote = StoredVote._make(row)
-            votes.append(vote._replace(vote=vote.vote * shares[vote.source], labels=json.loads(row[-1])))
-        return votes
+        columns = "digest, item, source, vote, position, code, labels"
+        sql = f"SELECT {columns} FROM ({LATEST}) WHERE vote != 0 ORDER BY number"
+        rows = connection.execute(sql, [version]).fetchall()
+        vectors: dict[bytes, bytes] = {}
+        for marks, batch in batches(list(dict.fromkeys(row[0] for row in reversed(rows)))[:queries]):
+            sql = f"SELECT digest, query FROM voted_queries WHERE digest IN ({marks})"
+            vectors.update(connection.execute(sql, batch))
+        labels = {text: json.loads(text) for text in {row[-1] for row in rows}}
+        return [
+            StoredVote(vectors[key], item, source, vote * shares[source], position, code, labels[text])
+            for key, item, source, vote, position, code, text in rows
+            if key in vectors
+        ]
 
     def drop_after(self, connection: Connection, version: int) -> None:
         """Drop votes that came after a version."""
