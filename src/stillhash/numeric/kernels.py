@@ -162,7 +162,7 @@ def read_codes(blocks: Blocks, ids: Array, width: int) -> NDArray[np.uint8] | No
     if _lanes == "numpy":
         return reference.read_codes(blocks, ids, width)
     codes = np.empty((len(ids), width), np.uint8)
-    return codes if native.read_codes(list(blocks), ids, codes) == len(ids) else None
+    return codes if native.read_codes(list(blocks), np.ascontiguousarray(ids), codes) == len(ids) else None
 
 
 def predict_labels(codes: Array, V: Array, v: Array, power: float) -> Array:

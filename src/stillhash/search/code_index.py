@@ -121,7 +121,9 @@ class CodeIndex(ABC):
 
     def codes(self, ids: ArrayLike) -> Codes:
         """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist."""
-        names, blocks = check.check_ids(ids), self._blocks
+        names, blocks = np.asarray(ids), self._blocks
+        if names.dtype != np.int64 or names.ndim != 1 or not (names[1:] > names[:-1]).all():  # rising ids are distinct
+            names = check.check_ids(names)
         quickly = kernels.read_codes(blocks, names, width(self.bits))
         if quickly is not None:
             return quickly

@@ -59,15 +59,14 @@ def search_page(
     depth = min(k + max(len(some.ids) for some in ends), hits.ids.shape[1]) if m else 0  # hits by score that can matter
     again = CANDIDATES if looks is not None and ranking.labels is not None else 0
     codes, places = _read_codes(index, [hits.ids[:m, :again].ravel(), *(some.ids for some in ends)])
-    order = np.tile(np.arange(depth), (m, 1))
-    if looks is not None and again:
-        page_order = np.argsort(
-            -page_scores(ranking, looks, codes, places[0].reshape(m, -1 if m else 0)), axis=1, kind="stable"
-        )
-        order[:, :again] = page_order[:, :depth]  # hits come by score, then id, and equal ones stay so
-    rows = np.arange(m)[:, None]
-    scores, ids = hits.scores[rows, order], hits.ids[rows, order]
-    placed = np.where((ids >= 0) & (np.arange(depth) < again), np.uint8(BY_LABELS), np.uint8(BY_SCORE))
+    scores, ids = hits.scores[:m, :depth], hits.ids[:m, :depth]
+    placed = np.full(ids.shape, BY_SCORE, np.uint8)
+    if looks is not None and again and m:
+        order = np.argsort(-page_scores(ranking, looks, codes, places[0].reshape(m, -1)), axis=1, kind="stable")
+        order = order[:, :depth]  # hits come by score, then id, and equal ones stay so
+        rows = np.arange(m)[:, None]
+        scores[:, :again], ids[:, :again] = hits.scores[rows, order], hits.ids[rows, order]
+        placed[:, :again][ids[:, :again] >= 0] = BY_LABELS
     page = PageHits(
         np.full((m, k), -np.inf, np.float32), np.full((m, k), -1), np.full((m, k), BY_SCORE, np.uint8), hits.missing
     )

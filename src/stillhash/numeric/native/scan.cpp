@@ -89,7 +89,7 @@ void estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64
                      int64_t count, int64_t k, float* floors) {
   if (count == 0 || k < kSampleHits || tiles < kSampleTiles * kSampleStep) return;
   const double share = static_cast<double>(k) / kSampleStep;
-  const int64_t wanted = static_cast<int64_t>(share + 4 * std::sqrt(share) + 4);
+  const int64_t wanted = static_cast<int64_t>(share + 3 * std::sqrt(share) + 2);
   std::vector<Ranking> rankings;
   for (int64_t q = 0; q < count; ++q) rankings.emplace_back(losses[q], wanted, floors[q]);
   scan_span(lanes, blocks, {0, tiles}, rankings.data(), count, count, nullptr, kSampleStep);
