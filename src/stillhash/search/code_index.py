@@ -161,9 +161,10 @@ class CodeIndex(ABC):
 
 def check_floors(floors: ArrayLike, queries: int, name: str = "floors") -> Floats:
     """Return the least float32 score of each query that is not below its floor."""
-    thresholds = check.check_threshold(floors, queries, name)
-    if isinstance(floors, np.ndarray) and floors.dtype == np.float32 and floors.ndim:
+    is_ready = isinstance(floors, np.ndarray) and floors.dtype == np.float32 and floors.shape == (queries,)
+    if is_ready and not np.isnan(floors).any():
         return np.ascontiguousarray(floors)
+    thresholds = check.check_threshold(floors, queries, name)
     with np.errstate(over="ignore"):  # beyond all scores is infinity
         least = thresholds.astype(np.float32)
     return np.ascontiguousarray(np.where(least < thresholds, np.nextafter(least, np.float32(np.inf)), least))
