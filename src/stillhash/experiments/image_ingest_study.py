@@ -2,7 +2,7 @@
 
 The images are generated (shapes.py). `stillhash index` indexes them in a process of its own: once undisturbed while its
 memory is watched, and once killed twice and started again, after which nothing may be missing, double or different.
-Then images that it has not seen are searched for, by Hamming distance and by the learnt similarity.
+Then images that it has not seen are searched for, as before learning and by the learnt similarity.
 """
 
 import json
@@ -54,11 +54,11 @@ def run(
             expected, items = a.get(ids), b.get(ids)
             differing = sum(one != two for one, two in zip(expected, items, strict=True))
             resumed = {"missing": items.count(None), "double": b.count() - count, "differing": differing}
-            hamming, learnt = (_quality(a, queries, size, version) for version in (0, None))
+            before, learnt = (_quality(a, queries, size, version) for version in (0, None))
     speed = {"images": count, "pixels": size, "workers": workers, "per_second": whole["images_per_second"]}
     speed |= {key: whole[key] for key in ("memory_mb", "memory_later_mb")}
     restarts = {"killed_at": [kill["items"] for kill in kills], "skipped": last["skipped"]}
-    return {**speed, **restarts, **resumed, "queries": queries, "hamming": hamming, "learnt": learnt}
+    return {**speed, **restarts, **resumed, "queries": queries, "before": before, "learnt": learnt}
 
 
 def _index(folder: Path, path: Path, workers: int | None, stop: int | None = None) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _quality(collection: stillhash.Collection, queries: int, size: int, version:
 
 def tables(result: dict[str, Any]) -> list[TableData | str]:
     kills = " and ".join(f"{n:,}" for n in result["killed_at"])
-    names = {"hamming": "Hamming distance", "learnt": "after one pass of learning"}
+    names = {"before": "before learning", "learnt": "after one pass of learning"}
     rankings = [{"name": name, **result[key]} for key, name in names.items()]
     return [
         f"{result['images']:,} images of {result['pixels']} pixels: {result['per_second']:g} a second; memory of all "
