@@ -16,6 +16,7 @@ from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, Sections, interlea
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.validation import Floats
 from stillhash.search import Scan
+from stillhash.search.first_page import search_page
 
 INGEST_DIM, INGEST_LABELS = 1280, 80
 INGEST_CHUNK, INGEST_CHUNKS = 1000, 8  # rows of an `add`, and of a step of learning; chunks that take turns
@@ -72,7 +73,7 @@ def ingest(collection: Collection, hasher: Tally, chunks: list[IngestChunk], rou
     times = interleaved({"add": add, "tally": learn}, rounds, wall=True)
     ms = mean_ms(times)  # sealing a segment is rare and counts too
     queries = labelled(CHECKED_QUERIES, collection.dim, seed=10**7)[0]
-    hits = index.search(hasher.weigh(queries), TOP_K)
+    hits = search_page(index, hasher.ranking(queries), TOP_K)
     different = sum(
         [(hit.id, hit.score) for hit in answer.hits] != list(zip(ids.tolist(), scores.tolist(), strict=True))
         for answer, ids, scores in zip(collection.search(queries, TOP_K), hits.ids, hits.scores, strict=True)
