@@ -23,7 +23,7 @@ def test_it_measures_the_same_as_one_machine(tmp_path: Path) -> None:
     hasher, out = fit_tally().partial_fit(rows.X, rows.Y), tmp_path / "out"
     encode_dataset(tmp_path / "source", hasher, out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
     codes = hasher.encode(rows.X)
-    expected = evaluate(hasher.weigh(queries.X), codes, queries.Y, rows.Y)
+    expected = evaluate(hasher.ranking(queries.X), codes, queries.Y, rows.Y)
     assert evaluate_dataset(hasher, queries.X, queries.Y, out, max_tasks=MAX_TASKS) == pytest.approx(
         expected, rel=0, abs=1e-12
     )
@@ -32,10 +32,10 @@ def test_it_measures_the_same_as_one_machine(tmp_path: Path) -> None:
     )
     unknown = np.eye(1, len(queries.Y), len(queries.Y) - 1, dtype=queries.Y.dtype).T  # a label that no row has
     with_unknown, without = np.hstack([queries.Y, unknown]), np.hstack([rows.Y, np.zeros_like(rows.Y[:, :1])])
-    unlearnt = evaluate(fit_tally().weigh(queries.X), codes, with_unknown, without)
+    unlearnt = evaluate(fit_tally().ranking(queries.X), codes, with_unknown, without)
     names = [np.flatnonzero(row).tolist() for row in queries.Y]
     quality = evaluate_dataset(
-        Model("hamming"), queries.X, [*names[:-1], [*names[-1], "unknown label"]], out, max_tasks=MAX_TASKS
+        Model("looks"), queries.X, [*names[:-1], [*names[-1], "unknown label"]], out, max_tasks=MAX_TASKS
     )
     assert quality == pytest.approx(unlearnt, rel=0, abs=1e-12) and expected.map > unlearnt.map
 
