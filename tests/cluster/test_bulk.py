@@ -13,6 +13,7 @@ from stillhash.collection.storage.sealed_files import write_sealed
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.hashers import Tally
 from stillhash.numeric.codes import signs
+from stillhash.numeric.ranking import rank_all
 from tests.cluster.fixtures import (
     MAX_TASKS,
     PART_ROWS,
@@ -75,9 +76,10 @@ def test_what_the_hasher_has_learnt_is_the_first_version(tmp_path: Path, rows: T
         (version,) = published.versions()
         assert (version["version"], version["rows"], version["current"]) == (1, ROWS, True)
         query = toy(1, seed=3).X
-        scores = hasher.weigh(query) @ signs(hasher.encode(rows.X), 32).T
+        codes, ranking = hasher.encode(rows.X), hasher.ranking(query)
+        scores = ranking.weights[0] @ signs(codes, 32).T
         hits = published.search(query[0], 10).hits
-        assert np.allclose([hit.score for hit in hits], np.sort(scores[0])[::-1][:10], rtol=1e-5)
+        assert np.allclose([hit.score for hit in hits], scores[rank_all(ranking, codes)[0, :10]], rtol=1e-5)
         assert published.learn(rows.X[:500], label_lists(rows.Y)[:500]) == 2
 
 
