@@ -184,7 +184,7 @@ def fast_scan_recall(fast: Any, index: Scan, codes: Codes, queries: Floats) -> f
 def tables(result: Figures) -> Sections:
     columns = f"""b: {{bits}} | read: {{ms[read]:.2f}} | GB/s: {{read_gb_per_second:.1f}} | 1 query: {{ms[one]:.2f}} |
         batch of {BATCH_QUERIES}: {{ms[batch]:.2f}} | 1 query / read: {{one/read}} |
-        page / 1 query: {{page/one[median]:.2f}} | memory: {{memory:.3f}}"""
+        page: {{page/one[median]:.2f}} | memory: {{memory:.3f}}"""
     if THREAD_GAIN in result["rows"][0]:
         columns += f"| 2 threads gain: {{{THREAD_GAIN}}}"
     title = f"Scan of {result['codes']:,} codes, k = {TOP_K}, one thread: ms per query, and ratios with quartiles"
