@@ -46,25 +46,22 @@ def correct(hasher: Hasher, model: Model, votes: list[StoredVote], sample: Codes
     if not votes:
         return model
     space, functions = hasher.label_space(), hasher.functions()
-    places = _places(space)
+    places: Places = {} if space is None else {name: place for place, name in enumerate(space.names)}
     known = [any(name in places for name in vote.labels) for vote in votes]
     labelled = [vote for vote, is_known in zip(votes, known, strict=True) if is_known]
     others = [vote for vote, is_known in zip(votes, known, strict=True) if not is_known]
     if space is not None and labelled:
-        model = model._replace(U=_corrected_labels(functions, space, model, labelled))
+        model = model._replace(U=_corrected_labels(functions, space, places, model, labelled))
     if others and (N := click_correction(functions, model, others, sample)) is not None:
         model = model._replace(N=N)
     return model
 
 
-def _places(space: LabelSpace | None) -> Places:
-    return {} if space is None else {name: place for place, name in enumerate(space.names)}
-
-
-def _corrected_labels(functions: LinearHasher, space: LabelSpace, model: Model, votes: list[StoredVote]) -> Floats:
+def _corrected_labels(
+    functions: LinearHasher, space: LabelSpace, places: Places, model: Model, votes: list[StoredVote]
+) -> Floats:
     """Return U so that queries have labels that agree with their votes."""
     assert model.U is not None and model.u is not None
-    places = _places(space)
     totals: dict[tuple[bytes, Id], float] = {}
     for vote in votes:
         totals[vote.query, vote.item] = totals.get((vote.query, vote.item), 0.0) + vote.vote

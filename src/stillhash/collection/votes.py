@@ -12,6 +12,7 @@ from stillhash.collection.storage.votes import StoredVote, VotedRows
 from stillhash.collection.types import Id, Vote
 from stillhash.errors import NotFitted
 from stillhash.numeric.validation import Floats
+from stillhash.search.blocks import NO_IDS
 
 MAX_WEIGHTED_POSITION = 100  # a hit shown further down counts as one shown here
 
@@ -48,7 +49,7 @@ def voted_rows(
 ) -> VotedRows:
     """Return the rows that votes up to a version put first and last, for these very queries."""
     if not snapshot.source_shares:
-        none = [np.empty(0, np.int64)] * len(Q)
+        none = [NO_IDS] * len(Q)
         return VotedRows(none, none)
     current = version == snapshot.version
     shares = snapshot.source_shares if current else store.votes.source_shares(snapshot.connection, version)

@@ -48,6 +48,10 @@ class LooksScores(NamedTuple):
     near: Floats  # (m,) the least score of a near match
     nearest: Floats  # (m,) the least score of the closest hit that is a near match
 
+    def rows(self, some: Any) -> "LooksScores":
+        """Return the scores of some of the queries."""
+        return LooksScores(self.grid[some], self.most[some], self.near[some], self.nearest[some])
+
 
 def looks_scores(looks: Floats) -> LooksScores:
     """Return what near matches are found by."""
@@ -93,8 +97,8 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
         near = near[np.lexsort((near, -by_looks[near]))]
         page, rest = orders[q, :CANDIDATES], orders[q, CANDIDATES:]
         if ranking.labels is not None:
-            query = ranking.rows([q])
-            (again,) = page_scores(query, looks_scores(ranking.looks[[q]]), codes[page], np.arange(len(page))[None])
+            one = ranking.rows([q]), exact_looks.rows([q])
+            (again,) = page_scores(*one, codes[page], np.arange(len(page))[None])
             page = page[np.lexsort((page, -scores[page], -again))]
         others = np.concatenate([page, rest])
         orders[q] = np.concatenate([near, others[~np.isin(others, near)]])
