@@ -152,10 +152,10 @@ class Pass:
             with self.clock("refresh"):
                 self.codes = self.hasher.refresh(self.raw, lambda: self.read(np.arange(len(self.codes))))
 
-    def encode(self, X: Floats) -> None:
-        """Append the codes of new rows."""
+    def encode(self, places: RowIndices, X: Floats) -> None:
+        """Append the codes of new rows, by their labels too where the method's codes see them."""
         with self.clock("encode"):
-            self.codes = np.concatenate([self.codes, self.hasher.encode(X)])
+            self.codes = np.concatenate([self.codes, self.hasher.encode(X, self.Y[places])])
             self.raw = np.concatenate([self.raw, self.hasher.keep(X)])
 
     def record(self, **progress: Any) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def by_rows(run: Pass) -> Iterator[dict[str, Any]]:
         if stale and (i in marks or job.experiment == "time"):
             run.refresh()
             stale, refreshes = False, refreshes + 1
-        run.encode(X)
+        run.encode(places, X)
         if i in marks:
             drift = watch.take_record() if watch else {}
             yield run.record(final=len(run.codes) == len(run.stream), refreshes=refreshes, **drift)
@@ -206,7 +206,7 @@ def by_rows(run: Pass) -> Iterator[dict[str, Any]]:
 def by_labels(run: Pass) -> Iterator[dict[str, Any]]:
     """Encode the whole stream once, as fixed codes allow, then learn labelled rows of it in random order."""
     for places in run.steps(np.arange(len(run.stream))):
-        run.encode(run.read(places))
+        run.encode(places, run.read(places))
     order = np.random.default_rng(run.job.seed).permutation(np.flatnonzero(run.Y.any(axis=1)))
     counts = [*(count for count in LABEL_COUNTS if count < len(order)), len(order)]
     for start, stop in pairwise([0, *counts]):

@@ -46,6 +46,7 @@ class Hasher:
     supervised: ClassVar[bool] = True  # False: it learns from every row, labelled or not
     chunk_invariant: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
     fixed_codes: ClassVar[bool] = False  # True: codes never go stale
+    codes_see_labels: ClassVar[bool] = False  # True: a row that is encoded with labels gets another code for them
     tunable: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values that Tuned tries, by parameter
     # Entries of the next two add to those of the base classes.
     saved_arrays: ClassVar[dict[str, str]] = {"mean": "float32 D"}  # learnt arrays, less "_": see `check_arrays`
@@ -115,13 +116,17 @@ class Hasher:
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         """Learn from prepared, labelled rows and, if they are known, their codes; set stale_ if encode() changes."""
 
-    def encode(self, X: ArrayLike) -> Codes:
-        """Encode rows of features to packed codes (n, ceil(bits / 8))."""
-        return self.encode_checked(self._checked(X))
+    def encode(self, X: ArrayLike, Y: Any = None) -> Codes:
+        """Encode rows of features to packed codes (n, ceil(bits / 8)); only `codes_see_labels` methods use labels Y."""
+        X = self._checked(X)
+        return self.encode_checked(X, None if Y is None else parse_labels(Y, len(X)))
 
-    def encode_checked(self, X: Floats) -> Codes:
+    def encode_checked(self, X: Floats, labels: Labels | None = None) -> Codes:
         """Encode rows that are validated already."""
-        return self._in_batches(X, lambda rows: self._codes(self.prepare(rows)))
+        codes = self._in_batches(X, lambda rows: self._codes(self.prepare(rows)))
+        if labels is not None and self.codes_see_labels and (labelled := labels.labelled).any():
+            codes[labelled] = self._labelled_codes(self.prepare(X[labelled]), labels.rows(labelled))
+        return codes
 
     def weigh(self, Q: ArrayLike) -> Floats:
         """Return the weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""
@@ -186,19 +191,20 @@ class Hasher:
 
     def _in_batches(self, rows: NDArray[Any], encode: Callable[[Any], Codes]) -> Codes:
         """Encode all rows, a few at a time."""
-        codes = np.empty((len(rows), width(self.bits)), np.uint8)
-        for s in range(0, len(rows), ENCODE_ROWS):
-            codes[s : s + ENCODE_ROWS] = encode(rows[s : s + ENCODE_ROWS])
-        return codes
+        empty = np.empty((0, width(self.bits)), np.uint8)
+        return np.concatenate([empty, *(encode(rows[s : s + ENCODE_ROWS]) for s in range(0, len(rows), ENCODE_ROWS))])
 
     def _codes(self, X: Floats) -> Codes:
         """Encode prepared rows."""
         raise NotImplementedError
 
+    def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
+        """Encode prepared rows that all have labels, where codes see labels."""
+        raise NotImplementedError
+
     def _check_fitted(self) -> None:
         if not hasattr(self, "mean_"):
-            name = type(self).__name__
-            raise NotFitted(f"this {name} is not fitted yet. Call fit, or partial_fit, with a first sample.")
+            raise NotFitted(f"this {type(self).__name__} is not fitted. Call fit, or partial_fit, with a first sample.")
 
     def _checked(self, X: ArrayLike) -> Floats:
         self._check_fitted()
@@ -213,8 +219,8 @@ class Hasher:
     def state(self) -> bytes:
         """Return all parameters and learnt arrays, in the safetensors format. `load` restores them to the byte."""
         self._check_fitted()
-        description = {"method": self.name, "params": self.params_to_json(), "extra": self._extra()}
-        return write_state(description, self._arrays())
+        about = {"method": self.name, "params": self.params_to_json(), "extra": self._extra()}
+        return write_state(about, self._arrays())
 
     @classmethod
     def load(cls, state: bytes) -> Self:
