@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.linear_systems import solve_symmetric
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats, check_arrays
 
@@ -184,14 +185,15 @@ def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression
     H = (S + l)^-1 S. The reliability is 1 less the share of noise, taken CAUTION standard errors of s^2 too high.
     """
     rows, mean, y_mean = xx[0, 0], xx[0, 1:] / xx[0, 0], yx[:, 0] / xx[0, 0]
-    S = xx[1:, 1:] - rows * np.outer(mean, mean)  # sums about the mean
-    Sxy = (yx[:, 1:] - np.outer(yx[:, 0], mean)).T
-    scale = np.trace(xx[1:, 1:]) / rows  # the mean square of a row
+    Sxy = (yx[:, 1:] - np.outer(yx[:, 0], mean)).T  # sums about the mean
+    scale = (np.trace(xx) - rows) / rows  # the mean square of a row
     penalty = ridge * (scale if scale > 0 else 1.0)
-    S[np.diag_indices_from(S)] += penalty
-    probes = random_signs(len(S), TRACE_PROBES)
-    solved = np.linalg.solve(S, np.concatenate([Sxy, probes], axis=1))
-    slopes, hat = solved[:, : len(yx)], probes - penalty * solved[:, len(yx) :]
+    probes = random_signs(len(mean), TRACE_PROBES)
+    # The intercept is an unknown without a penalty: to eliminate it first is to take sums about the mean.
+    penalties = np.append(0.0, np.full(len(mean), penalty))
+    targets = np.concatenate([yx, np.insert(probes.T, 0, 0, axis=1)])
+    solved = solve_symmetric(xx, penalties, targets).T
+    intercepts, slopes, hat = solved[0, : len(yx)], solved[1:, : len(yx)], probes - penalty * solved[1:, len(yx) :]
     judged, total = slopes[:, skip:], rows * (1 - y_mean[skip:] @ y_mean[skip:])
     explained, shrunk = np.vdot(judged, Sxy[:, skip:]), penalty * np.vdot(judged, judged)
     signal, residual = explained - shrunk, total - explained - shrunk
@@ -200,7 +202,7 @@ def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression
     if signal > 0 and free > 0:
         noise = max(residual, 0.0) / free * np.vdot(hat, hat) / TRACE_PROBES
         reliability = max(0.0, 1 - noise / signal * (1 + CAUTION * np.sqrt(2 / free)))
-    return Regression(slopes, y_mean - mean @ slopes, float(reliability))
+    return Regression(slopes, intercepts, float(reliability))
 
 
 def label_probes(labels: int) -> Doubles:
