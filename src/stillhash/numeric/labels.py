@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput, WrongType
+from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats, Mask
 
 TEXT_TYPES = {str}  # what labels mostly are: text is canonical already
@@ -196,6 +197,7 @@ def jaccard(shared: Floats, sizes_A: NDArray[Any], sizes_B: NDArray[Any]) -> Flo
     return np.divide(shared, np.maximum(either, 1, out=either), out=either)
 
 
+@one_thread
 def _count_shared(A: Labels, B: Labels) -> Floats:
     used = np.unique(A.indices)
     places = np.full(len(A.names), len(used))

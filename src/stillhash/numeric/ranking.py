@@ -1,6 +1,6 @@
 """The order of hits: a score of all codes, the first page ordered again, near matches first. docs/method.md derives it.
 
-`rank_all` is the definition. `stillhash.search.first_page` finds the same order in an index without ranking all codes.
+`rank_all` ranks all codes. `stillhash.search.first_page` finds the same order in an index without that.
 """
 
 from typing import Any, NamedTuple
@@ -80,28 +80,27 @@ def page_scores(ranking: Ranking, looks: LooksScores, codes: Codes, places: NDAr
 
 
 def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
-    """Return for each query the numbers (m, n) of all codes, best first: by definition, slowly.
+    """Return for each query the numbers (m, n) of all codes, best first.
 
     Near matches first, by their score by looks; then the first CANDIDATES by score, by their page score; then the
     others by score. Among equals a higher score, then a smaller number.
     """
-    all_scores = score_all(snap(ranking.weights), codes)
-    orders = np.argsort(-all_scores, axis=1, kind="stable")
+    orders = np.argsort(-score_all(snap(ranking.weights), codes), axis=1, kind="stable")
     if ranking.looks is None or not len(codes):
         return orders
     exact_looks = looks_scores(ranking.looks)
-    for q, (scores, by_looks) in enumerate(zip(all_scores, score_all(exact_looks.grid, codes), strict=True)):
-        near = np.flatnonzero(by_looks >= exact_looks.near[q])
-        if not len(near) and by_looks.max() >= exact_looks.nearest[q]:
-            near = np.array([np.argmax(by_looks)])
-        near = near[np.lexsort((near, -by_looks[near]))]
-        page, rest = orders[q, :CANDIDATES], orders[q, CANDIDATES:]
-        if ranking.labels is not None:
-            one = ranking.rows([q]), exact_looks.rows([q])
-            (again,) = page_scores(*one, codes[page], np.arange(len(page))[None])
-            page = page[np.lexsort((page, -scores[page], -again))]
-        others = np.concatenate([page, rest])
-        orders[q] = np.concatenate([near, others[~np.isin(others, near)]])
+    if ranking.labels is not None:
+        pages = orders[:, :CANDIDATES]
+        used = np.unique(pages)  # predicted labels are the same for all queries
+        again = page_scores(ranking, exact_looks, codes[used], np.searchsorted(used, pages))
+        orders[:, :CANDIDATES] = np.take_along_axis(pages, np.argsort(-again, axis=1, kind="stable"), axis=1)
+    by_looks = score_all(exact_looks.grid, codes)
+    near, closest = by_looks >= exact_looks.near[:, None], by_looks.argmax(axis=1)
+    alone = np.flatnonzero(~near.any(axis=1) & (by_looks.max(axis=1) >= exact_looks.nearest))
+    near[alone, closest[alone]] = True
+    for q in np.flatnonzero(near.any(axis=1)):
+        first, others = np.flatnonzero(near[q]), orders[q, ~near[q, orders[q]]]
+        orders[q] = np.concatenate([first[np.argsort(-by_looks[q, first], kind="stable")], others])
     return orders
 
 

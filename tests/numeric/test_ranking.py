@@ -1,0 +1,53 @@
+"""The order of all codes equals its definition, one query at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stillhash.numeric import kernels
+from stillhash.numeric.exact_scores import score_all, snap
+from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, page_scores, rank_all, rank_scores
+
+native = [lanes for lanes in kernels.available() if lanes != "numpy"]  # where results do not depend on the batch
+
+
+def rank_one(ranking: Ranking, codes: np.ndarray) -> list[int]:
+    """Rank all codes for a single query with looks, by definition."""
+    numbers, exact_looks = np.arange(len(codes)), looks_scores(ranking.looks)
+    (scores,), (by_looks,) = score_all(snap(ranking.weights), codes), score_all(exact_looks.grid, codes)
+    near = [n for n in numbers if by_looks[n] >= exact_looks.near[0]]
+    if not near and by_looks.max() >= exact_looks.nearest[0]:
+        near = [int(np.argmax(by_looks))]
+    order = sorted(numbers, key=lambda n: (-scores[n], n))
+    if ranking.labels is not None:
+        (again,) = page_scores(ranking, exact_looks, codes, numbers[None])
+        page = sorted(order[:CANDIDATES], key=lambda n: (-again[n], -scores[n], n))
+        order = page + order[CANDIDATES:]
+    return sorted(near, key=lambda n: (-by_looks[n], n)) + [n for n in order if n not in near]
+
+
+def part(rng: np.random.Generator, coarse: bool, *shape: int) -> np.ndarray:
+    """Draw an array; coarse values make many ties."""
+    return (rng.integers(-2, 3, shape) if coarse else rng.standard_normal(shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("lanes", native)
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 700), st.sampled_from([8, 13, 64]), st.sampled_from([0, 3]), st.booleans())
+def test_all_codes_are_ranked_as_one_query_at_a_time(lanes, seed, rows, bits, labels, coarse):
+    rng = np.random.default_rng(seed)
+    codes = np.packbits(rng.integers(0, 2, (rows, bits), np.uint8), axis=1, bitorder="little")
+    codes = codes[rng.integers(0, max(1, rows // 2), rows)]  # equal codes are ties
+    ranking = Ranking(part(rng, coarse, 4, bits), part(rng, coarse, 4, bits))
+    if labels:
+        predicted = np.abs(part(rng, coarse, 4, labels)) + np.float32(0.1)
+        predicted /= np.linalg.norm(predicted, axis=1, keepdims=True)
+        item_side = part(rng, coarse, bits, labels), part(rng, coarse, labels)
+        ranking = Ranking(*ranking[:2], predicted, *item_side, 1.5, float(rng.random()))
+    with kernels.using(lanes):
+        orders = rank_all(ranking, codes)
+        assert orders.tolist() == [rank_one(ranking.rows([q]), codes) for q in range(4)]
+        assert np.array_equal(np.argsort(-rank_scores(ranking, codes), axis=1), orders)
