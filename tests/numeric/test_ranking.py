@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import score_all, snap
-from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, page_scores, rank_all, rank_scores
+from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, order_rows, page_scores, rank_all, rank_scores
 
 native = [lanes for lanes in kernels.available() if lanes != "numpy"]  # where results do not depend on the batch
 
@@ -27,6 +27,14 @@ def rank_one(ranking: Ranking, codes: np.ndarray) -> list[int]:
         page = sorted(order[:CANDIDATES], key=lambda n: (-again[n], -scores[n], n))
         order = page + order[CANDIDATES:]
     return sorted(near, key=lambda n: (-by_looks[n], n)) + [n for n in order if n not in near]
+
+
+@given(st.integers(0, 2**32), st.integers(0, 50), st.booleans())
+def test_rows_are_ordered_as_by_a_stable_sort(seed: int, columns: int, coarse: bool) -> None:
+    scores = part(np.random.default_rng(seed), coarse, 3, columns)
+    scores[:, ::5] *= np.float32(-0.0)
+    scores[0, ::7] = -np.inf
+    assert np.array_equal(order_rows(scores), np.argsort(-scores, axis=1, kind="stable"))
 
 
 def part(rng: np.random.Generator, coarse: bool, *shape: int) -> np.ndarray:

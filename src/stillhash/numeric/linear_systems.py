@@ -6,7 +6,6 @@ from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles
 
 PANEL_ROWS = 64  # of the factor, that are solved for at a time
-INVERTED_ROWS = 32  # of a triangle that is inverted without being halved
 
 
 @one_thread
@@ -32,20 +31,9 @@ def _solve_positive(A: Doubles, diagonal: Doubles, Y: Doubles) -> Doubles:
         panel[: n - start], panel[n - start :] = A[start:, block], Y[:, block]
         panel -= L[start:, :start] @ L[block, :start].T
         corner[np.diag_indices_from(corner)] += diagonal[block]
-        inverses.append(_inverse_lower(np.asarray(np.linalg.cholesky(corner), np.float64)))
+        inverses.append(np.linalg.inv(np.linalg.cholesky(corner)))
         L[stop:, block] = L[stop:, block] @ inverses[-1].T
     for block, inverse in zip(reversed(blocks), reversed(inverses), strict=True):
         stop = block.stop
         X[:, block] = (L[n:, block] - X[:, stop:] @ L[stop:n, block]) @ inverse
     return X
-
-
-def _inverse_lower(L: Doubles) -> Doubles:
-    """Return the inverse of a lower triangle, by those of its halves."""
-    if len(L) <= INVERTED_ROWS:
-        return np.asarray(np.linalg.inv(L))
-    half, inverse = len(L) // 2, np.zeros_like(L)
-    first, last = _inverse_lower(L[:half, :half]), _inverse_lower(L[half:, half:])
-    inverse[:half, :half], inverse[half:, half:] = first, last
-    inverse[half:, :half] = -last @ L[half:, :half] @ first
-    return inverse

@@ -85,7 +85,7 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
     Near matches first, by their score by looks; then the first CANDIDATES by score, by their page score; then the
     others by score. Among equals a higher score, then a smaller number.
     """
-    orders = np.argsort(-score_all(snap(ranking.weights), codes), axis=1, kind="stable")
+    orders = order_rows(score_all(snap(ranking.weights), codes))
     if ranking.looks is None or not len(codes):
         return orders
     exact_looks = looks_scores(ranking.looks)
@@ -93,7 +93,7 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
         pages = orders[:, :CANDIDATES]
         used = np.unique(pages)  # predicted labels are the same for all queries
         again = page_scores(ranking, exact_looks, codes[used], np.searchsorted(used, pages))
-        orders[:, :CANDIDATES] = np.take_along_axis(pages, np.argsort(-again, axis=1, kind="stable"), axis=1)
+        orders[:, :CANDIDATES] = np.take_along_axis(pages, order_rows(again), axis=1)
     by_looks = score_all(exact_looks.grid, codes)
     near, closest = by_looks >= exact_looks.near[:, None], by_looks.argmax(axis=1)
     alone = np.flatnonzero(~near.any(axis=1) & (by_looks.max(axis=1) >= exact_looks.nearest))
@@ -102,6 +102,18 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
         first, others = np.flatnonzero(near[q]), orders[q, ~near[q, orders[q]]]
         orders[q] = np.concatenate([first[np.argsort(-by_looks[q, first], kind="stable")], others])
     return orders
+
+
+def order_rows(scores: Floats) -> NDArray[np.int64]:
+    """Return the columns of each row by score (m, n), the highest first, and among equals the smaller number first.
+
+    A key is a score, as an integer in the opposite order, followed by its column, so any sort of keys will do.
+    """
+    keys = (0 - scores).view(np.int32)
+    keys ^= (keys >> 31) & 0x7FFFFFFF
+    both = keys.astype(np.int64) << 32 | np.arange(scores.shape[1])
+    both.sort(axis=1)
+    return both & 0xFFFFFFFF
 
 
 def rank_scores(ranking: Ranking, codes: Codes) -> Floats:

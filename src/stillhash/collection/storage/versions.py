@@ -41,7 +41,8 @@ class VersionTable:
         set_meta(connection, "version", version)
         oldest = version - self.keep_versions
         connection.execute("DELETE FROM versions WHERE version <= ? AND tag IS NULL", [oldest])
-        connection.execute("UPDATE versions SET learner = NULL WHERE version < ? AND tag IS NULL", [version - 1])
+        dropped = "version < ? AND tag IS NULL AND learner NOT NULL"  # others would be written again with their models
+        connection.execute(f"UPDATE versions SET learner = NULL WHERE {dropped}", [version - 1])
         return version
 
     def model(self, connection: Connection, version: int) -> tuple[str, bytes | None]:

@@ -5,6 +5,7 @@ commits after it are lost. `repair_wal` flips a single flipped bit back, which r
 for that: SQLite's do not tell which bit it was.
 """
 
+import functools
 import os
 import struct
 from pathlib import Path
@@ -19,7 +20,7 @@ from stillhash.collection.storage.verify_pages import PAGE_SIZE
 
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
 FRAME_SIZE = FRAME_HEADER + PAGE_SIZE
-FRAMES_PER_STEP = 4096  # verified at a time
+READ_BYTES = 1 << 18  # at a time, of frames that were just written
 WAL_MAGIC, WAL_VERSION = 0x377F0682, 3007000
 
 ByteArray = NDArray[np.uint8]
@@ -54,30 +55,41 @@ def _count_valid_frames(data: ByteArray) -> int:
     foreign = np.flatnonzero((frames[:, 8:16] != data[16:24]).any(axis=1))
     count = int(foreign[0]) if len(foreign) else len(frames)
     stored = np.concatenate([data[None, 24:32], frames[:count, 16:24]])  # each sum starts from the one before
-    for s in range(0, count, FRAMES_PER_STEP):
-        step = frames[s : min(count, s + FRAMES_PER_STEP)]
-        covered = np.concatenate([step[:, :8], step[:, FRAME_HEADER:]], axis=1)
-        sums = _wal_sums(covered, stored[s : s + len(step)], data)
-        wrong = np.flatnonzero((sums != stored[s + 1 : s + 1 + len(step)]).any(axis=1))
-        if len(wrong):
-            return s + int(wrong[0])
-    return count
+    wrong = np.flatnonzero((wal_sums(frames[:count], stored[:-1], data) != stored[1:]).any(axis=1))
+    return int(wrong[0]) if len(wrong) else count
 
 
 def _header_valid(data: ByteArray) -> bool:
     magic, version = struct.unpack(">II", data[:8].tobytes())
-    own = _wal_sums(data[None, :24], np.zeros((1, 8), np.uint8), data)[0]
+    own = wal_sums(data[None, :WAL_HEADER], np.zeros((1, 8), np.uint8), data)[0]
     return magic & ~1 == WAL_MAGIC and version == WAL_VERSION and bool((own == data[24:32]).all())
 
 
-def _wal_sums(covered: ByteArray, start: ByteArray, data: ByteArray) -> ByteArray:
-    """Compute SQLite's checksums (n, 8) of byte rows, each from its start; the magic number gives the byte order."""
-    words = np.ascontiguousarray(covered).view(">u4" if data[3] & 1 else "<u4").astype(np.uint32).T.copy()
-    a, b = (np.ascontiguousarray(start[:, s : s + 4]).view(">u4").reshape(-1).astype(np.uint32) for s in (0, 4))
-    for x, y in zip(words[::2], words[1::2], strict=True):
-        a += x + b
-        b += y + a
-    return np.stack([a, b], axis=1).astype(">u4").view(np.uint8)
+def wal_sums(blocks: ByteArray, starts: ByteArray, data: ByteArray) -> ByteArray:
+    """Compute SQLite's checksums (n, 8) of headers or frames, each from its start; the magic number of the log gives
+    the byte order. The checksums are sums of words, modulo 2^32, each with a weight."""
+    words = blocks.view(">u4" if data[3] & 1 else "<u4").astype(np.uint32, copy=False)
+    before = np.ascontiguousarray(starts).view(">u4").astype(np.uint32)
+    weights, start_weights = _sum_weights(blocks.shape[1])
+    sums = np.einsum("nw,sw->ns", words, weights) + before @ start_weights.T
+    return np.asarray(sums, ">u4").view(np.uint8)
+
+
+@functools.cache
+def _sum_weights(size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Return how much each word of a header or frame counts in its two checksums (2, words), and those before (2, 2).
+
+    For each pair of words x, y SQLite does a += x + b; b += y + a. From the last pair to the first, `a` and `b` are
+    how much these two still count in the result.
+    """
+    covered = np.arange(size // 4)
+    covered = covered[:6] if size == WAL_HEADER else np.concatenate([covered[:2], covered[FRAME_HEADER // 4 :]])
+    weights, (a, b) = np.zeros((2, size // 4), np.uint32), np.eye(2, dtype=np.uint32)
+    for x, y in covered.reshape(-1, 2)[::-1].tolist():
+        weights[:, y] = b
+        weights[:, x] = a = a + b
+        b = a + b
+    return weights, np.stack([a, b], axis=1)
 
 
 def _frames(data: ByteArray) -> ByteArray:
@@ -103,7 +115,7 @@ class WalChecksums:
 
     def update(self) -> None:
         """Add the frames that this process committed since the last update."""
-        with (self.path / "store.db-wal").open("rb") as file:
+        with (self.path / "store.db-wal").open("rb", READ_BYTES) as file:
             header = file.read(WAL_HEADER)
             first = self.frames if header == self._header else 0
             file.seek(WAL_HEADER + first * FRAME_SIZE)
