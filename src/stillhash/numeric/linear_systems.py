@@ -27,10 +27,10 @@ def _solve_positive(A: Doubles, diagonal: Doubles, Y: Doubles) -> Doubles:
     L, X, inverses = np.empty((n + len(Y), n)), np.empty(Y.shape), []
     for block in blocks:
         start, stop = block.start, block.stop
-        panel, corner = L[start:, block], L[block, block]
+        panel, corner = L[start:, block], L[block, block]  # views
         panel[: n - start], panel[n - start :] = A[start:, block], Y[:, block]
         panel -= L[start:, :start] @ L[block, :start].T
-        corner[np.diag_indices_from(corner)] += diagonal[block]
+        np.einsum("ii->i", corner)[:] += diagonal[block]
         inverses.append(np.linalg.inv(np.linalg.cholesky(corner)))
         L[stop:, block] = L[stop:, block] @ inverses[-1].T
     for block, inverse in zip(reversed(blocks), reversed(inverses), strict=True):

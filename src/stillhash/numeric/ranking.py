@@ -90,9 +90,9 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
         return orders
     exact_looks = looks_scores(ranking.looks)
     if ranking.labels is not None:
-        pages = orders[:, :CANDIDATES]
-        used = np.unique(pages)  # predicted labels are the same for all queries
-        again = page_scores(ranking, exact_looks, codes[used], np.searchsorted(used, pages))
+        pages, used = orders[:, :CANDIDATES], np.zeros(len(codes), bool)
+        used[pages] = True  # labels are predicted once of each code that is on a page
+        again = page_scores(ranking, exact_looks, codes[used], (np.cumsum(used) - 1)[pages])
         orders[:, :CANDIDATES] = np.take_along_axis(pages, order_rows(again), axis=1)
     by_looks = score_all(exact_looks.grid, codes)
     near, closest = by_looks >= exact_looks.near[:, None], by_looks.argmax(axis=1)

@@ -121,7 +121,7 @@ class SufficientStats:
         labels = self.ay if len(self.names) <= LABEL_PROBES else label_probes(len(self.names)) @ self.ay
         bits = len(V)  # right-hand sides, in place of one for each label
         query_side = regress(self.aa, np.concatenate([V @ self.ay, labels]), ridge, skip=bits)
-        M, m = (array[..., :bits].astype(np.float32) for array in query_side[:2])
+        M, m = (array[..., :bits].astype(np.float32, "C") for array in query_side[:2])
         return Similarity(M, m, query_side.reliability * code_side.reliability)
 
     @one_thread
@@ -131,7 +131,7 @@ class SufficientStats:
         if code_side is None:
             return None
         query_side = regress(self.aa, self.ay, ridge)
-        U, u, V, v = (array.astype(np.float32) for array in (*query_side[:2], *code_side[:2]))
+        U, u, V, v = (array.astype(np.float32, "C") for array in (*query_side[:2], *code_side[:2]))
         return Sides(U, u, V, v, query_side.reliability * code_side.reliability)
 
     def _code_side(self, ridge: float) -> Regression | None:
