@@ -16,7 +16,7 @@ native = [lanes for lanes in kernels.available() if lanes != "numpy"]  # where r
 
 def rank_one(ranking: Ranking, codes: np.ndarray) -> list[int]:
     """Rank all codes for a single query with looks, by definition."""
-    numbers, exact_looks = np.arange(len(codes)), looks_scores(ranking.looks)
+    numbers, exact_looks = np.arange(len(codes)), looks_scores(ranking)
     (scores,), (by_looks,) = score_all(snap(ranking.weights), codes), score_all(exact_looks.grid, codes)
     near = [n for n in numbers if by_looks[n] >= exact_looks.near[0]]
     if not near and by_looks.max() >= exact_looks.nearest[0]:

@@ -37,7 +37,7 @@ def explain_answer(
     looks: list[float | None] = [None] * len(rows)
     labels: list[float | None] = [None] * len(rows)
     if ranking.looks is not None:
-        exact_looks = looks_scores(ranking.looks)
+        exact_looks = looks_scores(ranking)
         looks = (x @ exact_looks.grid[0] / max(exact_looks.most[0], 1e-30)).tolist()
     if ranking.labels is not None:
         labels = (predict_labels(ranking, codes) @ ranking.labels[0]).tolist()

@@ -30,7 +30,7 @@ MIN_STEP_ROWS = 100
 MAX_STEPS = 100  # of one write
 CODE_SAMPLE_ROWS = 8192  # that votes are compared with
 MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v")
-MODEL_NUMBERS = ("power", "balance", "query_power", "item_power")
+MODEL_NUMBERS = ("power", "balance", "query_power", "item_power", "label_bits")
 
 
 class Trainer:
@@ -210,6 +210,7 @@ def load_model(store: Store, connection: Connection, version: Any) -> Model:
     try:
         arrays = safetensors.numpy.load(data)
         values = {name: float(arrays.pop(name)[0]) for name in MODEL_NUMBERS if name in arrays or name == "power"}
+        values["label_bits"] = int(values.get("label_bits", 0))
         return Model(side, **values, **arrays)  # type: ignore[arg-type]
     except (safetensors.SafetensorError, KeyError, TypeError) as error:
         raise BadState(f"version {version}: its model cannot be read: {error}") from error

@@ -29,7 +29,7 @@ from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import METHODS, OnlineHasher
 from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.threads import usable_cores
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.validation import Codes, Floats
 
 ROWS_PER_STEP = 1000
 INITIAL_STAGE_ROWS = 300  # the paper's
@@ -142,9 +142,9 @@ class Pass:
     def steps(self, places: RowIndices) -> Iterator[RowIndices]:
         return (places[s : s + ROWS_PER_STEP] for s in range(0, len(places), ROWS_PER_STEP))
 
-    def learn(self, places: RowIndices, X: Floats) -> None:
+    def learn(self, places: RowIndices, X: Floats, codes: Codes | None = None) -> None:
         with self.clock("learn"):
-            self.hasher.partial_fit(X, self.Y[places])
+            self.hasher.partial_fit(X, self.Y[places], codes)
 
     def refresh(self) -> None:
         """Bring stale codes up to date."""
@@ -152,11 +152,13 @@ class Pass:
             with self.clock("refresh"):
                 self.codes = self.hasher.refresh(self.raw, lambda: self.read(np.arange(len(self.codes))))
 
-    def encode(self, places: RowIndices, X: Floats) -> None:
-        """Append the codes of new rows, by their labels too where the method's codes see them."""
+    def encode(self, X: Floats, Y: Any = None) -> Codes:
+        """Append the codes of new rows, which are stored with these labels."""
         with self.clock("encode"):
-            self.codes = np.concatenate([self.codes, self.hasher.encode(X, self.Y[places])])
+            codes = self.hasher.encode(X, Y)
+            self.codes = np.concatenate([self.codes, codes])
             self.raw = np.concatenate([self.raw, self.hasher.keep(X)])
+        return codes
 
     def record(self, **progress: Any) -> dict[str, Any]:
         """Return what is known of the job so far, with the quality over all codes."""
@@ -179,11 +181,12 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
 
 
 def by_rows(run: Pass) -> Iterator[dict[str, Any]]:
-    """Learn the stream chunk by chunk.
+    """Learn the stream chunk by chunk. Fixed codes are stored before a chunk is learnt, others after.
 
     Stale codes are refreshed after each chunk where time is measured, and otherwise only for the checkpoints.
     """
     job, hasher = run.job, run.hasher
+    fixed = METHODS[job.method].fixed_codes
     watch = DriftWatch(run.data, run.stream) if job.experiment == "drift" else None
     steps = list(run.steps(np.arange(len(run.stream))))
     marks = {round(len(steps) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
@@ -192,12 +195,13 @@ def by_rows(run: Pass) -> Iterator[dict[str, Any]]:
         X = run.read(places)
         if watch:
             watch.chunk(hasher, X, run.Y[places])
-        run.learn(places, X)
+        run.learn(places, X, run.encode(X, run.Y[places]) if fixed else None)
         stale |= hasher.stale_
         if stale and (i in marks or job.experiment == "time"):
             run.refresh()
             stale, refreshes = False, refreshes + 1
-        run.encode(places, X)
+        if not fixed:
+            run.encode(X, run.Y[places])
         if i in marks:
             drift = watch.take_record() if watch else {}
             yield run.record(final=len(run.codes) == len(run.stream), refreshes=refreshes, **drift)
@@ -206,7 +210,7 @@ def by_rows(run: Pass) -> Iterator[dict[str, Any]]:
 def by_labels(run: Pass) -> Iterator[dict[str, Any]]:
     """Encode the whole stream once, as fixed codes allow, then learn labelled rows of it in random order."""
     for places in run.steps(np.arange(len(run.stream))):
-        run.encode(places, run.read(places))
+        run.encode(run.read(places))
     order = np.random.default_rng(run.job.seed).permutation(np.flatnonzero(run.Y.any(axis=1)))
     counts = [*(count for count in LABEL_COUNTS if count < len(order)), len(order)]
     for start, stop in pairwise([0, *counts]):

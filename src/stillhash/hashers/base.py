@@ -10,7 +10,7 @@ mean of the initial sample, scale to unit norm (a zero row stays zero). Both can
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from stillhash.errors import BadState, InvalidInput, NotFitted
 from stillhash.hashers.model import LabelSpace, Model
-from stillhash.hashers.parameters import COUNT, Check, parameter
+from stillhash.hashers.parameters import COUNT, Check, Parameters, parameter
 from stillhash.hashers.state import read_state, write_state
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs, width
 from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.ranking import Ranking, half_power
-from stillhash.numeric.validation import Codes, Floats, check_arrays, check_bits, check_features
+from stillhash.numeric.validation import Codes, Floats, check_arrays, check_bits, check_codes, check_features
 
 if TYPE_CHECKING:
     from stillhash.hashers.linear import LinearHasher
@@ -34,7 +34,7 @@ ENCODE_ROWS = 128  # rows prepared and encoded at a time, so that they stay in t
 
 
 @dataclass(eq=False, repr=False)
-class Hasher:
+class Hasher(Parameters):
     """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk).
 
     bits : code length b, 8 to 512.
@@ -46,7 +46,6 @@ class Hasher:
     supervised: ClassVar[bool] = True  # False: it learns from every row, labelled or not
     chunk_invariant: ClassVar[bool] = True  # False: what it learns depends on how the stream is cut into chunks
     fixed_codes: ClassVar[bool] = False  # True: codes never go stale
-    codes_see_labels: ClassVar[bool] = False  # True: a row that is encoded with labels gets another code for them
     tunable: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values that Tuned tries, by parameter
     # Entries of the next two add to those of the base classes.
     saved_arrays: ClassVar[dict[str, str]] = {"mean": "float32 D"}  # learnt arrays, less "_": see `check_arrays`
@@ -59,6 +58,7 @@ class Hasher:
     unit_norm: bool = True
     random_state: int = parameter(0, COUNT)
 
+    codes_see_labels = False  # True: rows that are encoded with their labels get codes that hold them
     stale_ = False  # whether the last partial_fit changed encode()
 
     def fit(self, X: ArrayLike, Y: Any = None) -> Self:
@@ -75,15 +75,18 @@ class Hasher:
         vars(self).update(vars(fresh))
         return self
 
-    def partial_fit(self, X: ArrayLike, Y: Any = None) -> Self:
-        """Learn from one chunk of the stream, of any size; rows without labels are ignored.
+    def partial_fit(self, X: ArrayLike, Y: Any = None, codes: Codes | None = None) -> Self:
+        """Learn from one chunk of the stream, of any size; rows without labels teach nothing.
 
+        codes: those that are stored of these rows, if they were encoded with labels; None: as `encode(X)` returns.
         Before the hash functions are fixed, the first chunk fixes them, as `fit` would.
         """
         if not hasattr(self, "mean_"):
             self.fit(X, Y)
         X = self._checked(X)
-        self.learn_rows(X, parse_labels(Y, len(X)))
+        if codes is not None and len(check_codes(codes, self.bits)) != len(X):
+            raise InvalidInput(f"codes: expected one for each of {len(X)} rows, got {len(codes)}")
+        self.learn_rows(X, parse_labels(Y, len(X)), codes)
         return self
 
     def learn_rows(self, X: Floats, labels: Labels, codes: Codes | None = None) -> None:
@@ -95,6 +98,9 @@ class Hasher:
         if len(X):
             self._learn(self.prepare(X), labels, codes)
 
+    def count_unlabelled(self, rows: int) -> None:
+        """Take note of so many rows that are stored without labels, where they make a difference."""
+
     def begin(self, X: Floats, labels: Labels) -> None:
         """Do the initial stage on validated rows."""
         self.check_parameters()
@@ -103,12 +109,6 @@ class Hasher:
         self.mean_: Floats = mean  # (D,)
         self.labels_ = Labels.empty()  # of rows that are stored, where saved_labels says that any are
         self._begin(self.prepare(X), labels, np.random.default_rng(self.random_state))
-
-    def check_parameters(self) -> None:
-        """Refuse parameters that no model can be fitted with."""
-        for field in fields(self):
-            if check := field.metadata.get("check"):
-                check(getattr(self, field.name), field.name)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         raise NotImplementedError
@@ -262,39 +262,3 @@ class Hasher:
     def _declared(cls, table: str) -> dict[str, Any]:
         """Return a table of the class with the entries of its base classes, theirs first."""
         return {name: entry for base in reversed(cls.__mro__) for name, entry in vars(base).get(table, {}).items()}
-
-    def params_to_json(self) -> dict[str, Any]:
-        """Return the parameters as JSON can represent them."""
-        return self.get_params()
-
-    @classmethod
-    def params_from_json(cls, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters that `params_to_json` gave."""
-        return params
-
-    @classmethod
-    def parameters(cls) -> list[str]:
-        """Return the names of all parameters, those of the base classes included."""
-        return sorted(field.name for field in fields(cls) if field.init)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name."""
-        return {name: getattr(self, name) for name in self.parameters()}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters by name."""
-        for name, value in params.items():
-            if name not in self.parameters():
-                raise InvalidInput(f"{name}: expected one of the parameters {', '.join(self.parameters())}")
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = {field.name: field.default for field in fields(self)}
-        params = {n: v for n, v in self.get_params().items() if n == "bits" or v != defaults[n]}
-        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in params.items())})"
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import InputTags, Tags, TargetTags
-
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=InputTags())

@@ -13,7 +13,7 @@ from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
-from stillhash.numeric.ranking import Ranking, half_power
+from stillhash.numeric.ranking import LABELLED_NEAR_LOSSES, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
 from stillhash.numeric.validation import Codes, Floats, check_number
 
 InitialCodes = Literal["pca-itq", "lsh"]
@@ -33,7 +33,7 @@ class LinearHasher(Hasher):
     t_: Floats  # (b,)
 
     def _fix(self, functions: HashFunctions) -> None:
-        self.W_, self.t_ = functions
+        self.W_, self.t_ = functions[:2]
 
     def functions(self) -> "LinearHasher":
         """Return the hash functions alone, which encode, and weigh by any model of the same fixed codes."""
@@ -49,7 +49,7 @@ class LinearHasher(Hasher):
         if share is None and model.side != "looks":
             return Ranking(self.weigh_by(model, Q))
         X = self.prepare(Q)
-        looks = kernels.project(X, self.W_) + self.t_
+        looks = self.project(X)
         weights, share, predicted = unit_rows(looks), share or 0.0, None
         if share and model.side != "looks":
             if model.U is None or model.M is None:
@@ -60,14 +60,23 @@ class LinearHasher(Hasher):
             weights = np.float32(share) * unit_rows(learnt) + np.float32(1 - share) * weights
         if model.N is not None:
             weights = weights + kernels.project(X, model.N)
+        losses = NEAR_LOSSES
+        if model.label_bits:
+            losses = LABELLED_NEAR_LOSSES
+            if self.bits - model.label_bits >= MIN_LOOKS_BITS:
+                looks[:, : model.label_bits] = 0
         if model.V is None or predicted is None:
-            return Ranking(weights, looks)
+            return Ranking(weights, looks, losses=losses)
         predicted /= np.maximum(predicted.max(axis=1, keepdims=True), np.float32(1e-30))
         labels = unit_rows(half_power(predicted, model.query_power))
-        return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share)
+        return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share, losses)
+
+    def project(self, X: Floats) -> Floats:
+        """Return the hash functions (n, b) of prepared rows, before they are quantised."""
+        return kernels.project(X, self.W_) + self.t_
 
     def _codes(self, X: Floats) -> Codes:
-        return pack(kernels.project(X, self.W_) + self.t_)  # Eq. 7
+        return pack(self.project(X))  # Eq. 7
 
     def decode(self, codes: Codes) -> Floats:
         """Return features (n, D) that have these codes, or nearly so; they are of no other use.

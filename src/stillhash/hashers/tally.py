@@ -8,18 +8,22 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import Conflict, InvalidInput
+from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.parameters import NOT_NEGATIVE, POSITIVE, one_of, optional, parameter
-from stillhash.numeric.codes import signs
+from stillhash.numeric import kernels
+from stillhash.numeric.alignment import unit_rows
+from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import label_itq, pca_itq
+from stillhash.numeric.label_codes import LabelDirections, label_bits
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
 from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, unit_labels
-from stillhash.numeric.validation import Codes, Doubles, Floats, check_integer, check_number
+from stillhash.numeric.validation import Codes, Doubles, Floats, check_arrays, check_codes, check_integer, check_number
 
 MAX_MODEL_LABELS = 1024  # that a model holds one by one
 CLASS_POWER = 6.0  # of a query's predicted labels on the first page, where every row has one label
+MIN_DIRECTION_ROWS = 10  # learnt of a label that came after the initial stage, before codes hold it
 MIN_LABEL_ROWS = 1e-3  # labels of which less is left, after unlearning or decay, no longer count
 
 
@@ -48,7 +52,9 @@ class Tally(LinearHasher):
         drown those on a few; 0 counts them alike, 1 favours rare ones at the cost of the others.
     init : "labels" takes hash functions that predict the labels of the initial sample, where it has any; "pca-itq"
         ignores labels, as the paper does.
-    share : with init="labels", the share of directions that are chosen by the labels.
+    codes_see_labels : rows that are encoded with their labels, encode(X, Y), get codes that hold them. Pass these codes
+        to `partial_fit`, and rows without labels too, so that the similarity suits all that is stored.
+    share : the share of bits that are for labels, the others are for looks; None: by the length of the code.
     balance : how much the learnt similarity counts beside looks (the query, not quantised, against the codes), 0 to 1;
         None: its reliability, which follows from the residuals of the regressions and rises with the labels.
     random_state : seed of the hash functions.
@@ -64,7 +70,8 @@ class Tally(LinearHasher):
     sharpness: float = 1.5
     rarity: float = parameter(0.45, NOT_NEGATIVE)
     init: Literal["labels", "pca-itq"] = parameter("labels", one_of("labels", "pca-itq"))
-    share: float = parameter(0.75, partial(check_number, low=0, high=1))
+    codes_see_labels: bool = True
+    share: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
     balance: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
 
     def check_parameters(self) -> None:
@@ -77,23 +84,67 @@ class Tally(LinearHasher):
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         labelled = labels.labelled
+        share = label_bits(self.bits) / self.bits if self.share is None else self.share
+        names: list[Hashable] = []
         if self.init == "labels" and len(unit_labels(labels)[1]) > 1 and labelled.sum() > 1:
-            Y = unit_labels(labels.rows(labelled))[0]
-            self._fix(label_itq(X[labelled], Y, self.bits, self.share, rng))
+            Y, names = unit_labels(labels.rows(labelled))
+            functions = label_itq(X[labelled], Y, self.bits, share, rng)
         else:
-            self._fix(pca_itq(X, self.bits, rng))
+            functions = pca_itq(X, self.bits, rng)
+        G, g = functions.G, functions.g
+        if G is None or g is None:
+            G, g = np.zeros((0, k := round(share * self.bits)), np.float32), np.zeros(k, np.float32)
+        self._fix(functions)
+        self.directions_ = LabelDirections({name: row for row, name in enumerate(names)}, G, g)
         self.stats_ = SufficientStats(X.shape[1], self.bits)
         self._solved: Model | None = None  # the model of the statistics, once it is needed
+
+    def learn_rows(self, X: Floats, labels: Labels, codes: Codes | None = None) -> None:
+        super().learn_rows(X, labels, codes)
+        self.count_unlabelled(int((~labels.labelled).sum()))
+
+    def count_unlabelled(self, rows: int) -> None:
+        self.stats_.unlabelled += rows
+        if rows:
+            self._solved = None
 
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         if self.half_life is not None:
             self.stats_.decay(0.5 ** (len(X) / self.half_life))
-        S = signs(self._codes(X) if codes is None else codes, self.bits)  # (n, b) in {-1, +1}
-        self.stats_.add(X, S, labels, self._decayed(np.arange(len(X))[::-1]))
+        self._add(X, labels, codes, self._decayed(np.arange(len(X))[::-1]))
+
+    def _add(self, X: Floats, labels: Labels, codes: Codes | None, weights: Floats | None, sign: int = 1) -> None:
+        """Add prepared rows to the statistics, or take them out: with these codes, or with those without labels."""
+        plain = signs(self._codes(X), self.bits)  # (n, b) in {-1, +1}
+        own = plain if codes is None else signs(codes, self.bits)
+        self.stats_.add(X, own, labels, weights, plain=None if codes is None else plain, sign=sign)
         self._solved = None
 
-    def unlearn(self, X: Any, Y: Any, *, age: int | None = None) -> Self:
-        """Take out rows that were learnt with exactly these labels, as if they had never come.
+    def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
+        values = self.project(X)
+        by_labels = self.directions_.project(labels, self._later_directions(labels))
+        known = by_labels.any(axis=1)
+        values[known, : by_labels.shape[1]] = by_labels[known]
+        return pack(values)
+
+    def _later_directions(self, labels: Labels) -> LabelDirections:
+        """Return directions of those labels that came after the initial stage, by what is learnt of them so far.
+
+        The direction of a label is that of its regression on the features, seen by the hash functions.
+        """
+        known, k = self.directions_, len(self.directions_.g)
+        names = [labels.names[c] for c in np.unique(labels.indices)]
+        U = self.model().U if any(name not in known.names for name in names) else None
+        rows = {} if U is None else {name: self.stats_.names[name] for name in names if name in self.stats_.names}
+        later = [n for n, c in rows.items() if n not in known.names and self.stats_.ay[c, 0] >= MIN_DIRECTION_ROWS]
+        if U is None or not later:
+            return LabelDirections({}, np.zeros((0, k), np.float32), np.zeros(k, np.float32))
+        G = unit_rows(kernels.project(np.ascontiguousarray(U[:, [rows[n] for n in later]].T), self.W_[:, :k]))
+        length = float(np.linalg.norm(known.G, axis=1).mean()) if len(known.G) else 1.0
+        return LabelDirections({name: row for row, name in enumerate(later)}, G * length, np.zeros(k, np.float32))
+
+    def unlearn(self, X: Any, Y: Any, codes: Codes | None = None, *, age: int | None = None) -> Self:
+        """Take out rows that were learnt with exactly these labels and codes, as if they had never come.
 
         With a half-life, `age` is how many labelled rows were learnt after them, so that only what is left of them is
         taken out.
@@ -112,8 +163,8 @@ class Tally(LinearHasher):
         if labelled.any():
             X = self.prepare(X[labelled])
             weights = self._decayed(np.arange(after, after + len(X))[::-1])
-            self.stats_.add(X, signs(self._codes(X), self.bits), labels.rows(labelled), weights, sign=-1)
-            self._solved = None
+            codes = None if codes is None else check_codes(codes, self.bits)[labelled]
+            self._add(X, labels.rows(labelled), codes, weights, sign=-1)
         return self
 
     def merge(self, other: Self) -> Self:
@@ -143,7 +194,8 @@ class Tally(LinearHasher):
             similarity = self._similarity()
             if similarity is None:
                 return self.initial_model()
-            return Model("features", similarity.M, similarity.m, balance=self._balance(similarity.reliability))
+            balance, label_bits = self._balance(similarity.reliability), self._label_bits()
+            return Model("features", similarity.M, similarity.m, balance=balance, label_bits=label_bits)
         sides = self.stats_.sides(self.ridge)
         if sides is None:
             return self.initial_model()
@@ -162,7 +214,12 @@ class Tally(LinearHasher):
             v=sides.v * page,
             query_power=max(self.sharpness, round(2 * CLASS_POWER / size**4) / 2),
             item_power=item_power,
+            label_bits=self._label_bits(),
         )
+
+    def _label_bits(self) -> int:
+        """Return how many bits hold labels in codes that were learnt."""
+        return 0 if np.array_equal(self.stats_.cc, self.stats_.pp) else len(self.directions_.g)
 
     def _balance(self, reliability: float) -> float:
         return reliability if self.balance is None else float(self.balance)
@@ -185,10 +242,12 @@ class Tally(LinearHasher):
         return np.where(rows > MIN_LABEL_ROWS, by_label, 0.0), rare
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), **self.stats_.arrays()}
+        directions = {"G": self.directions_.G, "g": self.directions_.g}
+        return {**super()._arrays(), **directions, **self.stats_.arrays()}
 
     def _extra(self) -> dict[str, Any]:
-        return {**super()._extra(), "labels": list(self.stats_.names)}
+        directions = {"direction_labels": list(self.directions_.names)}
+        return {**super()._extra(), **directions, "labels": list(self.stats_.names)}
 
     def params_to_json(self) -> dict[str, Any]:
         weights = self.label_weights
@@ -202,6 +261,11 @@ class Tally(LinearHasher):
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
+        rows = {from_json(name): row for row, name in enumerate(extra["direction_labels"])}
+        check_arrays(arrays, {"G": "float32 labels k", "g": "float32 k"}, {"labels": len(rows)})
+        self.directions_ = LabelDirections(rows, arrays["G"], arrays["g"])
+        if len(arrays["g"]) > self.bits:
+            raise BadState(f"g: expected at most {self.bits} numbers, got {len(arrays['g'])}")
         names = [from_json(name) for name in extra["labels"]]
         self.stats_ = SufficientStats.from_arrays(arrays, names, self.n_features_in_, self.bits)
         self._solved = None

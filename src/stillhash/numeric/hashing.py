@@ -16,6 +16,8 @@ LABEL_RIDGE = 1.0  # of the prediction of labels, in units of the mean square of
 class HashFunctions(NamedTuple):
     W: Floats  # (D, b)
     t: Floats  # (b,)
+    G: Floats | None = None  # (labels, k): the first k hash functions of a row with labels y, where these are known,
+    g: Floats | None = None  # (k,): are y @ G + g
 
 
 def check_variance(measure: float) -> None:
@@ -77,31 +79,34 @@ def itq_rotation(A: Doubles, bits: int, rng: np.random.Generator) -> tuple[Doubl
 def label_itq(X0: Floats, Y0: Floats, bits: int, share: float, rng: np.random.Generator) -> HashFunctions:
     """Return ITQ where labels are known: `share` of the bits hash the directions that predict the labels Y0 (n0, C)
     best, the others the principal directions of what is left, so that later labels are represented too."""
-    mean = X0.mean(axis=0, dtype=np.float64)
-    Z, Y = X0 - mean, Y0 - Y0.mean(axis=0, dtype=np.float64)
-    predictive = predictive_directions(Z, Y, round(share * bits))
+    mean, y_mean = X0.mean(axis=0, dtype=np.float64), Y0.mean(axis=0, dtype=np.float64)
+    Z = X0 - mean
+    P, components = predictive_directions(Z, Y0 - y_mean, round(share * bits))
+    predictive = P @ components
     Q = np.linalg.qr(predictive)[0]
     rest = Z - (Z @ Q) @ Q.T
     split = round(share * bits) if predictive.shape[1] else 0
     if np.linalg.norm(rest) <= 1e-6 * np.linalg.norm(Z):
         split = bits  # the labels explain everything
-    parts = []
+    parts, G = [], np.empty((len(components), 0))
     if split:
-        parts.append(predictive @ itq_rotation(Z @ predictive, split, rng)[0])
+        R = itq_rotation(Z @ predictive, split, rng)[0]
+        G = components @ R
+        parts.append(P @ G)
     if split < bits:
-        P = principal_directions(rest, bits - split)
-        parts.append(P @ itq_rotation(rest @ P, bits - split, rng)[0])
+        principal = principal_directions(rest, bits - split)
+        parts.append(principal @ itq_rotation(rest @ principal, bits - split, rng)[0])
     W = np.concatenate(parts, axis=1)
-    return HashFunctions(W.astype(np.float32), (-mean @ W).astype(np.float32))
+    return HashFunctions(*(array.astype(np.float32) for array in (W, -mean @ W, G, -y_mean @ G)))
 
 
-def predictive_directions(Z: Doubles, Y: Doubles, most: int) -> Doubles:
-    """Return up to `most` directions (D, r), longer where they predict better: the principal components of the ridge
-    regression of Y on Z, both centred."""
+def predictive_directions(Z: Doubles, Y: Doubles, most: int) -> tuple[Doubles, Doubles]:
+    """Return P (D, C), the ridge regression of Y on Z, both centred; and up to `most` principal components (C, r) of
+    what it predicts. Their product is r directions of features, longer where they predict better."""
     tall = Z.shape[1] <= len(Z)
     S = Z.T @ Z if tall else Z @ Z.T  # the smaller of the two forms of ridge regression
     S[np.diag_indices_from(S)] += LABEL_RIDGE * max(float((Z * Z).sum()) / len(Z), 1e-30)
     P = np.linalg.solve(S, Z.T @ Y) if tall else Z.T @ np.linalg.solve(S, Y)  # (D, C)
     _, s, Vt = np.linalg.svd(Z @ P, full_matrices=False)
     rank = int((s > s[0] * 1e-6).sum()) if len(s) and s[0] > 0 else 0
-    return np.asarray(P @ Vt[: min(most, rank)].T)
+    return np.asarray(P, np.float64), np.asarray(Vt[: min(most, rank)].T, np.float64)

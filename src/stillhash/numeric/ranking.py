@@ -14,9 +14,11 @@ from stillhash.numeric.validation import Codes, Floats
 
 CANDIDATES = 300  # the first hits by score, which are ordered again for the first page
 PAGE_LOOKS = 2.0  # how much more looks count there, beside labels, than in the score
-# Loss of a code: the share of |looks| on which it differs from the query's code, 0 to 1.
-NEAR_LOSS = 0.01  # up to here a hit is a near match
-NEAREST_LOSS = 0.07  # up to here the closest hit is one too
+# Loss of a code: the share of |looks| on which it differs from the query's code, 0 to 1. Up to the first of these a hit
+# is a near match, up to the second the closest hit is one too.
+NEAR_LOSSES = 0.01, 0.07
+LABELLED_NEAR_LOSSES = 0.0, 0.02  # where some bits hold labels, and fewer looks
+MIN_LOOKS_BITS = 32  # where others hold labels, near matches are found by these alone if there are so many
 
 
 class Ranking(NamedTuple):
@@ -33,11 +35,12 @@ class Ranking(NamedTuple):
     v: Floats | None = None  # (labels,): of a code, x @ V + v are predicted
     power: float = 1.0  # that predicted labels of codes are raised to
     balance: float = 0.0  # how much labels count beside looks, 0 to 1
+    losses: tuple[float, float] = NEAR_LOSSES
 
     def rows(self, some: Any) -> "Ranking":
         """Return the ranking of some of the queries."""
         looks, labels = (None if part is None else part[some] for part in (self.looks, self.labels))
-        return Ranking(self.weights[some], looks, labels, self.V, self.v, self.power, self.balance)
+        return self._replace(weights=self.weights[some], looks=looks, labels=labels)
 
 
 class LooksScores(NamedTuple):
@@ -53,11 +56,12 @@ class LooksScores(NamedTuple):
         return LooksScores(self.grid[some], self.most[some], self.near[some], self.nearest[some])
 
 
-def looks_scores(looks: Floats) -> LooksScores:
-    """Return what near matches are found by."""
-    grid = snap(looks)
+def looks_scores(ranking: Ranking) -> LooksScores:
+    """Return what near matches are found by, of a ranking with looks."""
+    assert ranking.looks is not None
+    grid = snap(ranking.looks)
     most = np.abs(grid).sum(axis=1)
-    near, nearest = (((1 - 2 * loss) * most).astype(np.float32) for loss in (NEAR_LOSS, NEAREST_LOSS))
+    near, nearest = (((1 - 2 * loss) * most).astype(np.float32) for loss in ranking.losses)
     return LooksScores(grid, most, near, nearest)
 
 
@@ -88,7 +92,7 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
     orders = order_rows(score_all(snap(ranking.weights), codes))
     if ranking.looks is None or not len(codes):
         return orders
-    exact_looks = looks_scores(ranking.looks)
+    exact_looks = looks_scores(ranking)
     if ranking.labels is not None:
         pages, used = orders[:, :CANDIDATES], np.zeros(len(codes), bool)
         used[pages] = True  # labels are predicted once of each code that is on a page

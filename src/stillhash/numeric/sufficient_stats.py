@@ -5,6 +5,10 @@ Four sums are all that linear least squares needs of the rows: a = (1, features)
 
   aa = sum a a^T     ay = sum y a^T     cc = sum c c^T     cy = sum y c^T
 
+Where codes hold labels, the same rows have other codes p without them, as rows that are stored without labels do:
+
+  pp = sum p p^T     py = sum y p^T     and how many rows are stored without labels
+
 They do not depend on the order of rows or on chunks, they add up across machines, and a row can be taken out again.
 Labels are columns of y in order of arrival, so new ones only add rows to ay and cy.
 """
@@ -61,12 +65,13 @@ def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
 
 
 class SufficientStats:
-    """The four sums over the rows learnt so far."""
+    """The sums over the rows learnt so far."""
 
     def __init__(self, dim: int, bits: int) -> None:
         self.names: dict[Hashable, int] = {}
-        self.aa, self.cc = np.zeros((dim + 1, dim + 1)), np.zeros((bits + 1, bits + 1))
-        self._ay, self._cy = np.zeros((0, dim + 1)), np.zeros((0, bits + 1))  # with spare rows for new labels
+        self.aa, self.cc, self.pp = (np.zeros((width, width)) for width in (dim + 1, bits + 1, bits + 1))
+        self._ay, self._cy, self._py = (np.zeros((0, width)) for width in (dim + 1, bits + 1, bits + 1))  # spare rows
+        self.unlabelled = 0.0  # rows that are stored without labels
 
     @property
     def rows(self) -> float:
@@ -81,31 +86,54 @@ class SufficientStats:
     def cy(self) -> Doubles:
         return self._cy[: len(self.names)]
 
+    @property
+    def py(self) -> Doubles:
+        return self._py[: len(self.names)]
+
     @one_thread
-    def add(self, X: Floats, signs: Floats, labels: Labels, weights: Floats | None = None, *, sign: int = 1) -> None:
-        """Add labelled rows, each counted `weights` times; the sign -1 takes them out."""
+    def add(
+        self,
+        X: Floats,
+        signs: Floats,
+        labels: Labels,
+        weights: Floats | None = None,
+        *,
+        plain: Floats | None = None,
+        sign: int = 1,
+    ) -> None:
+        """Add labelled rows, each counted `weights` times; the sign -1 takes them out.
+
+        plain: the signs of their codes without labels, where these are others.
+        """
         Y, names = unit_labels(labels)
         a, c = (np.insert(side, 0, 1, axis=1) for side in (X, signs))
-        if weights is not None:  # half on either side of a product, so that aa and cc stay symmetric to the bit
-            Y, a, c = (np.sqrt(weights)[:, None] * side for side in (Y, a, c))
+        p = c if plain is None else np.insert(plain, 0, 1, axis=1)
+        if weights is not None:  # half on either side of a product, so that squares stay symmetric to the bit
+            Y, a, c, p = (np.sqrt(weights)[:, None] * side for side in (Y, a, c, p))
         places = self._places(names)
         merge = np.add if sign > 0 else np.subtract
         merge(self.aa, a.T @ a, out=self.aa)
-        merge(self.cc, c.T @ c, out=self.cc)
+        merge(self.cc, code_squares := c.T @ c, out=self.cc)
+        merge(self.pp, code_squares if plain is None else p.T @ p, out=self.pp)
         self._ay[places] = merge(self._ay[places], Y.T @ a)
-        self._cy[places] = merge(self._cy[places], Y.T @ c)
+        self._cy[places] = merge(self._cy[places], code_labels := Y.T @ c)
+        self._py[places] = merge(self._py[places], code_labels if plain is None else Y.T @ p)
 
     def decay(self, factor: float) -> None:
-        for array in (self.aa, self.cc, self.ay, self.cy):
+        for array in (self.aa, self.cc, self.pp, self.ay, self.cy, self.py):
             array *= factor
+        self.unlabelled *= factor
 
     def merge(self, other: Self) -> None:
         """Add the statistics of other rows over the same features and codes."""
         places = self._places(list(other.names))
         self.aa += other.aa
         self.cc += other.cc
+        self.pp += other.pp
         self._ay[places] += other.ay
         self._cy[places] += other.cy
+        self._py[places] += other.py
+        self.unlabelled += other.unlabelled
 
     @one_thread
     def similarity(self, ridge: float, label_weights: NDArray[np.float64] | None = None) -> Similarity | None:
@@ -135,10 +163,15 @@ class SufficientStats:
         return Sides(U, u, V, v, query_side.reliability * code_side.reliability)
 
     def _code_side(self, ridge: float) -> Regression | None:
-        """Return the regression of labels on codes; None if labels carry no information."""
+        """Return the regression of labels on codes; None if labels carry no information.
+
+        It is that of all stored rows: for those without labels stand the labelled rows, with their plain codes.
+        """
         if self.rows <= 0.5:
             return None
-        regression = regress(self.cc, self.cy, ridge)
+        share = self.unlabelled / (self.unlabelled + self.rows)
+        squares, labels = ((1 - share) * own + share * plain for own, plain in ((self.cc, self.pp), (self.cy, self.py)))
+        regression = regress(squares, labels, ridge)
         return regression if np.abs(regression.slopes).max(initial=0.0) > 1e-9 else None
 
     def deviation(self, similarity: Similarity) -> float:
@@ -152,26 +185,29 @@ class SufficientStats:
 
     def arrays(self) -> dict[str, Doubles]:
         """Return the arrays of saved state: of aa, which is symmetric, the lower triangle."""
-        return {"aa": self.aa[np.tril_indices(len(self.aa))], "cc": self.cc, "ay": self.ay, "cy": self.cy}
+        sums = {name: getattr(self, name) for name in ("cc", "pp", "ay", "cy", "py")}
+        return sums | {"aa": self.aa[np.tril_indices(len(self.aa))], "unlabelled": np.array([self.unlabelled])}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], names: list[Hashable], dim: int, bits: int) -> Self:
         stats = cls(dim, bits)
         stats.names = {name: c for c, name in enumerate(names)}
-        sizes = {"triangle": (dim + 1) * (dim + 2) // 2, "a": dim + 1, "c": bits + 1, "y": len(names)}
-        specs = {"aa": "float64 triangle", "cc": "float64 c c", "ay": "float64 y a", "cy": "float64 y c"}
-        check_arrays(arrays, specs, sizes)
+        sizes = {"triangle": (dim + 1) * (dim + 2) // 2, "a": dim + 1, "c": bits + 1, "y": len(names), "one": 1}
+        axes = {"aa": "triangle", "cc": "c c", "pp": "c c", "ay": "y a", "cy": "y c", "py": "y c", "unlabelled": "one"}
+        check_arrays(arrays, {name: f"float64 {axis}" for name, axis in axes.items()}, sizes)
         at = np.tril_indices(dim + 1)
         stats.aa[at] = stats.aa[at[::-1]] = arrays["aa"]
-        stats.cc, stats._ay, stats._cy = arrays["cc"].copy(), arrays["ay"].copy(), arrays["cy"].copy()
+        stats.cc, stats.pp = arrays["cc"].copy(), arrays["pp"].copy()
+        stats._ay, stats._cy, stats._py = (arrays[name].copy() for name in ("ay", "cy", "py"))
+        stats.unlabelled = float(arrays["unlabelled"][0])
         return stats
 
     def _places(self, names: list[Hashable]) -> NDArray[np.int64]:
         for name in names:
             self.names.setdefault(name, len(self.names))
         if len(self.names) > len(self._ay):
-            spare = max(16, len(self.names))
-            self._ay, self._cy = (np.concatenate([s, np.zeros((spare, s.shape[1]))]) for s in (self._ay, self._cy))
+            spare, sums = max(16, len(self.names)), (self._ay, self._cy, self._py)
+            self._ay, self._cy, self._py = (np.concatenate([s, np.zeros((spare, s.shape[1]))]) for s in sums)
         return np.array([self.names[name] for name in names], np.int64)
 
 

@@ -53,7 +53,7 @@ def search_page(
     none: Sequence[IdArray] = [NO_IDS] * m
     first, last = liked or none, disliked or none
     most = min(max(k + max(map(len, last), default=0), CANDIDATES if ranking.labels is not None else 0), len(index))
-    looks = None if ranking.looks is None else looks_scores(ranking.looks)
+    looks = None if ranking.looks is None else looks_scores(ranking)
     hits, near = _search(index, ranking, looks, max(1, most), allowed)
     ends = [_join_ends(*some) for some in zip(first, near, last, strict=True)]
     depth = min(k + max(len(some.ids) for some in ends), hits.ids.shape[1]) if m else 0  # hits by score that can matter
