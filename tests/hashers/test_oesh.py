@@ -81,7 +81,7 @@ def test_rows_get_more_like_their_hash_functions_with_a_larger_gamma() -> None:
     for gamma in (0.0, 1e7):
         hasher = OESH(bits=32, gamma=gamma).fit(X).partial_fit(X, Y)
         alike.append(float((signs(hasher.encode(X, Y), 32) == signs(hasher.encode(X), 32)).mean()))
-    assert alike[0] < 0.95 and alike[1] > 0.999
+    assert alike[0] < 0.97 and alike[1] > 0.999
 
 
 @pytest.mark.parametrize(

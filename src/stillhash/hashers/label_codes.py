@@ -1,5 +1,6 @@
 """What LEMON and OESH share: codes of labelled rows from their labels, hash functions by ridge regression."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from stillhash.numeric.validation import Doubles, Floats
 RANK_TOLERANCE = 1e-13  # singular values below this share of the norm of a matrix count as 0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LabelCodeHasher(LinearHasher):
     """Base of methods whose labelled rows get a code from their labels when they are stored, and never another.
 
@@ -25,6 +27,8 @@ class LabelCodeHasher(LinearHasher):
     codes_see_labels = True
     saved_arrays: ClassVar = {"XX": "float64 D D", "XB": "float64 D b", "VV": "float64 b b"}
     saved_values: ClassVar = {"seen": COUNT}
+
+    center: bool = False  # as published: W has no intercept, and features that are not centred have one of their own
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._fix(lsh(X, self.bits, rng)._replace(t=np.zeros(self.bits, np.float32)))  # no threshold

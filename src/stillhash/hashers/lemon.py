@@ -53,13 +53,13 @@ class LEMON(LabelCodeHasher):
     function of its labels and of when it came: `encode(X, Y)` directly after `partial_fit(X, Y)` gives the codes that
     were learnt; later it gives those that new rows would get. A row of unknown labels is encoded by W.
 
-    Chunks should be large (the paper has 2,000 rows): of a chunk with n <= b rows V has rank n - 1, and one with
+    Chunks should be large (the authors have 2,000 rows): of a chunk with n <= b rows V has rank n - 1, and one with
     a single label set adds nothing to the sum.
 
     Departures: one kind of features in place of image and text; V R, which the published code adds to the sum above in
     the last step too, is left out there: it counts 1 / (2 alpha b) of what the labels do, and depends on random draws
-    for each row; the random directions that fill up V are orthogonal to the others, which the published code
-    leaves to chance; features are centred and scaled by default. docs/paper-notes.md has more.
+    for each row; the random directions that fill up V are orthogonal to the others, which the published code leaves to
+    chance; features are scaled by default, but not centred, as published. docs/paper-notes.md has more.
 
     Parameters
     ----------

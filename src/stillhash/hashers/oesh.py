@@ -18,6 +18,8 @@ from stillhash.numeric.targets import gaussian_integers
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Doubles, Floats, check_features
 
+LAST_STEPS = 50  # of W and B by turns, at most, until B stays
+
 
 class OeshSums(NamedTuple):
     """Sums over the rows of earlier chunks: g the vector of a row's labels, b its code, v near to b, x its features."""
@@ -54,15 +56,15 @@ class OESH(LabelCodeHasher):
     included: mostly a function of its labels and of when it came. `encode(X, Y)` directly after `partial_fit(X, Y)`
     gives the codes that were learnt; later it gives those that new rows would get.
 
-    Chunks should be large (the paper has 2,000 rows): of a chunk with n <= b rows V has rank n - 1, and one with
+    Chunks should be large (the authors have 2,000 rows): of a chunk with n <= b rows V has rank n - 1, and one with
     a single label set adds nothing to M.
 
     Departures: one kind of features in place of image and text; a label without a vector in `label_vectors`, so by
     default every label, gets a random one, from the seed and the label, in place of the paper's word2vec vector of its
     name, so different labels are unlike each other; v, which the published code adds in the last step too, is left out
     there: it counts little beside alpha b M, and depends on random draws for each row; the random directions that fill
-    up V are orthogonal to the others, which the published code leaves to chance; features are centred and scaled by
-    default. docs/paper-notes.md has more.
+    up V are orthogonal to the others, which the published code leaves to chance; features are scaled by default, but
+    not centred, as published. docs/paper-notes.md has more.
 
     Parameters
     ----------
@@ -107,8 +109,12 @@ class OESH(LabelCodeHasher):
         XX = self.XX_ + x.T @ x
         inverse: Doubles = np.linalg.inv(regularised(XX, self.delta)).astype(np.float64)
         *_, (V, _, _, B) = oesh_turns(sums, G, x, inverse, self, self._draws())
-        W, GV = (inverse @ (self.XB_ + x.T @ B)).astype(np.float32), self.GV_ + G.T @ V
-        B = signs(self._codes_of(X, vectors, W, GV), self.bits).astype(np.float64)
+        GV = self.GV_ + G.T @ V
+        for _ in range(LAST_STEPS):
+            W, before = (inverse @ (self.XB_ + x.T @ B)).astype(np.float32), B
+            B = signs(self._codes_of(X, vectors, W, GV), self.bits).astype(np.float64)
+            if np.array_equal(B, before):  # W is the regression of these codes
+                break
         self.W_, self.XX_, self.XB_ = W, XX, self.XB_ + x.T @ B  # new arrays, so that readers need no lock
         self.VV_, self.GB_, self.GV_ = self.VV_ + V.T @ V, self.GB_ + G.T @ B, GV
         self.seen_ += len(X)
