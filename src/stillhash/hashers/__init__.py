@@ -5,11 +5,13 @@ from stillhash.hashers.base import Hasher
 from stillhash.hashers.bsodh import BSODH
 from stillhash.hashers.hmoh import HMOH
 from stillhash.hashers.lego import LEGO
+from stillhash.hashers.lemon import LEMON
 from stillhash.hashers.linear import LSH, PCAITQ, LinearHasher
 from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.mihash import MIHash
 from stillhash.hashers.model import LabelSpace, Model, OnlineHasher
 from stillhash.hashers.oasis import OASIS
+from stillhash.hashers.oesh import OESH
 from stillhash.hashers.ohsl import OHSL, OHSLSym
 from stillhash.hashers.ohweu import OHWEU
 from stillhash.hashers.okh import OKH
@@ -24,6 +26,7 @@ METHODS: dict[str, type[Hasher]] = {
     for method in (
         *(Tally, TallyListwise, Tuned, OHSL, OHSLSym),  # fixed codes, learnt similarity
         *(OHWEU, HMOH, BSODH, MIHash, OSupH, OKH, OSH),  # learnt codes
+        *(LEMON, OESH),  # codes of labels that stay, learnt hash functions for queries
         *(OASIS, LEGO),  # fixed codes, learnt square similarity
         *(PCAITQ, LSH),  # fixed codes, Hamming ranking
     )
@@ -55,9 +58,11 @@ __all__ = [
     "FIXED_CODE_METHODS",
     "HMOH",
     "LEGO",
+    "LEMON",
     "LSH",
     "METHODS",
     "OASIS",
+    "OESH",
     "OHSL",
     "OHWEU",
     "OKH",
