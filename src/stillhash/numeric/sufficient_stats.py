@@ -170,7 +170,7 @@ class SufficientStats:
         if self.rows <= 0.5:
             return None
         share = self.unlabelled / (self.unlabelled + self.rows)
-        squares, labels = ((1 - share) * own + share * plain for own, plain in ((self.cc, self.pp), (self.cy, self.py)))
+        squares, labels = self.cc + share * (self.pp - self.cc), self.cy + share * (self.py - self.cy)
         regression = regress(squares, labels, ridge)
         return regression if np.abs(regression.slopes).max(initial=0.0) > 1e-9 else None
 
