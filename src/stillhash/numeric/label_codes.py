@@ -11,7 +11,7 @@ from stillhash.numeric.validation import Floats
 
 
 def label_bits(bits: int) -> int:
-    """Return how many bits of a code are for labels: almost all of a short one, three quarters of 64, half of a long one.
+    """Return how many bits of a code are for labels: almost all of a short code, half of a long one.
 
     The others are for looks. docs/method.md has the measurements that it is chosen from.
     """
