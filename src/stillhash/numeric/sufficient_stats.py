@@ -190,7 +190,7 @@ def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression
     probes = random_signs(len(mean), TRACE_PROBES).T
     # The intercept is an unknown without a penalty: to eliminate it first is to take sums about the mean.
     penalties = np.append(0.0, np.full(len(mean), penalty))
-    solved = solve_symmetric(xx, penalties, np.concatenate([yx, np.insert(probes, 0, 0, axis=1)]))
+    solved = solve_symmetric(xx, penalties, np.concatenate([yx, np.insert(probes, 0, 0, axis=1)]).T).T.copy()
     slopes, hat = solved[: len(yx), 1:], probes - penalty * solved[len(yx) :, 1:]
     judged, total = slopes[skip:], rows * (1 - y_mean[skip:] @ y_mean[skip:])
     Sxy = yx[skip:, 1:] - np.outer(yx[skip:, 0], mean)  # sums about the mean
