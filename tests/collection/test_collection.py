@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import stillhash
 from stillhash import Item
+from stillhash.collection.storage.versions import VersionTable
 from stillhash.errors import Conflict, InvalidInput, NotFitted
 from stillhash.hashers import METHODS
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, some_rows
@@ -275,10 +275,28 @@ def test_a_tag_keeps_a_version_and_what_it_had_learnt(tmp_path: Path) -> None:
     agree_on_all(collection, twin)
     files = {file.name for file in (tmp_path / "c" / "learner").iterdir()}
     with closing(sqlite3.connect(tmp_path / "c" / "store.db")) as connection:
-        learners = dict(connection.execute("SELECT version, learner FROM versions").fetchall())
-    needed = {version: json.loads(learner) for version, learner in learners.items() if learner is not None}
+        needed = VersionTable(3).learners(connection)
     assert sorted(needed) == [2, 7, 8, 9] and needed[8] == needed[2]  # version 8 has learnt what version 2 had
     assert files == {file for learner in needed.values() for file in learner}
+
+
+def test_a_late_tag_keeps_the_model_but_not_what_was_learnt(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c", keep_versions=9)
+    for s in range(3):
+        rows = some_rows(20, seed=20 + s)
+        collection.learn(*rows[:2])
+        twin.learn(*rows[:2])
+    collection.tag(3, "late")
+    collection.tag(4, "in time")
+    with closing(sqlite3.connect(tmp_path / "c" / "store.db")) as connection:
+        assert sorted(VersionTable(9).learners(connection)) == [4, 5]
+    assert collection.verify() == []
+    expected = collection.search(QUERIES, 20, version=3)
+    assert collection.rollback(3) == 6  # and learning goes on from version 5
+    assert [answer.hits for answer in collection.search(QUERIES, 20)] == [answer.hits for answer in expected]
+    with closing(sqlite3.connect(tmp_path / "c" / "store.db")) as connection:
+        learners = VersionTable(9).learners(connection)
+    assert sorted(learners) == [4, 5, 6] and learners[6] == learners[5]
 
 
 # ---- upkeep ----

@@ -11,8 +11,8 @@ from stillhash.numeric.linear_systems import PANEL_ROWS, solve_symmetric
 from stillhash.numeric.sufficient_stats import regress
 
 
-def solve_plainly(A: np.ndarray, diagonal: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    return np.linalg.solve(A + np.diag(diagonal), Y.T).T
+def solve_plainly(A: np.ndarray, diagonal: np.ndarray, B: np.ndarray) -> np.ndarray:
+    return np.linalg.solve(A + np.diag(diagonal), B)
 
 
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
@@ -24,20 +24,20 @@ def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
 def test_it_is_what_the_general_solver_finds(seed: int, n: int, m: int, penalty: float) -> None:
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((int(rng.integers(1, 3 * n + 2)), n)) * np.geomspace(1, 1e-3, n)
-    A, diagonal, Y = rows.T @ rows, np.full(n, penalty), rng.standard_normal((m, n))
+    A, diagonal, B = rows.T @ rows, np.full(n, penalty), rng.standard_normal((n, m))
     before = A.copy()
-    X = solve_symmetric(A, diagonal, Y)
-    assert relative_error(X, solve_plainly(A, diagonal, Y)) < 1e-9
+    X = solve_symmetric(A, diagonal, B)
+    assert relative_error(X, solve_plainly(A, diagonal, B)) < 1e-9
     assert np.array_equal(A, before)
-    assert np.array_equal(X, solve_symmetric(A, diagonal, Y))
+    assert np.array_equal(X, solve_symmetric(A, diagonal, B))
 
 
 @pytest.mark.parametrize("n", [2, PANEL_ROWS + 3])
 def test_a_matrix_that_is_not_positive_definite_is_solved_too(n: int) -> None:
     rng = np.random.default_rng(n)
     rows = rng.standard_normal((n, n))
-    A, Y = rows + rows.T, rng.standard_normal((3, n))  # eigenvalues of both signs
-    np.testing.assert_array_equal(solve_symmetric(A, np.zeros(n), Y), solve_plainly(A, np.zeros(n), Y))
+    A, B = rows + rows.T, rng.standard_normal((n, 3))  # eigenvalues of both signs
+    np.testing.assert_array_equal(solve_symmetric(A, np.zeros(n), B), solve_plainly(A, np.zeros(n), B))
 
 
 def regress_about_the_mean(xx: np.ndarray, yx: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ def regress_about_the_mean(xx: np.ndarray, yx: np.ndarray, ridge: float) -> tupl
     rows, mean = xx[0, 0], xx[0, 1:] / xx[0, 0]
     S, Sxy = xx[1:, 1:] - rows * np.outer(mean, mean), yx[:, 1:] - np.outer(yx[:, 0], mean)
     penalty = ridge * np.trace(xx[1:, 1:]) / rows
-    slopes = solve_plainly(S, np.full(len(S), penalty), Sxy).T
+    slopes = solve_plainly(S, np.full(len(S), penalty), Sxy.T)
     return slopes, yx[:, 0] / rows - mean @ slopes
 
 

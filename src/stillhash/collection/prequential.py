@@ -32,19 +32,22 @@ History = dict[str, Any]  # the last evaluation, the detector, alarms, the curve
 
 
 def evaluate_chunk(hasher: Hasher, rows: LabelledRows, codes: Codes) -> Quality | None:
-    """Measure how well rows that are not learnt yet find each other, now and before learning; None if too few."""
+    """Measure how well rows that are not learnt yet find each other, now and before learning; None if too few.
+
+    The queries are up to PREQUENTIAL_QUERIES labelled rows, evenly spaced; each ranks all other labelled rows.
+    """
     labelled = np.flatnonzero(rows.labels.labelled)
     if len(labelled) < MIN_LABELLED_ROWS:
         return None
-    queries = labelled[:: max(2, len(labelled) // PREQUENTIAL_QUERIES)][:PREQUENTIAL_QUERIES]
-    items = np.setdiff1d(labelled, queries)
-    numbers, functions = np.arange(len(codes)), hasher.functions()
-    grades = label_jaccard(*(rows.labels.rows(np.isin(numbers, part)) for part in (queries, items)))
+    queries, items = np.zeros(len(codes), bool), rows.labels.labelled
+    queries[labelled[:: max(2, len(labelled) // PREQUENTIAL_QUERIES)][:PREQUENTIAL_QUERIES]] = True
+    items[queries] = False
+    grades, functions = label_jaccard(rows.labels.rows(queries), rows.labels.rows(items)), hasher.functions()
     now, before = (
         _measure(functions.ranking_by(model, rows.features[queries]), codes[items], grades)
         for model in (hasher.model(), hasher.initial_model())
     )
-    return {**now, "before": before, "queries": len(queries), "items": len(items)}
+    return {**now, "before": before, "queries": int(queries.sum()), "items": int(items.sum())}
 
 
 def _measure(ranking: Ranking, codes: Codes, grades: Floats) -> dict[str, float]:

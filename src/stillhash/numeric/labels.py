@@ -91,7 +91,7 @@ def _parse(Y: Any, name: str) -> Labels:
         if array.ndim != 1:
             raise InvalidInput(f"{name}: expected 1-D labels or a 2-D indicator matrix, got {array.ndim}-D")
         Y = array.tolist()
-    sets = [_label_set(entry) for entry in Y]
+    sets = Y if set(map(type, Y)) == {list} else [_label_set(entry) for entry in Y]
     flat: list[Any] = list(chain.from_iterable(sets))
     if not set(map(type, flat)) <= TEXT_TYPES:
         flat = [canonical(label, name) for label in flat]

@@ -5,35 +5,33 @@ import numpy as np
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles
 
-PANEL_ROWS = 64  # of the factor, that are solved for at a time
+PANEL_ROWS = 96  # of the factor, that are solved for at a time
 
 
 @one_thread
-def solve_symmetric(A: Doubles, diagonal: Doubles, Y: Doubles) -> Doubles:
-    """Return X (m, n) with X (A + diag(diagonal)) = Y, for a symmetric A (n, n) and Y (m, n).
+def solve_symmetric(A: Doubles, diagonal: Doubles, B: Doubles) -> Doubles:
+    """Return X (n, m) with (A + diag(diagonal)) X = B, for a symmetric A (n, n) and B (n, m).
 
-    By a Cholesky factorisation L L^T; if rounding has left the sum not positive definite, by an LU factorisation.
+    By a Cholesky factorisation U^T U; if rounding has left the sum not positive definite, by an LU factorisation.
     """
     try:
-        return _solve_positive(A, diagonal, Y)
+        return _solve_positive(A, diagonal, B)
     except np.linalg.LinAlgError:
-        return np.asarray(np.linalg.solve(A + np.diag(diagonal), Y.T).T)
+        return np.asarray(np.linalg.solve(A + np.diag(diagonal), B), np.float64)
 
 
-def _solve_positive(A: Doubles, diagonal: Doubles, Y: Doubles) -> Doubles:
-    """Factorise block column by block column; the rows of Y below those of A become Z with Z L^T = Y."""
+def _solve_positive(A: Doubles, diagonal: Doubles, B: Doubles) -> Doubles:
+    """Compute rows of U from top to bottom, with Z = U^-T B as further columns; then U X = Z from bottom to top."""
     n = len(A)
-    blocks = [slice(start, min(start + PANEL_ROWS, n)) for start in range(0, n, PANEL_ROWS)]
-    L, X, inverses = np.empty((n + len(Y), n)), np.empty(Y.shape), []
-    for block in blocks:
-        start, stop = block.start, block.stop
-        panel, corner = L[start:, block], L[block, block]  # views
-        panel[: n - start], panel[n - start :] = A[start:, block], Y[:, block]
-        panel -= L[start:, :start] @ L[block, :start].T
-        np.einsum("ii->i", corner)[:] += diagonal[block]
-        inverses.append(np.linalg.inv(np.linalg.cholesky(corner)))
-        L[stop:, block] = L[stop:, block] @ inverses[-1].T
-    for block, inverse in zip(reversed(blocks), reversed(inverses), strict=True):
-        stop = block.stop
-        X[:, block] = (L[n:, block] - X[:, stop:] @ L[stop:n, block]) @ inverse
+    panels = [slice(start, min(start + PANEL_ROWS, n)) for start in range(0, n, PANEL_ROWS)]
+    U, X, inverses = np.empty((n, n + B.shape[1])), np.empty(B.shape), []
+    for rows in panels:
+        start, stop = rows.start, rows.stop
+        U[rows, start:n], U[rows, n:] = A[rows, start:], B[rows]
+        U[rows, start:] -= U[:start, rows].T @ U[:start, start:]
+        np.einsum("ii->i", U[rows, rows])[:] += diagonal[rows]
+        inverses.append(np.linalg.inv(np.linalg.cholesky(U[rows, rows])))
+        U[rows, stop:] = inverses[-1] @ U[rows, stop:]
+    for rows, inverse in zip(reversed(panels), reversed(inverses), strict=True):
+        X[rows] = inverse.T @ (U[rows, n:] - U[rows, rows.stop : n] @ X[rows.stop :])
     return X

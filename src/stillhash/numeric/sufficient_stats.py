@@ -186,7 +186,7 @@ class SufficientStats:
     def arrays(self) -> dict[str, Doubles]:
         """Return the arrays of saved state: of aa, which is symmetric, the lower triangle."""
         sums = {name: getattr(self, name) for name in ("cc", "pp", "ay", "cy", "py")}
-        return sums | {"aa": self.aa[np.tril_indices(len(self.aa))], "unlabelled": np.array([self.unlabelled])}
+        return sums | {"aa": self.aa[np.tri(len(self.aa), dtype=bool)], "unlabelled": np.array([self.unlabelled])}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], names: list[Hashable], dim: int, bits: int) -> Self:
@@ -221,24 +221,23 @@ def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression
     H = (S + l)^-1 S. The reliability is 1 less the share of noise, taken CAUTION standard errors of s^2 too high.
     """
     rows, mean, y_mean = xx[0, 0], xx[0, 1:] / xx[0, 0], yx[:, 0] / xx[0, 0]
-    Sxy = (yx[:, 1:] - np.outer(yx[:, 0], mean)).T  # sums about the mean
     scale = (np.trace(xx) - rows) / rows  # the mean square of a row
     penalty = ridge * (scale if scale > 0 else 1.0)
-    probes = random_signs(len(mean), TRACE_PROBES)
+    probes = random_signs(len(mean), TRACE_PROBES).T
     # The intercept is an unknown without a penalty: to eliminate it first is to take sums about the mean.
     penalties = np.append(0.0, np.full(len(mean), penalty))
-    targets = np.concatenate([yx, np.insert(probes.T, 0, 0, axis=1)])
-    solved = solve_symmetric(xx, penalties, targets).T
-    intercepts, slopes, hat = solved[0, : len(yx)], solved[1:, : len(yx)], probes - penalty * solved[1:, len(yx) :]
-    judged, total = slopes[:, skip:], rows * (1 - y_mean[skip:] @ y_mean[skip:])
-    explained, shrunk = np.vdot(judged, Sxy[:, skip:]), penalty * np.vdot(judged, judged)
+    solved = solve_symmetric(xx, penalties, np.concatenate([yx, np.insert(probes, 0, 0, axis=1)]).T).T.copy()
+    slopes, hat = solved[: len(yx), 1:], probes - penalty * solved[len(yx) :, 1:]
+    judged, total = slopes[skip:], rows * (1 - y_mean[skip:] @ y_mean[skip:])
+    Sxy = yx[skip:, 1:] - np.outer(yx[skip:, 0], mean)  # sums about the mean
+    explained, shrunk = np.vdot(judged, Sxy), penalty * np.vdot(judged, judged)
     signal, residual = explained - shrunk, total - explained - shrunk
     free = rows - np.vdot(probes, hat) / TRACE_PROBES - 1
     reliability = 0.0
     if signal > 0 and free > 0:
         noise = max(residual, 0.0) / free * np.vdot(hat, hat) / TRACE_PROBES
         reliability = max(0.0, 1 - noise / signal * (1 + CAUTION * np.sqrt(2 / free)))
-    return Regression(slopes, intercepts, float(reliability))
+    return Regression(slopes.T, solved[: len(yx), 0], float(reliability))
 
 
 def label_probes(labels: int) -> Doubles:

@@ -22,8 +22,9 @@ BlockChecksums = NDArray[np.uint32]  # (blocks, 2): CRC-32 and Adler-32
 def block_checksums(data: Any) -> BlockChecksums:
     """Compute the checksums of each block of these bytes; the last block may be shorter."""
     view = memoryview(data).cast("B")
-    pairs = [checksum_pair(view[s : s + BLOCK_SIZE]) for s in range(0, len(view), BLOCK_SIZE)]
-    return np.array(pairs, np.uint32).reshape(-1, 2)
+    blocks = [view[s : s + BLOCK_SIZE] for s in range(0, len(view), BLOCK_SIZE)]
+    columns = [list(map(checksum, blocks)) for checksum in (zlib.crc32, zlib.adler32)]
+    return np.array(columns, np.uint32).T
 
 
 def checksum_pair(block: Any) -> tuple[int, int]:

@@ -32,7 +32,7 @@ class VersionTable:
         return int(connection.execute("SELECT ifnull(max(version), 0) + 1 FROM versions").fetchone()[0])
 
     def publish(self, connection: Connection, new: NewVersion, side: str, model: bytes | None) -> int:
-        """Make this the current version, with its model, and drop versions and learners that need not be kept."""
+        """Make this the current version, with its model, and drop versions that need not be kept."""
         version = self.next_number(connection)
         created = datetime.now(UTC).isoformat(timespec="milliseconds")
         learner, notes = json.dumps(new.learner), json.dumps(new.notes or {})
@@ -41,8 +41,6 @@ class VersionTable:
         set_meta(connection, "version", version)
         oldest = version - self.keep_versions
         connection.execute("DELETE FROM versions WHERE version <= ? AND tag IS NULL", [oldest])
-        dropped = "version < ? AND tag IS NULL AND learner NOT NULL"  # others would be written again with their models
-        connection.execute(f"UPDATE versions SET learner = NULL WHERE {dropped}", [version - 1])
         return version
 
     def model(self, connection: Connection, version: int) -> tuple[str, bytes | None]:
@@ -71,12 +69,18 @@ class VersionTable:
         self.model(connection, version)
         if connection.execute("SELECT 1 FROM versions WHERE tag = ? AND version != ?", [name, version]).fetchone():
             raise Conflict(f"name: another version is called {name!r}")
+        if version not in self.learners(connection):
+            self.set_learner(connection, version, None)  # its files are gone
         connection.execute("UPDATE versions SET tag = ? WHERE version = ?", [name, version])
 
     def learners(self, connection: Connection) -> dict[int, list[str]]:
-        """Return the files that a learner goes on from, of each version that has them."""
-        rows = connection.execute("SELECT version, learner FROM versions WHERE learner NOT NULL").fetchall()
-        return {version: json.loads(files) for version, files in rows}
+        """Return the files that a learner goes on from, of the latest two versions and of those with a tag.
+
+        Other versions may still name files, which are gone: to clear that would write their models again.
+        """
+        needed = "tag NOT NULL OR version >= (SELECT max(version) FROM versions) - 1"
+        rows = connection.execute(f"SELECT version, learner FROM versions WHERE {needed}").fetchall()
+        return {version: json.loads(files) for version, files in rows if files is not None}
 
     def set_learner(self, connection: Connection, version: int, files: list[str] | None) -> None:
         """Replace the learner files of a version."""
