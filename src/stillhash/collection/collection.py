@@ -84,8 +84,7 @@ class Collection(Reader):
             with self._store.transaction() as connection:
                 if replace:
                     items.delete(connection, new.ids)
-                functions = self._trainer.functions(connection)
-                codes = None if functions is None else functions.encode_checked(rows.features)
+                codes = self._trainer.encode(connection, rows)
                 numbers = items.append(connection, new, codes, rows.features if codes is None else None)
                 if learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
@@ -110,13 +109,13 @@ class Collection(Reader):
         """
         names, items = check_ids(ids), self._store.items
         with self._write_lock:
-            rows = check_rows(self.reconstruct(names), labels, self.dim)
+            rows, codes = check_rows(self.reconstruct(names), labels, self.dim), self.codes(names)
             with self._store.transaction() as connection:
                 numbers = items.existing_rows(connection, names).tolist()
                 items.relabel(connection, numbers, rows.label_texts)
                 if learn:
                     rows = items.remove_pending(connection, numbers, rows)
-                    self._trainer.learn_items(connection, numbers, rows, None)
+                    self._trainer.learn_items(connection, numbers, rows, codes)
         return len(names)
 
     def fit(self, features: Any = None, labels: Any = None) -> None:

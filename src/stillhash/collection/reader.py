@@ -36,7 +36,7 @@ from stillhash.collection.votes import voted_rows
 from stillhash.errors import NotFitted, TooLarge
 from stillhash.hashers import Model
 from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.validation import Floats, check_integer
+from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import Index
 from stillhash.search.first_page import PLACED, search_page
 
@@ -103,7 +103,14 @@ class Reader:
             if snapshot.functions is not None:
                 return snapshot.functions.decode(snapshot.index.codes(rows))[places]
             waiting, X = self._store.items.awaiting_codes(snapshot.connection)
-            return X[np.searchsorted(waiting, rows)][places]
+            return X.features[np.searchsorted(waiting, rows)][places]
+
+    def codes(self, ids: ItemIds) -> Codes | None:
+        """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""
+        names = check_ids(ids, distinct=False)
+        with self._view.pinned() as snapshot:
+            rows, places = np.unique(self._store.items.existing_rows(snapshot.connection, names), return_inverse=True)
+            return None if snapshot.functions is None else snapshot.index.codes(rows)[places]
 
     def sample(self, count: int = 1) -> list[Item]:
         """Return some items at random, at most `count`."""
@@ -283,7 +290,8 @@ class Reader:
 
     def _rank_by_cosine(self, snapshot: Snapshot, Q: Floats, k: int, allowed: NDArray[np.uint8] | None) -> list[Answer]:
         """Rank the rows that wait for hash functions by the cosine of their features; ties by row."""
-        rows, X = self._store.items.awaiting_codes(snapshot.connection)
+        rows, waiting = self._store.items.awaiting_codes(snapshot.connection)
+        X = waiting.features
         if allowed is not None:
             matches = np.unpackbits(allowed, bitorder="little")[rows].astype(bool)
             rows, X = rows[matches], X[matches]

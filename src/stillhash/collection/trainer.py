@@ -16,6 +16,7 @@ import safetensors.numpy
 
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
+from stillhash.collection.storage.learner_files import LearntRows
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
 from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
@@ -45,15 +46,16 @@ class Trainer:
     def fit(self, connection: Connection, sample: LabelledRows | None = None) -> None:
         """Fix the hash functions, by a sample or by the first rows that wait; encode and learn the rows that wait."""
         settings = self.store.settings
+        numbers, waiting = self.store.items.awaiting_codes(connection)
         if sample is None:
-            sample = self.store.items.first_labelled(connection, settings["init_rows"])
+            sample = waiting.part(slice(0, min(settings["init_rows"], len(numbers))))
         if len(sample.features) < 2:
             raise NotFitted(f"fit: expected at least 2 rows, better thousands, got {len(sample.features)}")
         method = METHODS[settings["method"]]
         hasher = method(bits=settings["bits"], **method.params_from_json(settings["params"]))
         hasher.fit(sample.features, sample.labels)
-        rows, X = self.store.items.awaiting_codes(connection)
-        self.store.items.set_codes(connection, rows, hasher.encode_checked(X))
+        codes = hasher.encode_checked(waiting.features, waiting.labels)
+        self.store.items.set_codes(connection, numbers, codes)
         self.start(connection, hasher, "fit", len(sample.features))
         self.flush(connection)
 
@@ -67,12 +69,23 @@ class Trainer:
             save_history(connection, load_history(connection) | {"rows": rows})
         self._publish(connection, hasher, NewVersion(kind, rows, learner))
 
+    def encode(self, connection: Connection, rows: LabelledRows) -> Codes | None:
+        """Return the codes of new items, which hold their labels where the method sees them; None before `fit`."""
+        functions = self.functions(connection)
+        if functions is None:
+            return None
+        if METHODS[self.store.settings["method"]].codes_see_labels and len(rows.labels.indices):
+            return self.hasher(connection).encode_checked(rows.features, rows.labels)
+        return functions.encode_checked(rows.features)
+
     def learn_items(
         self, connection: Connection, numbers: Sequence[int], rows: LabelledRows, codes: Codes | None
     ) -> None:
         """Learn from the labelled rows of items, after those that are pending, once they are enough together."""
         labelled = rows.labels.labelled
         if not labelled.all():
+            unlabelled = int(get_meta(connection, "unlabelled")) + int((~labelled).sum())
+            set_meta(connection, "unlabelled", unlabelled)
             numbers, rows = np.asarray(numbers)[labelled].tolist(), rows.select(labelled)
             codes = None if codes is None else codes[labelled]
         pending = count_rows(connection, "pending")
@@ -101,9 +114,12 @@ class Trainer:
         hasher, files = self.hasher(connection), self._current_files(connection)
         if codes is None:
             codes = hasher.encode_checked(rows.features)
+        unlabelled = int(get_meta(connection, "unlabelled"))
+        set_meta(connection, "unlabelled", 0)
         history, version = load_history(connection), self.store.versions.next_number(connection)
         points, rows_of_step = len(history["curve"]), step_rows(hasher, self.store.settings["learn_rows"], len(codes))
         self._hasher = None
+        hasher.count_unlabelled(unlabelled)
         for step in rows.steps(rows_of_step):
             part = rows.part(step)
             # A short remainder is not evaluated: among few items measures mean something else.
@@ -114,7 +130,8 @@ class Trainer:
             hasher.learn_rows(part.features, part.labels, codes[step])
             history["rows"] += int(part.labels.labelled.sum())
         save_history(connection, history)
-        learner = self.store.learner_files.extend(files, version, rows, rows_of_step, hasher)
+        learnt = LearntRows(rows, codes, rows_of_step, unlabelled)
+        learner = self.store.learner_files.extend(files, version, learnt, hasher)
         new = history["curve"][points:]
         notes = {"quality": history["quality"], "drift": any(point["drift"] for point in new)} if new else None
         return self._publish(connection, hasher, NewVersion("learn", int(rows.labels.labelled.sum()), learner, notes))

@@ -112,21 +112,18 @@ class ItemTable:
         items = self.get(connection, rows)
         return [items[row] for row in rows]
 
-    def awaiting_codes(self, connection: Connection) -> tuple[RowNumbers, Floats]:
-        """Return the rows that have no code yet, and their features."""
-        rows = connection.execute("SELECT row, features FROM items WHERE features NOT NULL ORDER BY row").fetchall()
-        return np.array([row for row, _ in rows], np.int64), self._features(blob for _, blob in rows)
-
-    def first_labelled(self, connection: Connection, count: int) -> LabelledRows:
-        """Return the first rows that have no code yet, as a sample to fit hash functions on."""
-        sql = "SELECT features, labels FROM items WHERE features NOT NULL ORDER BY row LIMIT ?"
-        rows = connection.execute(sql, [count]).fetchall()
-        return LabelledRows.from_texts(self._features(blob for blob, _ in rows), [text for _, text in rows])
+    def awaiting_codes(self, connection: Connection) -> tuple[RowNumbers, LabelledRows]:
+        """Return the rows that have no code yet, with their features and labels."""
+        sql = "SELECT row, features, labels FROM items WHERE features NOT NULL ORDER BY row"
+        rows = connection.execute(sql).fetchall()
+        features = self._features(blob for _, blob, _ in rows)
+        return np.array([row for row, _, _ in rows], np.int64), LabelledRows.from_texts(features, [r[2] for r in rows])
 
     def set_codes(self, connection: Connection, rows: RowNumbers, codes: Codes) -> None:
-        """Give rows that waited their codes; their features are dropped."""
-        values = zip(_blobs(codes, len(rows)), rows.tolist(), strict=True)
+        """Give rows that waited their codes, also where they are pending; their features are dropped."""
+        values = list(zip(_blobs(codes, len(rows)), rows.tolist(), strict=True))
         connection.executemany("UPDATE items SET code = ?, features = NULL WHERE row = ?", values)
+        connection.executemany("UPDATE pending SET code = ? WHERE row = ?", values)
 
     def add_pending(
         self, connection: Connection, numbers: Iterable[int], rows: LabelledRows, codes: Codes | None

@@ -7,18 +7,38 @@ take more than `MAX_ROWS_SHARE` times the checkpoint, or `MAX_ROW_FILES` files, 
 
 import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import safetensors
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher, load
+from stillhash.numeric.validation import Codes, check_codes
 
 MAX_ROWS_SHARE = 4
 MAX_ROW_FILES = 32
 CHECKPOINT_SUFFIX, ROWS_SUFFIX = ".safetensors", ".rows"
+
+
+class LearntRows(NamedTuple):
+    """What a version has learnt: rows with their codes, in steps, after so many rows without labels were stored."""
+
+    rows: LabelledRows
+    codes: Codes
+    step_rows: int
+    unlabelled: int
+
+    def learn(self, hasher: Hasher) -> None:
+        """Learn the rows as the version did."""
+        hasher.count_unlabelled(self.unlabelled)
+        for step in self.rows.steps(self.step_rows):
+            part = self.rows.part(step)
+            hasher.learn_rows(part.features, part.labels, self.codes[step])
 
 
 class LearnerFiles:
@@ -33,16 +53,16 @@ class LearnerFiles:
         write_sealed(self.folder / file, [hasher.state()])
         return [file]
 
-    def extend(self, files: list[str], version: int, rows: LabelledRows, step_rows: int, hasher: Hasher) -> list[str]:
-        """Write the rows that the hasher has just learnt, in steps of `step_rows`, after these files.
-
-        If its whole state is less, that is written instead.
-        """
+    def extend(self, files: list[str], version: int, learnt: LearntRows, hasher: Hasher) -> list[str]:
+        """Write what the hasher has just learnt after these files; if its whole state is less, that instead."""
+        rows, codes, step_rows, unlabelled = learnt
         if len(files) > MAX_ROW_FILES or self._rows_outgrow_state(files, rows.features.nbytes):
             return self.checkpoint(version, hasher)
         file = f"{version:08d}{ROWS_SUFFIX}"
-        metadata = {"labels": json.dumps(rows.label_texts), "step_rows": str(step_rows)}
-        write_sealed(self.folder / file, [safetensors.numpy.save({"features": rows.features}, metadata)])
+        numbers = {"step_rows": str(step_rows), "unlabelled": str(unlabelled)}
+        metadata = {"labels": json.dumps(rows.label_texts), **numbers}
+        arrays: dict[str, NDArray[Any]] = {"features": rows.features, "codes": np.ascontiguousarray(codes)}
+        write_sealed(self.folder / file, [safetensors.numpy.save(arrays, metadata)])
         return [*files, file]
 
     def _rows_outgrow_state(self, files: list[str], new_bytes: int) -> bool:
@@ -59,11 +79,11 @@ class LearnerFiles:
             data = read_sealed(self.folder / file)
             try:
                 header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-                features, metadata = safetensors.numpy.load(data)["features"], header["__metadata__"]
-                rows = LabelledRows.from_texts(features, json.loads(metadata["labels"]))
-                step_rows = int(metadata["step_rows"])
+                arrays, metadata = safetensors.numpy.load(data), header["__metadata__"]
+                rows = LabelledRows.from_texts(arrays["features"], json.loads(metadata["labels"]))
+                codes = check_codes(arrays["codes"], hasher.bits)
+                learnt = LearntRows(rows, codes, int(metadata["step_rows"]), int(metadata["unlabelled"]))
             except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
                 raise BadState(f"learner/{file}: cannot be read: {error}") from error
-            for part in map(rows.part, rows.steps(step_rows)):
-                hasher.learn_rows(part.features, part.labels)
+            learnt.learn(hasher)
         return hasher

@@ -6,7 +6,7 @@ from typing import Any
 
 from stillhash.errors import BadState
 
-STORE_FORMAT = 3
+STORE_FORMAT = 4
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (
@@ -29,7 +29,7 @@ CREATE TABLE versions (
   version INTEGER PRIMARY KEY, created TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
   side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
 """
-COUNTERS = ("seq", "generation", "next_row", "items", "version")  # in `meta`, from 0
+COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
 MAX_PARAMETERS = 500  # in one statement
 
 
