@@ -11,6 +11,7 @@ from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, Ranking, rank_all, rank_scores
 from stillhash.search import MIWQ, Scan
 from stillhash.search.first_page import DISLIKED, LIKED, NEAR, PLACED, search_page
+from stillhash.search.merge import Floors
 
 
 def make_ranking(rng, bits, queries, labels, *, coarse=False):
@@ -129,7 +130,7 @@ def test_floors_hide_lower_scores():
         index.add(codes)
         plain = index.search(weights, 100)
         floors = plain.scores[:, 40]
-        hits = index.search(weights, 100, floors=floors)
+        hits = index.search(weights, 100, floors=Floors(floors, np.full(2, -np.inf, np.float32)))
         for q in range(2):
             kept = plain.scores[q] >= floors[q]
             assert np.array_equal(hits.ids[q][: kept.sum()], plain.ids[q][kept])

@@ -67,16 +67,16 @@ def predict_labels(ranking: Ranking, codes: Codes) -> Floats:
     return kernels.predict_labels(codes, ranking.V, ranking.v, ranking.power)
 
 
-def page_scores(ranking: Ranking, looks: LooksScores, codes: Codes, places: NDArray[np.int64]) -> Floats:
-    """Return the scores (m, n) on the first page of the codes of these numbers: -inf for -1.
+def page_scores(ranking: Ranking, looks: LooksScores, codes: Codes) -> Floats:
+    """Return the scores (m, n) on the first page of each query's codes (m, n, bytes).
 
     They are the cosine of labels, and the score by looks as a share of its most, from -1 to 1.
     """
-    assert ranking.labels is not None
+    assert ranking.labels is not None and ranking.V is not None and ranking.v is not None
     share = np.float32(ranking.balance)
     shares = float(share), float(np.float32(PAGE_LOOKS) * (1 - share))
-    items = predict_labels(ranking, codes)
-    return kernels.page_scores(codes, places, looks.grid, looks.most, items, ranking.labels, shares)
+    model = ranking.V, ranking.v, ranking.power
+    return kernels.page_scores(codes, *model, ranking.labels, looks.grid, looks.most, shares)
 
 
 def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
@@ -98,7 +98,7 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
         page, rest = orders[q, :CANDIDATES], orders[q, CANDIDATES:]
         if ranking.labels is not None:
             one = ranking.rows([q]), exact_looks.rows([q])
-            (again,) = page_scores(*one, codes[page], np.arange(len(page))[None])
+            (again,) = page_scores(*one, codes[page][None])
             page = page[np.lexsort((page, -scores[page], -again))]
         others = np.concatenate([page, rest])
         orders[q] = np.concatenate([near, others[~np.isin(others, near)]])

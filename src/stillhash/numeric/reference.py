@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stillhash.numeric.validation import ScoredIds, TableHits
 
 if TYPE_CHECKING:
-    from stillhash.numeric.kernels import Blocks, Slots, Table
+    from stillhash.numeric.kernels import Blocks, Ends, Slots, Table
 
 Array = NDArray[Any]
 
@@ -83,21 +83,39 @@ def predict_labels(codes: Array, V: Array, v: Array, power: float) -> Array:
 
 def page_scores(
     codes: Array,
-    places: Array,
+    V: Array,
+    v: Array,
+    power: float,
+    labels: Array,
     looks: Array,
     most: Array,
-    item_labels: Array,
-    labels: Array,
     shares: tuple[float, float],
 ) -> Array:
-    scores = np.full(places.shape, -np.inf, np.float32)
-    for q in range(len(places)):
-        known = places[q] >= 0
-        some = places[q][known]
-        x = np.unpackbits(codes[some], axis=1, count=looks.shape[1], bitorder="little") * 2.0 - 1
+    scores = np.empty(codes.shape[:2], np.float32)
+    for q, some in enumerate(codes):
+        x = np.unpackbits(some, axis=1, count=looks.shape[1], bitorder="little") * 2.0 - 1
         alike = ((x @ looks[q]).astype(np.float32) / max(most[q], 1e-30)).astype(np.float32)
-        scores[q, known] = np.float32(shares[0]) * (item_labels[some] @ labels[q]) + np.float32(shares[1]) * alike
+        cosines = predict_labels(some, V, v, power) @ labels[q]
+        scores[q] = np.float32(shares[0]) * cosines + np.float32(shares[1]) * alike
     return scores
+
+
+def arrange_page(hits: ScoredIds, again: Array, ends: Ends, k: int) -> tuple[Array, Array, Array]:
+    m, pages = again.shape
+    page = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
+    end = 0
+    for q, (front, last) in enumerate(ends.stops.tolist()):
+        scores, ids = hits[0][q], hits[1][q]
+        order = np.argsort(np.where(ids[:pages] < 0, np.inf, -again[q]), kind="stable")
+        order = np.concatenate([order, np.arange(pages, len(ids))])
+        placed = (np.arange(len(ids)) < pages).astype(np.uint8)
+        others = (ids[order] >= 0) & ~np.isin(ids[order], ends.ids[end:last])
+        between = scores[order][others], ids[order][others], placed[others]
+        for n in range(3):
+            row = np.concatenate([ends[n][end:front], between[n], ends[n][front:last]])[:k]
+            page[n][q, : len(row)] = row
+        end = last
+    return page
 
 
 def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array, ceilings: Array) -> ScoredIds:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric import kernels
 from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
@@ -20,7 +20,7 @@ from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
-from stillhash.search.merge import Hits, resize
+from stillhash.search.merge import Floors, Hits, resize
 
 
 class Searcher(Protocol):
@@ -31,9 +31,7 @@ class Searcher(Protocol):
     def __len__(self) -> int: ...
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None: ...
     def remove(self, ids: ArrayLike) -> int: ...
-    def search(
-        self, weights: ArrayLike, k: int, *, floors: Any = None, ceilings: Any = None, allowed: Any = None
-    ) -> Hits: ...
+    def search(self, weights: ArrayLike, k: int, *, floors: Floors | None = None, allowed: Any = None) -> Hits: ...
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]: ...
     def codes(self, ids: ArrayLike) -> Codes: ...
 
@@ -94,49 +92,44 @@ class CodeIndex(ABC):
         weights: ArrayLike,
         k: int,
         *,
-        floors: ArrayLike | None = None,
-        ceilings: ArrayLike | None = None,
+        floors: Floors | None = None,
         allowed: Any = None,
     ) -> Hits:
         """Return the k best hits of each query: exactly what scoring every code would give, ties included.
 
-        weights: (m, bits), or (bits,) for one query. floors: the least score of a hit, one number or one per query.
-        ceilings: the floor of a query rises to its best score, but no further than this. allowed: only ids i with
-        allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit order. Ids past its end are
-        not allowed.
+        weights: (m, bits), or (bits,) for one query. floors: the least score of a hit of each query. allowed: only ids
+        i with allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit order. Ids past its end
+        are not allowed.
         """
         grid = snap(check.check_weights(weights, self.bits))
         k = check.check_integer(k, "k", 1)
-        none = np.full(len(grid), -np.inf, np.float32)
-        least, most = (none if some is None else check_floors(some, len(grid)) for some in (floors, ceilings))
+        limits = check_floors(floors, len(grid))
         bitmap = None if allowed is None else bitmap_by_id(allowed)
-        return resize(self._top(grid, min(k, len(self)), bitmap, least, most), k)
+        return resize(self._top(grid, min(k, len(self)), bitmap, limits), k)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return, for each query, all hits that score at least the threshold (one number, or one per query)."""
         grid = snap(check.check_weights(weights, self.bits))
-        floors = check_floors(threshold, len(grid), "threshold")
+        floors = check_floor(threshold, len(grid), "threshold")
         blocks = restrict_all(self._blocks, None if allowed is None else bitmap_by_id(allowed))
         return [Hits(*hits) for hits in kernels.scan_all(blocks, grid, floors, self.threads)]
 
     def codes(self, ids: ArrayLike) -> Codes:
-        """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist."""
+        """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist; an id may come more than once."""
         names, blocks = np.asarray(ids), self._blocks
-        if names.dtype != np.int64 or names.ndim != 1 or not (names[1:] > names[:-1]).all():  # rising ids are distinct
-            names = check.check_ids(names)
-        quickly = kernels.read_codes(blocks, names, width(self.bits))
-        if quickly is not None:
-            return quickly
-        order = np.argsort(names)
+        if names.dtype == np.int64 and names.ndim == 1:
+            quickly = kernels.read_codes(blocks, names, width(self.bits))
+            if quickly is not None:
+                return quickly
+        names, numbers = check.check_repeated_ids(names)
         codes, known = np.zeros((len(names), width(self.bits)), np.uint8), 0
         for block in blocks:
             rows = block.rows_of(names)
-            places = order[np.searchsorted(names, block.ids_of(rows), sorter=order)]
-            codes[places] = kernels.read_tiles(block.tiles, rows)
+            codes[np.searchsorted(names, block.ids_of(rows))] = kernels.read_tiles(block.tiles, rows)
             known += len(rows)
         if known < len(names):
             raise InvalidInput(f"ids: expected ids of the index, got {len(names) - known} that are not in the index")
-        return codes
+        return codes[numbers]
 
     def ids(self) -> IdArray:
         """Return all ids, rising."""
@@ -147,7 +140,7 @@ class CodeIndex(ABC):
         """Do nothing: only an index on a cluster holds something to release."""
 
     @abstractmethod
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats, ceilings: Floats) -> ScoredIds:
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
         """Return the k best hits of each query, where k is no more than there are rows."""
 
     def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, IdArray | None]:
@@ -159,7 +152,17 @@ class CodeIndex(ABC):
         self._blocks = blocks
 
 
-def check_floors(floors: ArrayLike, queries: int, name: str = "floors") -> Floats:
+def check_floors(floors: Floors | None, queries: int) -> Floors:
+    """Return the floors of so many queries; without any, all scores are hits."""
+    if floors is None:
+        free = np.full(queries, -np.inf, np.float32)
+        return Floors(free, free)
+    if not isinstance(floors, Floors):
+        raise WrongType(f"floors: expected Floors, got {type(floors).__name__}")
+    return Floors(*(check_floor(some, queries) for some in floors))
+
+
+def check_floor(floors: ArrayLike, queries: int, name: str = "floors") -> Floats:
     """Return the least float32 score of each query that is not below its floor."""
     is_ready = isinstance(floors, np.ndarray) and floors.dtype == np.float32 and floors.shape == (queries,)
     if is_ready and not np.isnan(floors).any():
