@@ -94,17 +94,14 @@ def test_a_page_is_arranged_as_by_its_twin(seed, queries, hits, k):
         present = int(rng.integers(0, hits + 1))
         scores[q, present:], ids[q, present:] = -np.inf, -1
     again = rng.integers(0, 4, (queries, pages)).astype(np.float32)
-    counts = rng.integers(0, 5, (queries, 2))
+    counts = rng.integers(0, 4, (queries, 3))
     end_ids = [rng.permutation(60)[:count] for count in counts.sum(axis=1)]
-    n = int(counts.sum())
-    ends = Ends(
-        rng.random(n, np.float32),
-        np.concatenate([np.empty(0, np.int64), *end_ids]),
-        rng.integers(2, 5, n).astype(np.uint8),
-        counts.cumsum().reshape(-1, 2),
-    )
-    expected = reference.arrange_page((scores, ids), again, ends, k)
+    codes = rng.integers(0, 256, (int(counts.sum()), 2), np.uint8)
+    ends = Ends(codes, np.concatenate([np.empty(0, np.int64), *end_ids]), counts)
+    weights = snap(rng.standard_normal((queries, 16)).astype(np.float32))
+    expected = reference.arrange_page((scores, ids), again, weights, ends, k)
     for lanes in native:
         with kernels.using(lanes):
-            for part, twin in zip(kernels.arrange_page((scores, ids), again, ends, k), expected, strict=True):
-                assert np.array_equal(part, twin)
+            page = kernels.arrange_page((scores, ids), again, weights, ends, k)
+        for part, twin in zip(page, expected, strict=True):
+            assert np.array_equal(part, twin)

@@ -9,8 +9,9 @@ import stillhash
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, Ranking, rank_all, rank_scores
+from stillhash.numeric.reference import BY_LABELS, BY_SCORE, DISLIKED, LIKED, NEAR
 from stillhash.search import MIWQ, Scan
-from stillhash.search.first_page import DISLIKED, LIKED, NEAR, PLACED, search_page
+from stillhash.search.first_page import PLACED, search_page
 from stillhash.search.merge import Floors
 
 
@@ -107,6 +108,11 @@ def test_liked_items_come_first_and_disliked_ones_last():
         assert (hits.placed[0, :2] == LIKED).all()
         assert (hits.placed[0, -2:] == DISLIKED).all()
         assert np.array_equal(search_page(index, ranking, 5, liked=liked, disliked=disliked).ids, hits.ids[:, :5])
+
+
+def test_places_are_named_by_their_numbers():
+    names = {BY_SCORE: "score", BY_LABELS: "labels", NEAR: "near", LIKED: "liked", DISLIKED: "disliked"}
+    assert dict(enumerate(PLACED)) == names
 
 
 def test_a_ranking_without_looks_is_the_plain_order_by_score():

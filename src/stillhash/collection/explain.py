@@ -9,8 +9,9 @@ from stillhash.collection.types import Answer, Explanation
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, predict_labels
+from stillhash.numeric.reference import NEAR
 from stillhash.search import Index
-from stillhash.search.first_page import NEAR, search_page
+from stillhash.search.first_page import search_page
 
 BITS_IN_GROUP = 8
 

@@ -46,12 +46,14 @@ class Slots(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Hits that come before and after those by score, of all queries one after another: first ones, then last ones."""
+    """Hits that come before and after those by score: liked and near ones first, disliked ones last.
 
-    scores: Array  # (n,) float32
+    They are those of all queries one after another.
+    """
+
+    codes: Array  # (n, width) uint8
     ids: Array  # (n,) int64
-    placed: Array  # (n,) uint8: what placed them
-    stops: Array  # (m, 2) int64: where the first ones of each query end, and its last ones
+    counts: Array  # (m, 3) int64: how many of each query are liked, near and disliked
 
 
 class RankingQuality(NamedTuple):
@@ -134,6 +136,15 @@ def passive_aggressive(U: Array, X: Array, G: Array, C: float, norm_power: int =
         learn(_lanes, U.T, X, np.ascontiguousarray(G), C, norm_power)
 
 
+def snap(weights: Array) -> NDArray[np.float64]:
+    """Return weights (m, bits), float32, on the grid of `exact_scores`."""
+    if _lanes == "numpy":
+        return reference.snap(weights)
+    grid = np.empty(weights.shape, np.float64)
+    native.snap(np.ascontiguousarray(weights, np.float32), grid)
+    return grid
+
+
 def project(X: Array, W: Array) -> Array:
     """Return X (n, D) times W (D, b), float32; on native lanes each row's result is independent of the batch."""
     if _lanes == "numpy":
@@ -209,17 +220,20 @@ def page_scores(
     return scores
 
 
-def arrange_page(hits: ScoredIds, again: Array, ends: Ends, k: int) -> tuple[Array, Array, Array]:
-    """Return scores, ids and places of the first k hits of each query, (m, k): missing ones are -inf, -1 and 0.
+def arrange_page(
+    hits: ScoredIds, again: Array, weights: Array, ends: Ends, k: int
+) -> tuple[Array, Array, NDArray[np.uint8]]:
+    """Return scores, ids and places (`reference.BY_SCORE` and so on) of the first k hits of each query, (m, k).
 
     hits: (m, n) by score. again: (m, up to n) scores, by which as many first hits are ordered again; equal ones stay in
-    their order, missing ones come last. ends: hits that come before and after these, wherever they are among them.
+    their order, missing ones come last. weights: (m, bits) on the grid, by which the ends are scored. ends: hits that
+    come before and after the others, wherever they are among them.
     """
     if _lanes == "numpy":
-        return reference.arrange_page(hits, again, ends, k)
+        return reference.arrange_page(hits, again, weights, ends, k)
     m = len(again)
     page = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
-    native.arrange_page(*map(np.ascontiguousarray, (*hits, again, *ends)), *page)
+    native.arrange_page(*map(np.ascontiguousarray, (*hits, again, weights, *ends)), *page)
     return page
 
 

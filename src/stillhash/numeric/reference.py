@@ -18,6 +18,7 @@ Array = NDArray[Any]
 
 CHUNK_TILES = 64  # tiles unpacked at a time
 FIRST_PAGE, FIRST_HUNDRED = 10, 100  # hits that precision looks at; nDCG looks at the first page
+BY_SCORE, BY_LABELS, NEAR, LIKED, DISLIKED = range(5)  # what placed a hit on the first page
 PA_BLOCK = 64  # rows of a block of the Passive-Aggressive recursion
 
 
@@ -43,6 +44,13 @@ def passive_aggressive(Ut: Array, X: Array, G: Array, C: float, norm_power: int)
             margin = g[j] * (P[j] + K[j, :j] @ A[:j])
             A[j] = g[j] * np.minimum(C, np.maximum(0, 1 - margin) / norms[j])
         Ut += x.T @ A
+
+
+def snap(weights: Array) -> NDArray[np.float64]:
+    exact = weights.astype(np.float64)
+    _, exponent = np.frexp(np.abs(exact).cumsum(axis=1)[:, -1:])  # sum < 2^exponent
+    shift = exponent - 51
+    return np.asarray(np.ldexp(np.rint(np.ldexp(exact, -shift)), shift))
 
 
 def project(X: Array, W: Array) -> Array:
@@ -100,21 +108,27 @@ def page_scores(
     return scores
 
 
-def arrange_page(hits: ScoredIds, again: Array, ends: Ends, k: int) -> tuple[Array, Array, Array]:
+def arrange_page(
+    hits: ScoredIds, again: Array, weights: Array, ends: Ends, k: int
+) -> tuple[Array, Array, NDArray[np.uint8]]:
     m, pages = again.shape
     page = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
     end = 0
-    for q, (front, last) in enumerate(ends.stops.tolist()):
+    for q, counts in enumerate(ends.counts):
         scores, ids = hits[0][q], hits[1][q]
         order = np.argsort(np.where(ids[:pages] < 0, np.inf, -again[q]), kind="stable")
         order = np.concatenate([order, np.arange(pages, len(ids))])
-        placed = (np.arange(len(ids)) < pages).astype(np.uint8)
-        others = (ids[order] >= 0) & ~np.isin(ids[order], ends.ids[end:last])
+        some = slice(end, end + counts.sum())
+        others = (ids[order] >= 0) & ~np.isin(ids[order], ends.ids[some])
+        x = np.unpackbits(ends.codes[some], axis=1, count=weights.shape[1], bitorder="little") * 2.0 - 1
+        at_ends = (x @ weights[q]).astype(np.float32), ends.ids[some], np.repeat([LIKED, NEAR, DISLIKED], counts)
+        placed = np.where(np.arange(len(ids)) < pages, BY_LABELS, BY_SCORE)
         between = scores[order][others], ids[order][others], placed[others]
+        front = counts[:2].sum()
         for n in range(3):
-            row = np.concatenate([ends[n][end:front], between[n], ends[n][front:last]])[:k]
+            row = np.concatenate([at_ends[n][:front], between[n], at_ends[n][front:]])[:k]
             page[n][q, : len(row)] = row
-        end = last
+        end = some.stop
     return page
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import signs, width
+from stillhash.numeric.codes import width
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.kernels import Ends
 from stillhash.numeric.ranking import CANDIDATES, LooksScores, Ranking, looks_scores, page_scores
@@ -21,9 +21,7 @@ from stillhash.search.code_index import Searcher
 from stillhash.search.merge import Floors
 
 Place = Literal["score", "labels", "near", "liked", "disliked"]  # the part of the ranking that placed a hit
-PLACED: tuple[Place, ...] = get_args(Place)
-BY_SCORE, BY_LABELS, NEAR, LIKED, DISLIKED = range(len(PLACED))
-END_PLACES = np.array([LIKED, NEAR, DISLIKED], np.uint8)
+PLACED: tuple[Place, ...] = get_args(Place)  # by number: `reference.BY_SCORE` and so on
 
 
 class PageHits(NamedTuple):
@@ -57,17 +55,12 @@ def search_page(
     candidate_ids = hits.ids[:, :candidates]
     end_ids, counts = _join_ends(near, liked or [NO_IDS] * len(near), disliked or [NO_IDS] * len(near))
     codes = _read_codes(index, np.concatenate([candidate_ids.ravel(), end_ids]))
-    page_codes, end_codes = codes[: candidate_ids.size], codes[candidate_ids.size :]
     again = np.empty(candidate_ids.shape, np.float32)
     if looks is not None and again.size:
-        again = page_scores(ranking, looks, page_codes.reshape(*again.shape, -1))
-    ends = Ends(
-        _score(ranking, end_codes, counts.sum(axis=1)),
-        end_ids,
-        np.repeat(np.tile(END_PLACES, len(near)), counts.ravel()),
-        counts.cumsum().reshape(-1, 3)[:, 1:],  # liked and near come first
-    )
-    return PageHits(*kernels.arrange_page((hits.scores, hits.ids), again, ends, k), hits.missing)
+        again = page_scores(ranking, looks, codes[: again.size].reshape(*again.shape, -1))
+    ends = Ends(codes[again.size :], end_ids, counts)
+    page = kernels.arrange_page((hits.scores, hits.ids), again, snap(ranking.weights), ends, k)
+    return PageHits(*page, hits.missing)
 
 
 class HitsByScore(NamedTuple):
@@ -115,11 +108,3 @@ def _read_codes(index: Searcher, ids: IdArray) -> Codes:
     codes = np.zeros((len(ids), width(index.bits)), np.uint8)
     codes[known] = index.codes(ids[known])
     return codes
-
-
-def _score(ranking: Ranking, codes: Codes, counts: NDArray[np.int64]) -> Floats:
-    """Return the scores of codes, so many of them of each query, by its weights."""
-    if not len(codes):
-        return np.empty(0, np.float32)
-    grid = np.repeat(snap(ranking.weights), counts, axis=0)
-    return np.asarray((signs(codes, grid.shape[1]) * grid).sum(axis=1), np.float32)

@@ -116,6 +116,11 @@ static void learn(const std::string& lanes, Array<T, 2> Ut, In<T, 2> X, In<int8_
   else use.learn_f64(Ut.data(), X.data(), G.data(), n, D, l, C, norm_power, scratch.get());
 }
 
+static void snapped(In<float, 2> weights, Array<double, 2> grid) {
+  for (size_t q = 0; q < weights.shape(0); ++q)
+    snap(weights.data() + q * weights.shape(1), weights.shape(1), grid.data() + q * weights.shape(1));
+}
+
 static void project(const std::string& lanes, In<float, 2> X, In<float, 2> W, Array<float, 2> Z) {
   nb::gil_scoped_release free_gil;
   lanes_named(lanes).project(X.data(), X.shape(0), X.shape(1), W.data(), W.shape(1), Z.data());
@@ -193,13 +198,13 @@ static void scores_of_page(In<uint8_t, 3> codes, In<float, 2> V, In<float, 1> v,
               LabelTable(V.data(), v.data(), bits, V.shape(1), half_powers), scores.data());
 }
 
-static void arranged(In<float, 2> scores, In<int64_t, 2> ids, In<float, 2> again, In<float, 1> end_scores,
-                     In<int64_t, 1> end_ids, In<uint8_t, 1> end_placed, In<int64_t, 2> end_stops,
+static void arranged(In<float, 2> scores, In<int64_t, 2> ids, In<float, 2> again, In<double, 2> weights,
+                     In<uint8_t, 2> end_codes, In<int64_t, 1> end_ids, In<int64_t, 2> end_counts,
                      Array<float, 2> page_scores, Array<int64_t, 2> page_ids, Array<uint8_t, 2> placed) {
   nb::gil_scoped_release free_gil;
-  arrange_page({scores.data(), ids.data(), again.data(), static_cast<int64_t>(end_stops.shape(0)),
-                static_cast<int64_t>(ids.shape(1)), static_cast<int64_t>(again.shape(1)), end_scores.data(),
-                end_ids.data(), end_placed.data(), end_stops.data()},
+  arrange_page({scores.data(), ids.data(), again.data(), static_cast<int64_t>(weights.shape(0)),
+                static_cast<int64_t>(ids.shape(1)), static_cast<int64_t>(again.shape(1)), weights.data(),
+                static_cast<int>(weights.shape(1)), end_codes.data(), end_ids.data(), end_counts.data()},
                page_ids.shape(1), page_scores.data(), page_ids.data(), placed.data());
 }
 
@@ -267,6 +272,7 @@ NB_MODULE(_native, m) {
   m.def("scan_all", &scan_all);
   m.def("learn_f32", &learn<float>);
   m.def("learn_f64", &learn<double>);
+  m.def("snap", &snapped);
   m.def("project", &project);
   m.def("pack_signs", &pack_signs);
   m.def("write_tiles", &write_tiles);

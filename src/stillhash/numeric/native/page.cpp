@@ -64,34 +64,42 @@ void page_scores(const Page& page, const LabelTable& table, float* scores) {
 }
 
 void arrange_page(const PageParts& parts, int64_t k, float* scores, int64_t* ids, uint8_t* placed) {
+  const int planes = (parts.bits + 7) / 8;
   std::vector<int64_t> order(parts.pages), moved;
-  int64_t end = 0;
+  const uint8_t* codes = parts.end_codes;
+  const int64_t* end_ids = parts.end_ids;
   for (int64_t q = 0; q < parts.m; ++q) {
-    const int64_t from = q * parts.n, front = parts.end_stops[2 * q], last = parts.end_stops[2 * q + 1];
+    const int64_t* counts = parts.end_counts + 3 * q;
+    const int64_t from = q * parts.n, ends = counts[0] + counts[1] + counts[2];
     const float* again = parts.page_scores + q * parts.pages;
     std::iota(order.begin(), order.end(), 0);
-    const int64_t depth = std::min(parts.pages, k + last - end);  // those further back cannot matter
+    const int64_t depth = std::min(parts.pages, k + ends);  // those further back cannot matter
     std::partial_sort(order.begin(), order.begin() + depth, order.end(), [&](int64_t a, int64_t b) {
       const bool missing_a = parts.ids[from + a] < 0, missing_b = parts.ids[from + b] < 0;
       if (missing_a != missing_b) return missing_b;
       return again[a] > again[b] || (again[a] == again[b] && a < b);
     });
-    moved.assign(parts.end_ids + end, parts.end_ids + last);
+    moved.assign(end_ids, end_ids + ends);
     std::sort(moved.begin(), moved.end());
+
+    const int64_t stop = (q + 1) * k;
     int64_t to = q * k;
-    const auto put = [&](float score, int64_t id, uint8_t place) {
-      if (to == (q + 1) * k) return false;
-      scores[to] = score, ids[to] = id, placed[to] = place, ++to;
-      return true;
+    const auto put = [&](float score, int64_t id, Placed place) {
+      if (to < stop) scores[to] = score, ids[to] = id, placed[to] = place, ++to;
     };
-    while (end < front && put(parts.end_scores[end], parts.end_ids[end], parts.end_placed[end])) ++end;
-    for (int64_t i = 0; i < parts.n && to < (q + 1) * k; ++i) {
+    const auto put_ends = [&](int64_t count, Placed place) {
+      if (count == 0) return;
+      const Losses losses(parts.weights + q * parts.bits, parts.bits);
+      for (int64_t i = 0; i < count; ++i, ++end_ids, codes += planes) put(losses.score(codes, 1), *end_ids, place);
+    };
+    put_ends(counts[0], kLiked);
+    put_ends(counts[1], kNear);
+    for (int64_t i = 0; i < parts.n && to < stop; ++i) {
       const int64_t at = from + (i < parts.pages ? order[i] : i);
-      if (parts.ids[at] < 0 || std::binary_search(moved.begin(), moved.end(), parts.ids[at])) continue;
-      put(parts.scores[at], parts.ids[at], i < parts.pages);
+      if (parts.ids[at] >= 0 && !std::binary_search(moved.begin(), moved.end(), parts.ids[at]))
+        put(parts.scores[at], parts.ids[at], i < parts.pages ? kByLabels : kByScore);
     }
-    for (end = front; end < last && put(parts.end_scores[end], parts.end_ids[end], parts.end_placed[end]);) ++end;
-    end = last;
+    put_ends(counts[2], kDisliked);
   }
 }
 

@@ -32,16 +32,21 @@ struct Page {
 };
 void page_scores(const Page& page, const LabelTable& table, float* scores);
 
-// The first k hits of each query, given n by score, and those that come before and after them.
+// What placed a hit.
+enum Placed : uint8_t { kByScore, kByLabels, kNear, kLiked, kDisliked };
+
+// The first k hits of each query, given n by score, and those that come before and after them: liked, near and disliked
+// ones, wherever they are among the n.
 struct PageParts {
   const float* scores;       // (m, n)
   const int64_t* ids;        // (m, n), missing ones are -1 and last
   const float* page_scores;  // (m, pages), by which the first hits are ordered again
   int64_t m, n, pages;
-  const float* end_scores;    // of the hits that come first and last, of all queries one after another
+  const double* weights;    // (m, bits), on the grid of exact sums
+  int bits;
+  const uint8_t* end_codes;  // (., ceil(bits / 8)), of all queries one after another
   const int64_t* end_ids;
-  const uint8_t* end_placed;
-  const int64_t* end_stops;  // (m, 2): where those end that come first, and those that come last
+  const int64_t* end_counts;  // (m, 3): how many are liked, near and disliked
 };
 void arrange_page(const PageParts& parts, int64_t k, float* scores, int64_t* ids, uint8_t* placed);
 

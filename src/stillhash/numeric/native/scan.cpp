@@ -23,6 +23,9 @@ int64_t tiles_of(const Block& block) { return (block.rows + kTile - 1) / kTile; 
 
 // Offers the surviving rows of one tile. A row survives if its bound does, it exists and is live.
 void rescore(Ranking& ranking, const Block& block, const uint8_t* tile, int64_t row, const uint64_t* survivors) {
+  uint64_t any = 0;
+  for (int word = 0; word < kWords; ++word) any |= survivors[word];
+  if (!any) return;
   for (int word = 0; word < kWords; ++word) {
     uint64_t bits = survivors[word];
     const int64_t left = block.rows - row - word * 64;
@@ -116,6 +119,7 @@ void estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64
   const std::vector<Group> groups = group_queries(queries, {}, order);
   std::vector<Losses> losses;
   std::vector<Ranking> rankings;
+  losses.reserve(order.size());
   for (const int64_t q : order) losses.emplace_back(weights + q * bits, bits);
   for (size_t i = 0; i < order.size(); ++i) rankings.emplace_back(losses[i], wanted, floors[order[i]]);
   scan_span(lanes, blocks, {0, tiles}, groups, rankings.data(), nullptr, kSampleStep);
@@ -137,6 +141,7 @@ std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>&
     for (int64_t q = q0; q < q0 + count; ++q) (ceilings[q] == kNoCeiling ? open : selective).push_back(q);
     const std::vector<Group> groups = group_queries(open, selective, order);
     std::vector<Losses> losses;
+    losses.reserve(count);
     for (const int64_t q : order) losses.emplace_back(weights + q * bits, bits);
     const int64_t work = tiles * kTile * losses[0].planes * count;
     const int64_t workers = std::max<int64_t>(1, std::min<int64_t>({threads, tiles, work / kThreadWork}));
