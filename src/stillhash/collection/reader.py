@@ -148,14 +148,14 @@ class Reader:
             if snapshot.functions is None:
                 answers = self._rank_by_cosine(snapshot, Q, k, allowed)
             else:
-                ranking = snapshot.functions.ranking_by(model, Q, balance=balance)
+                ranking = snapshot.functions.rank_checked(model, Q, balance)
                 votes = voted_rows(self._store, snapshot, Q, number, allowed)
                 most = min(k, max(1, len(snapshot.index)))
                 hits = search_page(snapshot.index, ranking, most, allowed=allowed, **votes._asdict())
                 answers = self._answers(snapshot, zip(*hits[:3], strict=True), number, model, hits.missing)
                 if explain is not False:
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
-                    other_ranking = snapshot.functions.ranking_by(self._model(snapshot, other)[1], Q, balance=balance)
+                    other_ranking = snapshot.functions.rank_checked(self._model(snapshot, other)[1], Q, balance)
                     answers = [
                         explain_answer(
                             snapshot.index, answer, ids, ranking.rows([q]), other_ranking.rows([q]), other, allowed

@@ -82,11 +82,13 @@ class ItemTable:
 
     def get(self, connection: Connection, rows: Iterable[int]) -> dict[int, Item]:
         """Return the items of these rows."""
-        items = {}
+        items: dict[int, Item] = {}
         for marks, batch in batches(list(rows)):
-            sql = f"SELECT row, id, labels, metadata FROM items WHERE row IN ({marks})"
-            for row, id_, labels, metadata in connection.execute(sql, batch):
-                items[row] = Item(id_, json.loads(labels), None if metadata is None else json.loads(metadata))
+            sql = f"SELECT row, id, labels, COALESCE(metadata, 'null') FROM items WHERE row IN ({marks})"
+            stored = connection.execute(sql, batch).fetchall()
+            parts = json.loads(f"[{','.join(text for row in stored for text in row[2:])}]")  # once, not for each item
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            items.update((row[0], Item(row[1], *pair)) for row, pair in zip(stored, pairs, strict=True))
         return items
 
     def picture(self, connection: Connection, id_: Id) -> bytes | None:

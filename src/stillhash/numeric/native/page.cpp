@@ -32,7 +32,7 @@ LabelTable::LabelTable(const float* V, const float* v, int bits, int64_t labels,
   }
 }
 
-void LabelTable::predict(const uint8_t* code, float* row, float* spare) const {
+double LabelTable::predict_unscaled(const uint8_t* code, float* row, float* spare) const {
   std::fill(row, row + labels_, 0.0f);
   for (int j = 0; j < planes_; ++j) {
     const float* low = &table_[(j * 32 + (code[j] & 15)) * labels_];
@@ -43,7 +43,11 @@ void LabelTable::predict(const uint8_t* code, float* row, float* spare) const {
   for (int64_t c = 0; c < labels_; ++c) row[c] = half_powers_ % 2 ? std::sqrt(spare[c]) : 1.0f;
   for (int p = 0; p < half_powers_ / 2; ++p)
     for (int64_t c = 0; c < labels_; ++c) row[c] *= spare[c];
-  const float norm = static_cast<float>(std::sqrt(std::max(dot(row, row, labels_), 1e-30)));
+  return std::sqrt(std::max(dot(row, row, labels_), 1e-30));
+}
+
+void LabelTable::predict(const uint8_t* code, float* row, float* spare) const {
+  const float norm = static_cast<float>(predict_unscaled(code, row, spare));
   for (int64_t c = 0; c < labels_; ++c) row[c] /= norm;
 }
 
@@ -55,9 +59,10 @@ void page_scores(const Page& page, const LabelTable& table, float* scores) {
     const double most = std::max(page.most[q], 1e-30);
     for (int64_t i = q * page.n; i < (q + 1) * page.n; ++i) {
       const uint8_t* code = page.codes + i * planes;
-      table.predict(code, predicted.data(), spare.data());
+      const double norm = table.predict_unscaled(code, predicted.data(), spare.data());
+      const double product = dot(predicted.data(), page.labels + q * table.labels(), table.labels());
+      const float cosine = static_cast<float>(product / norm);
       const float alike = static_cast<float>(looks.score(code, 1) / most);
-      const float cosine = static_cast<float>(dot(predicted.data(), page.labels + q * table.labels(), table.labels()));
       scores[i] = page.label_share * cosine + page.looks_share * alike;
     }
   }

@@ -11,6 +11,7 @@ class LabelTable {
   LabelTable(const float* V, const float* v, int bits, int64_t labels, int half_powers);
   int64_t labels() const { return labels_; }
   void predict(const uint8_t* code, float* row, float* spare) const;  // both (labels,)
+  double predict_unscaled(const uint8_t* code, float* row, float* spare) const;  // the same times its norm, which it returns
 
  private:
   int planes_, half_powers_;
