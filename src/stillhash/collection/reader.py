@@ -22,6 +22,7 @@ from stillhash.collection.trainer import load_model
 from stillhash.collection.types import (
     Answer,
     Filter,
+    Hit,
     Id,
     Item,
     ItemIds,
@@ -274,9 +275,9 @@ class Reader:
     ) -> list[Answer]:
         ranking = model if isinstance(model, str) else LEARNT_RANKING if model.learnt else RANKING_NAMES[model.side]
         columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
-        items = self._store.items.get(snapshot.connection, {row for _, rows, _ in columns for row in rows})
+        items = self._store.items.contents(snapshot.connection, {row for _, rows, _ in columns for row in rows})
         hits = [
-            [items[row].as_hit(score, version, PLACED[placed]) for score, row, placed in zip(*some, strict=True)]
+            [Hit(*items[row], score, version, PLACED[placed]) for score, row, placed in zip(*some, strict=True)]
             for some in columns
         ]
         return [Answer(some, version, ranking, missing) for some in hits]

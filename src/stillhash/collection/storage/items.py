@@ -17,6 +17,7 @@ from stillhash.numeric.codes import width
 from stillhash.numeric.validation import Codes, Floats
 
 RowNumbers = NDArray[np.int64]
+ItemContent = tuple[Id, list[Any], dict[str, Any] | None]  # id, labels and metadata
 
 
 class ItemTable:
@@ -82,14 +83,18 @@ class ItemTable:
 
     def get(self, connection: Connection, rows: Iterable[int]) -> dict[int, Item]:
         """Return the items of these rows."""
-        items: dict[int, Item] = {}
+        return {row: Item(*content) for row, content in self.contents(connection, rows).items()}
+
+    def contents(self, connection: Connection, rows: Iterable[int]) -> dict[int, ItemContent]:
+        """Return id, labels and metadata of the items of these rows."""
+        contents: dict[int, ItemContent] = {}
         for marks, batch in batches(list(rows)):
             sql = f"SELECT row, id, labels, COALESCE(metadata, 'null') FROM items WHERE row IN ({marks})"
             stored = connection.execute(sql, batch).fetchall()
             parts = json.loads(f"[{','.join(text for row in stored for text in row[2:])}]")  # once, not for each item
             pairs = zip(parts[::2], parts[1::2], strict=True)
-            items.update((row[0], Item(row[1], *pair)) for row, pair in zip(stored, pairs, strict=True))
-        return items
+            contents.update((row[0], (row[1], *pair)) for row, pair in zip(stored, pairs, strict=True))
+        return contents
 
     def picture(self, connection: Connection, id_: Id) -> bytes | None:
         """Return the picture of an item, None if it has none or does not exist."""

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -238,8 +239,9 @@ static void table_top(nb::list list, nb::tuple slot_arrays, In<double, 2> weight
   const int bits = static_cast<int>(weights.shape(1));
   nb::gil_scoped_release free_gil;
   const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(threads, queries / 4));
-  on_threads(workers, [&](int64_t w) {
-    for (int64_t q = w; q < queries; q += workers) {
+  std::atomic<int64_t> next{0};  // the first query that no thread has claimed
+  on_threads(workers, [&](int64_t) {
+    for (int64_t q; (q = next.fetch_add(1)) < queries;) {
       const Losses losses(weights.data() + q * bits, bits);
       Ranking ranking(losses, k, floors.data()[q]);
       const Effort spent = miwq(tables, slots, weights.data() + q * bits, bits, ranking, {probe, row, budgets.data()[q]});
