@@ -15,9 +15,8 @@ from stillhash.cluster.index import ClusterIndex, PartialHits
 from stillhash.cluster.local import connect
 from stillhash.errors import NotFound
 from stillhash.numeric.codes import Tiles, width
-from stillhash.numeric.validation import Codes, ScoredIds
+from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits, Index
-from stillhash.search.code_index import check_floors
 from stillhash.search.merge import Floors, drop_below, merge_all, merge_top
 
 SEGMENT_ROWS = 131_072  # rows that move to the shards together
@@ -57,19 +56,14 @@ class HybridIndex:
     def remove(self, ids: ArrayLike) -> int:
         return self.local.remove(ids) + self.cluster.remove(ids)
 
-    def search(
-        self,
-        weights: ArrayLike,
-        k: int,
-        *,
-        floors: Floors | None = None,
-        allowed: Any = None,
-    ) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
+        remote, local = (index.search(weights, k, allowed=allowed) for index in (self.cluster, self.local))
+        return PartialHits(*merge_top([remote, local], k), remote.missing)
+
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
         both = (self.cluster, self.local)
-        remote, local = (index.search(weights, k, floors=floors, allowed=allowed) for index in both)
-        hits: ScoredIds = merge_top([remote, local], k)
-        if floors is not None:  # the best score of both is higher than that of one
-            hits = drop_below(hits, check_floors(floors, len(hits[0])))
+        remote, local = (index.search_checked(weights, k, floors, allowed) for index in both)
+        hits = drop_below(merge_top([remote, local], k), floors)  # the best of both is higher than that of one
         return PartialHits(*hits, remote.missing)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:

@@ -26,7 +26,6 @@ from stillhash.numeric import validation
 from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits
 from stillhash.search.blocks import IdArray, bitmap_by_id
-from stillhash.search.code_index import check_floors
 from stillhash.search.merge import Floors, drop_below
 
 
@@ -113,25 +112,19 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
         """Return all ids, ascending."""
         return self._id_map.ids()
 
-    def search(
-        self,
-        weights: ArrayLike,
-        k: int,
-        *,
-        floors: Floors | None = None,
-        allowed: Any = None,
-    ) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
         """Return the k best hits of each query: exactly what one index of all rows would return, ties included.
 
-        weights: (m, bits), or (bits,) for one query. floors: the least score of a hit of each query. allowed: only ids
-        i with allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit order. Ids past its end
-        are not allowed.
+        weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
+        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
         """
         weights = validation.check_weights(weights, self.bits)
-        hits = self._answer(weights, validation.check_integer(k, "k", 1), None, allowed)[0]
-        if floors is None:
-            return hits
-        return PartialHits(*drop_below(hits, check_floors(floors, len(weights))), hits.missing)
+        return self._answer(weights, validation.check_integer(k, "k", 1), None, allowed)[0]
+
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
+        """Search as `search` does, for arguments that are validated already, hits of at least the floors."""
+        hits = self._answer(weights, k, None, allowed)[0]
+        return PartialHits(*drop_below(hits, floors), hits.missing)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""

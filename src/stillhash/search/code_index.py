@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stillhash.errors import InvalidInput, WrongType
+from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
@@ -20,7 +20,7 @@ from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
-from stillhash.search.merge import Floors, Hits, resize
+from stillhash.search.merge import Floors, Hits, no_floors, resize
 
 
 class Searcher(Protocol):
@@ -31,7 +31,8 @@ class Searcher(Protocol):
     def __len__(self) -> int: ...
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None: ...
     def remove(self, ids: ArrayLike) -> int: ...
-    def search(self, weights: ArrayLike, k: int, *, floors: Floors | None = None, allowed: Any = None) -> Hits: ...
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits: ...
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits: ...
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]: ...
     def codes(self, ids: ArrayLike) -> Codes: ...
 
@@ -87,30 +88,24 @@ class CodeIndex(ABC):
             self._publish(tuple(block for block, _ in parts), ids)
         return removed
 
-    def search(
-        self,
-        weights: ArrayLike,
-        k: int,
-        *,
-        floors: Floors | None = None,
-        allowed: Any = None,
-    ) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
         """Return the k best hits of each query: exactly what scoring every code would give, ties included.
 
-        weights: (m, bits), or (bits,) for one query. floors: the least score of a hit of each query. allowed: only ids
-        i with allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit order. Ids past its end
-        are not allowed.
+        weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
+        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
         """
-        grid = snap(check.check_weights(weights, self.bits))
-        k = check.check_integer(k, "k", 1)
-        limits = check_floors(floors, len(grid))
+        weights = check.check_weights(weights, self.bits)
+        return self.search_checked(weights, check.check_integer(k, "k", 1), no_floors(len(weights)), allowed)
+
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
+        """Search as `search` does, for arguments that are validated already, hits of at least the floors."""
         bitmap = None if allowed is None else bitmap_by_id(allowed)
-        return resize(self._top(grid, min(k, len(self)), bitmap, limits), k)
+        return resize(self._top(snap(weights), min(k, len(self)), bitmap, floors), k)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return, for each query, all hits that score at least the threshold (one number, or one per query)."""
         grid = snap(check.check_weights(weights, self.bits))
-        floors = check_floor(threshold, len(grid), "threshold")
+        floors = check_floors(threshold, len(grid))
         blocks = restrict_all(self._blocks, None if allowed is None else bitmap_by_id(allowed))
         return [Hits(*hits) for hits in kernels.scan_all(blocks, grid, floors, self.threads)]
 
@@ -152,22 +147,9 @@ class CodeIndex(ABC):
         self._blocks = blocks
 
 
-def check_floors(floors: Floors | None, queries: int) -> Floors:
-    """Return the floors of so many queries; without any, all scores are hits."""
-    if floors is None:
-        free = np.full(queries, -np.inf, np.float32)
-        return Floors(free, free)
-    if not isinstance(floors, Floors):
-        raise WrongType(f"floors: expected Floors, got {type(floors).__name__}")
-    return Floors(*(check_floor(some, queries) for some in floors))
-
-
-def check_floor(floors: ArrayLike, queries: int, name: str = "floors") -> Floats:
-    """Return the least float32 score of each query that is not below its floor."""
-    is_ready = isinstance(floors, np.ndarray) and floors.dtype == np.float32 and floors.shape == (queries,)
-    if is_ready and not np.isnan(floors).any():
-        return np.ascontiguousarray(floors)
-    thresholds = check.check_threshold(floors, queries, name)
+def check_floors(threshold: ArrayLike, queries: int) -> Floats:
+    """Return the least float32 score of each query that is not below its threshold."""
+    thresholds = check.check_threshold(threshold, queries)
     with np.errstate(over="ignore"):  # beyond all scores is infinity
         least = thresholds.astype(np.float32)
     return np.ascontiguousarray(np.where(least < thresholds, np.nextafter(least, np.float32(np.inf)), least))

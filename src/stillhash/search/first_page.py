@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import width
 from stillhash.numeric.exact_scores import snap
@@ -18,7 +19,7 @@ from stillhash.numeric.ranking import CANDIDATES, LooksScores, Ranking, looks_sc
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search.blocks import NO_IDS, IdArray
 from stillhash.search.code_index import Searcher
-from stillhash.search.merge import Floors
+from stillhash.search.merge import Floors, no_floors
 
 Place = Literal["score", "labels", "near", "liked", "disliked"]  # the part of the ranking that placed a hit
 PLACED: tuple[Place, ...] = get_args(Place)  # by number: `reference.BY_SCORE` and so on
@@ -48,6 +49,8 @@ def search_page(
     must be in the index and allowed.
     """
     k = check_integer(k, "k", 1)
+    if ranking.weights.shape[1] != index.bits:
+        raise InvalidInput(f"ranking: expected weights of {index.bits} bits, got {ranking.weights.shape[1]}")
     looks = None if ranking.looks is None else looks_scores(ranking.looks)
     candidates = 0 if looks is None or ranking.labels is None else CANDIDATES
     most = max(k + max(map(len, disliked or ()), default=0), candidates)
@@ -77,11 +80,11 @@ def _search(
     """Return the best hits by score, and the near matches of each query."""
     m = len(ranking.weights)
     if looks is None or ranking.looks is None:
-        hits = index.search(ranking.weights, k, allowed=allowed)
+        hits = index.search_checked(ranking.weights, k, no_floors(m), allowed)
         return HitsByScore(*hits, hits.missing), [NO_IDS] * m
-    free = np.full(m, -np.inf, np.float32)
-    floors = Floors(np.concatenate([free, looks.nearest]), np.concatenate([free, looks.near]))
-    hits = index.search(np.concatenate([ranking.weights, ranking.looks]), k, floors=floors, allowed=allowed)
+    free = no_floors(m)
+    floors = Floors(np.concatenate([free.least, looks.nearest]), np.concatenate([free.most, looks.near]))
+    hits = index.search_checked(np.concatenate([ranking.weights, ranking.looks]), k, floors, allowed)
     is_near = hits.scores[m:] >= looks.near[:, None]
     is_near[:, 0] = hits.ids[m:, 0] >= 0
     near = [some[:count] for some, count in zip(hits.ids[m:], is_near.sum(axis=1).tolist(), strict=True)]

@@ -31,6 +31,12 @@ class Floors(NamedTuple):
     most: NDArray[np.float32]  # (m,) with -inf it stays at `least`
 
 
+def no_floors(queries: int) -> Floors:
+    """Return floors that let all scores be hits."""
+    free = np.full(queries, -np.inf, np.float32)
+    return Floors(free, free)
+
+
 def merge_top(sources: Sequence[ScoredIds], k: int, queries: int | None = None) -> Hits:
     """Return the k best hits of each query, given (m, any) hits of each source, about different rows.
 
