@@ -4,14 +4,14 @@
 
 namespace stillhash {
 
-// The labels that are predicted of a code with the signs x: max(x V + v, 0)^(half_powers / 2), of unit norm. They are sums
-// over the nibbles of the code, in an order that is fixed: the same bits in any batch, on any instruction set.
+// The labels that are predicted of a code with the signs x: max(x V + v, 0)^(half_powers / 2), of unit norm. They are
+// sums over the nibbles of the code, in an order that is fixed: the same bits in any batch, on any instruction set.
 class LabelTable {
  public:
   LabelTable(const float* V, const float* v, int bits, int64_t labels, int half_powers);
   int64_t labels() const { return labels_; }
   void predict(const uint8_t* code, float* row, float* spare) const;  // both (labels,)
-  double predict_unscaled(const uint8_t* code, float* row, float* spare) const;  // the same times its norm, which it returns
+  double predict_unscaled(const uint8_t* code, float* row, float* spare) const;  // times its norm; returns the norm
 
  private:
   int planes_, half_powers_;

@@ -61,14 +61,13 @@ std::vector<Group> group_queries(const std::vector<int64_t>& open, const std::ve
                                  std::vector<int64_t>& order) {
   std::vector<Group> groups;
   for (size_t a = 0, b = 0; a < open.size() || b < selective.size();) {
-    const size_t both = std::min({open.size() - a, selective.size() - b, size_t{2}});
-    const size_t first = both ? both : std::min(open.size() - a, size_t{kGroup});
-    const size_t then = both ? both : std::min(selective.size() - b, size_t{2});
-    const size_t mine = both ? both : first, other = both ? both : first ? 0 : then;
-    groups.push_back({static_cast<int64_t>(order.size()), static_cast<int>(mine), static_cast<int>(other)});
-    order.insert(order.end(), open.begin() + a, open.begin() + a + mine);
-    order.insert(order.end(), selective.begin() + b, selective.begin() + b + other);
-    a += mine, b += other;
+    size_t opens = open.size() - a, others = selective.size() - b;  // left
+    if (opens && others) opens = others = std::min({opens, others, size_t{2}});
+    else opens = std::min(opens, size_t{kGroup}), others = std::min(others, size_t{2});
+    groups.push_back({static_cast<int64_t>(order.size()), static_cast<int>(opens), static_cast<int>(others)});
+    order.insert(order.end(), open.begin() + a, open.begin() + a + opens);
+    order.insert(order.end(), selective.begin() + b, selective.begin() + b + others);
+    a += opens, b += others;
   }
   return groups;
 }
