@@ -9,7 +9,7 @@ namespace stillhash {
 namespace {
 
 constexpr int64_t kBatch = 32;           // queries that share a pass over memory
-constexpr int64_t kThreadWork = 1 << 23; // table look-ups (bytes x queries) that are worth a thread
+constexpr int64_t kThreadWork = 1 << 22; // table look-ups (bytes x queries) that are worth a thread
 constexpr int64_t kClaim = 32;           // tiles that a thread scans at a time, where there are several
 constexpr int64_t kSampleStep = 32;      // one tile of so many is in the sample that estimates floors
 constexpr int64_t kSampleHits = 64;      // hits from which a sample pays
