@@ -27,6 +27,7 @@ class Entry:
     features: np.ndarray
     labels: list[Any]
     metadata: dict[str, Any] | None
+    code: np.ndarray | None = None  # as it was encoded when it was stored, with its labels
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Twin:
     version: int = 0
     hasher: Hasher | None = None
     votes: list[tuple[int, StoredVote]] = field(default_factory=list)  # of all versions
+    unlabelled: int = 0  # rows that were stored without labels since the last learning
 
     # ---- items ----
 
@@ -63,11 +65,23 @@ class Twin:
             self.items[id_] = Entry(x, some, data)
             if some and learn:
                 self.pending[id_] = self.items[id_]
+            self.unlabelled += learn and not some
+        self.encode()
         if self.hasher is not None:
             if len(self.pending) >= self.learn_rows:
                 self.flush()
         elif len(self.items) >= self.init_rows:
             self.fit()
+
+    def encode(self) -> None:
+        """Give items that have none their code, once there are hash functions."""
+        for entry in self.items.values():
+            if entry.code is None and self.hasher is not None:
+                entry.code = self.hasher.encode(entry.features[None], [entry.labels])[0]
+
+    def codes(self, entries: Iterable[Entry]) -> np.ndarray:
+        codes = [entry.code for entry in entries if entry.code is not None]
+        return np.array(codes, np.uint8).reshape(len(codes), -(-self.bits // 8))
 
     def delete(self, ids: Iterable[Id]) -> int:
         gone = [id_ for id_ in ids if self.items.pop(id_, None) is not None]
@@ -81,28 +95,33 @@ class Twin:
         first = list(self.items.values())[: self.init_rows]
         self.hasher = METHODS[self.method](bits=self.bits)
         self.hasher.fit(np.stack([entry.features for entry in first]), [entry.labels for entry in first])
+        self.encode()
         self.publish()
         self.flush()
 
     def flush(self) -> int:
         if self.hasher is not None and self.pending:
             entries = list(self.pending.values())
-            self._learn_steps(np.stack([entry.features for entry in entries]), [entry.labels for entry in entries])
+            X, labels = np.stack([entry.features for entry in entries]), [entry.labels for entry in entries]
+            self._learn_steps(X, labels, self.codes(entries))
             self.pending.clear()
             self.publish()
         return self.version
 
     def learn(self, X: np.ndarray, labels: list[list[Any]]) -> int:
         self.flush()
-        self._learn_steps(X, in_order(labels))
+        assert self.hasher is not None
+        self._learn_steps(X, in_order(labels), self.hasher.encode(X, in_order(labels)))
         return self.publish()
 
-    def _learn_steps(self, X: np.ndarray, labels: list[list[Any]]) -> None:
+    def _learn_steps(self, X: np.ndarray, labels: list[list[Any]], codes: np.ndarray) -> None:
         assert self.hasher is not None
+        self.hasher.count_unlabelled(self.unlabelled)
+        self.unlabelled = 0
         size = step_rows(self.hasher, self.learn_rows, len(X))
         for start in range(0, len(X), size):
             step = slice(start, start + size)
-            self.hasher.partial_fit(X[step], labels[step])
+            self.hasher.partial_fit(X[step], labels[step], codes[step])
 
     def rollback(self, version: int) -> int:
         earlier = self.versions[version]
@@ -116,8 +135,9 @@ class Twin:
         packed_query = np.asarray(query, np.float32).tobytes()
         for id_, liked in zip(ids, likes, strict=True):
             entry = self.items[id_]
-            code = self.hasher.encode(entry.features[None]).tobytes()
-            vote = StoredVote(packed_query, id_, source, 1.0 if liked else -1.0, None, code, entry.labels)
+            assert entry.code is not None
+            cast = 1.0 if liked else -1.0
+            vote = StoredVote(packed_query, id_, source, cast, None, entry.code.tobytes(), entry.labels)
             self.votes.append((self.version + 1, vote))
         return self.publish()
 
@@ -135,9 +155,7 @@ class Twin:
         if model is None:
             model, votes = self.hasher.model(), self.current_votes()
             if votes:
-                features = [entry.features for entry in self.items.values()]
-                codes = self.hasher.encode(np.array(features, np.float32).reshape(len(features), -1))
-                model = correct(self.hasher, model, votes, codes)
+                model = correct(self.hasher, model, votes, self.codes(self.items.values()))
         self.version += 1
         self.versions[self.version] = Version(model, self.hasher.state())
         for number, version in list(self.versions.items()):
@@ -159,7 +177,7 @@ class Twin:
             scores = unit(X) @ unit(query[None])[0]
             order = np.argsort(-scores.astype(np.float32), kind="stable")
         else:
-            model, codes = self.versions[version or self.version].model, self.hasher.encode(X)
+            model, codes = self.versions[version or self.version].model, self.codes(may.values())
             ranking = self.hasher.functions().ranking_by(model, query[None])
             scores = signs(codes, self.bits).astype(np.float64) @ snap(ranking.weights)[0]
             (order,) = rank_all(ranking, codes)

@@ -149,6 +149,7 @@ def test_fit_takes_a_sample_or_stored_rows(tmp_path: Path) -> None:
     twin.put(range(100), *rows, learn=False)
     agree_on_all(waited, twin)
     twin.pending.update({i: entry for i, entry in twin.items.items() if entry.labels})
+    twin.unlabelled = len(twin.items) - len(twin.pending)
     twin.flush()
     agree_on_all(by_sample, twin)
     for collection in (by_sample, waited):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stillhash.collection.storage import learner_files
-from stillhash.collection.storage.learner_files import LearnerFiles
+from stillhash.collection.storage.learner_files import LearnerFiles, LearntRows
 from stillhash.collection.validation import LabelledRows, check_rows
 from stillhash.hashers import FIXED_CODE_METHODS, METHODS, Hasher
 from tests.collection.fixtures import BITS, DIM
@@ -26,6 +26,10 @@ def fitted(method: str = "tally") -> Hasher:
     return METHODS[method](bits=BITS).fit(sample.features, sample.labels)
 
 
+def learnt_rows(hasher: Hasher, rows: LabelledRows) -> LearntRows:
+    return LearntRows(rows, hasher.encode_checked(rows.features, rows.labels), STEP_ROWS, 3)
+
+
 @pytest.mark.parametrize("method", FIXED_CODE_METHODS)
 def test_loading_learns_the_rows_again_to_the_byte(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
@@ -35,9 +39,9 @@ def test_loading_learns_the_rows_again_to_the_byte(
     files = store.checkpoint(1, hasher)
     for version in range(2, 6):
         rows = rows_of(version)
-        for part in map(rows.part, rows.steps(STEP_ROWS)):
-            hasher.learn_rows(part.features, part.labels, hasher.encode_checked(part.features))
-        files = store.extend(files, version, rows, STEP_ROWS, hasher)
+        learnt = learnt_rows(hasher, rows)
+        learnt.learn(hasher)
+        files = store.extend(files, version, learnt, hasher)
     assert files == ["00000001.safetensors", *(f"{version:08d}.rows" for version in range(2, 6))]
     assert store.load(files).state() == hasher.state()
     assert store.load(files[:1]).state() != hasher.state() or method in ("lsh", "pca-itq")
@@ -49,15 +53,15 @@ def test_whole_state_is_written_when_rows_outgrow_it_or_are_many(
     store, hasher = LearnerFiles(tmp_path), fitted()
     files = store.checkpoint(1, hasher)
     large = rows_of(2, 4 * (tmp_path / files[0]).stat().st_size // (4 * DIM) + 1)
-    assert store.extend(files, 2, large, STEP_ROWS, hasher) == ["00000002.safetensors"]
+    assert store.extend(files, 2, learnt_rows(hasher, large), hasher) == ["00000002.safetensors"]
     monkeypatch.setattr(learner_files, "MAX_ROW_FILES", 2)
     for version, count in ((2, 2), (3, 3), (4, 1)):
-        files = store.extend(files, version, rows_of(version, 1), STEP_ROWS, hasher)
+        files = store.extend(files, version, learnt_rows(hasher, rows_of(version, 1)), hasher)
         assert len(files) == count
 
 
 def test_lost_file_is_replaced_by_the_whole_state(tmp_path: Path) -> None:
     store, hasher = LearnerFiles(tmp_path), fitted()
-    files = store.extend(store.checkpoint(1, hasher), 2, rows_of(2, 1), STEP_ROWS, hasher)
+    files = store.extend(store.checkpoint(1, hasher), 2, learnt_rows(hasher, rows_of(2, 1)), hasher)
     (tmp_path / files[0]).unlink()
-    assert store.extend(files, 3, rows_of(3, 1), STEP_ROWS, hasher) == ["00000003.safetensors"]
+    assert store.extend(files, 3, learnt_rows(hasher, rows_of(3, 1)), hasher) == ["00000003.safetensors"]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from stillhash.numeric import reference
 from stillhash.numeric.exact_scores import snap
 
 weights = hnp.arrays(
@@ -37,3 +38,8 @@ def test_the_grid_moves_only_negligible_weights(w: np.ndarray) -> None:
     moved = np.abs(snap(w) - exact)
     assert (moved <= total * 2.0**-51).all()
     assert (moved[np.abs(exact) >= total * 2.0**-26] == 0).all()
+
+
+@given(weights)
+def test_the_grid_is_that_of_the_twin(w: np.ndarray) -> None:
+    assert np.array_equal(snap(w), reference.snap(w))

@@ -23,7 +23,7 @@ def rank_one(ranking: Ranking, codes: np.ndarray) -> list[int]:
         near = [int(np.argmax(by_looks))]
     order = sorted(numbers, key=lambda n: (-scores[n], n))
     if ranking.labels is not None:
-        (again,) = page_scores(ranking, exact_looks, codes, numbers[None])
+        (again,) = page_scores(ranking, exact_looks, codes[None])
         page = sorted(order[:CANDIDATES], key=lambda n: (-again[n], -scores[n], n))
         order = page + order[CANDIDATES:]
     return sorted(near, key=lambda n: (-by_looks[n], n)) + [n for n in order if n not in near]

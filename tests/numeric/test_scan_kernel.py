@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -113,12 +114,12 @@ def test_many_tiles_on_threads_equal_one_thread(lanes: str, threads: int) -> Non
     n = 20_000 if lanes == "numpy" else 300_000
     codes = rng.integers(0, 256, (n, 8), dtype=np.uint8)
     codes[n // 2 :] = codes[: n - n // 2]  # every hit has a twin with a larger id
-    grid = snap(rng.standard_normal((5, 64)).astype(np.float32))
-    floors = np.full(5, -np.inf, np.float32)
+    grid = snap(rng.standard_normal((16, 64)).astype(np.float32))
+    floors = np.full(16, -np.inf, np.float32)
     blocks = [Block(to_tiles(codes, 64), n, 0, None, None)]
     scores, ids = kernels.scan_top(blocks, grid, 50, floors, threads)
     exact = (grid @ signs(codes, 64).astype(np.float64).T).astype(np.float32)
-    for q in range(5):
+    for q in range(16):
         order = np.lexsort((np.arange(n), -exact[q]))[:50]
         np.testing.assert_array_equal(ids[q], order)
         np.testing.assert_array_equal(scores[q], exact[q, order])
@@ -177,13 +178,13 @@ def test_selective_queries_of_many_tiles_equal_all_others(lanes: str) -> None:
         codes[rng.integers(0, n, 5)] = np.packbits(weights[q] >= 0, bitorder="little") ^ np.eye(8, dtype=np.uint8)[:5]
     grid = snap(weights)
     most = np.abs(grid).sum(axis=1)
-    floors, ceilings = (0.7 * most).astype(np.float32), (0.95 * most).astype(np.float32)
     blocks = [Block(to_tiles(codes, 64), n, 0, None, None)]
     free = np.full(40, -np.inf, np.float32)
     plain, names = kernels.scan_top(blocks, grid, 100, free)
-    for some in (slice(0, 1), slice(1, 3), slice(0, 40)):
-        scores, ids = kernels.scan_top(blocks, grid[some], 100, floors[some], 2, ceilings[some])
-        least = np.maximum(floors[some], np.minimum(plain[some, 0], ceilings[some]))
-        kept = plain[some] >= least[:, None]
+    for some, is_open in itertools.product((slice(0, 1), slice(1, 3), slice(0, 7), slice(0, 40)), (0, 0.2, 0.5, 0.8)):
+        floors, ceilings = (0.7 * most[some]).astype(np.float32), (0.95 * most[some]).astype(np.float32)
+        ceilings[rng.random(len(ceilings)) < is_open] = -np.inf  # groups of all kinds
+        scores, ids = kernels.scan_top(blocks, grid[some], 100, floors, 2, ceilings)
+        kept = plain[some] >= np.maximum(floors, np.minimum(plain[some, 0], ceilings))[:, None]
         np.testing.assert_array_equal(ids, np.where(kept, names[some], -1))
         np.testing.assert_array_equal(scores, np.where(kept, plain[some], -np.inf))

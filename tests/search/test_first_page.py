@@ -6,11 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stillhash
+from stillhash.errors import InvalidInput
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, Ranking, rank_all, rank_scores
+from stillhash.numeric.reference import BY_LABELS, BY_SCORE, DISLIKED, LIKED, NEAR
 from stillhash.search import MIWQ, Scan
-from stillhash.search.first_page import DISLIKED, LIKED, NEAR, PLACED, search_page
+from stillhash.search.first_page import PLACED, search_page
+from stillhash.search.merge import Floors
 
 
 def make_ranking(rng, bits, queries, labels, *, coarse=False):
@@ -108,6 +111,18 @@ def test_liked_items_come_first_and_disliked_ones_last():
         assert np.array_equal(search_page(index, ranking, 5, liked=liked, disliked=disliked).ids, hits.ids[:, :5])
 
 
+def test_a_ranking_of_other_bits_is_refused():
+    index = Scan(16)
+    index.add(np.zeros((3, 2), np.uint8))
+    with pytest.raises(InvalidInput, match="ranking: expected weights of 16 bits, got 24"):
+        search_page(index, make_ranking(np.random.default_rng(0), 24, 1, 2), 1)
+
+
+def test_places_are_named_by_their_numbers():
+    names = {BY_SCORE: "score", BY_LABELS: "labels", NEAR: "near", LIKED: "liked", DISLIKED: "disliked"}
+    assert dict(enumerate(PLACED)) == names
+
+
 def test_a_ranking_without_looks_is_the_plain_order_by_score():
     rng = np.random.default_rng(9)
     codes = np.packbits(rng.integers(0, 2, (500, 16), np.uint8), axis=1, bitorder="little")
@@ -129,7 +144,7 @@ def test_floors_hide_lower_scores():
         index.add(codes)
         plain = index.search(weights, 100)
         floors = plain.scores[:, 40]
-        hits = index.search(weights, 100, floors=floors)
+        hits = index.search_checked(weights, 100, Floors(floors, np.full(2, -np.inf, np.float32)))
         for q in range(2):
             kept = plain.scores[q] >= floors[q]
             assert np.array_equal(hits.ids[q][: kept.sum()], plain.ids[q][kept])

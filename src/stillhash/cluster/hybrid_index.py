@@ -15,10 +15,9 @@ from stillhash.cluster.index import ClusterIndex, PartialHits
 from stillhash.cluster.local import connect
 from stillhash.errors import NotFound
 from stillhash.numeric.codes import Tiles, width
-from stillhash.numeric.validation import Codes, ScoredIds, check_ids
+from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits, Index
-from stillhash.search.code_index import check_floors
-from stillhash.search.merge import drop_below, merge_all, merge_top
+from stillhash.search.merge import Floors, drop_below, merge_all, merge_top
 
 SEGMENT_ROWS = 131_072  # rows that move to the shards together
 
@@ -57,22 +56,14 @@ class HybridIndex:
     def remove(self, ids: ArrayLike) -> int:
         return self.local.remove(ids) + self.cluster.remove(ids)
 
-    def search(
-        self,
-        weights: ArrayLike,
-        k: int,
-        *,
-        floors: ArrayLike | None = None,
-        ceilings: ArrayLike | None = None,
-        allowed: Any = None,
-    ) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
+        remote, local = (index.search(weights, k, allowed=allowed) for index in (self.cluster, self.local))
+        return PartialHits(*merge_top([remote, local], k), remote.missing)
+
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
         both = (self.cluster, self.local)
-        limits = {"floors": floors, "ceilings": ceilings}
-        remote, local = (index.search(weights, k, **limits, allowed=allowed) for index in both)
-        hits: ScoredIds = merge_top([remote, local], k)
-        if ceilings is not None:  # the best score of both is higher than that of one
-            free, most = (check_floors(some, len(hits[0])) for some in (-np.inf, ceilings))
-            hits = drop_below(hits, free, most)
+        remote, local = (index.search_checked(weights, k, floors, allowed) for index in both)
+        hits = drop_below(merge_top([remote, local], k), floors)  # the best of both is higher than that of one
         return PartialHits(*hits, remote.missing)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
@@ -80,10 +71,10 @@ class HybridIndex:
         return [PartialHits(*merge_all(pair), pair[0].missing) for pair in zip(*both, strict=True)]
 
     def codes(self, ids: ArrayLike) -> Codes:
-        ids = check_ids(ids)
-        is_local = np.isin(ids, self.local.ids())
-        codes = np.zeros((len(ids), width(self.bits)), np.uint8)
-        codes[is_local], codes[~is_local] = self.local.codes(ids[is_local]), self.cluster.codes(ids[~is_local])
+        names = np.asarray(ids)
+        is_local = np.isin(names, self.local.ids())
+        codes = np.zeros((len(names), width(self.bits)), np.uint8)
+        codes[is_local], codes[~is_local] = self.local.codes(names[is_local]), self.cluster.codes(names[~is_local])
         return codes
 
     def close(self) -> None:

@@ -26,8 +26,7 @@ from stillhash.numeric import validation
 from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits
 from stillhash.search.blocks import IdArray, bitmap_by_id
-from stillhash.search.code_index import check_floors
-from stillhash.search.merge import drop_below
+from stillhash.search.merge import Floors, drop_below
 
 
 class PartialHits(Hits):
@@ -113,28 +112,19 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
         """Return all ids, ascending."""
         return self._id_map.ids()
 
-    def search(
-        self,
-        weights: ArrayLike,
-        k: int,
-        *,
-        floors: ArrayLike | None = None,
-        ceilings: ArrayLike | None = None,
-        allowed: Any = None,
-    ) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
         """Return the k best hits of each query: exactly what one index of all rows would return, ties included.
 
-        weights: (m, bits), or (bits,) for one query. floors: the least score of a hit, one number or one per query.
-        ceilings: the floor of a query rises to its best score, but no further than this. allowed: only ids i with
-        allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit order. Ids past its end are
-        not allowed.
+        weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
+        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
         """
         weights = validation.check_weights(weights, self.bits)
-        hits = self._answer(weights, validation.check_integer(k, "k", 1), None, allowed)[0]
-        if floors is None and ceilings is None:
-            return hits
-        limits = (check_floors(-np.inf if some is None else some, len(weights)) for some in (floors, ceilings))
-        return PartialHits(*drop_below(hits, *limits), hits.missing)
+        return self._answer(weights, validation.check_integer(k, "k", 1), None, allowed)[0]
+
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
+        """Search as `search` does, for arguments that are validated already, hits of at least the floors."""
+        hits = self._answer(weights, k, None, allowed)[0]
+        return PartialHits(*drop_below(hits, floors), hits.missing)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""
@@ -142,8 +132,9 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
         return self._answer(weights, 0, validation.check_threshold(threshold, len(weights)), allowed)
 
     def codes(self, ids: ArrayLike) -> Codes:
-        """Return the codes (n, ceil(bits / 8)) of these ids, all of which must exist."""
-        return self._coordinator.codes(validation.check_ids(ids), self.bits, self._until())
+        """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist; an id may come more than once."""
+        names, numbers = validation.check_repeated_ids(ids)
+        return self._coordinator.codes(names, self.bits, self._until())[numbers]
 
     def _answer(self, weights: Floats, k: int, thresholds: NDArray[np.float64] | None, allowed: Any) -> list[Hits]:
         """Wait for the answer, and send the queries of other callers too while this one leads."""

@@ -9,13 +9,30 @@ from stillhash.collection.types import Answer, Explanation
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, predict_labels
+from stillhash.numeric.reference import NEAR
 from stillhash.search import Index
-from stillhash.search.first_page import NEAR, search_page
+from stillhash.search.first_page import search_page
 
 BITS_IN_GROUP = 8
 
 
-def explain_answer(
+def explain_answers(
+    index: Index,
+    answers: list[Answer],
+    rows: NDArray[np.int64],
+    rankings: tuple[Ranking, Ranking],
+    other_version: int,
+    allowed: NDArray[np.uint8] | None,
+) -> list[Answer]:
+    """Return answers, whose hits have these rows, with explanations by their ranking and by that of another version."""
+    both = [tuple(ranking.rows([q]) for ranking in rankings) for q in range(len(answers))]
+    return [
+        _explain_answer(index, answer, some, *pair, other_version, allowed)
+        for answer, some, pair in zip(answers, rows, both, strict=True)
+    ]
+
+
+def _explain_answer(
     index: Index,
     answer: Answer,
     rows: NDArray[np.int64],

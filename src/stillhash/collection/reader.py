@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
-from stillhash.collection.explain import explain_answer
+from stillhash.collection.explain import explain_answers
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import ReadView, Snapshot
@@ -22,6 +22,7 @@ from stillhash.collection.trainer import load_model
 from stillhash.collection.types import (
     Answer,
     Filter,
+    Hit,
     Id,
     Item,
     ItemIds,
@@ -99,18 +100,18 @@ class Reader:
         """
         names = check_ids(ids, distinct=False)
         with self._view.pinned() as snapshot:
-            rows, places = np.unique(self._store.items.existing_rows(snapshot.connection, names), return_inverse=True)
+            rows = self._store.items.existing_rows(snapshot.connection, names)
             if snapshot.functions is not None:
-                return snapshot.functions.decode(snapshot.index.codes(rows))[places]
-            waiting, X = self._store.items.awaiting_codes(snapshot.connection)
-            return X.features[np.searchsorted(waiting, rows)][places]
+                return snapshot.functions.decode(snapshot.index.codes(rows))
+            waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
+            return X[np.searchsorted(waiting, rows)]
 
     def codes(self, ids: ItemIds) -> Codes | None:
         """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""
         names = check_ids(ids, distinct=False)
         with self._view.pinned() as snapshot:
-            rows, places = np.unique(self._store.items.existing_rows(snapshot.connection, names), return_inverse=True)
-            return None if snapshot.functions is None else snapshot.index.codes(rows)[places]
+            rows = self._store.items.existing_rows(snapshot.connection, names)
+            return None if snapshot.functions is None else snapshot.index.codes(rows)
 
     def sample(self, count: int = 1) -> list[Item]:
         """Return some items at random, at most `count`."""
@@ -155,20 +156,18 @@ class Reader:
             if snapshot.functions is None:
                 answers = self._rank_by_cosine(snapshot, Q, k, allowed)
             else:
-                ranking = snapshot.functions.ranking_by(model, Q, balance=balance)
+                ranking = snapshot.functions.rank_checked(model, Q, balance)
                 votes = voted_rows(self._store, snapshot, Q, number, allowed)
                 most = min(k, max(1, len(snapshot.index)))
                 hits = search_page(snapshot.index, ranking, most, allowed=allowed, **votes._asdict())
                 answers = self._answers(snapshot, zip(*hits[:3], strict=True), number, model, hits.missing)
                 if explain is not False:
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
-                    other_ranking = snapshot.functions.ranking_by(self._model(snapshot, other)[1], Q, balance=balance)
-                    answers = [
-                        explain_answer(
-                            snapshot.index, answer, ids, ranking.rows([q]), other_ranking.rows([q]), other, allowed
-                        )
-                        for q, (answer, ids) in enumerate(zip(answers, hits.ids, strict=True))
-                    ]
+                    rankings = (
+                        ranking,
+                        snapshot.functions.ranking_by(self._model(snapshot, other)[1], Q, balance=balance),
+                    )
+                    answers = explain_answers(snapshot.index, answers, hits.ids, rankings, other, allowed)
         return answers[0] if single else answers
 
     @overload
@@ -281,17 +280,16 @@ class Reader:
     ) -> list[Answer]:
         ranking = model if isinstance(model, str) else LEARNT_RANKING if model.learnt else RANKING_NAMES[model.side]
         columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
-        items = self._store.items.get(snapshot.connection, {row for _, rows, _ in columns for row in rows})
+        items = self._store.items.contents(snapshot.connection, {row for _, rows, _ in columns for row in rows})
         hits = [
-            [items[row].as_hit(score, version, PLACED[placed]) for score, row, placed in zip(*some, strict=True)]
+            [Hit(*items[row], score, version, PLACED[placed]) for score, row, placed in zip(*some, strict=True)]
             for some in columns
         ]
         return [Answer(some, version, ranking, missing) for some in hits]
 
     def _rank_by_cosine(self, snapshot: Snapshot, Q: Floats, k: int, allowed: NDArray[np.uint8] | None) -> list[Answer]:
         """Rank the rows that wait for hash functions by the cosine of their features; ties by row."""
-        rows, waiting = self._store.items.awaiting_codes(snapshot.connection)
-        X = waiting.features
+        rows, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
         if allowed is not None:
             matches = np.unpackbits(allowed, bitorder="little")[rows].astype(bool)
             rows, X = rows[matches], X[matches]

@@ -90,7 +90,7 @@ class Trainer:
             codes = None if codes is None else codes[labelled]
         pending = count_rows(connection, "pending")
         enough = is_fitted(connection) and pending + len(rows.features) >= self.store.settings["learn_rows"]
-        if enough and not pending:
+        if enough and not pending and codes is not None:
             self._learn(connection, rows, codes)
         else:
             self.store.items.add_pending(connection, numbers, rows, codes)
@@ -107,13 +107,11 @@ class Trainer:
         """Learn from rows that are not stored as items, after those that are pending; return the version."""
         self.hasher(connection)  # raises NotFitted before anything is taken
         self.flush(connection)
-        return self._learn(connection, rows, None)
+        return self._learn(connection, rows, self.hasher(connection).encode_checked(rows.features, rows.labels))
 
-    def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes | None) -> int:
+    def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes) -> int:
         """Learn rows step by step, evaluate each step before it is learnt, and publish one version."""
         hasher, files = self.hasher(connection), self._current_files(connection)
-        if codes is None:
-            codes = hasher.encode_checked(rows.features)
         unlabelled = int(get_meta(connection, "unlabelled"))
         set_meta(connection, "unlabelled", 0)
         history, version = load_history(connection), self.store.versions.next_number(connection)

@@ -52,10 +52,6 @@ class Item:
     labels: list[Any]
     metadata: dict[str, Any] | None
 
-    def as_hit(self, score: float, version: int, placed: Place) -> "Hit":
-        """Return the item as a hit."""
-        return Hit(self.id, self.labels, self.metadata, score, version, placed)
-
 
 @dataclass(frozen=True)
 class Explanation:

@@ -44,7 +44,10 @@ class LinearHasher(Hasher):
 
     def ranking_by(self, model: Model, Q: ArrayLike, *, balance: float | None = None) -> Ranking:
         """Return how queries rank codes by a model of these hash functions, of this or an earlier version."""
-        Q = self._checked(Q)
+        return self.rank_checked(model, self._checked(Q), balance)
+
+    def rank_checked(self, model: Model, Q: Floats, balance: float | None = None) -> Ranking:
+        """Rank by queries that are validated already."""
         share = model.balance if balance is None else check_number(balance, "balance", low=0, high=1)
         if share is None and model.side != "looks":
             return Ranking(self.weigh_by(model, Q))

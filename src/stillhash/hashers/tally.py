@@ -1,5 +1,6 @@
 """Tally: fixed binary codes; the similarity is a ridge regression from additive sufficient statistics."""
 
+import copy
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -122,26 +123,32 @@ class Tally(LinearHasher):
 
     def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
         values = self.project(X)
-        by_labels = self.directions_.project(labels, self._later_directions(labels))
+        by_labels = self.directions_.project(labels, self._later_directions(X, labels))
         known = by_labels.any(axis=1)
         values[known, : by_labels.shape[1]] = by_labels[known]
         return pack(values)
 
-    def _later_directions(self, labels: Labels) -> LabelDirections:
-        """Return directions of those labels that came after the initial stage, by what is learnt of them so far.
+    def _later_directions(self, X: Floats, labels: Labels) -> LabelDirections:
+        """Return directions of those labels of rows that came after the initial stage.
 
-        The direction of a label is that of its regression on the features, seen by the hash functions.
+        The direction of a label is that of its regression on the features, seen by the hash functions: by what is
+        learnt of it so far, and by these rows too if they show another label for the first time.
         """
-        known, k = self.directions_, len(self.directions_.g)
-        names = [labels.names[c] for c in np.unique(labels.indices)]
-        U = self.model().U if any(name not in known.names for name in names) else None
-        rows = {} if U is None else {name: self.stats_.names[name] for name in names if name in self.stats_.names}
-        later = [n for n, c in rows.items() if n not in known.names and self.stats_.ay[c, 0] >= MIN_DIRECTION_ROWS]
-        if U is None or not later:
+        fixed, k, used = self.directions_, len(self.directions_.g), np.bincount(labels.indices)
+        later = {labels.names[c]: used[c] for c in np.flatnonzero(used) if labels.names[c] not in fixed.names}
+        learner = self
+        if any(rows >= MIN_DIRECTION_ROWS > self.stats_.label_rows(name) for name, rows in later.items()):
+            learner = copy.copy(self)
+            learner.stats_ = copy.deepcopy(self.stats_)
+            learner._add(X, labels, None, None)
+        names = [name for name in later if learner.stats_.label_rows(name) >= MIN_DIRECTION_ROWS]
+        U = learner.model().U if names else None
+        if U is None:
             return LabelDirections({}, np.zeros((0, k), np.float32), np.zeros(k, np.float32))
-        G = unit_rows(kernels.project(np.ascontiguousarray(U[:, [rows[n] for n in later]].T), self.W_[:, :k]))
-        length = float(np.linalg.norm(known.G, axis=1).mean()) if len(known.G) else 1.0
-        return LabelDirections({name: row for row, name in enumerate(later)}, G * length, np.zeros(k, np.float32))
+        columns = np.ascontiguousarray(U[:, [learner.stats_.names[name] for name in names]].T)
+        G = unit_rows(kernels.project(columns, np.ascontiguousarray(self.W_[:, :k])))
+        length = float(np.linalg.norm(fixed.G, axis=1).mean()) if len(fixed.G) else 1.0
+        return LabelDirections({name: row for row, name in enumerate(names)}, G * length, np.zeros(k, np.float32))
 
     def unlearn(self, X: Any, Y: Any, codes: Codes | None = None, *, age: int | None = None) -> Self:
         """Take out rows that were learnt with exactly these labels and codes, as if they had never come.

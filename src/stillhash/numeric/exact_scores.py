@@ -13,6 +13,7 @@ the magnitudes, and then by less than 2^-51 of that sum.
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats
@@ -23,10 +24,7 @@ SCORED_ROWS = 65_536  # codes unpacked at a time
 
 def snap(weights: Floats) -> Grid:
     """Return weights (m, bits) on the grid of exact sums, as float64."""
-    exact = weights.astype(np.float64)
-    _, exponent = np.frexp(np.abs(exact).sum(axis=1, keepdims=True))  # sum < 2^exponent
-    shift = exponent - 51
-    return np.asarray(np.ldexp(np.rint(np.ldexp(exact, -shift)), shift))
+    return kernels.snap(weights)
 
 
 @one_thread

@@ -45,6 +45,17 @@ class Slots(NamedTuple):
     live: Array | None
 
 
+class Ends(NamedTuple):
+    """Hits that come before and after those by score: liked and near ones first, disliked ones last.
+
+    They are those of all queries one after another.
+    """
+
+    codes: Array  # (n, width) uint8
+    ids: Array  # (n,) int64
+    counts: Array  # (m, 3) int64: how many of each query are liked, near and disliked
+
+
 class RankingQuality(NamedTuple):
     """Means over queries."""
 
@@ -125,6 +136,15 @@ def passive_aggressive(U: Array, X: Array, G: Array, C: float, norm_power: int =
         learn(_lanes, U.T, X, np.ascontiguousarray(G), C, norm_power)
 
 
+def snap(weights: Array) -> NDArray[np.float64]:
+    """Return weights (m, bits), float32, on the grid of `exact_scores`."""
+    if _lanes == "numpy":
+        return reference.snap(weights)
+    grid = np.empty(weights.shape, np.float64)
+    native.snap(np.ascontiguousarray(weights, np.float32), grid)
+    return grid
+
+
 def project(X: Array, W: Array) -> Array:
     """Return X (n, D) times W (D, b), float32; on native lanes each row's result is independent of the batch."""
     if _lanes == "numpy":
@@ -168,34 +188,53 @@ def read_codes(blocks: Blocks, ids: Array, width: int) -> NDArray[np.uint8] | No
 def predict_labels(codes: Array, V: Array, v: Array, power: float) -> Array:
     """Return max(x V + v, 0) ** power of codes with the signs x, of unit norm: (n, labels).
 
-    power: a multiple of 0.5. On native lanes each row's result is independent of the batch.
+    power: a multiple of 0.5. On native lanes each row's result is independent of the batch and of the lanes.
     """
     if _lanes == "numpy":
         return reference.predict_labels(codes, V, v, power)
     labels = np.empty((len(codes), V.shape[1]), np.float32)
-    native.predict_labels(_lanes, codes, np.ascontiguousarray(V), np.ascontiguousarray(v), round(2 * power), labels)
+    native.predict_labels(codes, np.ascontiguousarray(V), np.ascontiguousarray(v), round(2 * power), labels)
     return labels
 
 
 def page_scores(
     codes: Array,
-    places: Array,
+    V: Array,
+    v: Array,
+    power: float,
+    labels: Array,
     looks: Array,
     most: Array,
-    item_labels: Array,
-    labels: Array,
     shares: tuple[float, float],
 ) -> Array:
-    """Return the scores (m, n) of each query and the codes of its numbers `places` (m, n); -inf where that is -1.
+    """Return the scores (m, n) of each query and its codes (m, n, width).
 
-    shares[0] times the cosine of item_labels (., labels) and labels (m, labels), and shares[1] times the score by looks
-    (m, bits), on the grid of `exact_scores.snap`, divided by `most` (m,).
+    shares[0] times the cosine of `predict_labels` of the code and labels (m, labels) of the query, and shares[1] times
+    the score by looks (m, bits), on the grid of `exact_scores.snap`, divided by `most` (m,).
     """
     if _lanes == "numpy":
-        return reference.page_scores(codes, places, looks, most, item_labels, labels, shares)
-    scores = np.empty(places.shape, np.float32)
-    native.page_scores(codes, places, looks, most, item_labels, np.ascontiguousarray(labels), *shares, scores)
+        return reference.page_scores(codes, V, v, power, labels, looks, most, shares)
+    scores = np.empty(codes.shape[:2], np.float32)
+    V, v, labels = np.ascontiguousarray(V), np.ascontiguousarray(v), np.ascontiguousarray(labels)
+    native.page_scores(codes, V, v, round(2 * power), labels, looks, most, *shares, scores)
     return scores
+
+
+def arrange_page(
+    hits: ScoredIds, again: Array, weights: Array, ends: Ends, k: int
+) -> tuple[Array, Array, NDArray[np.uint8]]:
+    """Return scores, ids and places (`reference.BY_SCORE` and so on) of the first k hits of each query, (m, k).
+
+    hits: (m, n) by score. again: (m, up to n) scores, by which as many first hits are ordered again; equal ones stay in
+    their order, missing ones come last. weights: (m, bits) on the grid, by which the ends are scored. ends: hits that
+    come before and after the others, wherever they are among them.
+    """
+    if _lanes == "numpy":
+        return reference.arrange_page(hits, again, weights, ends, k)
+    m = len(again)
+    page = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
+    native.arrange_page(*map(np.ascontiguousarray, (*hits, again, weights, *ends)), *page)
+    return page
 
 
 def fill_table(codes: Array, slots: Array, at: int, width: int) -> Table:

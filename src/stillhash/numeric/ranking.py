@@ -71,16 +71,16 @@ def predict_labels(ranking: Ranking, codes: Codes) -> Floats:
     return kernels.predict_labels(codes, ranking.V, ranking.v, ranking.power)
 
 
-def page_scores(ranking: Ranking, looks: LooksScores, codes: Codes, places: NDArray[np.int64]) -> Floats:
-    """Return the scores (m, n) on the first page of the codes of these numbers: -inf for -1.
+def page_scores(ranking: Ranking, looks: LooksScores, codes: Codes) -> Floats:
+    """Return the scores (m, n) on the first page of each query's codes (m, n, bytes).
 
     They are the cosine of labels, and the score by looks as a share of its most, from -1 to 1.
     """
-    assert ranking.labels is not None
+    assert ranking.labels is not None and ranking.V is not None and ranking.v is not None
     share = np.float32(ranking.balance)
     shares = float(share), float(np.float32(PAGE_LOOKS) * (1 - share))
-    items = predict_labels(ranking, codes)
-    return kernels.page_scores(codes, places, looks.grid, looks.most, items, ranking.labels, shares)
+    model = ranking.V, ranking.v, ranking.power
+    return kernels.page_scores(codes, *model, ranking.labels, looks.grid, looks.most, shares)
 
 
 def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
@@ -94,9 +94,8 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
         return orders
     exact_looks = looks_scores(ranking)
     if ranking.labels is not None:
-        pages, used = orders[:, :CANDIDATES], np.zeros(len(codes), bool)
-        used[pages] = True  # labels are predicted once of each code that is on a page
-        again = page_scores(ranking, exact_looks, codes[used], (np.cumsum(used) - 1)[pages])
+        pages = orders[:, :CANDIDATES]
+        again = page_scores(ranking, exact_looks, codes[pages])
         orders[:, :CANDIDATES] = np.take_along_axis(pages, order_rows(again), axis=1)
     by_looks = score_all(exact_looks.grid, codes)
     near, closest = by_looks >= exact_looks.near[:, None], by_looks.argmax(axis=1)

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from stillhash.numeric.validation import ScoredIds, TableHits
 
 if TYPE_CHECKING:
-    from stillhash.numeric.kernels import Blocks, Slots, Table
+    from stillhash.numeric.kernels import Blocks, Ends, Slots, Table
 
 Array = NDArray[Any]
 
 CHUNK_TILES = 64  # tiles unpacked at a time
 FIRST_PAGE, FIRST_HUNDRED = 10, 100  # hits that precision looks at; nDCG looks at the first page
+BY_SCORE, BY_LABELS, NEAR, LIKED, DISLIKED = range(5)  # what placed a hit on the first page
 PA_BLOCK = 64  # rows of a block of the Passive-Aggressive recursion
 
 
@@ -43,6 +44,13 @@ def passive_aggressive(Ut: Array, X: Array, G: Array, C: float, norm_power: int)
             margin = g[j] * (P[j] + K[j, :j] @ A[:j])
             A[j] = g[j] * np.minimum(C, np.maximum(0, 1 - margin) / norms[j])
         Ut += x.T @ A
+
+
+def snap(weights: Array) -> NDArray[np.float64]:
+    exact = weights.astype(np.float64)
+    _, exponent = np.frexp(np.abs(exact).cumsum(axis=1)[:, -1:])  # sum < 2^exponent
+    shift = exponent - 51
+    return np.asarray(np.ldexp(np.rint(np.ldexp(exact, -shift)), shift))
 
 
 def project(X: Array, W: Array) -> Array:
@@ -83,21 +91,45 @@ def predict_labels(codes: Array, V: Array, v: Array, power: float) -> Array:
 
 def page_scores(
     codes: Array,
-    places: Array,
+    V: Array,
+    v: Array,
+    power: float,
+    labels: Array,
     looks: Array,
     most: Array,
-    item_labels: Array,
-    labels: Array,
     shares: tuple[float, float],
 ) -> Array:
-    scores = np.full(places.shape, -np.inf, np.float32)
-    for q in range(len(places)):
-        known = places[q] >= 0
-        some = places[q][known]
-        x = np.unpackbits(codes[some], axis=1, count=looks.shape[1], bitorder="little") * 2.0 - 1
+    scores = np.empty(codes.shape[:2], np.float32)
+    for q, some in enumerate(codes):
+        x = np.unpackbits(some, axis=1, count=looks.shape[1], bitorder="little") * 2.0 - 1
         alike = ((x @ looks[q]).astype(np.float32) / max(most[q], 1e-30)).astype(np.float32)
-        scores[q, known] = np.float32(shares[0]) * (item_labels[some] @ labels[q]) + np.float32(shares[1]) * alike
+        cosines = predict_labels(some, V, v, power) @ labels[q]
+        scores[q] = np.float32(shares[0]) * cosines + np.float32(shares[1]) * alike
     return scores
+
+
+def arrange_page(
+    hits: ScoredIds, again: Array, weights: Array, ends: Ends, k: int
+) -> tuple[Array, Array, NDArray[np.uint8]]:
+    m, pages = again.shape
+    page = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
+    end = 0
+    for q, counts in enumerate(ends.counts):
+        scores, ids = hits[0][q], hits[1][q]
+        order = np.argsort(np.where(ids[:pages] < 0, np.inf, -again[q]), kind="stable")
+        order = np.concatenate([order, np.arange(pages, len(ids))])
+        some = slice(end, end + counts.sum())
+        others = (ids[order] >= 0) & ~np.isin(ids[order], ends.ids[some])
+        x = np.unpackbits(ends.codes[some], axis=1, count=weights.shape[1], bitorder="little") * 2.0 - 1
+        at_ends = (x @ weights[q]).astype(np.float32), ends.ids[some], np.repeat([LIKED, NEAR, DISLIKED], counts)
+        placed = np.where(np.arange(len(ids)) < pages, BY_LABELS, BY_SCORE)
+        between = scores[order][others], ids[order][others], placed[others]
+        front = counts[:2].sum()
+        for n in range(3):
+            row = np.concatenate([at_ends[n][:front], between[n], at_ends[n][front:]])[:k]
+            page[n][q, : len(row)] = row
+        end = some.stop
+    return page
 
 
 def scan_top(blocks: Blocks, weights: Array, k: int, floors: Array, ceilings: Array) -> ScoredIds:

@@ -78,6 +78,10 @@ class SufficientStats:
         """Return how many rows the statistics hold; a row that has decayed counts for less."""
         return float(self.aa[0, 0])
 
+    def label_rows(self, name: Hashable) -> float:
+        """Return how much of a label the statistics hold: the sum of its part of the unit vectors of rows."""
+        return float(self._ay[self.names[name], 0]) if name in self.names else 0.0
+
     @property
     def ay(self) -> Doubles:
         return self._ay[: len(self.names)]

@@ -167,6 +167,15 @@ def check_threshold(value: Any, queries: int, name: str = "threshold") -> NDArra
     return np.broadcast_to(array.astype(np.float64), queries)
 
 
+def check_repeated_ids(value: Any, name: str = "ids") -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct ids among these, rising, and for each of these its number among them."""
+    array = np.asarray(value)
+    if array.ndim != 1:
+        return check_ids(array, name), np.empty(0, np.int64)
+    distinct, numbers = np.unique(array, return_inverse=True)
+    return check_ids(distinct, name), numbers
+
+
 def check_ids(value: Any, name: str = "ids", *, count: int | None = None) -> NDArray[np.int64]:
     """Distinct ids (n,) as int64, none of them negative: -1 marks "no hit" in answers."""
     array = np.asarray(value)

@@ -20,7 +20,7 @@ from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
-from stillhash.search.merge import Hits, resize
+from stillhash.search.merge import Floors, Hits, no_floors, resize
 
 
 class Searcher(Protocol):
@@ -31,9 +31,8 @@ class Searcher(Protocol):
     def __len__(self) -> int: ...
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None: ...
     def remove(self, ids: ArrayLike) -> int: ...
-    def search(
-        self, weights: ArrayLike, k: int, *, floors: Any = None, ceilings: Any = None, allowed: Any = None
-    ) -> Hits: ...
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits: ...
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits: ...
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]: ...
     def codes(self, ids: ArrayLike) -> Codes: ...
 
@@ -89,54 +88,43 @@ class CodeIndex(ABC):
             self._publish(tuple(block for block, _ in parts), ids)
         return removed
 
-    def search(
-        self,
-        weights: ArrayLike,
-        k: int,
-        *,
-        floors: ArrayLike | None = None,
-        ceilings: ArrayLike | None = None,
-        allowed: Any = None,
-    ) -> Hits:
+    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
         """Return the k best hits of each query: exactly what scoring every code would give, ties included.
 
-        weights: (m, bits), or (bits,) for one query. floors: the least score of a hit, one number or one per query.
-        ceilings: the floor of a query rises to its best score, but no further than this. allowed: only ids i with
-        allowed[i] true are hits; a boolean array, or a uint8 bitmap in little-endian bit order. Ids past its end are
-        not allowed.
+        weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
+        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
         """
-        grid = snap(check.check_weights(weights, self.bits))
-        k = check.check_integer(k, "k", 1)
-        none = np.full(len(grid), -np.inf, np.float32)
-        least, most = (none if some is None else check_floors(some, len(grid)) for some in (floors, ceilings))
+        weights = check.check_weights(weights, self.bits)
+        return self.search_checked(weights, check.check_integer(k, "k", 1), no_floors(len(weights)), allowed)
+
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
+        """Search as `search` does, for arguments that are validated already, hits of at least the floors."""
         bitmap = None if allowed is None else bitmap_by_id(allowed)
-        return resize(self._top(grid, min(k, len(self)), bitmap, least, most), k)
+        return resize(self._top(snap(weights), min(k, len(self)), bitmap, floors), k)
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return, for each query, all hits that score at least the threshold (one number, or one per query)."""
         grid = snap(check.check_weights(weights, self.bits))
-        floors = check_floors(threshold, len(grid), "threshold")
+        floors = check_floors(threshold, len(grid))
         blocks = restrict_all(self._blocks, None if allowed is None else bitmap_by_id(allowed))
         return [Hits(*hits) for hits in kernels.scan_all(blocks, grid, floors, self.threads)]
 
     def codes(self, ids: ArrayLike) -> Codes:
-        """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist."""
+        """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist; an id may come more than once."""
         names, blocks = np.asarray(ids), self._blocks
-        if names.dtype != np.int64 or names.ndim != 1 or not (names[1:] > names[:-1]).all():  # rising ids are distinct
-            names = check.check_ids(names)
-        quickly = kernels.read_codes(blocks, names, width(self.bits))
-        if quickly is not None:
-            return quickly
-        order = np.argsort(names)
+        if names.dtype == np.int64 and names.ndim == 1:
+            quickly = kernels.read_codes(blocks, names, width(self.bits))
+            if quickly is not None:
+                return quickly
+        names, numbers = check.check_repeated_ids(names)
         codes, known = np.zeros((len(names), width(self.bits)), np.uint8), 0
         for block in blocks:
             rows = block.rows_of(names)
-            places = order[np.searchsorted(names, block.ids_of(rows), sorter=order)]
-            codes[places] = kernels.read_tiles(block.tiles, rows)
+            codes[np.searchsorted(names, block.ids_of(rows))] = kernels.read_tiles(block.tiles, rows)
             known += len(rows)
         if known < len(names):
             raise InvalidInput(f"ids: expected ids of the index, got {len(names) - known} that are not in the index")
-        return codes
+        return codes[numbers]
 
     def ids(self) -> IdArray:
         """Return all ids, rising."""
@@ -147,7 +135,7 @@ class CodeIndex(ABC):
         """Do nothing: only an index on a cluster holds something to release."""
 
     @abstractmethod
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats, ceilings: Floats) -> ScoredIds:
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
         """Return the k best hits of each query, where k is no more than there are rows."""
 
     def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, IdArray | None]:
@@ -159,12 +147,9 @@ class CodeIndex(ABC):
         self._blocks = blocks
 
 
-def check_floors(floors: ArrayLike, queries: int, name: str = "floors") -> Floats:
-    """Return the least float32 score of each query that is not below its floor."""
-    is_ready = isinstance(floors, np.ndarray) and floors.dtype == np.float32 and floors.shape == (queries,)
-    if is_ready and not np.isnan(floors).any():
-        return np.ascontiguousarray(floors)
-    thresholds = check.check_threshold(floors, queries, name)
+def check_floors(threshold: ArrayLike, queries: int) -> Floats:
+    """Return the least float32 score of each query that is not below its threshold."""
+    thresholds = check.check_threshold(threshold, queries)
     with np.errstate(over="ignore"):  # beyond all scores is infinity
         least = thresholds.astype(np.float32)
     return np.ascontiguousarray(np.where(least < thresholds, np.nextafter(least, np.float32(np.inf)), least))

@@ -24,6 +24,19 @@ class Hits(NamedTuple):
         return 0.0
 
 
+class Floors(NamedTuple):
+    """The least score of a hit of each query: `least`, or its best score if that is higher, but then up to `most`."""
+
+    least: NDArray[np.float32]  # (m,)
+    most: NDArray[np.float32]  # (m,) with -inf it stays at `least`
+
+
+def no_floors(queries: int) -> Floors:
+    """Return floors that let all scores be hits."""
+    free = np.full(queries, -np.inf, np.float32)
+    return Floors(free, free)
+
+
 def merge_top(sources: Sequence[ScoredIds], k: int, queries: int | None = None) -> Hits:
     """Return the k best hits of each query, given (m, any) hits of each source, about different rows.
 
@@ -46,10 +59,10 @@ def merge_all(sources: Sequence[ScoredIds]) -> Hits:
     return Hits(scores[order], ids[order])
 
 
-def drop_below(hits: ScoredIds, floors: NDArray[np.float32], ceilings: NDArray[np.float32]) -> ScoredIds:
-    """Return the (m, any) hits with those missing that are below the floor, or the best score and the ceiling."""
+def drop_below(hits: ScoredIds, floors: Floors) -> ScoredIds:
+    """Return the (m, any) hits with those missing that are below the floors."""
     best = hits[0].max(axis=1, initial=-np.inf)
-    below = hits[0] < np.maximum(floors, np.minimum(best, ceilings))[:, None]
+    below = hits[0] < np.maximum(floors.least, np.minimum(best, floors.most))[:, None]
     return np.where(below, np.float32(-np.inf), hits[0]), np.where(below, -1, hits[1])
 
 

@@ -18,10 +18,10 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import width
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.kernels import Slots, Table
-from stillhash.numeric.validation import Floats, ScoredIds, TableHits, check_integer
+from stillhash.numeric.validation import ScoredIds, TableHits, check_integer
 from stillhash.search.blocks import Bitmap, Block, IdArray, allowed_rows, clear, is_set, restrict_all
 from stillhash.search.code_index import CodeIndex
-from stillhash.search.merge import drop_below, merge_top
+from stillhash.search.merge import Floors, drop_below, merge_top
 
 SUBSTRING_BITS = 24  # of a substring: a table has one bucket for each value
 MAX_ID_SPAN = 4  # ids that span up to so many times their number are stored as offsets
@@ -197,14 +197,15 @@ class MIWQ(CodeIndex):
                 tables = tables.without(ids)
             self._publish_tables(tables, tuple(block.rows for block in blocks))
 
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats, ceilings: Floats) -> ScoredIds:
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
         state = self.state
         budget = self.planner.budget(state, len(grid), k, allowed) if state.tables is not None and k else None
         if state.tables is None or budget is None:
-            return kernels.scan_top(restrict_all(state.blocks, allowed), grid, k, floors, self.threads, ceilings)
+            blocks = restrict_all(state.blocks, allowed)
+            return kernels.scan_top(blocks, grid, k, floors.least, self.threads, floors.most)
         scores, ids, effort = state.tables.restricted(allowed).top(grid, k, *budget, self.threads)
         hits = self._complete(state, grid, (scores, ids), effort[:, 2] == 1, allowed)
-        return drop_below(hits, floors, ceilings)
+        return drop_below(hits, floors)
 
     def _complete(
         self, state: TableState, grid: Grid, hits: ScoredIds, complete: NDArray[np.bool_], allowed: Bitmap | None

@@ -2,9 +2,10 @@
 
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import Grid
-from stillhash.numeric.validation import Floats, ScoredIds
+from stillhash.numeric.validation import ScoredIds
 from stillhash.search.blocks import Bitmap, restrict_all
 from stillhash.search.code_index import CodeIndex
+from stillhash.search.merge import Floors
 
 
 class Scan(CodeIndex):
@@ -14,5 +15,5 @@ class Scan(CodeIndex):
     bytes more. `threads` is the most that one search uses; small searches use fewer.
     """
 
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floats, ceilings: Floats) -> ScoredIds:
-        return kernels.scan_top(restrict_all(self._blocks, allowed), grid, k, floors, self.threads, ceilings)
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
+        return kernels.scan_top(restrict_all(self._blocks, allowed), grid, k, floors.least, self.threads, floors.most)

@@ -17,6 +17,7 @@ from stillhash.numeric.codes import width
 from stillhash.numeric.validation import Codes, Floats
 
 RowNumbers = NDArray[np.int64]
+ItemContent = tuple[Id, list[Any], dict[str, Any] | None]  # id, labels and metadata
 
 
 class ItemTable:
@@ -82,12 +83,18 @@ class ItemTable:
 
     def get(self, connection: Connection, rows: Iterable[int]) -> dict[int, Item]:
         """Return the items of these rows."""
-        items = {}
+        return {row: Item(*content) for row, content in self.contents(connection, rows).items()}
+
+    def contents(self, connection: Connection, rows: Iterable[int]) -> dict[int, ItemContent]:
+        """Return id, labels and metadata of the items of these rows."""
+        contents: dict[int, ItemContent] = {}
         for marks, batch in batches(list(rows)):
-            sql = f"SELECT row, id, labels, metadata FROM items WHERE row IN ({marks})"
-            for row, id_, labels, metadata in connection.execute(sql, batch):
-                items[row] = Item(id_, json.loads(labels), None if metadata is None else json.loads(metadata))
-        return items
+            sql = f"SELECT row, id, labels, COALESCE(metadata, 'null') FROM items WHERE row IN ({marks})"
+            stored = connection.execute(sql, batch).fetchall()
+            parts = json.loads(f"[{','.join(text for row in stored for text in row[2:])}]")  # once, not for each item
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            contents.update((row[0], (row[1], *pair)) for row, pair in zip(stored, pairs, strict=True))
+        return contents
 
     def picture(self, connection: Connection, id_: Id) -> bytes | None:
         """Return the picture of an item, None if it has none or does not exist."""
@@ -134,13 +141,11 @@ class ItemTable:
         sql = "INSERT INTO pending (row, features, labels, code) VALUES (?, ?, ?, ?)"
         connection.executemany(sql, zip(*columns, strict=True))
 
-    def take_pending(self, connection: Connection) -> tuple[LabelledRows, Codes | None]:
-        """Remove all pending rows and return them in order of arrival; with their codes, if all have one."""
+    def take_pending(self, connection: Connection) -> tuple[LabelledRows, Codes]:
+        """Remove all pending rows and return them in order of arrival, with their codes: only after hash functions."""
         rows = connection.execute("SELECT features, labels, code FROM pending ORDER BY number").fetchall()
         connection.execute("DELETE FROM pending")
-        codes = None
-        if all(code is not None for _, _, code in rows):
-            codes = np.frombuffer(b"".join(code for _, _, code in rows), np.uint8).reshape(len(rows), self.code_bytes)
+        codes = np.frombuffer(b"".join(code for _, _, code in rows), np.uint8).reshape(len(rows), self.code_bytes)
         features = self._features(blob for blob, _, _ in rows)
         return LabelledRows.from_texts(features, [text for _, text, _ in rows]), codes
 

@@ -7,7 +7,7 @@ namespace {
 
 // Adds the losses of planes [from, to) of W registers of codes.
 template <int Q, int W>
-inline void add_planes(const uint8_t* codes, int from, int to, const Bound* bounds, typename Simd::V (&sum)[Q][W]) {
+inline void add_planes(const uint8_t* codes, int from, int to, const Bound* bounds, typename Simd::V (*sum)[W]) {
   using V = typename Simd::V;
   const V low = Simd::splat(15);
   for (int j = from; j < to; ++j) {
@@ -26,15 +26,16 @@ inline void add_planes(const uint8_t* codes, int from, int to, const Bound* boun
   }
 }
 
-// For selective queries, half of the planes mostly show that none of the codes at hand can be a hit, since sums only
-// grow; then the other half is left out.
-template <int Q, int W, bool Selective>
-inline void filter_group(const uint8_t* tile, int planes, const Bound* bounds, uint64_t (*survivors)[kWords],
-                         const uint8_t* ahead) {
+// Open queries, and after them selective ones. For these, half of the planes mostly show that none of the codes at hand
+// can be a hit, since sums only grow; then the other half is left out.
+template <int Open, int Selective, int W>
+void filter_group(const uint8_t* tile, int planes, const Bound* bounds, uint64_t (*survivors)[kWords],
+                  const uint8_t* ahead) {
   using V = typename Simd::V;
-  constexpr int L = Simd::kLanes;
+  constexpr int L = Simd::kLanes, Q = Open + Selective;
   V limit[Q];
   for (int q = 0; q < Q; ++q) limit[q] = Simd::splat(static_cast<char>(bounds[q].limit));
+  const int first = Selective ? planes / 2 : planes;
   for (int c = 0; c < kTile; c += W * L) {
     V sum[Q][W];
     for (int q = 0; q < Q; ++q)
@@ -42,36 +43,34 @@ inline void filter_group(const uint8_t* tile, int planes, const Bound* bounds, u
     if (ahead)
       for (int64_t line = static_cast<int64_t>(c) * planes; line < static_cast<int64_t>(c + W * L) * planes; line += 64)
         __builtin_prefetch(ahead + line);
-    const int first = Selective ? planes / 2 : planes;
     add_planes<Q, W>(tile + c, 0, first, bounds, sum);
-    if constexpr (Selective) {
-      bool open = false;
-      for (int q = 0; q < Q; ++q) {
+    if constexpr (Selective > 0) {
+      bool near = false;
+      for (int q = Open; q < Q; ++q) {
         V least = sum[q][0];
         for (int w = 1; w < W; ++w) least = Simd::lower(least, sum[q][w]);
-        open |= Simd::any_at_most(least, limit[q]);
+        near |= Simd::any_at_most(least, limit[q]);
       }
-      if (open) add_planes<Q, W>(tile + c, first, planes, bounds, sum);
+      if (near) add_planes<Q, W>(tile + c, first, planes, bounds, sum);
+      else if constexpr (Open > 0) add_planes<Open, W>(tile + c, first, planes, bounds, sum);
     }
     for (int q = 0; q < Q; ++q)
       for (int w = 0; w < W; ++w) Simd::store_at_most(survivors[q], c + w * L, sum[q][w], limit[q]);
   }
 }
 
-template <bool Selective>
-void filter_queries(const uint8_t* tile, int planes, const Bound* bounds, int queries, uint64_t (*survivors)[kWords],
-                    const uint8_t* ahead) {
-  switch (queries) {
-    case 1: return filter_group<1, 4, Selective>(tile, planes, bounds, survivors, ahead);
-    case 2: return filter_group<2, 4, Selective>(tile, planes, bounds, survivors, ahead);
-    case 3: return filter_group<3, 2, Selective>(tile, planes, bounds, survivors, ahead);
-    default: return filter_group<4, 2, Selective>(tile, planes, bounds, survivors, ahead);
-  }
-}
-
-void filter(const uint8_t* tile, int planes, const Bound* bounds, int queries, bool selective,
+void filter(const uint8_t* tile, int planes, const Bound* bounds, int open, int selective,
             uint64_t (*survivors)[kWords], const uint8_t* ahead) {
-  return (selective ? filter_queries<true> : filter_queries<false>)(tile, planes, bounds, queries, survivors, ahead);
+  switch (open * 10 + selective) {
+    case 10: return filter_group<1, 0, 4>(tile, planes, bounds, survivors, ahead);
+    case 20: return filter_group<2, 0, 4>(tile, planes, bounds, survivors, ahead);
+    case 30: return filter_group<3, 0, 2>(tile, planes, bounds, survivors, ahead);
+    case 40: return filter_group<4, 0, 2>(tile, planes, bounds, survivors, ahead);
+    case 11: return filter_group<1, 1, 4>(tile, planes, bounds, survivors, ahead);
+    case 22: return filter_group<2, 2, 2>(tile, planes, bounds, survivors, ahead);
+    case 1: return filter_group<0, 1, 4>(tile, planes, bounds, survivors, ahead);
+    case 2: return filter_group<0, 2, 4>(tile, planes, bounds, survivors, ahead);
+  }
 }
 
 }  // namespace

@@ -21,9 +21,10 @@ struct Bound {
 struct Lanes {
   const char* name;
 
-  // survivors[q] bit c: code c of the tile may be a hit of query q. `selective` queries are
-  // those that mostly have no survivor. `ahead` is prefetched, or null.
-  void (*filter)(const uint8_t* tile, int planes, const Bound* bounds, int queries, bool selective,
+  // survivors[q] bit c: code c of the tile may be a hit of query q. The last queries are `selective`: those that
+  // mostly have no survivor. `ahead` is prefetched, or null. Up to 4 open queries, up to 2 selective ones, or as many
+  // of both, up to 2.
+  void (*filter)(const uint8_t* tile, int planes, const Bound* bounds, int open, int selective,
                  uint64_t (*survivors)[kWords], const uint8_t* ahead);
 
   // Exact sequential PA-I over the rows of X, in place on Ut (D, l). See learn.inl for the scratch.

@@ -10,9 +10,9 @@
 namespace stillhash {
 namespace {
 
-void filter(const uint8_t* tile, int planes, const Bound* bounds, int queries, bool, uint64_t (*survivors)[kWords],
-            const uint8_t*) {
-  for (int q = 0; q < queries; ++q)
+void filter(const uint8_t* tile, int planes, const Bound* bounds, int open, int selective,
+            uint64_t (*survivors)[kWords], const uint8_t*) {
+  for (int q = 0; q < open + selective; ++q)
     for (int word = 0; word < kWords; ++word) {
       uint64_t bits = 0;
       for (int c = 0; c < 64; ++c) {

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -116,6 +117,11 @@ static void learn(const std::string& lanes, Array<T, 2> Ut, In<T, 2> X, In<int8_
   else use.learn_f64(Ut.data(), X.data(), G.data(), n, D, l, C, norm_power, scratch.get());
 }
 
+static void snapped(In<float, 2> weights, Array<double, 2> grid) {
+  for (size_t q = 0; q < weights.shape(0); ++q)
+    snap(weights.data() + q * weights.shape(1), weights.shape(1), grid.data() + q * weights.shape(1));
+}
+
 static void project(const std::string& lanes, In<float, 2> X, In<float, 2> W, Array<float, 2> Z) {
   nb::gil_scoped_release free_gil;
   lanes_named(lanes).project(X.data(), X.shape(0), X.shape(1), W.data(), W.shape(1), Z.data());
@@ -174,21 +180,33 @@ static int64_t read_codes(nb::list list, In<int64_t, 1> ids, Array<uint8_t, 2> c
   return found;
 }
 
-static void labels_of(const std::string& lanes, In<uint8_t, 2> codes, In<float, 2> V, In<float, 1> v, int half_powers,
-                      Array<float, 2> labels) {
+static void labels_of(In<uint8_t, 2> codes, In<float, 2> V, In<float, 1> v, int half_powers, Array<float, 2> labels) {
+  const int64_t n = codes.shape(0), l = V.shape(1);
   nb::gil_scoped_release free_gil;
-  predict_labels(lanes_named(lanes), codes.data(), codes.shape(0), static_cast<int>(V.shape(0)), V.data(), v.data(),
-                 V.shape(1), half_powers, labels.data());
+  const LabelTable table(V.data(), v.data(), static_cast<int>(V.shape(0)), l, half_powers);
+  std::vector<float> spare(l);
+  for (int64_t i = 0; i < n; ++i)
+    table.predict(codes.data() + i * codes.shape(1), labels.data() + i * l, spare.data());
 }
 
-static void scores_of_page(In<uint8_t, 2> codes, In<int64_t, 2> places, In<double, 2> looks, In<double, 1> most,
-                           In<float, 2> item_labels, In<float, 2> labels, float label_share, float looks_share,
+static void scores_of_page(In<uint8_t, 3> codes, In<float, 2> V, In<float, 1> v, int half_powers, In<float, 2> labels,
+                           In<double, 2> looks, In<double, 1> most, float label_share, float looks_share,
                            Array<float, 2> scores) {
+  const int bits = static_cast<int>(V.shape(0));
   nb::gil_scoped_release free_gil;
-  page_scores({codes.data(), places.data(), looks.data(), most.data(), item_labels.data(), labels.data(),
-               static_cast<int64_t>(places.shape(0)), static_cast<int64_t>(places.shape(1)),
-               static_cast<int64_t>(labels.shape(1)), static_cast<int>(looks.shape(1)), label_share, looks_share},
-              scores.data());
+  page_scores({codes.data(), looks.data(), most.data(), labels.data(), static_cast<int64_t>(codes.shape(0)),
+               static_cast<int64_t>(codes.shape(1)), bits, label_share, looks_share},
+              LabelTable(V.data(), v.data(), bits, V.shape(1), half_powers), scores.data());
+}
+
+static void arranged(In<float, 2> scores, In<int64_t, 2> ids, In<float, 2> again, In<double, 2> weights,
+                     In<uint8_t, 2> end_codes, In<int64_t, 1> end_ids, In<int64_t, 2> end_counts,
+                     Array<float, 2> page_scores, Array<int64_t, 2> page_ids, Array<uint8_t, 2> placed) {
+  nb::gil_scoped_release free_gil;
+  arrange_page({scores.data(), ids.data(), again.data(), static_cast<int64_t>(weights.shape(0)),
+                static_cast<int64_t>(ids.shape(1)), static_cast<int64_t>(again.shape(1)), weights.data(),
+                static_cast<int>(weights.shape(1)), end_codes.data(), end_ids.data(), end_counts.data()},
+               page_ids.shape(1), page_scores.data(), page_ids.data(), placed.data());
 }
 
 static void table_fill(In<uint8_t, 2> codes, In<uint32_t, 1> from, int at, int width, Array<uint32_t, 1> starts,
@@ -221,8 +239,9 @@ static void table_top(nb::list list, nb::tuple slot_arrays, In<double, 2> weight
   const int bits = static_cast<int>(weights.shape(1));
   nb::gil_scoped_release free_gil;
   const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(threads, queries / 4));
-  on_threads(workers, [&](int64_t w) {
-    for (int64_t q = w; q < queries; q += workers) {
+  std::atomic<int64_t> next{0};  // the first query that no thread has claimed
+  on_threads(workers, [&](int64_t) {
+    for (int64_t q; (q = next.fetch_add(1)) < queries;) {
       const Losses losses(weights.data() + q * bits, bits);
       Ranking ranking(losses, k, floors.data()[q]);
       const Effort spent = miwq(tables, slots, weights.data() + q * bits, bits, ranking, {probe, row, budgets.data()[q]});
@@ -255,6 +274,7 @@ NB_MODULE(_native, m) {
   m.def("scan_all", &scan_all);
   m.def("learn_f32", &learn<float>);
   m.def("learn_f64", &learn<double>);
+  m.def("snap", &snapped);
   m.def("project", &project);
   m.def("pack_signs", &pack_signs);
   m.def("write_tiles", &write_tiles);
@@ -262,6 +282,7 @@ NB_MODULE(_native, m) {
   m.def("read_codes", &read_codes);
   m.def("predict_labels", &labels_of);
   m.def("page_scores", &scores_of_page);
+  m.def("arrange_page", &arranged);
   m.def("table_fill", &table_fill);
   m.def("table_top", &table_top);
   m.def("rank_quality", &quality);

@@ -14,6 +14,17 @@
 
 namespace stillhash {
 
+// Weights on the grid of exact sums: see exact_scores.py.
+inline void snap(const float* weights, int64_t bits, double* grid) {
+  double sum = 0;
+  for (int64_t i = 0; i < bits; ++i) sum += std::fabs(static_cast<double>(weights[i]));
+  int exponent;
+  std::frexp(sum, &exponent);  // sum < 2^exponent
+  const int shift = exponent - 51;
+  for (int64_t i = 0; i < bits; ++i)
+    grid[i] = std::ldexp(std::nearbyint(std::ldexp(static_cast<double>(weights[i]), -shift)), shift);
+}
+
 struct Hit {
   float score;
   int64_t id;
@@ -21,9 +32,13 @@ struct Hit {
 
 constexpr float kNoCeiling = -std::numeric_limits<float>::infinity();
 
-inline bool better(const Hit& a, const Hit& b) {
-  return a.score > b.score || (a.score == b.score && a.id < b.id);
-}
+// A type, not a function, so that sorting does not call it through a pointer.
+struct Better {
+  bool operator()(const Hit& a, const Hit& b) const {
+    return a.score > b.score || (a.score == b.score && a.id < b.id);
+  }
+};
+constexpr Better better{};
 
 // loss(code) = best possible score - score = sum of 2|w_i| over the bits that disagree with sgn(w_i).
 struct Losses {

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <numeric>
 
 #include "workers.hpp"
 
@@ -10,7 +9,8 @@ namespace stillhash {
 namespace {
 
 constexpr int64_t kBatch = 32;           // queries that share a pass over memory
-constexpr int64_t kThreadWork = 1 << 21; // table look-ups (bytes x queries) that are worth a thread
+constexpr int64_t kThreadWork = 1 << 22; // table look-ups (bytes x queries) that are worth a thread
+constexpr int64_t kClaim = 32;           // tiles that a thread scans at a time, where there are several
 constexpr int64_t kSampleStep = 32;      // one tile of so many is in the sample that estimates floors
 constexpr int64_t kSampleHits = 64;      // hits from which a sample pays
 constexpr int64_t kSampleTiles = 8;      // tiles of the smallest sample
@@ -23,6 +23,9 @@ int64_t tiles_of(const Block& block) { return (block.rows + kTile - 1) / kTile; 
 
 // Offers the surviving rows of one tile. A row survives if its bound does, it exists and is live.
 void rescore(Ranking& ranking, const Block& block, const uint8_t* tile, int64_t row, const uint64_t* survivors) {
+  uint64_t any = 0;
+  for (int word = 0; word < kWords; ++word) any |= survivors[word];
+  if (!any) return;
   for (int word = 0; word < kWords; ++word) {
     uint64_t bits = survivors[word];
     const int64_t left = block.rows - row - word * 64;
@@ -47,10 +50,32 @@ bool any_live(const Block& block, int64_t row) {
   return std::memcmp(block.live + row / 8, none, sizeof none) != 0;
 }
 
-// `count` queries, of which those from `selective` on have few hits, over every step-th tile of a span. Floors are shared
-// between threads: the k-th best score one thread has reached bounds what the others need to keep.
-void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, Ranking* rankings, int64_t count,
-               int64_t selective, std::atomic<float>* floors, int64_t step = 1) {
+// Queries that share one pass over a tile: from number `first` on, open ones, then selective ones, which have few hits.
+struct Group {
+  int64_t first;
+  int open, selective;
+};
+
+// Groups that `lanes.filter` takes; `order` are the queries in the order of the groups.
+std::vector<Group> group_queries(const std::vector<int64_t>& open, const std::vector<int64_t>& selective,
+                                 std::vector<int64_t>& order) {
+  std::vector<Group> groups;
+  for (size_t a = 0, b = 0; a < open.size() || b < selective.size();) {
+    size_t opens = open.size() - a, others = selective.size() - b;  // left
+    if (opens && others) opens = others = std::min({opens, others, size_t{2}});
+    else opens = std::min(opens, size_t{kGroup}), others = std::min(others, size_t{2});
+    groups.push_back({static_cast<int64_t>(order.size()), static_cast<int>(opens), static_cast<int>(others)});
+    order.insert(order.end(), open.begin() + a, open.begin() + a + opens);
+    order.insert(order.end(), selective.begin() + b, selective.begin() + b + others);
+    a += opens, b += others;
+  }
+  return groups;
+}
+
+// The queries of all groups over every step-th tile of a span. Floors are shared between threads: the k-th best score
+// one thread has reached bounds what the others need to keep.
+void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, const std::vector<Group>& groups,
+               Ranking* rankings, std::atomic<float>* floors, int64_t step = 1) {
   uint64_t survivors[kGroup][kWords];
   Bound bounds[kGroup];
   int64_t start = 0;
@@ -64,15 +89,14 @@ void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, 
       const int64_t bytes = static_cast<int64_t>(planes) * kTile;
       const uint8_t* tile = block.tiles + (t - start) * bytes;
       const uint8_t* ahead = t + step < to ? tile + step * bytes : nullptr;
-      for (int64_t q = 0, group; q < count; q += group) {
-        group = std::min<int64_t>(kGroup, (q < selective ? selective : count) - q);
-        for (int i = 0; i < group; ++i) {
+      for (const Group& group : groups) {
+        const int64_t q = group.first, count = group.open + group.selective;
+        for (int i = 0; i < count; ++i) {
           if (floors) rankings[q + i].raise_floor(floors[q + i].load(std::memory_order_relaxed));
           bounds[i] = rankings[q + i].bound();
         }
-        lanes.filter(tile, planes, bounds, static_cast<int>(group), q >= selective, survivors,
-                     q == 0 ? ahead : nullptr);
-        for (int i = 0; i < group; ++i) {
+        lanes.filter(tile, planes, bounds, group.open, group.selective, survivors, q == 0 ? ahead : nullptr);
+        for (int i = 0; i < count; ++i) {
           rescore(rankings[q + i], block, tile, row, survivors[i]);
           if (floors && rankings[q + i].floor() > floors[q + i].load(std::memory_order_relaxed))
             floors[q + i].store(rankings[q + i].floor(), std::memory_order_relaxed);
@@ -85,15 +109,20 @@ void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, 
 
 // Floors that about twice as many rows reach as there are hits, by a sample of the tiles: the more hits, the longer it
 // takes until the best k so far prune much. An estimate may be too high for some query; then it has too few hits.
-void estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64_t tiles, const Losses* losses,
-                     int64_t count, int64_t k, float* floors) {
-  if (count == 0 || k < kSampleHits || tiles < kSampleTiles * kSampleStep) return;
+void estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64_t tiles, const double* weights,
+                     int bits, const std::vector<int64_t>& queries, int64_t k, float* floors) {
+  if (queries.empty() || k < kSampleHits || tiles < kSampleTiles * kSampleStep) return;
   const double share = static_cast<double>(k) / kSampleStep;
   const int64_t wanted = static_cast<int64_t>(share + 3 * std::sqrt(share) + 2);
+  std::vector<int64_t> order;
+  const std::vector<Group> groups = group_queries(queries, {}, order);
+  std::vector<Losses> losses;
   std::vector<Ranking> rankings;
-  for (int64_t q = 0; q < count; ++q) rankings.emplace_back(losses[q], wanted, floors[q]);
-  scan_span(lanes, blocks, {0, tiles}, rankings.data(), count, count, nullptr, kSampleStep);
-  for (int64_t q = 0; q < count; ++q) floors[q] = rankings[q].floor();
+  losses.reserve(order.size());
+  for (const int64_t q : order) losses.emplace_back(weights + q * bits, bits);
+  for (size_t i = 0; i < order.size(); ++i) rankings.emplace_back(losses[i], wanted, floors[order[i]]);
+  scan_span(lanes, blocks, {0, tiles}, groups, rankings.data(), nullptr, kSampleStep);
+  for (size_t i = 0; i < order.size(); ++i) floors[order[i]] = rankings[i].floor();
 }
 
 }  // namespace
@@ -104,29 +133,29 @@ std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>&
   int64_t tiles = 0;
   for (const Block& block : blocks) tiles += tiles_of(block);
   std::vector<std::vector<Hit>> out(queries);
+  std::vector<float> starts(floors, floors + queries);
   for (int64_t q0 = 0; q0 < queries; q0 += kBatch) {
     const int64_t count = std::min(kBatch, queries - q0);
-    std::vector<int64_t> order(count);  // queries with a ceiling last
-    std::iota(order.begin(), order.end(), q0);
-    const int64_t open = std::stable_partition(order.begin(), order.end(),
-                                               [&](int64_t q) { return ceilings[q] == kNoCeiling; }) - order.begin();
+    std::vector<int64_t> open, selective, order;
+    for (int64_t q = q0; q < q0 + count; ++q) (ceilings[q] == kNoCeiling ? open : selective).push_back(q);
+    const std::vector<Group> groups = group_queries(open, selective, order);
     std::vector<Losses> losses;
-    std::vector<float> starts;
-    for (const int64_t q : order) {
-      losses.emplace_back(weights + q * bits, bits);
-      starts.push_back(floors[q]);
-    }
+    losses.reserve(count);
+    for (const int64_t q : order) losses.emplace_back(weights + q * bits, bits);
     const int64_t work = tiles * kTile * losses[0].planes * count;
     const int64_t workers = std::max<int64_t>(1, std::min<int64_t>({threads, tiles, work / kThreadWork}));
-    if (sampled) estimate_floors(lanes, blocks, tiles, losses.data(), open, k, starts.data());
+    if (sampled) estimate_floors(lanes, blocks, tiles, weights, bits, open, k, starts.data());
     std::vector<std::vector<Ranking>> rankings(workers);
     for (auto& mine : rankings)
-      for (int64_t i = 0; i < count; ++i) mine.emplace_back(losses[i], k, starts[i], ceilings[order[i]]);
+      for (int64_t i = 0; i < count; ++i) mine.emplace_back(losses[i], k, starts[order[i]], ceilings[order[i]]);
     std::vector<std::atomic<float>> shared(count);
-    for (int64_t i = 0; i < count; ++i) shared[i] = starts[i];
+    for (int64_t i = 0; i < count; ++i) shared[i] = starts[order[i]];
+    const int64_t claim = workers > 1 ? kClaim : tiles;
+    std::atomic<int64_t> next{0};  // the first tile that no thread has claimed
     on_threads(workers, [&](int64_t w) {
-      scan_span(lanes, blocks, {tiles * w / workers, tiles * (w + 1) / workers}, rankings[w].data(), count, open,
-                workers > 1 ? shared.data() : nullptr);
+      for (int64_t from; (from = next.fetch_add(claim)) < tiles;)
+        scan_span(lanes, blocks, {from, std::min(tiles, from + claim)}, groups, rankings[w].data(),
+                  workers > 1 ? shared.data() : nullptr);
     });
     for (int64_t i = 0; i < count; ++i) {
       const int64_t q = order[i];
@@ -135,7 +164,7 @@ std::vector<std::vector<Hit>> scan(const Lanes& lanes, const std::vector<Block>&
       std::sort(hits.begin(), hits.end(), better);
       if (k >= 0 && static_cast<int64_t>(hits.size()) > k) hits.resize(k);
       while (!hits.empty() && hits.back().score < std::min(hits.front().score, ceilings[q])) hits.pop_back();
-      if (static_cast<int64_t>(hits.size()) < k && starts[i] > floors[q])  // the estimate was too high
+      if (static_cast<int64_t>(hits.size()) < k && starts[q] > floors[q])  // the estimate was too high
         hits = scan(lanes, blocks, bits, weights + q * bits, 1, k, floors + q, ceilings + q, threads, false)[0];
     }
   }
