@@ -25,10 +25,10 @@ def explain_answers(
     allowed: NDArray[np.uint8] | None,
 ) -> list[Answer]:
     """Return answers, whose hits have these rows, with explanations by their ranking and by that of another version."""
-    both = [tuple(ranking.rows([q]) for ranking in rankings) for q in range(len(answers))]
+    own, other = rankings
     return [
-        _explain_answer(index, answer, some, *pair, other_version, allowed)
-        for answer, some, pair in zip(answers, rows, both, strict=True)
+        _explain_answer(index, answer, some, own.rows([q]), other.rows([q]), other_version, allowed)
+        for q, (answer, some) in enumerate(zip(answers, rows, strict=True))
     ]
 
 
