@@ -4,23 +4,29 @@ import copy
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import BadState, Conflict, InvalidInput
-from stillhash.hashers.linear import LinearHasher
+from stillhash.errors import Conflict, InvalidInput
+from stillhash.hashers.labelled_codes import LabelledCodes
 from stillhash.hashers.model import LabelSpace, Model
-from stillhash.hashers.parameters import NOT_NEGATIVE, POSITIVE, one_of, optional, parameter
+from stillhash.hashers.parameters import NOT_NEGATIVE, POSITIVE, optional, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.codes import pack, signs
-from stillhash.numeric.hashing import label_itq, pca_itq
-from stillhash.numeric.label_codes import LabelDirections, label_bits
+from stillhash.numeric.codes import signs
+from stillhash.numeric.label_codes import LabelDirections
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
-from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, unit_labels
-from stillhash.numeric.validation import Codes, Doubles, Floats, check_arrays, check_codes, check_integer, check_number
+from stillhash.numeric.sufficient_stats import Similarity, SufficientStats
+from stillhash.numeric.validation import (
+    Codes,
+    Doubles,
+    Floats,
+    check_codes,
+    check_integer,
+    check_number,
+)
 
 MAX_MODEL_LABELS = 1024  # that a model holds one by one
 CLASS_POWER = 6.0  # of a query's predicted labels on the first page, where every row has one label
@@ -29,7 +35,7 @@ MIN_LABEL_ROWS = 1e-3  # labels of which less is left, after unlearning or decay
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Tally(LinearHasher):
+class Tally(LabelledCodes):
     """Fixed codes with a similarity from additive sufficient statistics; docs/method.md derives it.
 
     As in OHSL, `fit` fixes the hash functions and a query weighs the bits of codes that never change. The two
@@ -70,9 +76,6 @@ class Tally(LinearHasher):
     label_weights: Mapping[Hashable, float] | None = None
     sharpness: float = 1.5
     rarity: float = parameter(0.45, NOT_NEGATIVE)
-    init: Literal["labels", "pca-itq"] = parameter("labels", one_of("labels", "pca-itq"))
-    codes_see_labels: bool = True
-    share: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
     balance: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
 
     def check_parameters(self) -> None:
@@ -84,19 +87,7 @@ class Tally(LinearHasher):
             check_number(weight, f"label_weights[{label!r}]", low=0)
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
-        labelled = labels.labelled
-        share = label_bits(self.bits) / self.bits if self.share is None else self.share
-        names: list[Hashable] = []
-        if self.init == "labels" and len(unit_labels(labels)[1]) > 1 and labelled.sum() > 1:
-            Y, names = unit_labels(labels.rows(labelled))
-            functions = label_itq(X[labelled], Y, self.bits, share, rng)
-        else:
-            functions = pca_itq(X, self.bits, rng)
-        G, g = functions.G, functions.g
-        if G is None or g is None:
-            G, g = np.zeros((0, k := round(share * self.bits)), np.float32), np.zeros(k, np.float32)
-        self._fix(functions)
-        self.directions_ = LabelDirections({name: row for row, name in enumerate(names)}, G, g)
+        super()._begin(X, labels, rng)
         self.stats_ = SufficientStats(X.shape[1], self.bits)
         self._solved: Model | None = None  # the model of the statistics, once it is needed
 
@@ -115,18 +106,21 @@ class Tally(LinearHasher):
         self._add(X, labels, codes, self._decayed(np.arange(len(X))[::-1]))
 
     def _add(self, X: Floats, labels: Labels, codes: Codes | None, weights: Floats | None, sign: int = 1) -> None:
-        """Add prepared rows to the statistics, or take them out: with these codes, or with those without labels."""
-        plain = signs(self._codes(X), self.bits)  # (n, b) in {-1, +1}
+        """Add prepared rows to the statistics, or take them out: with these codes, or with those without labels.
+
+        Rows whose labels are not believed count as rows without labels.
+        """
+        values = self.project(X)
+        believed = self._believed(values, labels)
+        if not believed.all():
+            self.stats_.unlabelled += sign * int((~believed).sum())
+            X, values, labels = X[believed], values[believed], labels.rows(believed)
+            codes = None if codes is None else codes[believed]
+            weights = None if weights is None else weights[believed]
+        plain = np.where(values >= 0, np.float32(1), np.float32(-1))  # (n, b)
         own = plain if codes is None else signs(codes, self.bits)
         self.stats_.add(X, own, labels, weights, plain=None if codes is None else plain, sign=sign)
         self._solved = None
-
-    def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
-        values = self.project(X)
-        by_labels = self.directions_.project(labels, self._later_directions(X, labels))
-        known = by_labels.any(axis=1)
-        values[known, : by_labels.shape[1]] = by_labels[known]
-        return pack(values)
 
     def _later_directions(self, X: Floats, labels: Labels) -> LabelDirections:
         """Return directions of those labels of rows that came after the initial stage.
@@ -249,12 +243,10 @@ class Tally(LinearHasher):
         return np.where(rows > MIN_LABEL_ROWS, by_label, 0.0), rare
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        directions = {"G": self.directions_.G, "g": self.directions_.g}
-        return {**super()._arrays(), **directions, **self.stats_.arrays()}
+        return {**super()._arrays(), **self.stats_.arrays()}
 
     def _extra(self) -> dict[str, Any]:
-        directions = {"direction_labels": list(self.directions_.names)}
-        return {**super()._extra(), **directions, "labels": list(self.stats_.names)}
+        return {**super()._extra(), "labels": list(self.stats_.names)}
 
     def params_to_json(self) -> dict[str, Any]:
         weights = self.label_weights
@@ -268,11 +260,6 @@ class Tally(LinearHasher):
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)
-        rows = {from_json(name): row for row, name in enumerate(extra["direction_labels"])}
-        check_arrays(arrays, {"G": "float32 labels k", "g": "float32 k"}, {"labels": len(rows)})
-        self.directions_ = LabelDirections(rows, arrays["G"], arrays["g"])
-        if len(arrays["g"]) > self.bits:
-            raise BadState(f"g: expected at most {self.bits} numbers, got {len(arrays['g'])}")
         names = [from_json(name) for name in extra["labels"]]
         self.stats_ = SufficientStats.from_arrays(arrays, names, self.n_features_in_, self.bits)
         self._solved = None

@@ -6,6 +6,7 @@ import numpy as np
 
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
+from stillhash.numeric.label_belief import MIN_ROWS, LabelBelief, agreement
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats
 
@@ -18,6 +19,7 @@ class HashFunctions(NamedTuple):
     t: Floats  # (b,)
     G: Floats | None = None  # (labels, k): the first k hash functions of a row with labels y, where these are known,
     g: Floats | None = None  # (k,): are y @ G + g
+    belief: LabelBelief = LabelBelief()  # in labels, by how they agree with the first k hash functions
 
 
 def check_variance(measure: float) -> None:
@@ -97,7 +99,20 @@ def label_itq(X0: Floats, Y0: Floats, bits: int, share: float, rng: np.random.Ge
         principal = principal_directions(rest, bits - split)
         parts.append(principal @ itq_rotation(rest @ principal, bits - split, rng)[0])
     W = np.concatenate(parts, axis=1)
-    return HashFunctions(*(array.astype(np.float32) for array in (W, -mean @ W, G, -y_mean @ G)))
+    belief = estimate_belief(Z, Y0 - y_mean, components, rng) if split else LabelBelief()
+    single = [np.asarray(array, np.float32) for array in (W, -mean @ W, G, -y_mean @ G)]
+    return HashFunctions(single[0], single[1], single[2], single[3], belief)
+
+
+def estimate_belief(Z: Doubles, Y: Doubles, components: Doubles, rng: np.random.Generator) -> LabelBelief:
+    """Estimate how far labels Y can be believed: each half of the rows is predicted by the other half."""
+    if len(Z) < MIN_ROWS:
+        return LabelBelief()
+    predicted, labels, half = np.empty((len(Z), components.shape[1])), Y @ components, rng.random(len(Z)) < 0.5
+    for rows in (half, ~half):
+        predicted[rows] = Z[rows] @ predictive_directions(Z[~rows], Y[~rows], 0)[0] @ components
+    agreements, shuffled = (agreement(predicted, labels[order]) for order in (slice(None), rng.permutation(len(Z))))
+    return LabelBelief.estimate(agreements, shuffled)
 
 
 def predictive_directions(Z: Doubles, Y: Doubles, most: int) -> tuple[Doubles, Doubles]:

@@ -25,16 +25,13 @@ class LabelDirections(NamedTuple):
     G: Floats  # (labels, k)
     g: Floats  # (k,)
 
-    def project(self, labels: Labels, later: "LabelDirections") -> Floats:
-        """Return the hash functions (n, k) of rows by their labels: zero where no direction of a row's labels is known.
+    def project(self, labels: Labels) -> Floats:
+        """Return the hash functions (n, k) of rows by those of their labels that have a direction; zero without any.
 
-        later: directions of other labels, which are not centred. The order of rows and labels makes no difference.
+        The order of rows and labels makes no difference.
         """
         Y, names = unit_labels(labels)
-        result = np.zeros((len(Y), self.G.shape[1]))
-        for part in (self, later):
-            columns = [c for c, name in enumerate(names) if name in part.names]
-            known = Y[:, columns].astype(np.float64)
-            result += known @ part.G[[part.names[names[c]] for c in columns]]
-            result += np.square(known).sum(axis=1, keepdims=True) * part.g
-        return result.astype(np.float32)
+        columns = [c for c, name in enumerate(names) if name in self.names]
+        known = Y[:, columns].astype(np.float64)
+        by_labels = known @ self.G[[self.names[names[c]] for c in columns]]
+        return np.asarray(by_labels + np.square(known).sum(axis=1, keepdims=True) * self.g, np.float32)

@@ -1,0 +1,91 @@
+"""Fixed codes that hold the labels of rows that are stored with them. docs/method.md derives them."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.errors import BadState
+from stillhash.hashers.linear import LinearHasher
+from stillhash.hashers.parameters import one_of, optional, parameter
+from stillhash.numeric.codes import pack
+from stillhash.numeric.hashing import label_itq, pca_itq
+from stillhash.numeric.label_belief import LabelBelief, agreement
+from stillhash.numeric.label_codes import LabelDirections, label_bits
+from stillhash.numeric.labels import Labels, from_json
+from stillhash.numeric.sufficient_stats import unit_labels
+from stillhash.numeric.validation import Codes, Floats, Mask, check_arrays, check_number
+
+MIN_BELIEF = 0.5  # in the labels of a row, or it counts as a row without
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LabelledCodes(LinearHasher):
+    """A method whose first hash functions predict labels; of a row that is stored with labels they are these instead.
+
+    Parameters: see Tally.
+    """
+
+    fixed_codes = True
+
+    init: Literal["labels", "pca-itq"] = parameter("labels", one_of("labels", "pca-itq"))
+    codes_see_labels: bool = True
+    share: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
+
+    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
+        labelled = labels.labelled
+        share = label_bits(self.bits) / self.bits if self.share is None else self.share
+        names: list[Hashable] = []
+        if self.init == "labels" and len(unit_labels(labels)[1]) > 1 and labelled.sum() > 1:
+            Y, names = unit_labels(labels.rows(labelled))
+            functions = label_itq(X[labelled], Y, self.bits, share, rng)
+        else:
+            functions = pca_itq(X, self.bits, rng)
+        G, g = functions.G, functions.g
+        if G is None or g is None:
+            G, g = np.zeros((0, k := round(share * self.bits)), np.float32), np.zeros(k, np.float32)
+        self._fix(functions)
+        self.belief_ = functions.belief
+        self.directions_ = LabelDirections({name: row for row, name in enumerate(names)}, G, g)
+
+    def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
+        values = self.project(X)
+        by_labels = self.directions_.project(labels) + self._later_directions(X, labels).project(labels)
+        known = self._believed(values, labels) & by_labels.any(axis=1)
+        values[known, : by_labels.shape[1]] = by_labels[known]
+        return pack(values)
+
+    def _believed(self, values: Floats, labels: Labels) -> Mask:
+        """Return which rows have labels that are rather right than wrong, by their hash functions with and without."""
+        if not len(self.belief_.edges):
+            return np.ones(len(values), bool)
+        by_labels = self.directions_.project(labels)
+        agreements = agreement(values[:, : by_labels.shape[1]], by_labels)
+        return (self.belief_.chance(agreements) > MIN_BELIEF) | ~by_labels.any(axis=1)
+
+    def _later_directions(self, X: Floats, labels: Labels) -> LabelDirections:
+        """Return directions of those labels of rows that came after the initial stage."""
+        raise NotImplementedError
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        directions = {"G": self.directions_.G, "g": self.directions_.g}
+        belief = {"edges": self.belief_.edges, "right": self.belief_.right}
+        return {**super()._arrays(), **directions, **belief}
+
+    def _extra(self) -> dict[str, Any]:
+        directions = {"direction_labels": list(self.directions_.names), "wrong_share": self.belief_.wrong_share}
+        return {**super()._extra(), **directions}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
+        super()._restore(arrays, extra)
+        rows = {from_json(name): row for row, name in enumerate(extra["direction_labels"])}
+        check_arrays(arrays, {"G": "float32 labels k", "g": "float32 k"}, {"labels": len(rows)})
+        self.directions_ = LabelDirections(rows, arrays["G"], arrays["g"])
+        check_arrays(arrays, {"edges": "float32 edges", "right": "float32 bins"}, {"bins": len(arrays["edges"]) + 1})
+        wrong_share = check_number(extra["wrong_share"], "wrong_share", low=0, high=1)
+        self.belief_ = LabelBelief(wrong_share, arrays["edges"], arrays["right"])
+        if len(arrays["g"]) > self.bits:
+            raise BadState(f"g: expected at most {self.bits} numbers, got {len(arrays['g'])}")
