@@ -163,6 +163,13 @@ def test_late_labels_are_learnt_with_the_stored_codes(
     assert line["final"] and line["rows"] == line["labelled_rows"] == 3500
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_missing_wrong_and_late_labels(method: str, data: Dataset) -> None:
+    job = replace(JOB, method=method, bits=16, rows=2500, labelled_share=0.3, label_noise=0.1, label_delay=1)
+    (line,) = records(job, data)
+    assert line["final"] and line["labelled_rows"] == 750 and line["map"] > line["chance"]
+
+
 def test_a_delayed_job_equals_the_loop_by_hand(data: Dataset) -> None:
     job = replace(JOB, label_delay=1, labelled_share=0.5, label_noise=0.1, **INIT)
     known = known_labels(job, data.labels[100:])
