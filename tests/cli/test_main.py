@@ -50,7 +50,8 @@ def test_info() -> None:
 
 def test_experiments_are_listed() -> None:
     listed = json.loads(output("experiment", "list", "--json"))
-    assert "tally" in listed["methods"] and "labelled-init" in listed["presets"]
+    assert "tally" in listed["methods"]
+    assert {"labelled-init", "labelled-share", "label-noise", "label-delay", "preprocessing"} <= set(listed["presets"])
     assert listed["methods"]["tally"] in output("experiment", "list")
 
 

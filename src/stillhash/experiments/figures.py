@@ -85,14 +85,24 @@ def sweep(runs: Sequence[Run]) -> Lines:
     several = len({run.variant for run in runs}) > 1
     lines = []
     for i, ((variant, bits), group) in enumerate(grouped(runs, lambda run: (run.variant, run.bits)).items()):
-        by_value = grouped((run for run in group if run.end.map is not None), lambda run: run.swept or 0.0)
-        points = [(x, [run.end.map or 0.0 for run in some]) for x, some in sorted(by_value.items())]
-        if len(points) > 1:
+        if len(points := _swept_points(group)) > 1:
             label = f"{variant.label}, {bits} bits" if several else f"{bits} bits"
             dash = LINE_DASHES[i // len(SPARE_LOOKS) % len(LINE_DASHES)]
             look = LineLook(*SPARE_LOOKS[(i * 2) % len(SPARE_LOOKS)], dash, 1.8)
             lines.append(line_of(label, look, points))
     return lines
+
+
+def axis_lines(runs: Sequence[Run], look: Looks) -> Lines:
+    """Return final mAP against the axis of an experiment with labels, one line per variant."""
+    points = {variant: _swept_points(group) for variant, group in by_variant(runs).items()}
+    return [line_of(variant.label, look[variant], some) for variant, some in points.items() if len(some) > 1]
+
+
+def _swept_points(runs: Iterable[Run]) -> list[tuple[float, list[float]]]:
+    """Return the final mAP of the seeds of one variant at each value that the experiment varies."""
+    by_value = grouped((run for run in runs if run.end.map is not None), lambda run: run.swept or 0.0)
+    return [(x, [run.end.map or 0.0 for run in some]) for x, some in sorted(by_value.items())]
 
 
 def line_of(label: str, look: LineLook, points: Sequence[tuple[float, list[float]]]) -> Line:
@@ -134,12 +144,14 @@ def time_chart(lines: Lines, title: str) -> Figure:
 
 
 def sweep_chart(lines: Lines, title: str, xlabel: str, *, log: bool) -> Figure:
-    """Draw final mAP against a parameter; its values are the ticks."""
+    """Draw final mAP against a parameter; its values are the ticks. A logarithmic axis may have 0 at its left."""
     figure, axes = _chart(title, xlabel, "mean average precision")
-    if log:
-        axes.set_xscale("log")
-    _draw(axes, lines, margin=0.03)
     values = sorted({x for line in lines for x in line.x})
+    if log and values[0] > 0:
+        axes.set_xscale("log")
+    elif log:
+        axes.set_xscale("symlog", linthresh=values[1], linscale=0.6)
+    _draw(axes, lines, margin=0.03)
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.xaxis.set_minor_locator(NullLocator())
     _name(axes, lines, lambda _: "")

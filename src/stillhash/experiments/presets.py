@@ -1,4 +1,4 @@
-"""List the jobs of the paper's experiments, and of ours with drift."""
+"""List the jobs of the paper's experiments, and of ours: drift, how many labels are known, pre-processing."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from stillhash.experiments.drift import parse
-from stillhash.experiments.run import Job
+from stillhash.experiments.job import Job
 from stillhash.hashers import METHODS, check_fixed_codes
 
 TABLE_LENGTHS = (16, 32, 64, 96)
@@ -25,6 +25,17 @@ SWEEPS: list[tuple[str, dict[str, Any]]] = [
     *(("C", {"C": C}) for C in (0.0001, 0.001, 0.01, 0.1, 1.0)),
     *(("length", {"target_factor": factor}) for factor in (1, 2, 3, 4)),
 ]
+NOT_IN_PAPER = ("tally", "tally-listwise", "tuned", "lemon", "oesh")
+PAPER_METHODS = tuple(method for method in METHODS if method not in NOT_IN_PAPER)
+PREPROCESSING = [{"center": on, "unit_norm": on} for on in (True, False)]
+# Methods of the experiments with missing, wrong or late labels, and forms of them.
+LABEL_METHODS: dict[str, tuple[dict[str, Any], ...]] = {
+    "tally": ({}, {"codes_see_labels": False}),
+    **dict.fromkeys(("lemon", "oesh", "ohsl", "hmoh"), ({},)),
+}
+LABELLED_SHARES = (1.0, 0.5, 0.1, 0.01, 0.0)
+NOISE_SHARES = (0.0, 0.1, 0.2, 0.4)
+DELAYS = (0, 1, 5, 20)  # chunks
 LARGE_INIT: dict[str, Any] = {"first": 3000, "labelled_init": True}  # ten times the paper's rows, and their labels
 
 
@@ -86,13 +97,50 @@ def few_labels(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job
     return [Job("few-labels", data, method, bits, seed, queries=1000, first=2000) for seed, bits, method in every]
 
 
+def labelled_share(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Quality by the share of rows inserted with labels, 1 to 0: 32 and 64 bits, both initial stages."""
+    return _label_axis("labelled_share", LABELLED_SHARES, (32, 64), data, seeds, methods)
+
+
+def label_noise(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Quality by the share of rows with the labels of another row, 0 to 0.4: 64 bits, both initial stages."""
+    return _label_axis("label_noise", NOISE_SHARES, (64,), data, seeds, methods)
+
+
+def label_delay(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Quality by how many chunks after a row its labels arrive, 0 to 20: 64 bits, both initial stages."""
+    return _label_axis("label_delay", DELAYS, (64,), data, seeds, methods)
+
+
+def _label_axis(
+    axis: str, values: tuple[float, ...], lengths: tuple[int, ...], data: str, seeds: int, methods: tuple[str, ...]
+) -> list[Job]:
+    """Vary one field of the job, after 3,000 labelled rows and after the paper's 300 rows without labels."""
+    every = product(range(seeds), lengths, (LARGE_INIT, {}), methods or LABEL_METHODS, values)
+    return [
+        Job(axis.replace("_", "-"), data, method, bits, seed, params, queries=1000, **stage, **{axis: value})
+        for seed, bits, stage, method, value in every
+        for params in LABEL_METHODS.get(method, ({},))
+    ]
+
+
+def preprocessing(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Every method of the paper with and without centring and unit norm, 64 bits; half of the queries choose."""
+    return [
+        Job("preprocessing", data, method, 64, seed, params | chosen)
+        for seed, method, chosen in product(range(seeds), methods or PAPER_METHODS, PREPROCESSING)
+        for params in METHOD_VARIANTS.get(method, ({},))
+    ]
+
+
 def paper(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Tables, sweeps and times."""
     return [job for preset in (tables, sweeps, times) for job in preset(data, seeds, methods)]
 
 
+OUR_PRESETS = (drift, few_labels, labelled_share, label_noise, label_delay, preprocessing)
 PRESETS: dict[str, Callable[[str, int, tuple[str, ...]], list[Job]]] = {
     preset.__name__.replace("_", "-"): preset
-    for preset in (paper, tables, labelled_init, ablation, sweeps, times, quick, drift, few_labels)
+    for preset in (paper, tables, labelled_init, ablation, sweeps, times, quick, *OUR_PRESETS)
 }
 DEFAULT_SEEDS = {"few-labels": 5}  # one for all other presets: which rows are labelled matters most where they are few

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments import figures, report_tables
+from stillhash.experiments import figures, report_axes, report_tables
 from stillhash.experiments.results import METHOD_STYLES, Run, by_size, by_variant, grouped, read_results
 
 SAME_CODES = ("ohsl", "ohsl-sym", "oasis", "lego")  # Figure 8: similarities learnt over the same fixed codes
@@ -107,6 +107,15 @@ def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
         "speed": report_tables.speed_tables(time or table),  # jobs of `table` disturb each other
         "ablation": report_tables.quality_parts(of.get("ablation", [])),
         "labels": _labels(of.get("few-labels", []), saved),
+        "label_axes": [
+            {"about": axis, "parts": _label_axis(of[kind], axis, look, saved)}
+            for kind, axis in report_axes.AXIS_TEXTS.items()
+            if kind in of
+        ],
+        "preprocessing": [
+            {"dataset": dataset, "bits": bits, "seeds": _seeds(some), "table": report_axes.preprocessing_table(some)}
+            for (dataset, bits), some in by_size(of.get("preprocessing", [])).items()
+        ],
         "drift": [
             {
                 "dataset": dataset,
@@ -173,6 +182,26 @@ def _labels(runs: Iterable[Run], saved: FigureFiles) -> list[dict[str, Any]]:
         image = saved.save(name, title, figures.labels_chart(lines, title)) if lines else ""
         parts.append({"title": title, "seeds": len(some), "image": image, "table": report_tables.label_table(some)})
     return parts
+
+
+def _label_axis(
+    runs: Iterable[Run], axis: report_axes.LabelAxis, look: figures.Looks, saved: FigureFiles
+) -> list[dict[str, Any]]:
+    """Draw mAP against an axis of labels, with tables under each panel."""
+    parts = []
+    for (dataset, bits), some in by_size(runs).items():
+        title = f"{dataset}, {bits} bits"
+        lines, name = figures.axis_lines(some, look), f"{title}: mAP against {axis.name}"
+        chart = figures.sweep_chart(lines, title, axis.name, log=axis.log) if lines else None
+        image = saved.save(f"{axis.heading}-{title}", name, chart) if chart else ""
+        tables = report_axes.axis_tables(some, axis.name)
+        parts.append({"title": title, "seeds": _seeds(some), "image": image, "tables": tables})
+    return parts
+
+
+def _seeds(runs: Iterable[Run]) -> list[int]:
+    """Return how many seeds each variant has, at each value that the experiment varies."""
+    return [len(some) for some in grouped(runs, lambda run: (run.variant, run.swept)).values()]
 
 
 def _drift_images(title: str, runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> list[str]:

@@ -21,7 +21,7 @@ MAX_ALARM_DELAY = 10_000  # rows after a change within which an alarm is due to 
 # How to get each measure of a checkpoint, by its name in tables.
 TABLE_MEASURES: dict[str, figures.Measure] = {name: attrgetter(field) for field, name in MEASURE_NAMES.items()}
 
-Cells = dict[tuple[Variant, int], list[float]]  # values of the seeds, by variant and code length
+Cells = Mapping[tuple[Variant, Any], list[float]]  # values of the seeds, by variant and code length, or another number
 
 
 def plain(text: str) -> str:
@@ -46,7 +46,8 @@ def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for dataset, group in grouped(runs, lambda run: run.dataset).items():
         if not (cells := _cells(group, lambda at: at.map)):
             continue
-        comparable = len({run.variant.method for run in group}) > 1 and "initial rows" not in dataset
+        as_paper = not any(other in dataset for other in (", label", "initial rows"))  # all labels, 300 initial rows
+        comparable = len({run.variant.method for run in group}) > 1 and as_paper
         papers = [paper for start, paper in PAPER_TABLES.items() if dataset.lower().startswith(start)]
         paper = papers[0] if papers and comparable else None
         facts: dict[str, list[Any]] = {
@@ -58,10 +59,10 @@ def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
         both = cells.keys() & expected.keys()
         ties = any(abs(statistics.fmean(cells[cell]) - statistics.fmean(expected[cell])) > TIES_MATTER for cell in both)
         tables = {
-            "table": _quality_table(cells, paper.map if paper else {}),
-            "expected": _quality_table(expected, {}) if ties else None,
+            "table": quality_table(cells, paper.map if paper else {}),
+            "expected": quality_table(expected, {}) if ties else None,
             "others": {
-                name: _quality_table(some, {})
+                name: quality_table(some, {})
                 for name, measure in TABLE_MEASURES.items()
                 if name != "mAP" and (some := _cells(group, measure))
             },
@@ -73,14 +74,15 @@ def quality_parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _cells(runs: Iterable[Run], measure: figures.Measure) -> Cells:
-    cells: Cells = {}
+    cells: dict[tuple[Variant, int], list[float]] = {}
     for run in runs:
         if (value := measure(run.end)) is not None:
             cells.setdefault((run.variant, run.bits), []).append(value)
     return cells
 
 
-def _quality_table(cells: Cells, paper: Mapping[str, Mapping[int, float]]) -> TableData:
+def quality_table(cells: Cells, paper: Mapping[str, Mapping[int, float]], heading: str = "{} bits") -> TableData:
+    """Return a line for each variant and a column for each length; `heading` is the format of theirs."""
     lengths = sorted({bits for _, bits in cells})
     printed = [bits for bits in lengths if any(bits in row for row in paper.values())]
     most = max(map(len, cells.values()))
@@ -99,7 +101,7 @@ def _quality_table(cells: Cells, paper: Mapping[str, Mapping[int, float]]) -> Ta
             value = None if variant.params else paper.get(variant.method, {}).get(bits)
             row.append(ABSENT if value is None else f"*{value:.3f}*")
         rows.append(row)
-    return TableData(None, ["", *(f"{bits} bits" for bits in lengths), *(f"*paper, {b}*" for b in printed)], rows)
+    return TableData(None, ["", *map(heading.format, lengths), *(f"*paper, {b}*" for b in printed)], rows)
 
 
 def label_table(runs: Sequence[Run]) -> TableData:

@@ -1,9 +1,9 @@
 """Read result files: the lines that experiments wrote.
 
 A result file holds one JSON object per line, one line per checkpoint of a run. A run is a dataset, an experiment, a
-method with its parameters, a code length, a seed, and how many queries and rows there were; it is finished once its
-last line says `"final": true`. Lines are validated here, once. A last line without its line end whose JSON breaks off
-was cut short while it was written, and is counted, not read.
+method with its parameters, a code length, a seed, which labels are known, and how many queries and rows there were; it
+is finished once its last line says `"final": true`. Lines are validated here, once. A last line without its line end
+whose JSON breaks off was cut short while it was written, and is counted, not read.
 """
 
 import json
@@ -37,7 +37,9 @@ PAPER_TABLES = {
     for start, table in _DATA["paper_tables"].items()
 }
 TIME_PARTS = ("learn", "refresh", "encode", "io")  # of the time a run takes
-EXPERIMENT_KINDS = ("table", "time", "C", "length", "drift", "ablation", "few-labels")
+PAPER_KINDS = ("table", "time", "C", "length")  # of experiments
+LABEL_AXES = {"labelled-share": "labelled_share", "label-noise": "label_noise", "label-delay": "label_delay"}
+EXPERIMENT_KINDS = (*PAPER_KINDS, "drift", "ablation", "few-labels", *LABEL_AXES, "preprocessing")
 SWEPT_PARAMETERS = {"C": "C", "length": "target_factor"}  # the parameter that an experiment varies
 # Lines name only parameters that differ from the default, so a line of OHSL may leave these out.
 SWEPT_DEFAULTS = {method: {"C": 0.01, "target_factor": 3.0} for method in ("ohsl", "ohsl-sym")}
@@ -74,6 +76,8 @@ class Checkpoint:
     precision_100: float | None
     ndcg_10: float | None
     labelled: int | None  # rows learnt, where the database does not grow with them
+    labelled_rows: int | None  # rows of the database that get labels, sooner or later
+    validation: dict[str, float]  # measures of queries that were set apart for choosing
     chance: float | None
     machine: dict[str, Any]
     versions: dict[str, Any]
@@ -97,7 +101,7 @@ class Run(NamedTuple):
     variant: Variant  # without the swept parameter
     bits: int
     seed: int
-    swept: float | None  # value of the parameter that the experiment varies
+    swept: float | None  # value of the parameter, or of the axis of labels, that the experiment varies
     queries: int | None
     database: int | None
     checkpoints: list[Checkpoint]
@@ -245,6 +249,12 @@ def _parse(line: Any, where: str) -> tuple[tuple[Any, ...], Checkpoint]:
             raise InvalidInput(f"{where}: {key}: expected {kind}, got {_short(values[key])}")
     dataset, experiment, method, bits, seed, *size = map(values.pop, RUN_KEYS)
     params, swept = dict(values.pop("params")), None
+    for axis in LABEL_AXES.values():
+        value, default = values.pop(axis), LINE_KEYS[axis][1]
+        if axis == LABEL_AXES.get(experiment):
+            swept = float(value)
+        elif value != default:  # runs with other labels are not in one table
+            dataset += f", {axis.replace('_', ' ')} {value:g}"
     if name := SWEPT_PARAMETERS.get(experiment):
         swept = params.pop(name, SWEPT_DEFAULTS.get(method, {}).get(name))
         if not _is_amount(swept) or not swept:

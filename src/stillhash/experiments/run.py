@@ -4,15 +4,14 @@ A job is one pass of one method over one dataset; its records are one file of JS
 is done, so a stopped run continues with the jobs that are missing. Reports are made from these files alone.
 """
 
-import hashlib
 import json
 import os
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from multiprocessing import get_context
@@ -23,49 +22,21 @@ import numpy as np
 
 import stillhash
 from stillhash.experiments.data import Dataset, RowIndices
-from stillhash.experiments.drift import DriftWatch, by_group, open_stream, parse
+from stillhash.experiments.drift import DriftWatch, by_group, open_stream
+from stillhash.experiments.job import Job
+from stillhash.experiments.known_labels import known_labels
 from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers import METHODS, OnlineHasher
+from stillhash.hashers import METHODS, Hasher
 from stillhash.numeric.kernels import RankingQuality
+from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats
 
 ROWS_PER_STEP = 1000
-INITIAL_STAGE_ROWS = 300  # the paper's
 LABEL_COUNTS = (0, 10, 30, 100, 300, 1000, 3000, 10_000)  # checkpoints of `few-labels`, and all
-
-
-@dataclass(frozen=True)
-class Job:
-    """One pass: `rows` of the stream, measured at `checkpoints` even steps with so many `queries` (None: all).
-
-    The experiment `few-labels` is measured at LABEL_COUNTS instead. The initial stage sees the `first` rows, and with
-    `labelled_init` their labels; the paper's has 300 without labels.
-    """
-
-    experiment: str
-    data: str
-    method: str
-    bits: int
-    seed: int
-    params: dict[str, Any] = field(default_factory=dict)
-    checkpoints: int = 1
-    queries: int | None = None
-    rows: int | None = None
-    measure: bool = True
-    first: int = INITIAL_STAGE_ROWS
-    labelled_init: bool = False
-
-    @property
-    def file(self) -> str:
-        stage = [self.first, self.labelled_init]
-        stage = [] if stage == [INITIAL_STAGE_ROWS, False] else stage
-        text = json.dumps([self.params, self.queries, self.rows, self.checkpoints, *stage], sort_keys=True)
-        key = hashlib.sha256(text.encode()).hexdigest()[:8]
-        scenario, under = parse(self.data)
-        name = Path(under).name + (f"-{scenario}" if scenario else "")
-        return f"{name}-{self.experiment}-{self.method}-{self.bits}-{self.seed}-{key}.jsonl"
+# Fields of a job that its records carry.
+JOB_KEYS = ("experiment", "method", "bits", "seed", "params", "labelled_share", "label_noise", "label_delay")
 
 
 def run(jobs: list[Job], out: Path, workers: int | None = None, done: Callable[[Job], None] | None = None) -> int:
@@ -124,13 +95,18 @@ class Pass:
         self.job, self.data, self.clock = job, data, Clock()
         self.stream = data.stream[: job.rows]
         self.queries = data.queries[:: max(1, len(data.queries) // job.queries) if job.queries else 1]
-        self.Y = data.labels[self.stream]
+        self.set_apart = self.queries[:0]  # queries for choosing, which are not reported
+        if job.experiment == "preprocessing":
+            self.set_apart, self.queries = self.queries[::2], self.queries[1::2]
+        self.Y = data.labels[self.stream]  # the true labels
+        self.known = known_labels(job, self.Y)
+        self.known_at_insertion = self.known.at_insertion
         first = data.read(self.stream[: job.first], np.arange(len(self.stream))[: job.first])
-        self.hasher: OnlineHasher = METHODS[job.method](bits=job.bits, random_state=job.seed, **job.params)
+        self.hasher: Hasher = METHODS[job.method](bits=job.bits, random_state=job.seed, **job.params)
         with self.clock("learn"):
-            self.hasher.fit(first, self.Y[: job.first] if job.labelled_init else None)
+            self.hasher.fit(first, self.known.initial)
         self.codes, self.raw = self.hasher.encode(first[:0]), self.hasher.keep(first[:0])
-        sizes = {"queries": len(self.queries), "database": len(self.stream)}
+        sizes = {"queries": len(self.queries), "database": len(self.stream), "labelled_rows": self.known.rows}
         chance = _chance(data.labels[self.queries].tobytes(), self.Y.tobytes(), count=self.Y.shape[1])
         self.about = {**_about(job, data), **sizes, "chance": chance}
 
@@ -142,9 +118,28 @@ class Pass:
     def steps(self, places: RowIndices) -> Iterator[RowIndices]:
         return (places[s : s + ROWS_PER_STEP] for s in range(0, len(places), ROWS_PER_STEP))
 
-    def learn(self, places: RowIndices, X: Floats, codes: Codes | None = None) -> None:
+    def learn(self, places: RowIndices, X: Floats, codes: Codes | None = None) -> bool:
+        """Learn rows with the labels that a method gets; return whether codes went stale."""
         with self.clock("learn"):
-            self.hasher.partial_fit(X, self.Y[places], codes)
+            self.hasher.partial_fit(X, self.known.Y[places], codes)
+        return self.hasher.stale_
+
+    def learn_chunk(self, places: RowIndices, X: Floats, codes: Codes | None) -> bool:
+        """Learn those rows of a new chunk that wait for no labels; the others count as stored without labels."""
+        late = self.known.late[places]
+        if not late.any():
+            return self.learn(places, X, codes)
+        self.hasher.count_unlabelled(int(late.sum()))
+        return self.learn(places[~late], X[~late], None if codes is None else codes[~late])
+
+    def learn_arrived(self, places: RowIndices) -> bool:
+        """Learn the rows of an earlier chunk whose labels arrive now, with the codes that are stored."""
+        places = places[self.known.late[places]]
+        if not len(places):
+            return False
+        stale = self.learn(places, self.read(places), self.codes[places])
+        self.hasher.count_unlabelled(-len(places))
+        return stale
 
     def refresh(self) -> None:
         """Bring stale codes up to date."""
@@ -169,10 +164,17 @@ class Pass:
         if not self.job.measure:
             return dict.fromkeys(RankingQuality._fields)
         data, codes, queries, rows = self.data, self.codes, self.queries, self.stream[: len(self.codes)]
-        ranking = self.hasher.ranking(data.read(queries, len(codes) - 1))
-        quality = evaluate(ranking, codes, data.labels[queries], data.labels[rows], threads=1)._asdict()
+        quality, ranking = self._evaluate(queries)
+        if len(self.set_apart):
+            quality["validation"] = self._evaluate(self.set_apart)[0]
         drift = self.job.experiment == "drift"
         return quality | ({"groups": by_group(data, ranking, codes, queries, rows)} if drift else {})
+
+    def _evaluate(self, queries: RowIndices) -> tuple[dict[str, Any], Ranking]:
+        """Return the quality over all codes, by the true labels, and the ranking."""
+        data, codes, rows = self.data, self.codes, self.stream[: len(self.codes)]
+        ranking = self.hasher.ranking(data.read(queries, len(codes) - 1))
+        return evaluate(ranking, codes, data.labels[queries], data.labels[rows], threads=1)._asdict(), ranking
 
 
 def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
@@ -183,6 +185,7 @@ def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
 def by_rows(run: Pass) -> Iterator[dict[str, Any]]:
     """Learn the stream chunk by chunk. Fixed codes are stored before a chunk is learnt, others after.
 
+    Labels that are late are learnt before the chunk with which they arrive, and all that are left after the last chunk.
     Stale codes are refreshed after each chunk where time is measured, and otherwise only for the checkpoints.
     """
     job, hasher = run.job, run.hasher
@@ -190,18 +193,27 @@ def by_rows(run: Pass) -> Iterator[dict[str, Any]]:
     watch = DriftWatch(run.data, run.stream) if job.experiment == "drift" else None
     steps = list(run.steps(np.arange(len(run.stream))))
     marks = {round(len(steps) * (i + 1) / job.checkpoints) for i in range(job.checkpoints)}
+    waiting: deque[RowIndices] = deque()  # chunks whose labels are late
     stale, refreshes = False, 0
     for i, places in enumerate(steps, 1):
-        X = run.read(places)
+        X, Y = run.read(places), run.known_at_insertion[places]
         if watch:
             watch.chunk(hasher, X, run.Y[places])
-        run.learn(places, X, run.encode(X, run.Y[places]) if fixed else None)
-        stale |= hasher.stale_
+        codes = run.encode(X, Y) if fixed else None
+        waiting.append(places)
+        if len(waiting) > job.label_delay:
+            stale |= run.learn_arrived(waiting.popleft())
+        stale |= run.learn_chunk(places, X, codes)
         if stale and (i in marks or job.experiment == "time"):
             run.refresh()
             stale, refreshes = False, refreshes + 1
         if not fixed:
-            run.encode(X, run.Y[places])
+            run.encode(X, Y)
+        while i == len(steps) and waiting:
+            stale |= run.learn_arrived(waiting.popleft())
+        if stale and i == len(steps):
+            run.refresh()
+            stale, refreshes = False, refreshes + 1
         if i in marks:
             drift = watch.take_record() if watch else {}
             yield run.record(final=len(run.codes) == len(run.stream), refreshes=refreshes, **drift)
@@ -211,7 +223,7 @@ def by_labels(run: Pass) -> Iterator[dict[str, Any]]:
     """Encode the whole stream once, as fixed codes allow, then learn labelled rows of it in random order."""
     for places in run.steps(np.arange(len(run.stream))):
         run.encode(run.read(places))
-    order = np.random.default_rng(run.job.seed).permutation(np.flatnonzero(run.Y.any(axis=1)))
+    order = np.random.default_rng(run.job.seed).permutation(np.flatnonzero(run.known.Y.any(axis=1)))
     counts = [*(count for count in LABEL_COUNTS if count < len(order)), len(order)]
     for start, stop in pairwise([0, *counts]):
         for places in run.steps(order[start:stop]):
@@ -231,7 +243,7 @@ def _about(job: Job, data: Dataset) -> dict[str, Any]:
     here = machine()
     return {
         "dataset": data.name + (f", {job.first:,} labelled initial rows" if job.labelled_init else ""),
-        **{key: getattr(job, key) for key in ("experiment", "method", "bits", "seed", "params")},
+        **{key: getattr(job, key) for key in JOB_KEYS},
         "machine": {key: here[key] for key in ("cpu", "cores", "lanes")},
         "versions": {"stillhash": stillhash.__version__, "numpy": np.__version__},
         "commit": _commit(),
