@@ -10,12 +10,16 @@ from stillhash.numeric.sufficient_stats import unit_labels
 from stillhash.numeric.validation import Floats
 
 
-def label_bits(bits: int) -> int:
-    """Return how many bits of a code are for labels: almost all of a short code, half of a long one.
+MIN_LOOKS_CODE = 128  # bits of a code that has enough for looks to find near duplicates by
 
-    The others are for looks. docs/method.md has the measurements that it is chosen from.
+
+def label_bits(bits: int) -> int:
+    """Return how many bits of a code are for labels; the others are for looks.
+
+    Near duplicates can be told by 56 bits for looks, which a code of 128 bits can spare: it has so many, and half of
+    the bits beyond. Of shorter codes a sixteenth is for looks. docs/method.md has the measurements.
     """
-    return bits - round(bits * min(bits / 288, 0.5))
+    return bits - bits // 16 if bits < MIN_LOOKS_CODE else bits // 2 + 8
 
 
 class LabelDirections(NamedTuple):

@@ -18,7 +18,7 @@ PAGE_LOOKS = 2.0  # how much more looks count there, beside labels, than in the 
 # is a near match, up to the second the closest hit is one too.
 NEAR_LOSSES = 0.01, 0.07
 LABELLED_NEAR_LOSSES = 0.0, 0.02  # where some bits hold labels, and fewer looks
-MIN_LOOKS_BITS = 32  # where others hold labels, near matches are found by these alone if there are so many
+MIN_LOOKS_BITS = 48  # where others hold labels, near matches are found by these alone if there are so many
 
 
 class Ranking(NamedTuple):
