@@ -86,7 +86,7 @@ def test_defaults_are_those_of_the_library() -> None:
     library = inspect.signature(stillhash.open).parameters
     create = typer.main.get_command(app).commands["create"]  # type: ignore[attr-defined]
     for each in create.params:
-        if each.name in ("method", "init_rows", "learn_rows", "keep_versions", "source_cap"):
+        if each.name in ("method", "codes_see_labels", "init_rows", "learn_rows", "keep_versions", "source_cap"):
             assert each.default == library[each.name].default
 
 
@@ -121,9 +121,26 @@ def test_create(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "seeing"),
+    [
+        ([], True),
+        (["--codes-see-labels"], True),
+        (["--no-codes-see-labels"], False),
+        (["--codes-see-labels", "--method", "ohsl"], False),
+    ],
+)
+def test_create_chooses_whether_codes_see_labels(options: list[str], seeing: bool, tmp_path: Path) -> None:
+    call_json("create", tmp_path / "films", "--dim", 8, *options)
+    assert call_json("stats", tmp_path / "films")["codes_see_labels"] is seeing
+    code, out, _ = call("stats", tmp_path / "films")
+    assert code == 0 and re.search(rf"codes_see_labels +{seeing}\b", out)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--method", "hmoh"], "method"),
+        (["--params", '{"codes_see_labels": false}'], "codes_see_labels"),
         (["--params", "{"], "params: "),
         (["--params", '{"wings": 2}'], "wings"),
         (["--init-rows", "5"], "init_rows"),

@@ -7,7 +7,7 @@ import pytest
 
 import stillhash
 from stillhash.cluster.bulk import publish
-from stillhash.cluster.datasets import encode_dataset
+from stillhash.cluster.datasets import encode_dataset, learn_dataset
 from stillhash.collection import Collection, bulk_load
 from stillhash.collection.storage.sealed_files import write_sealed
 from stillhash.errors import BadState, Conflict, InvalidInput
@@ -70,13 +70,47 @@ def test_it_equals_a_collection_that_rows_were_added_to(tmp_path: Path, rows: To
         assert len(again) == ROWS + 1497 and again.verify() == []
 
 
+def test_it_equals_a_collection_that_has_learnt_added_rows(tmp_path: Path) -> None:
+    """Some rows have no labels; all others are stored with codes that hold theirs, and are learnt with them."""
+    rows, source, out = write_dataset(tmp_path / "source"), tmp_path / "source", tmp_path / "out"
+    rows.Y[100:500] = 0
+    np.save(source / "shard-0.labels.npy", rows.Y[:700])
+    encode_dataset(source, fit_tally(), out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
+    hasher, learnt, _ = learn_dataset(source, fit_tally(), codes=out, rows_per_part=PART_ROWS)
+    assert learnt == ROWS - 400 and hasher.stats_.unlabelled >= 400
+    queries = toy(40, seed=3).X
+    with (
+        publish(out, tmp_path / "published", hasher, learnt=learnt) as published,
+        stillhash.open(tmp_path / "added", rows.X.shape[1], 32, init=sample()) as added,
+    ):
+        for start in range(0, ROWS, 100):
+            chunk = slice(start, start + 100)
+            added.add(range(ROWS)[chunk], rows.X[chunk], label_lists(rows.Y)[chunk])
+        added.flush()
+        assert np.array_equal(published.codes(range(ROWS)), added.codes(range(ROWS)))
+        assert not np.array_equal(published.codes(range(ROWS)), hasher.encode(rows.X))
+        for one, other in zip(published.search(queries, 100), added.search(queries, 100), strict=True):
+            assert (one.ranking, len(one.hits)) == (other.ranking, len(other.hits)) == ("learnt similarity", 100)
+            scores = {hit.id: hit.score for hit in one.hits}
+            shared = [hit for hit in other.hits if hit.id in scores]
+            assert len(shared) >= 98  # sums differ in their last digits, and so do the scores of ties
+            assert np.allclose([hit.score for hit in shared], [scores[hit.id] for hit in shared], rtol=1e-4, atol=1e-5)
+            assert [hit.id for hit in one.hits[:10]] == [hit.id for hit in other.hits[:10]]
+        assert published.stats()["codes_see_labels"] and added.stats()["codes_see_labels"]
+        more = toy(300, seed=4)
+        for each in (published, added):  # and both continue alike
+            each.add(range(ROWS, ROWS + 300), more.X, more.Y)
+        assert np.array_equal(published.codes(range(ROWS, ROWS + 300)), added.codes(range(ROWS, ROWS + 300)))
+
+
 def test_what_the_hasher_has_learnt_is_the_first_version(tmp_path: Path, rows: Toy, out: Path) -> None:
-    hasher = fit_tally().partial_fit(rows.X, rows.Y)
+    codes = fit_tally().encode(rows.X, rows.Y)
+    hasher = fit_tally().partial_fit(rows.X, rows.Y, codes)
     with publish(out, tmp_path / "published", hasher, learnt=ROWS) as published:
         (version,) = published.versions()
         assert (version["version"], version["rows"], version["current"]) == (1, ROWS, True)
         query = toy(1, seed=3).X
-        codes, ranking = hasher.encode(rows.X), hasher.ranking(query)
+        ranking = hasher.ranking(query)
         scores = ranking.weights[0] @ signs(codes, 32).T
         hits = published.search(query[0], 10).hits
         assert np.allclose([hit.score for hit in hits], scores[rank_all(ranking, codes)[0, :10]], rtol=1e-5)

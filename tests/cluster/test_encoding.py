@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from stillhash.cluster.datasets import encode_dataset, encode_part
 from stillhash.cluster.jobs import read_manifest, read_part
 from stillhash.cluster.sources import find_source
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted
-from stillhash.hashers import HMOH
+from stillhash.hashers import HMOH, Tally
 from stillhash.numeric.codes import from_tiles
 from tests.cluster.fixtures import (
+    FILE_ROWS,
     MAX_TASKS,
     PART_ROWS,
     ROWS,
@@ -27,6 +29,7 @@ from tests.cluster.fixtures import (
     fit_tally,
     label_lists,
     read_all_parts,
+    sample,
     write_dataset,
 )
 from tests.support.seeds import run_seed
@@ -47,15 +50,40 @@ def test_every_row_is_encoded_once_and_in_order(tmp_path: Path) -> None:
         progress=lambda *args: calls.append(args[:3]),
     )
     codes, ids = read_all_parts(out)
-    assert np.array_equal(codes, hasher.encode(rows.X)) and ids == list(range(ROWS))
+    assert np.array_equal(codes, hasher.encode(rows.X, label_lists(rows.Y))) and ids == list(range(ROWS))
     assert done[:4] == (-(-ROWS // PART_ROWS), ROWS, ROWS, {})
     assert [call[0] for call in calls] == list(range(1, done.parts + 1))
     assert calls[-1] == (done.parts, done.parts, ROWS)
     _, items = read_part(out, 3, 3 * PART_ROWS, 32)
     assert items.labels == label_lists(rows.Y[3 * PART_ROWS : 4 * PART_ROWS])
     before = file_contents(out)
-    again = encode_dataset(tmp_path / "source", hasher.functions(), out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
+    again = encode_dataset(tmp_path / "source", hasher, out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
     assert (again.rows, again.new_rows) == (ROWS, 0) and file_contents(out) == before
+
+
+def test_labels_that_the_sample_lacks_are_learnt_of_a_block_as_of_an_added_chunk(tmp_path: Path) -> None:
+    """A block is what a part has of a file."""
+    X, labels = sample()
+    hasher = Tally(bits=32).fit(X, [[label for label in some if label != 3] for some in labels])
+    rows, out = write_dataset(tmp_path / "source"), tmp_path / "out"
+    encode_dataset(tmp_path / "source", hasher, out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
+    starts = np.cumsum([0, *FILE_ROWS])
+    cuts = sorted({*range(0, ROWS, PART_ROWS), *starts.tolist()})
+    codes = np.concatenate([hasher.encode(rows.X[a:b], label_lists(rows.Y[a:b])) for a, b in pairwise(cuts)])
+    assert np.array_equal(read_all_parts(out)[0], codes)
+    late = rows.Y[:, 3] == 1
+    without = hasher.encode(rows.X, [[label for label in some if label != 3] for some in label_lists(rows.Y)])
+    assert np.array_equal(codes[~late], without[~late]) and not np.array_equal(codes[late], without[late])
+
+
+@pytest.mark.parametrize("seeing", [True, False])
+def test_codes_without_labels(tmp_path: Path, seeing: bool) -> None:
+    """By the hash functions alone, or by a hasher whose codes do not see labels; the job is the same."""
+    rows, out, hasher = write_dataset(tmp_path / "source"), tmp_path / "out", fit_tally(codes_see_labels=seeing)
+    encode_dataset(tmp_path / "source", hasher.functions(), out, rows_per_part=1000, max_tasks=MAX_TASKS)
+    assert np.array_equal(read_all_parts(out)[0], hasher.encode(rows.X))
+    again = fit_tally(codes_see_labels=False).partial_fit(*rows)
+    assert encode_dataset(tmp_path / "source", again, out, rows_per_part=1000, max_tasks=MAX_TASKS).new_rows == 0
 
 
 def test_a_damaged_or_missing_part_is_encoded_again(tmp_path: Path) -> None:
@@ -81,6 +109,9 @@ def test_another_job_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     for wrong in (fit_tally(random_state=1), type(hasher)(bits=40).fit(*other)):
         with pytest.raises(Conflict, match=r"functions|bits"):
             encode_dataset(source, wrong, out, rows_per_part=1000)
+    for other_codes in (hasher.functions(), fit_tally().partial_fit(*other)):  # which hold no labels, or others
+        with pytest.raises(Conflict, match=r"hasher: "):
+            encode_dataset(source, other_codes, out, rows_per_part=1000)
     with pytest.raises(Conflict, match=r"parts: "):
         encode_dataset(source, hasher, out, rows_per_part=999)
     np.save(source / "shard-3.labels.npy", toy(1299, seed=9).Y)
@@ -144,7 +175,7 @@ def test_a_process_dies_in_the_middle_of_a_part(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(datasets, "encode_part", encode_or_die)
     done = encode_dataset(tmp_path / "source", hasher, out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
     assert marker.exists() and done.rows == ROWS
-    assert np.array_equal(read_all_parts(out)[0], hasher.encode(rows.X))
+    assert np.array_equal(read_all_parts(out)[0], hasher.encode(rows.X, label_lists(rows.Y)))
 
 
 @pytest.mark.slow
@@ -163,7 +194,7 @@ def test_a_node_is_lost(tmp_path: Path, cluster: LocalCluster) -> None:
             cluster.add_node()
     assert lost and done.rows == ROWS
     codes, ids = read_all_parts(out)
-    assert np.array_equal(codes, hasher.encode(rows.X)) and ids == list(range(ROWS))
+    assert np.array_equal(codes, hasher.encode(rows.X, label_lists(rows.Y))) and ids == list(range(ROWS))
 
 
 @pytest.mark.slow
@@ -191,14 +222,14 @@ def test_a_driver_is_killed_twice(tmp_path: Path, cluster: LocalCluster) -> None
     done = encode_dataset(tmp_path / "source", hasher, out, rows_per_part=size, max_tasks=MAX_TASKS)
     assert done.rows == ROWS and 0 < done.new_rows < ROWS
     codes, ids = read_all_parts(out)
-    assert np.array_equal(codes, hasher.encode(rows.X)) and ids == list(range(ROWS))
+    assert np.array_equal(codes, hasher.encode(rows.X, label_lists(rows.Y))) and ids == list(range(ROWS))
     assert file_contents(out) == file_contents(undisturbed)
 
 
 @pytest.mark.parametrize("fixed", [True, False])
 def test_parquet(tmp_path: Path, fixed: bool) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    hasher, rows, out = fit_tally(), toy(900, seed=1), tmp_path / "out"
+    rows, out = toy(900, seed=1), tmp_path / "out"
     kind = arrow.list_(arrow.float32(), rows.X.shape[1] if fixed else -1)
     columns = {
         "id": [f"row {n}" for n in range(900)],
@@ -207,13 +238,14 @@ def test_parquet(tmp_path: Path, fixed: bool) -> None:
         "metadata": [{"n": n} if fixed else f'{{"n": {n}}}' for n in range(900)],
         "unknown": [0] * 900,
     }
+    hasher = Tally(bits=32).fit(rows.X[:300], columns["labels"][:300])
     table = arrow.table(columns)
     parquet.write_table(table.slice(0, 650), tmp_path / "a.parquet", row_group_size=100)
     parquet.write_table(table.slice(650), tmp_path / "b.parquet", row_group_size=1000)
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     encode_dataset(files, hasher, out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
     codes, ids = read_all_parts(out)
-    assert np.array_equal(codes, hasher.encode(rows.X)) and ids == columns["id"]
+    assert np.array_equal(codes, hasher.encode(rows.X, columns["labels"])) and ids == columns["id"]
     files[0].write_bytes(files[0].read_bytes()[:-100])
     with pytest.raises(InvalidInput, match=r"^a.parquet: "):
         encode_dataset(files, hasher, out, rows_per_part=PART_ROWS)

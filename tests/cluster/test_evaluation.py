@@ -10,7 +10,7 @@ from stillhash.cluster.evaluation import evaluate_dataset
 from stillhash.errors import InvalidInput
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import Model
-from tests.cluster.fixtures import MAX_TASKS, PART_ROWS, fit_tally, write_dataset
+from tests.cluster.fixtures import MAX_TASKS, PART_ROWS, fit_tally, label_lists, write_dataset
 from tests.support.toys import toy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -22,7 +22,7 @@ def test_it_measures_the_same_as_one_machine(tmp_path: Path) -> None:
     queries.Y[7] = 0  # a query that nothing is relevant for
     hasher, out = fit_tally().partial_fit(rows.X, rows.Y), tmp_path / "out"
     encode_dataset(tmp_path / "source", hasher, out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
-    codes = hasher.encode(rows.X)
+    codes = hasher.encode(rows.X, label_lists(rows.Y))
     expected = evaluate(hasher.ranking(queries.X), codes, queries.Y, rows.Y)
     assert evaluate_dataset(hasher, queries.X, queries.Y, out, max_tasks=MAX_TASKS) == pytest.approx(
         expected, rel=0, abs=1e-12

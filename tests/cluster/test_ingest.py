@@ -11,6 +11,7 @@ import stillhash
 from stillhash.cluster import ingest
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.search.first_page import search_page
+from tests.cluster.fixtures import label_lists
 from tests.support.toys import toy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -31,19 +32,34 @@ def test_a_data_set_becomes_a_collection_that_has_learnt(tmp_path: Path) -> None
         assert collection.count() == 1200 and collection.verify() == []
         (version,) = collection.versions()
         assert version["rows"] == 1200
-        hasher = stillhash.Tally(32).fit(X[:400], [list(map(int, np.flatnonzero(y))) for y in Y[:400]])
-        hasher.partial_fit(X[:1200], Y[:1200])
+        hasher = stillhash.Tally(32).fit(X[:400], label_lists(Y[:400]))
+        codes = hasher.encode(X[:1200], Y[:1200])
+        hasher.partial_fit(X[:1200], Y[:1200], codes)
         answers = collection.search(X[1200:], 10)
         index = stillhash.Index(32)
-        index.add(hasher.encode(X[:1200]))
+        index.add(codes)
         expected = search_page(index, hasher.ranking(X[1200:]), 10)
         assert [[hit.id for hit in answer.hits] for answer in answers] == expected.ids.tolist()
         collection.add(["more"], X[1200:1201], Y[1200:1201])  # it continues as any other
         assert collection.count() == 1201
     with ingest(tmp_path / "rows", tmp_path / "c", bits=32, sample=400) as again:
         assert again.count() == 1201
-    with pytest.raises(Conflict, match=r"^method, bits"):
-        ingest(tmp_path / "rows", tmp_path / "c", bits=64, sample=400)
+    for options, match in (({"bits": 64}, "^bits"), ({"bits": 32, "codes_see_labels": False}, "^codes_see_labels")):
+        with pytest.raises(Conflict, match=match):
+            ingest(tmp_path / "rows", tmp_path / "c", sample=400, **options)
+    with pytest.raises(InvalidInput, match=r"^codes_see_labels"):
+        ingest(tmp_path / "rows", tmp_path / "c", bits=32, sample=400, codes_see_labels="no")
+
+
+def test_codes_of_the_features_alone(tmp_path: Path) -> None:
+    options = {"bits": 32, "sample": 400, "codes_see_labels": False}
+    with ingest(write_rows(tmp_path / "rows"), tmp_path / "c", **options) as collection:
+        stats = collection.stats()
+        assert stats["codes_see_labels"] is False and "codes_see_labels" not in stats["params"]
+        hasher = stillhash.Tally(32, codes_see_labels=False).fit(X[:400], label_lists(Y[:400]))
+        assert np.array_equal(collection.codes(range(1200)), hasher.encode(X[:1200]))
+        collection.add(["more"], X[1200:1201], Y[1200:1201])
+        assert np.array_equal(collection.codes(["more"]), hasher.encode(X[1200:1201]))
 
 
 def test_rows_without_labels_are_ingested_without_learning(tmp_path: Path) -> None:

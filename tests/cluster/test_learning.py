@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.cluster.datasets import MERGEABLE, learn_dataset
-from stillhash.errors import Conflict, InvalidInput
+from stillhash.cluster.datasets import MERGEABLE, encode_dataset, learn_dataset
+from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.hashers import OHSL, Tally, TallyListwise
-from tests.cluster.fixtures import PART_ROWS, ROWS, file_contents, fit_tally, label_lists, write_dataset
+from stillhash.numeric.validation import Codes
+from tests.cluster.fixtures import MAX_TASKS, PART_ROWS, ROWS, file_contents, fit_tally, label_lists, write_dataset
 from tests.support.toys import Toy, toy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -24,10 +25,16 @@ def assert_alike(learnt: Tally, expected: Tally) -> None:
         assert a.shape == b.shape and np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
-def learn_alone(hasher: Tally, rows: Toy) -> Tally:
+def learn_alone(hasher: Tally, rows: Toy, codes: Codes | None = None) -> Tally:
+    """Learn with these codes, or with those that the hasher gives the rows before it learns them.
+
+    With a half-life, rows without labels count from the end of their chunk, so chunks are those of the cluster.
+    """
     labels = label_lists(rows.Y)
-    for start in range(0, ROWS, 100):
-        hasher.partial_fit(rows.X[start : start + 100], labels[start : start + 100])
+    codes = hasher.encode(rows.X, labels) if codes is None else codes
+    for start in range(0, ROWS, PART_ROWS):
+        chunk = slice(start, start + PART_ROWS)
+        hasher.partial_fit(rows.X[chunk], labels[chunk], codes[chunk])
     return hasher
 
 
@@ -43,6 +50,27 @@ def test_it_learns_the_same_as_one_machine(tmp_path: Path, params: dict[str, Any
     learnt = learn_dataset(source, hasher, rows_per_part=PART_ROWS, progress=lambda *args: progress.append(args[2]))
     assert hasher.state() == before and learnt.rows == ROWS - 20 and progress[-1] == ROWS
     assert_alike(learnt.hasher, learn_alone(hasher, rows))
+    assert learnt.hasher.stats_.unlabelled >= (20 if "half_life" not in params else 0)
+
+
+def test_it_learns_the_codes_that_are_stored(tmp_path: Path) -> None:
+    """Codes of another hasher with the same hash functions: they hold no labels."""
+    rows, source, out = write_dataset(tmp_path / "source"), tmp_path / "source", tmp_path / "out"
+    hasher = fit_tally()
+    encode_dataset(source, hasher.functions(), out, rows_per_part=PART_ROWS, max_tasks=MAX_TASKS)
+    learnt = learn_dataset(source, hasher, codes=out, out=tmp_path / "learnt", rows_per_part=PART_ROWS).hasher
+    assert_alike(learnt, learn_alone(fit_tally(), rows, hasher.encode(rows.X)))
+    assert learnt.model().label_bits == 0 < learn_dataset(source, hasher, rows_per_part=1000).hasher.model().label_bits
+    for match, other, options in (
+        ("codes: .*parts", hasher, {"rows_per_part": 1000}),
+        ("codes: .*functions", fit_tally(random_state=1), {"rows_per_part": PART_ROWS}),
+        ("out: .*codes", hasher, {"rows_per_part": PART_ROWS, "out": tmp_path / "learnt", "codes": None}),
+    ):
+        with pytest.raises(Conflict, match=match):
+            learn_dataset(source, other, **{"codes": out, **options})
+    (out / "parts" / "00000003.tiles").unlink()
+    with pytest.raises(BadState, match=r"00000003\.tiles"):
+        learn_dataset(source, hasher, codes=out, rows_per_part=PART_ROWS)
 
 
 def test_an_interrupted_run_continues(tmp_path: Path) -> None:

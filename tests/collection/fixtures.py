@@ -14,6 +14,7 @@ from tests.collection.reference import Twin
 from tests.support.toys import toy
 
 DIM, BITS, INIT, LEARN = 8, 16, 300, 40
+ONLY_OF_COLLECTIONS = ("source_cap", "codes_see_labels")
 
 
 class Rows(NamedTuple):
@@ -34,7 +35,8 @@ def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twi
     """Create a collection that has these rows, and its reference model."""
     options = {"init_rows": INIT, "learn_rows": LEARN, **settings}
     collection = stillhash.open(path, DIM, BITS, **options)
-    twin = Twin(BITS, **{name: value for name, value in options.items() if name != "source_cap"})
+    twin = Twin(BITS, **{name: value for name, value in options.items() if name not in ONLY_OF_COLLECTIONS})
+    twin.params = {name: value for name, value in options.items() if name == "codes_see_labels"}
     if rows:
         X, labels, metadata = some_rows(rows)
         collection.add(list(range(rows)), X, labels, metadata)

@@ -46,6 +46,7 @@ class Twin:
     learn_rows: int
     keep_versions: int = 32
     method: str = "tally"
+    params: dict[str, Any] = field(default_factory=dict)
     items: dict[Id, Entry] = field(default_factory=dict)  # in order of arrival
     pending: dict[Id, Entry] = field(default_factory=dict)
     versions: dict[int, Version] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class Twin:
 
     def fit(self) -> None:
         first = list(self.items.values())[: self.init_rows]
-        self.hasher = METHODS[self.method](bits=self.bits)
+        self.hasher = METHODS[self.method](bits=self.bits, **self.params)
         self.hasher.fit(np.stack([entry.features for entry in first]), [entry.labels for entry in first])
         self.encode()
         self.publish()

@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 import stillhash
+from stillhash.cli.main import app
+from stillhash.collection.trainer import load_functions
 from stillhash.encoders import open_encoder
+from stillhash.encoders.files import encode_files
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.shapes import write_shapes
 from stillhash.images import align_images, index_folder, open_labels, open_query_encoder
@@ -35,8 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return images
 
 
-def new(path: Path) -> stillhash.Collection:
-    return stillhash.open(path, encoder=open_encoder("classic"), init_rows=300, learn_rows=100)
+def new(path: Path, **settings: Any) -> stillhash.Collection:
+    return stillhash.open(path, encoder=open_encoder("classic"), init_rows=300, learn_rows=100, **settings)
 
 
 def index(folder: Path, collection: stillhash.Collection, **more: Any) -> Any:
@@ -55,6 +59,30 @@ def test_a_folder_becomes_items_with_labels_and_thumbnails(folder: Path, tmp_pat
         assert item.metadata is not None and item.metadata["width"] == 32
         picture = collection.picture("000003.jpg")
         assert picture is not None and Image.open(io.BytesIO(picture)).size == (32, 32)
+
+
+@pytest.mark.parametrize("seeing", [True, False])
+def test_codes_hold_the_labels_of_images(folder: Path, tmp_path: Path, seeing: bool) -> None:
+    with new(tmp_path / "c", codes_see_labels=seeing) as collection:
+        index(folder, collection)
+        names = [f"{n:06d}.jpg" for n in range(COUNT)]
+        features = [entry.features for entry in encode_files("classic", [folder / n for n in names], workers=1)]
+        with collection._store.reading() as connection:
+            functions = load_functions(connection)
+        assert functions is not None and collection.stats()["codes_see_labels"] is seeing
+        codes = functions.encode(np.stack([row for row in features if row is not None]))
+        assert np.array_equal(collection.codes(names), codes) is not seeing
+
+
+def test_the_index_command_chooses_whether_codes_see_labels(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes((folder / "000000.jpg").read_bytes())
+    for option, seeing in (("--codes-see-labels", True), ("--no-codes-see-labels", False)):
+        path = tmp_path / option
+        done = CliRunner().invoke(app, ["index", str(tmp_path / "images"), str(path), option, "--workers", "1"])
+        assert done.exit_code == 0, done.output
+        with stillhash.open(path, read_only=True) as collection:
+            assert collection.stats()["codes_see_labels"] is seeing and collection.count() == 1
 
 
 def test_a_second_run_takes_only_what_is_new_or_changed(folder: Path, tmp_path: Path) -> None:
@@ -132,8 +160,9 @@ def test_the_command_line_indexes_searches_and_relabels(folder: Path, tmp_path: 
     again = stillhash_cli("index", str(folder), "c", cwd=tmp_path)
     assert f"{COUNT} already indexed" in again.stdout and "broken.png" in again.stdout
     image = str(folder / "000009.jpg")
-    search = stillhash_cli("search", "c", "--image", image, "-k", "3", "--version", "0", "--json", cwd=tmp_path)
-    assert json.loads(search.stdout)["answers"][0]["hits"][0]["id"] == "000009.jpg", search.stderr
+    search = stillhash_cli("search", "c", "--image", image, "-k", "10", "--version", "0", "--json", cwd=tmp_path)
+    hits = json.loads(search.stdout)["answers"][0]["hits"]  # its code holds its labels, so it need not be the first
+    assert "000009.jpg" in [hit["id"] for hit in hits], search.stderr
     like = stillhash_cli("search", "c", "--like", "000009.jpg", "-k", "1", "--version", "0", "--json", cwd=tmp_path)
     assert json.loads(like.stdout)["answers"][0]["hits"][0]["id"] == "000009.jpg"
     named = stillhash_cli("relabel", "c", "000009.jpg", "mine|yours", "--json", cwd=tmp_path)

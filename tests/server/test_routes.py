@@ -75,6 +75,23 @@ def test_reads_equal_the_library(shared: LiveServer, library: Collection) -> Non
     assert len(ok(shared.request("GET", f"{PATH}/sample"))["items"]) == 1
 
 
+def test_stats_say_whether_codes_see_labels(tmp_path: Path) -> None:
+    """So do the schema, the page and the client."""
+    collections = {"c": {}, "off": {"codes_see_labels": False}, "other": {"method": "ohsl"}}
+    opened = {name: stillhash.open(tmp_path / name, 4, **settings) for name, settings in collections.items()}
+    with live_server(opened) as server:
+        schema = server.request("GET", "/v1/openapi.json").json["components"]["schemas"]["StatsResponse"]
+        assert schema["properties"]["codes_see_labels"]["type"] == "boolean"
+        assert "codes_see_labels" in schema["required"]
+        for name in collections:
+            assert ok(server.request("GET", f"/v1/collections/{name}/stats"))["codes_see_labels"] is (name == "c")
+            with stillhash.Client(server.url, collection=name) as client:
+                assert client.stats()["codes_see_labels"] is (name == "c")
+            page = server.request("GET", f"/c/{name}/collection").data.decode()
+            assert ("hold the labels they were added with" in page) is (name == "c")
+            assert ("are of the features alone" in page) is (name != "c")
+
+
 @pytest.mark.parametrize(
     "options",
     [

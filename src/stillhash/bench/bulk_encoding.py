@@ -87,8 +87,8 @@ def encode_undisturbed(folder: Path, hasher: Tally, size: int) -> dict[str, floa
     """Return rows a second of the cluster, and of one process that only encodes."""
     done = encode_dataset(folder / "source", hasher, folder / "whole", rows_per_part=size)
     began = time.perf_counter()
-    for X, _ in read_source(folder / "source"):
-        hasher.encode(X)
+    for X, labels in read_source(folder / "source"):
+        hasher.encode(X, labels)
     alone = done.rows / (time.perf_counter() - began)
     return {"rows_per_s": done.rows / done.seconds, "alone_rows_per_s": alone}
 
@@ -131,7 +131,7 @@ def count_misplaced(source: Path, hasher: Tally, out: Path) -> int:
     parts = [read_part(out, number, first, CODE_BITS) for number, (first, _) in enumerate(manifest.parts)]
     ids = np.concatenate([items.ids for _, items in parts])
     codes = np.concatenate([from_tiles(segment.tiles, segment.rows) for segment, _ in parts])
-    expected = np.concatenate([hasher.encode(X) for X, _ in read_source(source)])
+    expected = np.concatenate([hasher.encode(X, labels) for X, labels in read_source(source)])
     if len(ids) != len(expected):
         return max(len(ids), len(expected))
     return int(((ids != np.arange(len(ids))) | (codes != expected).any(axis=1)).sum())
@@ -139,11 +139,11 @@ def count_misplaced(source: Path, hasher: Tally, out: Path) -> int:
 
 def learn(folder: Path, hasher: Tally, size: int) -> tuple[dict[str, float], Tally]:
     """Compare the model of the cluster with that of one pass in one process; return also what the cluster learnt."""
-    done = learn_dataset(folder / "source", hasher, rows_per_part=size)
+    done = learn_dataset(folder / "source", hasher, codes=folder / "whole", rows_per_part=size)
     alone, began = Tally.load(hasher.state()), time.perf_counter()
     for X, labels in read_source(folder / "source"):
-        for start in range(0, len(X), 1000):
-            alone.partial_fit(X[start : start + 1000], labels[start : start + 1000])
+        for chunk in (slice(start, start + 1000) for start in range(0, len(X), 1000)):
+            alone.partial_fit(X[chunk], labels[chunk], hasher.encode(X[chunk], labels[chunk]))
     seconds = time.perf_counter() - began
     pairs = zip(model_arrays(done.hasher), model_arrays(alone), strict=True)
     difference = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
@@ -174,7 +174,7 @@ def evaluate_both(folder: Path, hasher: Tally) -> dict[str, float]:
     quality = evaluate_dataset(hasher, Q, labels, folder / "killed", max_tasks=4)
     seconds, began = time.perf_counter() - began, time.perf_counter()
     all_labels = np.concatenate([some for _, some in read_source(folder / "source")])
-    codes = np.concatenate([hasher.encode(X) for X, _ in read_source(folder / "source")])
+    codes = np.concatenate([hasher.encode(X, some) for X, some in read_source(folder / "source")])
     one_hot = np.eye(BULK_LABELS, dtype=np.uint8)
     alone = evaluate(hasher.ranking(Q), codes, one_hot[labels], one_hot[all_labels])
     times = {"seconds": seconds, "alone_s": time.perf_counter() - began}

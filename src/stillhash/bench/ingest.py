@@ -66,8 +66,8 @@ def ingest(collection: Collection, hasher: Tally, chunks: list[IngestChunk], rou
 
     def learn(turn: int) -> None:
         features, labels = chunks[turn % len(chunks)]
-        index.add(hasher.encode(features))
-        hasher.partial_fit(features, labels)
+        index.add(codes := hasher.encode(features, labels))
+        hasher.partial_fit(features, labels, codes)
         hasher.model()
 
     times = interleaved({"add": add, "tally": learn}, rounds, wall=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import optional_module
+from stillhash.cli.collection import CodesSeeLabels, optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar
 from stillhash.errors import NotFound
 
@@ -55,6 +55,7 @@ def ingest(
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes.")] = 64,
     encoder: Annotated[str | None, Option(metavar="NAME", help="Encoder of images: classic, ...")] = None,
     sample: Annotated[int, Option(min=300, help="Rows that the hash functions are fitted on.")] = 3000,
+    codes_see_labels: CodesSeeLabels = True,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Learn from labels.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -66,6 +67,7 @@ def ingest(
             update(description=f"{rows:,} rows, {speed:,.0f} per second", completed=done, total=parts)
 
         options = {"bits": bits, "encoder": encoder, "sample": sample, "learn": learn, "progress": show_progress}
+        options["codes_see_labels"] = codes_see_labels
         with cluster.connected(address), cluster.ingest(source, path, **options) as collection:
             items = collection.count()
     answer({"items": items, "path": str(path)}, as_json, f"{items:,} items in {path}")

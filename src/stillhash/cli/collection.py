@@ -33,6 +33,7 @@ ROWS_HELP = "Rows: .jsonl, .csv, .parquet, .npz or .npy; '-' for JSON lines from
 LABELS_HELP = """Labels, if FILE has none: .npy (labels, or a matrix of 0 and 1), .jsonl (one list per line) \
 or .txt (one 'cat|dog' per line)."""
 WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
+CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels; tally can."
 PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 
 CollectionPath = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
@@ -42,6 +43,7 @@ LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
 ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
 Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
 Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
+CodesSeeLabels = Annotated[bool, Option("--codes-see-labels/--no-codes-see-labels", help=CODES_HELP)]
 ModelVersion = Annotated[str | None, Option(metavar="N", help=VERSION_HELP)]
 
 
@@ -64,6 +66,7 @@ def create(
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes.")] = 64,
     method: Annotated[str, Option(help=f"Learning method: {', '.join(FIXED_CODE_METHODS)}.")] = DEFAULT_METHOD,
     params: Annotated[str | None, Option(metavar="JSON", help=PARAMS_HELP)] = None,
+    codes_see_labels: CodesSeeLabels = True,
     init_rows: Annotated[int, Option(help="Rows to fit the hash functions on, at least 300.")] = 3000,
     learn_rows: Annotated[int, Option(help="Labelled rows to learn in one step.")] = 1000,
     keep_versions: Annotated[int, Option(help="Versions of the model to keep.")] = 32,
@@ -75,6 +78,7 @@ def create(
         raise Conflict(f"path: expected a new folder, got {path}, which holds a collection")
     settings: dict[str, Any] = {"init_rows": init_rows, "learn_rows": learn_rows, "source_cap": source_cap}
     settings |= {"method": method, "params": parse_json_object(params, "params"), "keep_versions": keep_versions}
+    settings["codes_see_labels"] = codes_see_labels
     stillhash.open(path, dim, bits, **settings).close()
     text = f"{path} created, for vectors of {dim} numbers and codes of {bits} bits"
     answer({"path": str(path), "dim": dim, "bits": bits}, as_json, text)

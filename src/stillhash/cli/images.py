@@ -8,7 +8,7 @@ from rich.console import Console
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import CollectionPath, optional_module
+from stillhash.cli.collection import CodesSeeLabels, CollectionPath, optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar
 from stillhash.errors import InvalidInput
 from stillhash.io import IMAGE_SUFFIXES, list_images, read_features
@@ -31,6 +31,7 @@ def index(
     path: CollectionPath,
     encoder: Annotated[str | None, Option(metavar="NAME", help=f"{ENCODER_HELP}; {DEFAULT_HELP}.")] = None,
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes, if the collection is new.")] = 64,
+    codes_see_labels: CodesSeeLabels = True,
     labels: Annotated[str, Option(metavar="SOURCE", help=LABEL_SOURCE_HELP)] = "auto",
     workers: Workers = None,
     as_json: AsJson = False,
@@ -45,7 +46,8 @@ def index(
     name = encoder or ("classic" if new else _own_encoder(path))
     rows = max(MIN_FIT_IMAGES, min(MAX_FIT_IMAGES, len(files)))
     opened = encoders.open_encoder(name)
-    with stillhash.open(path, bits=bits if new else None, encoder=opened, init_rows=rows) as collection:
+    settings: dict[str, Any] = {"init_rows": rows, "codes_see_labels": codes_see_labels}
+    with stillhash.open(path, bits=bits if new else None, encoder=opened, **settings) as collection:
         try:
             with progress_bar("images", len(files)) as update:
                 options = {"files": files, "workers": workers, "progress": lambda report: update(completed=report.done)}

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +18,12 @@ from stillhash.cluster.jobs import Manifest, ProgressCallback, fingerprint, read
 from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
 from stillhash.collection import Collection
 from stillhash.collection.bulk_load import bulk_load, is_loaded
+from stillhash.collection.method_settings import check_codes_see_labels, new_hasher
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.validation import ItemRows, check_path
 from stillhash.errors import BadState, Conflict
-from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, check_fixed_codes, load
+from stillhash.hashers import DEFAULT_HASHER, Hasher, check_fixed_codes, load
 from stillhash.numeric.validation import check_integer, check_number
 
 HASHER_NAME = "hasher.safetensors"  # a sealed file
@@ -33,6 +35,7 @@ def ingest(
     *,
     bits: int = 64,
     method: str = DEFAULT_HASHER.name,
+    codes_see_labels: bool = True,
     encoder: str | None = None,
     sample: int = 3000,
     learn: bool = True,
@@ -41,16 +44,21 @@ def ingest(
 ) -> Collection:
     """Create a collection at `path` from all rows of a source (sources.py); the folder `parts` holds work under way.
 
-    sample : rows from the beginning that the hash functions are fitted on. learn : whether to learn from labels, which
+    codes_see_labels : as for `stillhash.open`. sample : rows from the beginning that the hash functions are fitted on;
+    codes hold the labels that it has, so it should have most of them. learn : whether to learn from labels, which
     needs a method that can be merged.
     """
     path = check_path(path)
     out = path.with_name(f"{path.name}.parts") if parts is None else check_path(parts)
-    hasher = _fit_once(find_source(source, encoder), out, bits, method, check_integer(sample, "sample", 300))
+    settings = {"bits": bits, "method": check_fixed_codes(method), "params": {}}
+    settings["codes_see_labels"] = check_codes_see_labels(codes_see_labels, method)
+    hasher = _fit_once(find_source(source, encoder), out, settings, check_integer(sample, "sample", 300))
     encode_dataset(source, hasher, out, encoder=encoder, progress=progress)
     learnt = 0
     if learn:
-        hasher, learnt, _ = learn_dataset(source, hasher, out=out / "learnt", encoder=encoder, progress=progress)
+        hasher, learnt, _ = learn_dataset(
+            source, hasher, codes=out, out=out / "learnt", encoder=encoder, progress=progress
+        )
     return publish(out, path, hasher, learnt=learnt)
 
 
@@ -99,21 +107,21 @@ def _batches(out: Path, manifest: Manifest) -> Iterator[tuple[Segment, ItemRows]
         yield segment, ItemRows(items.ids, list(map(json.dumps, items.labels)), items.metadata, items.pictures)
 
 
-def _fit_once(source: Source, out: Path, bits: int, method: str, sample: int) -> Hasher:
+def _fit_once(source: Source, out: Path, settings: dict[str, Any], sample: int) -> Hasher:
     """Return the hasher of the job in this folder, or fit one on the first rows of the source."""
     file = out / HASHER_NAME
     if file.is_file():
         hasher = load(read_sealed(file))
-        if (hasher.name, hasher.bits) != (method, bits):
-            expected = f"{hasher.name} and {hasher.bits} as in {out.name}"
-            raise Conflict(f"method, bits: expected {expected}, got {method} and {bits}")
+        stored = {"bits": hasher.bits, "method": hasher.name, "codes_see_labels": hasher.codes_see_labels}
+        for name, value in stored.items():
+            if settings[name] != value:
+                raise Conflict(f"{name}: expected {value}, as in {out.name}, got {settings[name]}")
         return hasher
-    check_fixed_codes(method)
     columns, parts = count_columns(source), source.parts(sample)
     blocks = chain.from_iterable(read_part_rows(source.folder, source.encoder, part, columns) for part in parts)
     rows = chain.from_iterable(zip(block.features, block.labels, strict=True) for block in blocks)
     features, labels = zip(*islice(rows, sample), strict=True)
-    hasher = METHODS[method](bits=bits).fit(np.stack(features), list(labels))
+    hasher = new_hasher(settings).fit(np.stack(features), list(labels))
     out.mkdir(parents=True, exist_ok=True)
     write_sealed(file, [hasher.state()])
     return hasher

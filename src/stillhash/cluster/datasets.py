@@ -1,8 +1,11 @@
 """Encode a data set on a cluster, and learn from it: each part is a task, and an interrupted run continues.
 
-Every row is encoded once, whatever fails meanwhile. The statistics of a Tally add up, so tasks learn parts and these
-are merged: the result is that of one pass over all rows on one machine, up to the last digits of float64; also with a
-half-life, where the statistics of earlier parts decay by the rows that came after.
+Every row is encoded once, whatever fails meanwhile. Where codes see labels, labelled rows get codes that hold them, as
+`Collection.add` would give them: one block of rows after the other, by the hasher as it is.
+
+The statistics of a Tally add up, so tasks learn parts and these are merged: the result is that of one pass over all
+rows on one machine, up to the last digits of float64; also with a half-life, where the statistics of earlier parts
+decay by the rows that came after.
 """
 
 import time
@@ -15,16 +18,18 @@ import ray
 
 from stillhash.cluster import jobs
 from stillhash.cluster.jobs import PartItems, ProgressCallback, fingerprint
-from stillhash.cluster.sources import SourcePart, SourcePaths, find_source, read_part_rows
+from stillhash.cluster.sources import SourcePart, SourcePaths, SourceRows, find_source, read_part_rows
 from stillhash.collection.encoder_alignment import identify
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.validation import check_ids, check_path
 from stillhash.encoders import open_encoder
 from stillhash.errors import BadState, InvalidInput
-from stillhash.hashers import METHODS, Hasher, LinearHasher, Tally, check_fixed_codes
-from stillhash.numeric.codes import width
+from stillhash.hashers import METHODS, Hasher, LinearHasher, Tally, check_fixed_codes, load
+from stillhash.hashers.state import read_state
+from stillhash.numeric.codes import from_tiles, width
+from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.sufficient_stats import SufficientStats
-from stillhash.numeric.validation import check_integer
+from stillhash.numeric.validation import Codes, check_integer
 
 LEARN_CHUNK_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
 MERGEABLE = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
@@ -58,12 +63,12 @@ def encode_dataset(
 
     source : a folder of .npy or Parquet files, one of them or a list; with an `encoder`, by its name, a folder of
         images (sources.py describes the formats).
-    hasher : fitted, of a method with fixed codes; or its hash functions alone.
+    hasher : fitted, of a method with fixed codes; or its hash functions alone, for codes that hold no labels.
     rows_per_part : of a task; a process that dies costs no more than this.
     max_tasks : tasks under way; None for what the cluster has cores for.
 
-    An interrupted run continues when it is called again. Conflict if the source, the hash functions or the parts are
-    not those that `out` was begun with.
+    An interrupted run continues when it is called again. Conflict if the source, the hasher or the parts are not those
+    that `out` was begun with.
     """
     out, began = check_path(out), time.perf_counter()
     if max_tasks is not None:
@@ -71,6 +76,9 @@ def encode_dataset(
     functions = hash_functions(hasher)
     state, columns = functions.state(), functions.n_features_in_
     job = {"functions": fingerprint(state), "bits": functions.bits, "columns": columns}
+    shared = hasher.state() if hasher.codes_see_labels else state
+    if hasher.codes_see_labels:
+        job["hasher"] = fingerprint(shared)
     if encoder is not None:
         opened = open_encoder(encoder)
         job["origin"] = identify(opened)._asdict()
@@ -81,7 +89,7 @@ def encode_dataset(
     jobs.write_manifest(out, files, parts, job)
     write_sealed(out / jobs.FUNCTIONS_NAME, [state])
     rows, new_rows, broken = 0, 0, dict[str, str]()
-    tasks = jobs.run_tasks(encode_part, state, ((files.folder, encoder, part, out) for part in parts), max_tasks)
+    tasks = jobs.run_tasks(encode_part, shared, ((files.folder, encoder, part, out) for part in parts), max_tasks)
     for done, (_, (part_rows, is_new, part_broken)) in enumerate(tasks, 1):
         rows, new_rows, broken = rows + part_rows, new_rows + part_rows * is_new, broken | part_broken
         progress(done, len(parts), rows, new_rows / max(1e-9, time.perf_counter() - began))
@@ -93,14 +101,14 @@ def encode_part(
     state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path
 ) -> tuple[int, bool, dict[str, str]]:
     """Encode a part, as a task, unless it is encoded; its rows, whether they are new, and its broken files."""
-    functions = LinearHasher.load(state)
+    hasher = load_encoder(state)
     with suppress(BadState):  # missing, or damaged
-        segment, items = jobs.read_part(out, part.number, part.first, functions.bits)
+        segment, items = jobs.read_part(out, part.number, part.first, hasher.bits)
         return segment.rows, False, items.broken
-    codes = [np.empty((0, width(functions.bits)), np.uint8)]
+    codes = [np.empty((0, width(hasher.bits)), np.uint8)]
     items = PartItems([], [], [], None if encoder is None else [], {})
-    for rows in read_part_rows(folder, encoder, part, functions.n_features_in_):
-        codes.append(functions.encode_checked(rows.features))
+    for rows in read_part_rows(folder, encoder, part, hasher.n_features_in_):
+        codes.append(encode_rows(hasher, rows))
         first = part.first + len(items.ids)
         items.ids.extend(range(first, first + len(rows.features)) if rows.ids is None else rows.ids)
         items.labels.extend(rows.labels)
@@ -109,8 +117,20 @@ def encode_part(
         if items.pictures is not None:
             items.pictures.extend(rows.pictures or [])
     check_ids(items.ids)
-    jobs.write_part(out, part.number, part.first, np.concatenate(codes), items, functions.bits)
+    jobs.write_part(out, part.number, part.first, np.concatenate(codes), items, hasher.bits)
     return len(items.ids), True, items.broken
+
+
+def load_encoder(state: bytes) -> Hasher:
+    """Return what encodes rows: a hasher whose codes see labels, or hash functions alone."""
+    alone = read_state(state)[0]["method"] == LinearHasher.name
+    return LinearHasher.load(state) if alone else load(state)
+
+
+def encode_rows(hasher: Hasher, rows: SourceRows) -> Codes:
+    """Encode a block of rows, with their labels where codes see labels."""
+    labels = parse_labels(rows.labels, len(rows.labels)) if hasher.codes_see_labels else None
+    return hasher.encode_checked(rows.features, labels)
 
 
 def hash_functions(hasher: Hasher) -> LinearHasher:
@@ -125,27 +145,33 @@ def learn_dataset(
     source: SourcePaths,
     hasher: Hasher,
     *,
+    codes: str | Path | None = None,
     out: str | Path | None = None,
     encoder: str | None = None,
     rows_per_part: int = 131_072,
     progress: ProgressCallback = lambda *_: None,
 ) -> LearningResult:
-    """Learn from all labelled rows of a source; the result has a new hasher, and the given one stays as it is.
+    """Learn from all labelled rows of a source, and count the others; the given hasher stays as it is.
 
     source, encoder, rows_per_part : as for `encode_dataset`.
+    codes : the folder that `encode_dataset` wrote, of the same source and parts, whose codes are learnt; None learns
+        the codes that this hasher gives the rows.
     out : a folder for the statistics of parts, so that an interrupted run continues when it is called again.
     """
     began = time.perf_counter()
     if hasher.name not in MERGEABLE:
         raise InvalidInput(f"hasher: expected a method that can be merged ({', '.join(MERGEABLE)}), got {hasher!r}")
-    state, folder = hasher.state(), None if out is None else check_path(out)
+    state, job = hasher.state(), {"hasher": fingerprint(hasher.state())}
+    folder, stored = (None if path is None else check_path(path) for path in (out, codes))
     files = find_source(source, encoder)
     parts = files.parts(rows_per_part)
+    if stored is not None:
+        job["codes"] = jobs.check_encoded(stored, files, parts, fingerprint(hasher.functions().state()))
     if folder is not None:
-        jobs.write_manifest(folder, files, parts, {"hasher": fingerprint(state)})
+        jobs.write_manifest(folder, files, parts, job)
     learn, merge = (jobs.remote_task(function, returns=2) for function in (learn_part, merge_learnt))
     state_ref = ray.put(state)
-    level = [learn.remote(state_ref, files.folder, encoder, part, folder) for part in parts]
+    level = [learn.remote(state_ref, files.folder, encoder, part, folder, stored) for part in parts]
     running = {rows: part for (_, rows), part in zip(level, parts, strict=True)}
     while len(level) > 1:  # neighbours, so that labels come in the order of the rows
         pairs = [level[n : n + 2] for n in range(0, len(level), 2)]
@@ -172,20 +198,26 @@ def learn_dataset(
 
 
 def learn_part(
-    state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path | None
+    state: bytes, folder: Path, encoder: str | None, part: SourcePart, out: Path | None, stored: Path | None
 ) -> tuple[bytes, int]:
-    """Learn from a part alone, as a task; the hasher's state, and how many rows had labels."""
+    """Learn from a part alone, by its stored codes or its own, as a task; the hasher's state and the labelled rows."""
     file = None if out is None else jobs.part_path(out, part.number, "sums")
     if file is not None:
         with suppress(BadState):  # missing, or damaged
             content = read_sealed(file)
             return content[8:], int.from_bytes(content[:8], "little")
-    hasher, labelled = Tally.load(state), 0
+    fitted, hasher, labelled, first = Tally.load(state), Tally.load(state), 0, 0
     hasher.stats_ = SufficientStats(hasher.n_features_in_, hasher.bits)
+    if stored is not None:
+        segment, _ = jobs.read_part(stored, part.number, part.first, hasher.bits)
+        part_codes = from_tiles(segment.tiles, segment.rows)
     for rows in read_part_rows(folder, encoder, part, hasher.n_features_in_):
+        end = first + len(rows.labels)
+        codes = encode_rows(fitted, rows) if stored is None else part_codes[first:end]
         for chunk in (slice(s, s + LEARN_CHUNK_ROWS) for s in range(0, len(rows.labels), LEARN_CHUNK_ROWS)):
-            hasher.partial_fit(rows.features[chunk], rows.labels[chunk])
+            hasher.partial_fit(rows.features[chunk], rows.labels[chunk], codes[chunk])
         labelled += sum(map(bool, rows.labels))
+        first = end
     learnt = hasher.state()
     if file is not None:
         write_sealed(file, [labelled.to_bytes(8, "little") + learnt])

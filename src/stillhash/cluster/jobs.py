@@ -1,7 +1,7 @@
 """Bulk jobs: a manifest, fixed before the first task, the part files that tasks write, and the tasks themselves.
 
     manifest.json            the files of the source as they were, what is computed from them, and the parts
-    functions.safetensors    the hash functions; a sealed file
+    functions.safetensors    the hash functions; a sealed file. Where codes see labels, the manifest names their hasher
     parts/00000000.tiles     the codes of part 0: a segment, as in a collection
     parts/00000000.items     its ids, labels, metadata and pictures: a sealed file
     parts/00000000.sums      what a hasher learnt from part 0: a sealed file
@@ -81,6 +81,15 @@ def read_manifest(out: Path) -> Manifest:
     if version != MANIFEST_FORMAT:
         raise BadState(f"{out.name}/{MANIFEST_NAME}: expected format version {MANIFEST_FORMAT}, got {version}")
     return Manifest(job, files, parts)
+
+
+def check_encoded(out: Path, source: Source, parts: list[SourcePart], functions: str) -> str:
+    """Return the fingerprint of the manifest of codes; Conflict if they are not of these rows and hash functions."""
+    existing = read_manifest(out)
+    expected = Manifest({**existing.job, "functions": functions}, source.files, [(p.first, p.end) for p in parts])
+    if existing != expected:
+        raise Conflict(f"codes: {str(out)!r} holds those of another job: {_difference(existing, expected)}")
+    return fingerprint(existing.to_json())
 
 
 def read_functions(out: Path) -> LinearHasher:

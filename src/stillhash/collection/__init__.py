@@ -1,6 +1,5 @@
 """The durable, growing index: `open` a folder, add items, search, and let the similarity learn."""
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,12 +7,13 @@ from typing import Any
 
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
+from stillhash.collection.method_settings import check_codes_see_labels, check_params
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Answer, Hit, Item, Vote
 from stillhash.collection.validation import check_path, check_rows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
-from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
+from stillhash.hashers import DEFAULT_HASHER, check_fixed_codes
 from stillhash.numeric.validation import check_bits, check_integer, check_number
 from stillhash.search import Index
 
@@ -27,6 +27,7 @@ def open(
     *,
     method: str = DEFAULT_HASHER.name,
     params: dict[str, Any] | None = None,
+    codes_see_labels: bool = True,
     encoder: EncoderInfo | None = None,
     init: Any = None,
     init_rows: int = 3000,
@@ -41,6 +42,8 @@ def open(
     dim, bits : length of the features, and of the codes (64 by default). For an existing collection they may be left
         out, and must be its own otherwise. All that follows applies to new collections only.
     method, params : the hasher, by its name in METHODS; one with fixed codes.
+    codes_see_labels : items that are added with labels get codes that hold them. Only some methods can, the default one
+        too; for the others, and in `stats()` of their collections, it is False.
     encoder : what computes the features; a new collection records its name and fingerprint, and has its dim. An
         existing one must have been created with it, or have an alignment from it.
     init : a sample to fit the hash functions on at once: features (n, D), or a pair of features and labels.
@@ -64,7 +67,8 @@ def open(
         "dim": check_integer(dim, "dim", 1),
         "bits": check_bits(64 if bits is None else bits),
         "method": check_fixed_codes(method),
-        "params": _check_params({} if params is None else params, method),
+        "params": check_params({} if params is None else params, method),
+        "codes_see_labels": check_codes_see_labels(codes_see_labels, method),
         "init_rows": check_integer(init_rows, "init_rows", MIN_INIT_ROWS),
         "learn_rows": check_integer(learn_rows, "learn_rows", 1),
         "keep_versions": check_integer(keep_versions, "keep_versions", 2),
@@ -100,23 +104,6 @@ def _open_store(
                 raise Conflict(f"{name}: expected {store.settings[name]}, as {path.name} has, got {value}")
         on_error.pop_all()
     return store
-
-
-def _check_params(params: dict[str, Any], method: str) -> dict[str, Any]:
-    """Return the parameters as the store holds them."""
-    known = METHODS[method].parameters()
-    if not isinstance(params, dict):
-        raise InvalidInput(f"params: expected a dictionary, got {params!r}")
-    for name in params:
-        if name not in known or name == "bits":
-            raise InvalidInput(f"params: expected parameters of {method} ({', '.join(known)}), got {name!r}")
-    hasher = METHODS[method](**params)
-    hasher.check_parameters()
-    try:
-        stored = json.loads(json.dumps(hasher.params_to_json()))
-    except TypeError as error:
-        raise InvalidInput(f"params: expected what JSON can hold: {error}") from None
-    return {name: stored[name] for name in params}
 
 
 __all__ = ["Answer", "Collection", "Hit", "Item", "RepairReport", "Vote", "open", "repair"]

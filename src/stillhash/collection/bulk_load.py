@@ -41,7 +41,8 @@ def bulk_load(
     """
     check_fixed_codes(hasher.name, "hasher")
     params = json.loads(json.dumps(hasher.params_to_json()))
-    model = {"dim": hasher.n_features_in_, "bits": params.pop("bits"), "method": hasher.name, "params": params}
+    own = {"bits": params.pop("bits"), "codes_see_labels": params.pop("codes_see_labels", False)}
+    model = {"dim": hasher.n_features_in_, "method": hasher.name, "params": params, **own}
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt

@@ -15,6 +15,7 @@ import safetensors
 import safetensors.numpy
 
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
+from stillhash.collection.method_settings import new_hasher
 from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.storage.learner_files import LearntRows
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
@@ -24,7 +25,7 @@ from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
-from stillhash.hashers import METHODS, Hasher, LinearHasher, Model
+from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric.validation import Codes, check_integer
 
 MIN_STEP_ROWS = 100
@@ -51,8 +52,7 @@ class Trainer:
             sample = waiting.part(slice(0, min(settings["init_rows"], len(numbers))))
         if len(sample.features) < 2:
             raise NotFitted(f"fit: expected at least 2 rows, better thousands, got {len(sample.features)}")
-        method = METHODS[settings["method"]]
-        hasher = method(bits=settings["bits"], **method.params_from_json(settings["params"]))
+        hasher = new_hasher(settings)
         hasher.fit(sample.features, sample.labels)
         codes = hasher.encode_checked(waiting.features, waiting.labels)
         self.store.items.set_codes(connection, numbers, codes)
@@ -70,11 +70,11 @@ class Trainer:
         self._publish(connection, hasher, NewVersion(kind, rows, learner))
 
     def encode(self, connection: Connection, rows: LabelledRows) -> Codes | None:
-        """Return the codes of new items, which hold their labels where the method sees them; None before `fit`."""
+        """Return the codes of new items, which hold their labels where codes see labels; None before `fit`."""
         functions = self.functions(connection)
         if functions is None:
             return None
-        if METHODS[self.store.settings["method"]].codes_see_labels and len(rows.labels.indices):
+        if self.store.settings["codes_see_labels"] and len(rows.labels.indices):
             return self.hasher(connection).encode_checked(rows.features, rows.labels)
         return functions.encode_checked(rows.features)
 

@@ -215,6 +215,7 @@ class StatsResponse(BaseModel):
     items: int
     version: int
     fitted: bool
+    codes_see_labels: Annotated[bool, Field(description="Whether codes of items that are added with labels hold them.")]
 
 
 class CollectionsResponse(BaseModel):

@@ -1,0 +1,173 @@
+"""Codes that hold the labels items are added with, the setting for it, and labels that arrive later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stillhash
+from stillhash import METHODS
+from stillhash.collection.storage.store import Store
+from stillhash.collection.trainer import Trainer, load_functions
+from stillhash.errors import InvalidInput, WrongType
+from stillhash.hashers import Hasher, LinearHasher
+from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, some_rows
+from tests.collection.reference import agree
+from tests.support.toys import toy
+
+SEEING = ["tally", "tally-listwise"]
+
+
+def functions_of(collection: stillhash.Collection) -> LinearHasher:
+    with collection._store.reading() as connection:
+        functions = load_functions(connection)
+    assert functions is not None
+    return functions
+
+
+def hasher_of(path: Path) -> Hasher:
+    """Return the learner of a closed collection."""
+    store = Store(path, writer=False)
+    with store.reading() as connection:
+        hasher = Trainer(store).hasher(connection)
+    store.close()
+    return hasher
+
+
+def labelled_rows(n: int, seed: int) -> tuple[np.ndarray, list[list[str]]]:
+    """Return rows that all have labels."""
+    X, Y = toy(n, DIM, 4, seed)
+    return X, [["abcd"[c] for c in np.flatnonzero(y)] or ["a"] for y in Y]
+
+
+# ---- the setting ----
+
+
+def test_the_setting_is_stored_and_in_the_stats(tmp_path: Path) -> None:
+    for name, options, expected in (("default", {}, True), ("off", {"codes_see_labels": False}, False)):
+        begin(tmp_path / name, **options)[0].close()
+        with stillhash.open(tmp_path / name, codes_see_labels=not expected) as again:  # only new collections take it
+            assert again.stats()["codes_see_labels"] is expected and again.stats()["params"] == {}
+        assert getattr(hasher_of(tmp_path / name), "codes_see_labels") is expected  # noqa: B009
+
+
+@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.fixed_codes])
+def test_methods_without_the_parameter_say_false(tmp_path: Path, method: str) -> None:
+    with stillhash.open(tmp_path / "c", DIM, BITS, method=method, codes_see_labels=True) as collection:
+        assert collection.stats()["codes_see_labels"] is (method in SEEING)
+
+
+@pytest.mark.parametrize("value", [None, 1, 0, "yes", "False", []])
+def test_it_must_be_a_bool(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(WrongType, match=r"^codes_see_labels: expected true or false, got"):
+        stillhash.open(tmp_path / "c", DIM, codes_see_labels=value)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_it_is_no_entry_of_params(tmp_path: Path, value: bool) -> None:
+    for method in ("tally", "lsh"):
+        with pytest.raises(InvalidInput, match=r"^params: expected codes_see_labels as an argument"):
+            stillhash.open(tmp_path / "c", DIM, method=method, params={"codes_see_labels": value})
+    assert not (tmp_path / "c").exists()
+
+
+# ---- codes ----
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_items_with_labels_have_codes_that_hold_them(tmp_path: Path, learn: bool) -> None:
+    collection, twin = begin(tmp_path / "c")
+    X, labels = labelled_rows(30, 5)
+    some = [names if r % 2 else [] for r, names in enumerate(labels)]
+    assert twin.hasher is not None
+    expected, plain = twin.hasher.encode(X, some), functions_of(collection).encode(X)
+    collection.add([f"t{r}" for r in range(30)], X, some, learn=learn)
+    stored = collection.codes([f"t{r}" for r in range(30)])
+    assert stored is not None and np.array_equal(stored, expected)
+    assert np.array_equal(stored[::2], plain[::2]) and not np.array_equal(stored[1::2], plain[1::2])
+
+
+def test_rows_that_waited_have_codes_that_hold_their_labels(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    stored = collection.codes(range(INIT))
+    assert stored is not None and np.array_equal(stored, twin.codes(list(twin.items.values())[:INIT]))
+    plain = functions_of(collection).encode(some_rows(320).X)[:INIT]
+    without = np.array([not labels for labels in some_rows(320).labels[:INIT]])
+    assert np.array_equal(stored[without], plain[without]) and not np.array_equal(stored[~without], plain[~without])
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_without_the_setting_codes_are_of_the_features_alone(tmp_path: Path, learn: bool) -> None:
+    with stillhash.open(tmp_path / "c", DIM, BITS, init_rows=INIT, learn_rows=LEARN, codes_see_labels=False) as photos:
+        rows = some_rows(400)
+        for start in (0, 320):  # before there are hash functions, and after
+            chunk = slice(start, start + 320)
+            photos.add(range(400)[chunk], rows.X[chunk], rows.labels[chunk], learn=learn)
+        photos.upsert([7, 350], rows.X[:2], [["a"], ["b"]])
+        X = rows.X.copy()
+        X[[7, 350]] = rows.X[:2]
+        stored = photos.codes(range(400))
+        assert stored is not None and np.array_equal(stored, functions_of(photos).encode(X))
+
+
+def test_without_the_setting_it_learns_as_its_hasher_does(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c", codes_see_labels=False)
+    rows = some_rows(60, seed=3)
+    collection.add([f"t{r}" for r in range(60)], *rows)
+    twin.put([f"t{r}" for r in range(60)], *rows)
+    for query in rows.X[:3]:
+        agree(collection, twin, query)
+    collection.close()
+    assert twin.hasher is not None and hasher_of(tmp_path / "c").state() == twin.hasher.state()
+
+
+# ---- labels that arrive later ----
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_relabelled_item_keeps_its_code_and_is_learnt_with_it(tmp_path: Path, sealed: bool) -> None:
+    collection, twin = begin(tmp_path / "c")
+    X, labels = labelled_rows(60, 6)
+    ids = [f"t{r}" for r in range(60)]
+    with_labels = [[] if r < 50 else ["d"] for r in range(60)]  # ten have others already
+    for each in (collection.add, twin.put):
+        each(ids, X, with_labels)
+    collection.flush()
+    twin.flush()
+    if sealed:
+        collection.seal()
+    codes, version = collection.codes(ids), collection.stats()["version"]
+    scores = [hit.score for hit in collection.search(X[0], 9).hits]
+    features = collection.reconstruct(ids)
+    assert collection.relabel(ids, labels) == 60  # more than LEARN: learnt at once
+    assert np.array_equal(collection.codes(ids), codes)
+    assert collection.stats()["version"] == version + 1
+    assert [hit.score for hit in collection.search(X[0], 9).hits] != scores
+    items = collection.get(ids)
+    assert [sorted(item.labels) for item in items if item is not None] == [sorted(names) for names in labels]
+    collection.close()
+    assert twin.hasher is not None  # learns the same rows with the codes that are stored
+    twin.hasher.partial_fit(features, labels, codes)
+    assert hasher_of(tmp_path / "c").state() == twin.hasher.state()
+
+
+def test_late_labels_improve_what_looks_alike(tmp_path: Path) -> None:
+    X, labels = labelled_rows(900, 7)
+    with stillhash.open(tmp_path / "c", DIM, BITS, init=X[:300], learn_rows=100) as photos:
+        photos.add(range(600), X[:600])  # no labels at all
+        before, codes = precision(photos, X[600:], labels), photos.codes(range(600))
+        photos.relabel(range(400), labels[:400])
+        assert precision(photos, X[600:], labels) > before + 0.02
+        assert np.array_equal(photos.codes(range(600)), codes)
+
+
+def precision(photos: stillhash.Collection, queries: np.ndarray, labels: list[list[str]]) -> float:
+    """Return the share of the first 200 hits that share a label with their query; items are the first rows."""
+    shares = []
+    for query, answer in enumerate(photos.search(queries, 200), 600):
+        shares.append(np.mean([not set(labels[query]).isdisjoint(labels[int(hit.id)]) for hit in answer.hits]))
+    return float(np.mean(shares))
