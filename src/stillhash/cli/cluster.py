@@ -55,7 +55,7 @@ def ingest(
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes.")] = 64,
     encoder: Annotated[str | None, Option(metavar="NAME", help="Encoder of images: classic, ...")] = None,
     sample: Annotated[int, Option(min=300, help="Rows that the hash functions are fitted on.")] = 3000,
-    codes_see_labels: CodesSeeLabels = True,
+    codes_see_labels: CodesSeeLabels = None,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Learn from labels.")] = True,
     as_json: AsJson = False,
 ) -> None:

@@ -43,7 +43,7 @@ LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
 ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
 Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
 Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
-CodesSeeLabels = Annotated[bool, Option("--codes-see-labels/--no-codes-see-labels", help=CODES_HELP)]
+CodesSeeLabels = Annotated[bool | None, Option("--codes-see-labels/--no-codes-see-labels", help=CODES_HELP)]
 ModelVersion = Annotated[str | None, Option(metavar="N", help=VERSION_HELP)]
 
 
@@ -66,7 +66,7 @@ def create(
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes.")] = 64,
     method: Annotated[str, Option(help=f"Learning method: {', '.join(FIXED_CODE_METHODS)}.")] = DEFAULT_METHOD,
     params: Annotated[str | None, Option(metavar="JSON", help=PARAMS_HELP)] = None,
-    codes_see_labels: CodesSeeLabels = True,
+    codes_see_labels: CodesSeeLabels = None,
     init_rows: Annotated[int, Option(help="Rows to fit the hash functions on, at least 300.")] = 3000,
     learn_rows: Annotated[int, Option(help="Labelled rows to learn in one step.")] = 1000,
     keep_versions: Annotated[int, Option(help="Versions of the model to keep.")] = 32,

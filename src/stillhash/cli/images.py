@@ -31,7 +31,7 @@ def index(
     path: CollectionPath,
     encoder: Annotated[str | None, Option(metavar="NAME", help=f"{ENCODER_HELP}; {DEFAULT_HELP}.")] = None,
     bits: Annotated[int, Option(min=8, max=512, help="Length of the codes, if the collection is new.")] = 64,
-    codes_see_labels: CodesSeeLabels = True,
+    codes_see_labels: CodesSeeLabels = None,
     labels: Annotated[str, Option(metavar="SOURCE", help=LABEL_SOURCE_HELP)] = "auto",
     workers: Workers = None,
     as_json: AsJson = False,

@@ -35,7 +35,7 @@ def ingest(
     *,
     bits: int = 64,
     method: str = DEFAULT_HASHER.name,
-    codes_see_labels: bool = True,
+    codes_see_labels: bool | None = None,
     encoder: str | None = None,
     sample: int = 3000,
     learn: bool = True,
@@ -51,7 +51,7 @@ def ingest(
     path = check_path(path)
     out = path.with_name(f"{path.name}.parts") if parts is None else check_path(parts)
     settings = {"bits": bits, "method": check_fixed_codes(method), "params": {}}
-    settings["codes_see_labels"] = check_codes_see_labels(codes_see_labels, method)
+    settings["codes_see_labels"] = check_codes_see_labels(codes_see_labels, method, bits)
     hasher = _fit_once(find_source(source, encoder), out, settings, check_integer(sample, "sample", 300))
     encode_dataset(source, hasher, out, encoder=encoder, progress=progress)
     learnt = 0

@@ -112,8 +112,9 @@ class Collection(Reader):
             rows, codes = check_rows(self.reconstruct(names), labels, self.dim), self.codes(names)
             with self._store.transaction() as connection:
                 numbers = items.existing_rows(connection, names).tolist()
-                items.relabel(connection, numbers, rows.label_texts)
+                without = items.relabel(connection, numbers, rows.label_texts)
                 if learn:
+                    self._trainer.count_unlabelled(connection, -without)
                     rows = items.remove_pending(connection, numbers, rows)
                     self._trainer.learn_items(connection, numbers, rows, codes)
         return len(names)

@@ -84,8 +84,7 @@ class Trainer:
         """Learn from the labelled rows of items, after those that are pending, once they are enough together."""
         labelled = rows.labels.labelled
         if not labelled.all():
-            unlabelled = int(get_meta(connection, "unlabelled")) + int((~labelled).sum())
-            set_meta(connection, "unlabelled", unlabelled)
+            self.count_unlabelled(connection, int((~labelled).sum()))
             numbers, rows = np.asarray(numbers)[labelled].tolist(), rows.select(labelled)
             codes = None if codes is None else codes[labelled]
         pending = count_rows(connection, "pending")
@@ -96,6 +95,10 @@ class Trainer:
             self.store.items.add_pending(connection, numbers, rows, codes)
             if enough:
                 self.flush(connection)
+
+    def count_unlabelled(self, connection: Connection, rows: int) -> None:
+        """Take note of so many more items without labels, for when the next rows are learnt."""
+        set_meta(connection, "unlabelled", int(get_meta(connection, "unlabelled")) + rows)
 
     def flush(self, connection: Connection) -> None:
         """Learn the pending rows, however few."""

@@ -19,6 +19,7 @@ from stillhash.numeric.labels import Labels, from_json
 from stillhash.numeric.sufficient_stats import unit_labels
 from stillhash.numeric.validation import Codes, Floats, Mask, check_arrays, check_number
 
+PLAIN_SHARE = 0.75  # of hash functions that predict labels, where codes hold none
 MIN_BELIEF = 0.5  # in the labels of a row, or it counts as a row without
 
 
@@ -37,7 +38,8 @@ class LabelledCodes(LinearHasher):
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         labelled = labels.labelled
-        share = label_bits(self.bits) / self.bits if self.share is None else self.share
+        by_length = label_bits(self.bits) / self.bits if self.codes_see_labels else PLAIN_SHARE
+        share = by_length if self.share is None else self.share
         names: list[Hashable] = []
         if self.init == "labels" and len(unit_labels(labels)[1]) > 1 and labelled.sum() > 1:
             Y, names = unit_labels(labels.rows(labelled))
@@ -50,6 +52,7 @@ class LabelledCodes(LinearHasher):
         self._fix(functions)
         self.belief_ = functions.belief
         self.directions_ = LabelDirections({name: row for row, name in enumerate(names)}, G, g)
+        self.label_bits_ = len(g) if self.codes_see_labels else 0
 
     def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
         values = self.project(X)
@@ -87,5 +90,5 @@ class LabelledCodes(LinearHasher):
         check_arrays(arrays, {"edges": "float32 edges", "right": "float32 bins"}, {"bins": len(arrays["edges"]) + 1})
         wrong_share = check_number(extra["wrong_share"], "wrong_share", low=0, high=1)
         self.belief_ = LabelBelief(wrong_share, arrays["edges"], arrays["right"])
-        if len(arrays["g"]) > self.bits:
-            raise BadState(f"g: expected at most {self.bits} numbers, got {len(arrays['g'])}")
+        if len(arrays["g"]) > self.bits or self.label_bits_ not in (0, len(arrays["g"])):
+            raise BadState(f"g: expected {self.label_bits_} numbers, at most {self.bits}, got {len(arrays['g'])}")

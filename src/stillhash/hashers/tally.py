@@ -96,7 +96,7 @@ class Tally(LabelledCodes):
         self.count_unlabelled(int((~labels.labelled).sum()))
 
     def count_unlabelled(self, rows: int) -> None:
-        self.stats_.unlabelled += rows
+        self.stats_.unlabelled = max(0.0, self.stats_.unlabelled + rows)
         if rows:
             self._solved = None
 

@@ -9,7 +9,6 @@ from stillhash.numeric.labels import Labels
 from stillhash.numeric.sufficient_stats import unit_labels
 from stillhash.numeric.validation import Floats
 
-
 MIN_LOOKS_CODE = 128  # bits of a code that has enough for looks to find near duplicates by
 
 

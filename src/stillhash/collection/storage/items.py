@@ -63,9 +63,12 @@ class ItemTable:
         seq = get_meta(connection, "seq") + 1
         connection.executemany("INSERT OR IGNORE INTO tombstones VALUES (?, ?)", ((row, seq) for row in rows))
 
-    def relabel(self, connection: Connection, rows: list[int], label_texts: list[str]) -> None:
-        """Replace the labels of these rows."""
+    def relabel(self, connection: Connection, rows: list[int], label_texts: list[str]) -> int:
+        """Replace the labels of these rows; return how many had none."""
+        sql = "SELECT count(*) FROM items WHERE row = ? AND labels = '[]'"
+        without = sum(int(connection.execute(sql, [row]).fetchone()[0]) for row in rows)
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
+        return without
 
     def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
         """Return the rows of those ids that exist."""
