@@ -10,7 +10,7 @@ from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
-from stillhash.collection.types import Answer, Hit, Item, Vote
+from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
 from stillhash.collection.validation import check_path, check_rows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
@@ -119,4 +119,4 @@ def _check_params(params: dict[str, Any], method: str) -> dict[str, Any]:
     return {name: stored[name] for name in params}
 
 
-__all__ = ["Answer", "Collection", "Hit", "Item", "RepairReport", "Vote", "open", "repair"]
+__all__ = ["Answer", "Collection", "DoubtfulItem", "Hit", "Item", "RepairReport", "Vote", "open", "repair"]
