@@ -14,7 +14,7 @@ from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.numeric.codes import width
-from stillhash.numeric.labels import Labels, parse_labels
+from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats, Mask
 
 RowNumbers = NDArray[np.int64]
@@ -128,7 +128,11 @@ class ItemTable:
         texts: list[tuple[str]] = []
         for marks, batch in batches(rows):
             texts += connection.execute(f"SELECT labels FROM items WHERE row IN ({marks}) AND labels != '[]'", batch)
-        return parse_labels(json.loads(f"[{','.join(text for (text,) in texts)}]"), len(texts))
+        lists: list[list[Any]] = json.loads(f"[{','.join(text for (text,) in texts)}]")
+        names: dict[Any, int] = {}
+        indices = [names.setdefault(label, len(names)) for labels in lists for label in labels]
+        indptr = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        return Labels(indptr, np.array(indices, np.int64), list(names))
 
     def awaiting_codes(self, connection: Connection) -> tuple[RowNumbers, LabelledRows]:
         """Return the rows that have no code yet, with their features and labels."""
