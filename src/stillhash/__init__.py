@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stillhash import errors
-from stillhash.collection import Answer, Collection, Hit, Item, RepairReport, Vote, open, repair
+from stillhash.collection import Answer, Collection, DoubtfulItem, Hit, Item, RepairReport, Vote, open, repair
 from stillhash.errors import StillhashError
 from stillhash.hashers import (
     BSODH,
@@ -93,6 +93,7 @@ __all__ = [
     "Answer",
     "Client",
     "Collection",
+    "DoubtfulItem",
     "Hasher",
     "Hit",
     "Hits",

@@ -19,12 +19,13 @@ from typer.testing import CliRunner
 import stillhash
 from stillhash.cli.main import app
 from stillhash.errors import StillhashError
+from tests.collection.test_doubtful_labels import create, noisy_rows
 from tests.support.toys import toy
 
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
 ITEMS = ["create", "add", "delete", "get", "count", "search", "range-search"]
-LEARNING = ["learn", "feedback", "flush", "fit", "versions", "tag", "rollback"]
+LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "verify", "repair"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
 
@@ -123,7 +124,8 @@ def test_create(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "seeing"),
     [
-        ([], True),
+        ([], False),
+        (["--bits", "128"], True),
         (["--codes-see-labels"], True),
         (["--no-codes-see-labels"], False),
         (["--codes-see-labels", "--method", "ohsl"], False),
@@ -364,6 +366,22 @@ def test_learn_flush_tag_and_rollback(films: Path, tmp_path: Path) -> None:
     gain = quality["ndcg"] - quality["before"]["ndcg"]
     assert f"nDCG@10 {quality['ndcg']:.3f} ({gain:+.3f})" in call("stats", films)[1]
     assert call("rollback", films, 99)[0] == 2
+
+
+def test_doubtful_lists_the_least_plausible_labels(tmp_path: Path) -> None:
+    with create(tmp_path / "c", noisy_rows(0.2, 800)) as collection:
+        expected, share = collection.doubtful_labels(20), collection.stats()["wrong_label_share"]
+    result = call_json("doubtful", tmp_path / "c")
+    assert result == {"wrong_label_share": share, "items": [vars(item) for item in expected]}
+    assert len(call_json("doubtful", tmp_path / "c", "--count", 3)["items"]) == 3
+    table = call("doubtful", tmp_path / "c")[1]
+    assert f"{share:.1%}" in table and f"{expected[0].chance:.0%}" in table
+    assert all(f"{item.id}" in table and ", ".join(item.predicted) in table for item in expected)
+    assert (
+        call("doubtful", tmp_path / "c", "--count", 0)[0] == call("doubtful", tmp_path / "c", "--count", 1001)[0] == 2
+    )
+    call_json("create", tmp_path / "empty", "--dim", 16)
+    assert "not enough is learnt" in call("doubtful", tmp_path / "empty")[1]
 
 
 # ---- upkeep ----

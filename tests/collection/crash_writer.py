@@ -104,7 +104,8 @@ def take_on_twin(twin: Twin, kind: str, args: Any) -> None:
 
 
 def open_collection(path: str | Path) -> Collection:
-    return stillhash.open(path, DIM, BITS, init_rows=INIT, learn_rows=LEARN, keep_versions=KEEP)
+    settings = {"init_rows": INIT, "learn_rows": LEARN, "keep_versions": KEEP}
+    return stillhash.open(path, DIM, BITS, codes_see_labels=True, **settings)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import stillhash
-from stillhash import Collection
+from stillhash import METHODS, Collection
 from tests.collection.reference import Twin
 from tests.support.toys import toy
 
@@ -33,10 +33,11 @@ def some_rows(n: int, seed: int = 0) -> Rows:
 
 def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twin]:
     """Create a collection that has these rows, and its reference model."""
-    options = {"init_rows": INIT, "learn_rows": LEARN, **settings}
+    options = {"init_rows": INIT, "learn_rows": LEARN, "codes_see_labels": True, **settings}
     collection = stillhash.open(path, DIM, BITS, **options)
     twin = Twin(BITS, **{name: value for name, value in options.items() if name not in ONLY_OF_COLLECTIONS})
-    twin.params = {name: value for name, value in options.items() if name == "codes_see_labels"}
+    if "codes_see_labels" in METHODS[twin.method].parameters():
+        twin.params = {"codes_see_labels": options["codes_see_labels"]}
     if rows:
         X, labels, metadata = some_rows(rows)
         collection.add(list(range(rows)), X, labels, metadata)

@@ -30,6 +30,8 @@ PICTURE = b"\x89PNG\r\n\x1a\n and so on"
 def create_collection(path: Path) -> None:
     """Create a collection that uses every feature, and copy it before it is closed."""
     collection, _ = begin(path, 320)
+    mislabelled = some_rows(400, seed=5)._replace(labels=some_rows(400, seed=6).labels)
+    collection.add([f"c{r}" for r in range(400)], *mislabelled)
     collection.seal()
     collection.upsert([*(f"a{r}" for r in range(40)), 5, 6], *some_rows(42, seed=1))
     collection.delete([*range(20), "a7"])
@@ -60,6 +62,7 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
         "items": [item and asdict(item) for item in collection.get(ids)],
         "versions": collection.versions(),
         "quality": collection.quality(),
+        "doubtful": [asdict(item) for item in collection.doubtful_labels(50)],
         "alignments": collection.alignments(),
         "pictures": [None if (data := collection.picture(f"b{r}")) is None else data.hex() for r in range(4)],
         **{name: [asdict(answer) for answer in some] for name, some in searched.items()},

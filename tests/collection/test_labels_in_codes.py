@@ -47,7 +47,7 @@ def labelled_rows(n: int, seed: int) -> tuple[np.ndarray, list[list[str]]]:
 
 
 def test_the_setting_is_stored_and_in_the_stats(tmp_path: Path) -> None:
-    for name, options, expected in (("default", {}, True), ("off", {"codes_see_labels": False}, False)):
+    for name, options, expected in (("on", {}, True), ("off", {"codes_see_labels": False}, False)):
         begin(tmp_path / name, **options)[0].close()
         with stillhash.open(tmp_path / name, codes_see_labels=not expected) as again:  # only new collections take it
             assert again.stats()["codes_see_labels"] is expected and again.stats()["params"] == {}
@@ -60,11 +60,17 @@ def test_methods_without_the_parameter_say_false(tmp_path: Path, method: str) ->
         assert collection.stats()["codes_see_labels"] is (method in SEEING)
 
 
-@pytest.mark.parametrize("value", [None, 1, 0, "yes", "False", []])
+@pytest.mark.parametrize("value", [1, 0, "yes", "False", []])
 def test_it_must_be_a_bool(tmp_path: Path, value: Any) -> None:
     with pytest.raises(WrongType, match=r"^codes_see_labels: expected true or false, got"):
         stillhash.open(tmp_path / "c", DIM, codes_see_labels=value)
     assert not (tmp_path / "c").exists()
+
+
+def test_it_is_on_from_128_bits_on(tmp_path: Path) -> None:
+    for bits in (64, 127, 128, 256):
+        with stillhash.open(tmp_path / str(bits), DIM, bits) as collection:
+            assert collection.stats()["codes_see_labels"] is (bits >= 128)
 
 
 @pytest.mark.parametrize("value", [True, False])
@@ -151,13 +157,14 @@ def test_a_relabelled_item_keeps_its_code_and_is_learnt_with_it(tmp_path: Path, 
     assert [sorted(item.labels) for item in items if item is not None] == [sorted(names) for names in labels]
     collection.close()
     assert twin.hasher is not None  # learns the same rows with the codes that are stored
+    twin.hasher.count_unlabelled(-50)
     twin.hasher.partial_fit(features, labels, codes)
     assert hasher_of(tmp_path / "c").state() == twin.hasher.state()
 
 
 def test_late_labels_improve_what_looks_alike(tmp_path: Path) -> None:
     X, labels = labelled_rows(900, 7)
-    with stillhash.open(tmp_path / "c", DIM, BITS, init=X[:300], learn_rows=100) as photos:
+    with stillhash.open(tmp_path / "c", DIM, BITS, init=X[:300], learn_rows=100, codes_see_labels=True) as photos:
         photos.add(range(600), X[:600])  # no labels at all
         before, codes = precision(photos, X[600:], labels), photos.codes(range(600))
         photos.relabel(range(400), labels[:400])

@@ -103,7 +103,8 @@ def test_the_first_large_add_shows_what_was_gained(tmp_path: Path) -> None:
 def test_one_large_add_learns_what_many_learn(tmp_path: Path, method: str) -> None:
     X, Y = toy(900, DIM, 4)
     labels = as_lists(Y)
-    settings: dict[str, Any] = {"method": method, "init": (X[:300], labels[:300]), "learn_rows": 200}
+    settings: dict[str, Any] = {"method": method, "init": (X[:300], labels[:300])}
+    settings |= {"learn_rows": 200, "codes_see_labels": True}
     with stillhash.open(tmp_path / "one", DIM, BITS, **settings) as one:
         one.add(range(900), X, labels)
     with stillhash.open(tmp_path / "many", DIM, BITS, **settings) as many:

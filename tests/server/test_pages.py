@@ -15,6 +15,7 @@ import pytest
 import stillhash
 from stillhash.errors import InvalidInput
 from stillhash.server import Settings
+from tests.collection.test_doubtful_labels import create, noisy_rows
 from tests.server.live_server import LiveServer, Reply, live_server
 from tests.server.test_query_cache import as_npy
 from tests.server.test_thumbnails import DOT, data_uri
@@ -56,7 +57,9 @@ def test_start_redirects_to_the_first_collection(shared: LiveServer) -> None:
     assert (reply.status, reply.headers["location"]) == (307, "/c/c")
 
 
-@pytest.mark.parametrize("path", ["/c/c", "/c/c?like=7", "/c/c?like=7&against=1", "/c/c/learning", "/c/c/collection"])
+@pytest.mark.parametrize(
+    "path", ["/c/c", "/c/c?like=7", "/c/c?like=7&against=1", "/c/c/learning", "/c/c/collection", "/c/c/doubtful_labels"]
+)
 def test_pages_have_no_inline_scripts(shared: LiveServer, path: str) -> None:
     reply = shared.request("GET", path)
     text = reply.data.decode()
@@ -76,6 +79,28 @@ def test_static_files_are_served_here(shared: LiveServer) -> None:
 
 def test_pages_are_not_in_the_api(shared: LiveServer) -> None:
     assert all(path.startswith("/v1/") for path in shared.request("GET", "/v1/openapi.json").json["paths"])
+
+
+def test_labels_to_check_are_listed(tmp_path: Path) -> None:
+    collection = create(tmp_path / "c", noisy_rows(0.2, 800))
+    expected, share = collection.doubtful_labels(100), collection.stats()["wrong_label_share"]
+    with live_server({"c": collection}) as server:
+        page = server.request("GET", "/c/c/learning").data.decode()
+        assert 'href="/c/c/doubtful_labels"' in page and f"{100 * share:.1f} %" in page
+        text = server.request("GET", "/c/c/doubtful_labels").data.decode()
+        rows = text.partition("<tbody>")[2].split("<tr>")[1:]
+        assert len(rows) == len(expected)
+        for row, item in zip(rows, expected, strict=True):
+            assert f"<bdi>{item.id}</bdi>" in row and f"{100 * item.chance:.0f} %" in row
+            assert re.findall(r"<li><bdi>(.*?)</bdi>", row) == [*item.labels, *item.predicted]
+        picture = re.search(r'<img src="([^"]+)"', rows[0])
+        assert picture and server.request("GET", picture[1]).status == 200
+        assert f"{100 * share:.1f} %" in text
+
+
+def test_labels_to_check_of_too_few_rows(shared: LiveServer) -> None:
+    text = shared.request("GET", "/c/c/doubtful_labels").data.decode()
+    assert "No items to check" in text and "once a few hundred of them are learnt" in text
 
 
 def test_both_columns_equal_the_library(shared: LiveServer) -> None:

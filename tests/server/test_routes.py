@@ -13,6 +13,7 @@ import pytest
 import stillhash
 from stillhash import Collection
 from tests.collection.fixtures import DIM, copied, some_rows
+from tests.collection.test_doubtful_labels import create, noisy_rows
 from tests.server.live_server import LiveServer, Reply, live_server
 from tests.support.toys import toy
 
@@ -61,6 +62,8 @@ def test_reads_equal_the_library(shared: LiveServer, library: Collection) -> Non
     assert ok(shared.request("GET", f"{PATH}/count")) == {"count": library.count()}
     assert ok(shared.request("GET", f"{PATH}/versions"))["versions"] == library.versions()
     assert ok(shared.request("GET", f"{PATH}/quality")) == library.quality()
+    doubtful = {"wrong_label_share": None, "items": []}  # of too few rows
+    assert ok(shared.request("GET", f"{PATH}/doubtful_labels")) == doubtful
     items = ok(shared.request("POST", f"{PATH}/get", {"ids": [5, "nobody", 5]}))
     assert items["items"] == as_json(library.get([5, "nobody", 5]))
     assert (
@@ -77,7 +80,7 @@ def test_reads_equal_the_library(shared: LiveServer, library: Collection) -> Non
 
 def test_stats_say_whether_codes_see_labels(tmp_path: Path) -> None:
     """So do the schema, the page and the client."""
-    collections = {"c": {}, "off": {"codes_see_labels": False}, "other": {"method": "ohsl"}}
+    collections: dict[str, Any] = {"c": {"codes_see_labels": True}, "off": {}, "other": {"method": "ohsl"}}
     opened = {name: stillhash.open(tmp_path / name, 4, **settings) for name, settings in collections.items()}
     with live_server(opened) as server:
         schema = server.request("GET", "/v1/openapi.json").json["components"]["schemas"]["StatsResponse"]
@@ -90,6 +93,19 @@ def test_stats_say_whether_codes_see_labels(tmp_path: Path) -> None:
             page = server.request("GET", f"/c/{name}/collection").data.decode()
             assert ("hold the labels they were added with" in page) is (name == "c")
             assert ("are of the features alone" in page) is (name != "c")
+
+
+def test_doubtful_labels_equal_the_library(tmp_path: Path) -> None:
+    collection = create(tmp_path / "c", noisy_rows(0.2, 800))
+    expected = as_json({"wrong_label_share": collection.stats()["wrong_label_share"]})
+    with live_server({"c": collection}) as server:
+        for count in (100, 3):
+            items = as_json(collection.doubtful_labels(count))
+            assert len(items) == count
+            reply = ok(server.request("GET", f"{PATH}/doubtful_labels?count={count}"))
+            assert reply == {**expected, "items": items}
+        for count in (0, 1001, -1, "many"):
+            failed(server.request("GET", f"{PATH}/doubtful_labels?count={count}"), 422, "InvalidInput", "count")
 
 
 @pytest.mark.parametrize(

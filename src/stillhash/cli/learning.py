@@ -1,6 +1,7 @@
 """Commands for learning and upkeep: one command per method of `Collection`, without logic."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -88,6 +89,18 @@ def relabel(
         version = collection.flush()
     text = f"{name} has the labels {', '.join(names) or 'none'}; version {version} is current"
     answer({"id": name, "labels": names, "version": version}, as_json, text)
+
+
+@app.command(rich_help_panel=LEARNING_PANEL)
+def doubtful(
+    path: CollectionPath,
+    count: Annotated[int, Option(min=1, help="Items to list, at most 1,000.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the items whose labels are least plausible, to check them; relabel corrects them."""
+    with stillhash.open(path, read_only=True) as collection:
+        items, share = collection.doubtful_labels(count), collection.stats()["wrong_label_share"]
+    answer({"wrong_label_share": share, "items": [asdict(item) for item in items]}, as_json, output.doubtful_labels)
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)

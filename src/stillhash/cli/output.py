@@ -131,9 +131,28 @@ def versions(result: dict[str, Any], console: Console) -> None:
     print_table(console, None, columns, rows, text=("time", "by", "tag"))
 
 
+def doubtful_labels(result: dict[str, Any], console: Console) -> None:
+    """Print items to check, with the labels that are predicted instead."""
+    share = result["wrong_label_share"]
+    estimate = (
+        "not enough is learnt to judge labels" if share is None else f"estimated share of wrong labels: {share:.1%}"
+    )
+    console.print(estimate, highlight=False)
+    columns = ("id", "labels", "predicted", "chance that they are wrong")
+    rows: list[list[str | Text]] = []
+    for item in result["items"]:
+        labels = [_label_cell(item[kind]) for kind in ("labels", "predicted")]
+        rows.append([Text(str(item["id"]), style="bold"), *labels, f"{item['chance']:.0%}"])
+    if rows:
+        print_table(console, None, columns, rows, text=columns[:3])
+
+
+def _label_cell(labels: list[Any]) -> Text:
+    return Text(", ".join(_printable(str(label)) for label in labels))
+
+
 def _item_cells(item: dict[str, Any]) -> tuple[Text, Text, Text]:
-    labels = ", ".join(_printable(str(label)) for label in item["labels"])
-    return Text(str(item["id"]), style="bold"), Text(labels), Text(_metadata_text(item["metadata"]))
+    return Text(str(item["id"]), style="bold"), _label_cell(item["labels"]), Text(_metadata_text(item["metadata"]))
 
 
 def _explanation_cells(explanation: dict[str, Any]) -> tuple[str, str]:

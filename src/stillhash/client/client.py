@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stillhash.client.transport import JSON_TYPE, RAW_TYPE, RetryWhen, Transport, row_to_json, to_answer, to_json
 from stillhash.collection.types import (
     Answer,
+    DoubtfulItem,
     Filter,
     Id,
     Item,
@@ -225,6 +226,11 @@ class Client(AbstractContextManager["Client"]):
     def quality(self) -> dict[str, Any]:
         """Return the quality on each step of labelled rows, measured before it was learnt."""
         return self._get("quality")
+
+    def doubtful_labels(self, count: int = 100) -> list[DoubtfulItem]:
+        """Return the items whose labels are least plausible, at most `count`, the most doubtful first."""
+        verb = f"doubtful_labels?count={check_integer(count, 'count', 1)}"
+        return [DoubtfulItem(**item) for item in self._get(verb)["items"]]
 
     def tag(self, version: int, name: str) -> None:
         """Name a version, which keeps it permanently."""

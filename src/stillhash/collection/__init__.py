@@ -10,7 +10,7 @@ from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo,
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
-from stillhash.collection.types import Answer, Hit, Item, Vote
+from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
 from stillhash.collection.validation import check_path, check_rows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, check_fixed_codes
@@ -107,4 +107,4 @@ def _open_store(
     return store
 
 
-__all__ = ["Answer", "Collection", "Hit", "Item", "RepairReport", "Vote", "open", "repair"]
+__all__ = ["Answer", "Collection", "DoubtfulItem", "Hit", "Item", "RepairReport", "Vote", "open", "repair"]

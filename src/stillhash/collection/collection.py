@@ -115,8 +115,9 @@ class Collection(Reader):
                 without = items.relabel(connection, numbers, rows.label_texts)
                 if learn:
                     self._trainer.count_unlabelled(connection, -without)
-                    rows = items.remove_pending(connection, numbers, rows)
-                    self._trainer.learn_items(connection, numbers, rows, codes)
+                    rows, own_features = items.remove_pending(connection, numbers, rows)
+                    own_features |= codes is None  # the items still have their features
+                    self._trainer.learn_items(connection, numbers, rows, codes, own_features)
         return len(names)
 
     def fit(self, features: Any = None, labels: Any = None) -> None:

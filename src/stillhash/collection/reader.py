@@ -10,6 +10,8 @@ from typing import Any, Self, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.cosine_ranking import rank_by_cosine
+from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import explain_answers
 from stillhash.collection.filters import compile_filter
@@ -21,6 +23,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import load_model
 from stillhash.collection.types import (
     Answer,
+    DoubtfulItem,
     Filter,
     Hit,
     Id,
@@ -36,7 +39,6 @@ from stillhash.collection.validation import check_ids, check_path, check_query
 from stillhash.collection.votes import voted_rows
 from stillhash.errors import NotFitted, TooLarge
 from stillhash.hashers import Model
-from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import Index
 from stillhash.search.first_page import PLACED, search_page
@@ -154,7 +156,8 @@ class Reader:
             allowed = None if condition is None else self._store.items.matching(snapshot.connection, condition)
             number, model = self._model(snapshot, version)
             if snapshot.functions is None:
-                answers = self._rank_by_cosine(snapshot, Q, k, allowed)
+                scored, by = rank_by_cosine(self._store, snapshot, Q, k, allowed)
+                answers = self._answers(snapshot, scored, 0, by)
             else:
                 ranking = snapshot.functions.rank_checked(model, Q, balance)
                 votes = voted_rows(self._store, snapshot, Q, number, allowed)
@@ -239,10 +242,18 @@ class Reader:
             history = load_history(connection)
         return {"curve": history["curve"], "alarms": history["alarms"]}
 
+    def doubtful_labels(self, count: int = 100) -> list[DoubtfulItem]:
+        """Return the items whose labels are least plausible, the most doubtful first, at most `count`.
+
+        Labels are judged when they are learnt; none are before enough is learnt, or by methods that predict no labels.
+        """
+        with self._store.reading() as connection:
+            return list_doubtful(self._store, connection, count)
+
     def stats(self) -> dict[str, Any]:
         """Return settings, counts, disk and memory use.
 
-        `quality` is that of the last rows before they were learnt; `drift_alarms` are the versions with drift.
+        `quality` is of the last rows before they were learnt, `drift_alarms` are versions; an estimate may be None.
         """
         with self._view.pinned() as snapshot:
             history = load_history(snapshot.connection)
@@ -255,6 +266,7 @@ class Reader:
                 "plan": snapshot.index.plan,
                 "quality": history["quality"],
                 "drift_alarms": history["alarms"],
+                "wrong_label_share": wrong_label_share(self._store, snapshot.connection),
             }
 
     def verify(self) -> list[str]:
@@ -286,15 +298,3 @@ class Reader:
             for some in columns
         ]
         return [Answer(some, version, ranking, missing) for some in hits]
-
-    def _rank_by_cosine(self, snapshot: Snapshot, Q: Floats, k: int, allowed: NDArray[np.uint8] | None) -> list[Answer]:
-        """Rank the rows that wait for hash functions by the cosine of their features; ties by row."""
-        rows, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
-        if allowed is not None:
-            matches = np.unpackbits(allowed, bitorder="little")[rows].astype(bool)
-            rows, X = rows[matches], X[matches]
-        scores: NDArray[np.float32] = unit_rows(Q) @ unit_rows(X).T
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        ranking = f"cosine of raw features: hash functions are fitted at {self._store.settings['init_rows']} rows"
-        best = [(some[at], rows[at], np.zeros(len(at), np.uint8)) for some, at in zip(scores, order, strict=True)]
-        return self._answers(snapshot, best, 0, ranking)

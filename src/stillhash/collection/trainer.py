@@ -14,9 +14,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from stillhash.collection.doubtful_labels import LabelJudge
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.method_settings import new_hasher
 from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
+from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner_files import LearntRows
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
 from stillhash.collection.storage.sealed_files import remove_unlisted
@@ -26,7 +28,7 @@ from stillhash.collection.storage.votes import StoredVote
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.hashers import Hasher, LinearHasher, Model
-from stillhash.numeric.validation import Codes, check_integer
+from stillhash.numeric.validation import Codes, Mask, check_integer
 
 MIN_STEP_ROWS = 100
 MAX_STEPS = 100  # of one write
@@ -79,20 +81,30 @@ class Trainer:
         return functions.encode_checked(rows.features)
 
     def learn_items(
-        self, connection: Connection, numbers: Sequence[int], rows: LabelledRows, codes: Codes | None
+        self,
+        connection: Connection,
+        numbers: Sequence[int],
+        rows: LabelledRows,
+        codes: Codes | None,
+        own_features: Mask | None = None,
     ) -> None:
-        """Learn from the labelled rows of items, after those that are pending, once they are enough together."""
+        """Learn from the labelled rows of items, after those that are pending, once they are enough together.
+
+        own_features: which rows have the features of their items, not rebuilt from codes; None: all.
+        """
         labelled = rows.labels.labelled
         if not labelled.all():
             self.count_unlabelled(connection, int((~labelled).sum()))
             numbers, rows = np.asarray(numbers)[labelled].tolist(), rows.select(labelled)
             codes = None if codes is None else codes[labelled]
+            own_features = None if own_features is None else own_features[labelled]
         pending = count_rows(connection, "pending")
         enough = is_fitted(connection) and pending + len(rows.features) >= self.store.settings["learn_rows"]
         if enough and not pending and codes is not None:
-            self._learn(connection, rows, codes)
+            judged = np.asarray(numbers) if own_features is None else np.where(own_features, numbers, NOT_JUDGED)
+            self._learn(connection, rows, codes, judged)
         else:
-            self.store.items.add_pending(connection, numbers, rows, codes)
+            self.store.items.add_pending(connection, numbers, rows, codes, own_features)
             if enough:
                 self.flush(connection)
 
@@ -102,32 +114,38 @@ class Trainer:
 
     def flush(self, connection: Connection) -> None:
         """Learn the pending rows, however few."""
-        rows, codes = self.store.items.take_pending(connection)
+        rows, codes, judged = self.store.items.take_pending(connection)
         if len(rows.features):
-            self._learn(connection, rows, codes)
+            self._learn(connection, rows, codes, judged)
 
     def learn(self, connection: Connection, rows: LabelledRows) -> int:
         """Learn from rows that are not stored as items, after those that are pending; return the version."""
         self.hasher(connection)  # raises NotFitted before anything is taken
         self.flush(connection)
-        return self._learn(connection, rows, self.hasher(connection).encode_checked(rows.features, rows.labels))
+        codes = self.hasher(connection).encode_checked(rows.features, rows.labels)
+        return self._learn(connection, rows, codes, np.full(len(codes), NOT_JUDGED))
 
-    def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes) -> int:
-        """Learn rows step by step, evaluate each step before it is learnt, and publish one version."""
+    def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes, judged: RowNumbers) -> int:
+        """Learn rows step by step, and publish one version; each step is evaluated before it is learnt, and its labels.
+
+        judged: the rows whose labels are judged, or NOT_JUDGED.
+        """
         hasher, files = self.hasher(connection), self._current_files(connection)
         unlabelled = int(get_meta(connection, "unlabelled"))
         set_meta(connection, "unlabelled", 0)
         history, version = load_history(connection), self.store.versions.next_number(connection)
         points, rows_of_step = len(history["curve"]), step_rows(hasher, self.store.settings["learn_rows"], len(codes))
-        self._hasher = None
+        self._hasher, judge = None, LabelJudge(self.store, connection, judged)
         hasher.count_unlabelled(unlabelled)
         for step in rows.steps(rows_of_step):
             part = rows.part(step)
             # A short remainder is not evaluated: among few items measures mean something else.
             if 2 * len(part.features) >= min(rows_of_step, len(codes)):
+                judge.use(hasher)
                 quality = evaluate_chunk(hasher, part, codes[step])
                 if quality is not None:
                     add_point(history, quality, version)
+            judge.judge(part, step)
             hasher.learn_rows(part.features, part.labels, codes[step])
             history["rows"] += int(part.labels.labelled.sum())
         save_history(connection, history)

@@ -54,6 +54,16 @@ class Item:
 
 
 @dataclass(frozen=True)
+class DoubtfulItem:
+    """An item whose labels are not what its features predict."""
+
+    id: Id
+    labels: list[Any]
+    predicted: list[Any]  # labels that are predicted instead, best first
+    chance: float  # that its labels are wrong, 0 to 1
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A score as a sum over bits, what places a hit on the first page, and its rank by another version of the model."""
 

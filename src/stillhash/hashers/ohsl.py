@@ -83,7 +83,7 @@ class OHSL(LinearHasher):
         return TargetCodes(self.target_factor * self.bits, merge=self.merge, seed=self.random_state)
 
     def _extra(self) -> dict[str, Any]:
-        return {"learnt": self.M_ is not None, "targets": self.targets_.state()}
+        return {**super()._extra(), "learnt": self.M_ is not None, "targets": self.targets_.state()}
 
     def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
         super()._restore(arrays, extra)

@@ -9,7 +9,7 @@ from stillhash.server import schemas
 from stillhash.server.dependencies import ExecutorParam, api_router
 from stillhash.server.request_body import VoteLines
 from stillhash.server.responses import json_response
-from stillhash.server.schemas import QualityResponse, VersionResponse, VersionsResponse
+from stillhash.server.schemas import DoubtfulLabelsResponse, QualityResponse, VersionResponse, VersionsResponse
 
 read_router, write_router = api_router("read", "learning"), api_router("write", "learning")
 
@@ -62,6 +62,13 @@ async def versions(executor: ExecutorParam) -> Response:
 async def quality(executor: ExecutorParam) -> Response:
     """Return the quality on each step of labelled rows, measured before it was learnt."""
     return json_response(await executor.read(Collection.quality))
+
+
+@read_router.get("/doubtful_labels", response_model=DoubtfulLabelsResponse)
+async def doubtful_labels(executor: ExecutorParam, count: int = 100) -> Response:
+    """Return the items whose labels are least plausible, with the labels that are predicted instead."""
+    items, share = await executor.read(lambda c: (c.doubtful_labels(count), c.stats()["wrong_label_share"]))
+    return json_response({"wrong_label_share": share, "items": items})
 
 
 @write_router.post("/tag")

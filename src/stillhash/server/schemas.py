@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from stillhash.collection import Answer, Item
+from stillhash.collection import Answer, DoubtfulItem, Item
 from stillhash.errors import InvalidInput
 from stillhash.server.request_body import RequestBody
 
@@ -189,6 +189,11 @@ class QualityPoint(RankingMeasures):
 class QualityResponse(BaseModel):
     curve: list[QualityPoint]
     alarms: list[int]
+
+
+class DoubtfulLabelsResponse(BaseModel):
+    wrong_label_share: Annotated[float | None, Field(description="Estimated, of all labelled rows; null without one.")]
+    items: Annotated[list[DoubtfulItem], Field(description="The most doubtful first.")]
 
 
 class FeaturesResponse(BaseModel):

@@ -14,9 +14,11 @@ from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.numeric.codes import width
-from stillhash.numeric.validation import Codes, Floats
+from stillhash.numeric.labels import Labels
+from stillhash.numeric.validation import Codes, Floats, Mask
 
 RowNumbers = NDArray[np.int64]
+NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
 ItemContent = tuple[Id, list[Any], dict[str, Any] | None]  # id, labels and metadata
 
 
@@ -53,7 +55,7 @@ class ItemTable:
         """Delete these items and return how many there were."""
         rows = list(self.rows_of(connection, ids).values())
         self.add_tombstones(connection, rows)
-        for table in ("items", "pending", "pictures"):
+        for table in ("items", "pending", "pictures", "doubtful_labels"):
             connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
         set_meta(connection, "items", get_meta(connection, "items") - len(rows))
         return len(rows)
@@ -64,10 +66,11 @@ class ItemTable:
         connection.executemany("INSERT OR IGNORE INTO tombstones VALUES (?, ?)", ((row, seq) for row in rows))
 
     def relabel(self, connection: Connection, rows: list[int], label_texts: list[str]) -> int:
-        """Replace the labels of these rows; return how many had none."""
+        """Replace the labels of these rows, which are no longer doubtful; return how many had none."""
         sql = "SELECT count(*) FROM items WHERE row = ? AND labels = '[]'"
         without = sum(int(connection.execute(sql, [row]).fetchone()[0]) for row in rows)
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
+        connection.executemany("DELETE FROM doubtful_labels WHERE row = ?", ((row,) for row in rows))
         return without
 
     def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
@@ -122,6 +125,18 @@ class ItemTable:
         items = self.get(connection, rows)
         return [items[row] for row in rows]
 
+    def sample_labels(self, connection: Connection, count: int, rng: np.random.Generator) -> Labels:
+        """Return the labels of items at random, at most `count`, without items that have none."""
+        rows = np.unique(rng.integers(max(1, get_meta(connection, "next_row")), size=count)).tolist()
+        texts: list[tuple[str]] = []
+        for marks, batch in batches(rows):
+            texts += connection.execute(f"SELECT labels FROM items WHERE row IN ({marks}) AND labels != '[]'", batch)
+        lists: list[list[Any]] = json.loads(f"[{','.join(text for (text,) in texts)}]")
+        names: dict[Any, int] = {}
+        indices = [names.setdefault(label, len(names)) for labels in lists for label in labels]
+        indptr = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        return Labels(indptr, np.array(indices, np.int64), list(names))
+
     def awaiting_codes(self, connection: Connection) -> tuple[RowNumbers, LabelledRows]:
         """Return the rows that have no code yet, with their features and labels."""
         sql = "SELECT row, features, labels FROM items WHERE features NOT NULL ORDER BY row"
@@ -136,31 +151,49 @@ class ItemTable:
         connection.executemany("UPDATE pending SET code = ? WHERE row = ?", values)
 
     def add_pending(
-        self, connection: Connection, numbers: Iterable[int], rows: LabelledRows, codes: Codes | None
+        self,
+        connection: Connection,
+        numbers: Iterable[int],
+        rows: LabelledRows,
+        codes: Codes | None,
+        own_features: Mask | None = None,
     ) -> None:
-        """Keep labelled rows until there are enough to learn from."""
+        """Keep labelled rows until there are enough to learn from.
+
+        own_features: which rows have the features of their items, not rebuilt from codes; None: all.
+        """
         count = len(rows.features)
-        columns = numbers, _blobs(rows.features, count), rows.label_texts, _blobs(codes, count)
-        sql = "INSERT INTO pending (row, features, labels, code) VALUES (?, ?, ?, ?)"
+        own = [1] * count if own_features is None else own_features.astype(int).tolist()
+        columns = numbers, _blobs(rows.features, count), rows.label_texts, _blobs(codes, count), own
+        sql = "INSERT INTO pending (row, features, labels, code, own_features) VALUES (?, ?, ?, ?, ?)"
         connection.executemany(sql, zip(*columns, strict=True))
 
-    def take_pending(self, connection: Connection) -> tuple[LabelledRows, Codes]:
-        """Remove all pending rows and return them in order of arrival, with their codes: only after hash functions."""
-        rows = connection.execute("SELECT features, labels, code FROM pending ORDER BY number").fetchall()
-        connection.execute("DELETE FROM pending")
-        codes = np.frombuffer(b"".join(code for _, _, code in rows), np.uint8).reshape(len(rows), self.code_bytes)
-        features = self._features(blob for blob, _, _ in rows)
-        return LabelledRows.from_texts(features, [text for _, text, _ in rows]), codes
+    def take_pending(self, connection: Connection) -> tuple[LabelledRows, Codes, RowNumbers]:
+        """Remove all pending rows and return them in order of arrival: only after hash functions.
 
-    def remove_pending(self, connection: Connection, numbers: list[int], rows: LabelledRows) -> LabelledRows:
-        """Remove these rows from the pending ones; return them with the features that were pending, if any were."""
-        features = rows.features.copy()
+        They come with their codes and row numbers; NOT_JUDGED for rows whose features were rebuilt from their codes.
+        """
+        sql = "SELECT features, labels, code, CASE WHEN own_features THEN row ELSE ? END FROM pending ORDER BY number"
+        rows = connection.execute(sql, [NOT_JUDGED]).fetchall()
+        connection.execute("DELETE FROM pending")
+        codes = np.frombuffer(b"".join(row[2] for row in rows), np.uint8).reshape(len(rows), self.code_bytes)
+        features, numbers = self._features(row[0] for row in rows), np.array([row[3] for row in rows], np.int64)
+        return LabelledRows.from_texts(features, [row[1] for row in rows]), codes, numbers
+
+    def remove_pending(
+        self, connection: Connection, numbers: list[int], rows: LabelledRows
+    ) -> tuple[LabelledRows, Mask]:
+        """Remove these rows from the pending ones; return them with the features that were pending, if any were.
+
+        Also return which rows now have the features of their items, not rebuilt from codes.
+        """
+        features, own = rows.features.copy(), np.zeros(len(numbers), bool)
         for place, row in enumerate(numbers):
-            pending = connection.execute("SELECT features FROM pending WHERE row = ?", [row]).fetchone()
+            pending = connection.execute("SELECT features, own_features FROM pending WHERE row = ?", [row]).fetchone()
             if pending is not None:
-                features[place] = np.frombuffer(pending[0], np.float32)
+                features[place], own[place] = np.frombuffer(pending[0], np.float32), pending[1]
         connection.executemany("DELETE FROM pending WHERE row = ?", ((row,) for row in numbers))
-        return rows._replace(features=features)
+        return rows._replace(features=features), own
 
     def _features(self, blobs: Iterable[bytes]) -> Floats:
         return np.frombuffer(b"".join(blobs), np.float32).reshape(-1, self.dim)

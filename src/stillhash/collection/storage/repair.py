@@ -34,7 +34,10 @@ from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
 
 MAX_SKIPPED_ROWS = 1 << 42  # in search of one that can be read
-SALVAGED_TABLES = ("items", "tombstones", "segments", "pictures", "pending", "voted_queries", "votes", "versions")
+SALVAGED_TABLES = (
+    *("items", "tombstones", "segments", "pictures", "pending", "voted_queries", "votes", "versions"),
+    "doubtful_labels",
+)
 
 
 class RepairReport(NamedTuple):
@@ -138,6 +141,7 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
     except sqlite3.DatabaseError as error:
         raise BadState(f"{path.name}: its settings or its hash functions are lost: {error}") from error
     rows, versions = {row[0] for row in tables["items"]}, {row[0] for row in tables["versions"]}
+    tables["doubtful_labels"] = [row for row in tables["doubtful_labels"] if row[0] in rows]
     report.lost_ids.extend(name for name, row in ids if row not in rows)
     if meta["version"] not in versions:
         meta["version"] = max(versions, default=0)

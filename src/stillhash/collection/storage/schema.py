@@ -17,7 +17,9 @@ CREATE INDEX tombstones_by_seq ON tombstones (seq);
 CREATE TABLE segments (
   number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE pending (
-  number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL, code BLOB);
+  number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL, code BLOB,
+  own_features INTEGER NOT NULL);
+CREATE TABLE doubtful_labels (row INTEGER PRIMARY KEY, agreement REAL NOT NULL, predicted TEXT NOT NULL);
 CREATE TABLE voted_queries (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, query BLOB NOT NULL);
 CREATE TABLE votes (
   number INTEGER PRIMARY KEY, version INTEGER NOT NULL, digest BLOB NOT NULL, item NOT NULL, source TEXT NOT NULL,

@@ -22,6 +22,7 @@ from typing import Any
 from stillhash.collection.storage.codes import CodeTable
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
+from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
 from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
@@ -37,7 +38,10 @@ COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tomb
 
 
 class Store:
-    """All SQL of a collection, by table: `items`, `codes`, `versions`, `votes`; and the files beside the database."""
+    """All SQL of a collection, by table, and the files beside the database.
+
+    The tables are `items`, `codes`, `versions`, `votes` and `doubtful_labels`.
+    """
 
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path = path
@@ -57,6 +61,7 @@ class Store:
             self.items = ItemTable(self.settings["dim"], self.settings["bits"])
             self.codes = CodeTable(path / "segments", self.settings["bits"])
             self.versions = VersionTable(self.settings["keep_versions"])
+            self.doubtful_labels = DoubtfulLabelTable()
             self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
         except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:
@@ -170,6 +175,8 @@ class Store:
             expected, actual = get_meta(connection, "items"), count_rows(connection, "items")
             if expected != actual:
                 problems.append(f"store.db: expected {expected} items, got {actual}")
+            if stray_labels := self.doubtful_labels.count_stray(connection):
+                problems.append(f"store.db: {stray_labels} rows of doubtful_labels have no item")
             if not problems:
                 missing, stray = self.codes.mismatches(connection)
                 if len(missing):
