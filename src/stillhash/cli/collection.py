@@ -33,7 +33,7 @@ ROWS_HELP = "Rows: .jsonl, .csv, .parquet, .npz or .npy; '-' for JSON lines from
 LABELS_HELP = """Labels, if FILE has none: .npy (labels, or a matrix of 0 and 1), .jsonl (one list per line) \
 or .txt (one 'cat|dog' per line)."""
 WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
-CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels; tally can."
+CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels; default: from 128 bits on."
 PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 
 CollectionPath = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
