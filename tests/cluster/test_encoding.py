@@ -78,12 +78,13 @@ def test_labels_that_the_sample_lacks_are_learnt_of_a_block_as_of_an_added_chunk
 
 @pytest.mark.parametrize("seeing", [True, False])
 def test_codes_without_labels(tmp_path: Path, seeing: bool) -> None:
-    """By the hash functions alone, or by a hasher whose codes do not see labels; the job is the same."""
+    """By the hash functions alone, or by a hasher whose codes do not see labels; then the job is the same."""
     rows, out, hasher = write_dataset(tmp_path / "source"), tmp_path / "out", fit_tally(codes_see_labels=seeing)
     encode_dataset(tmp_path / "source", hasher.functions(), out, rows_per_part=1000, max_tasks=MAX_TASKS)
     assert np.array_equal(read_all_parts(out)[0], hasher.encode(rows.X))
-    again = fit_tally(codes_see_labels=False).partial_fit(*rows)
-    assert encode_dataset(tmp_path / "source", again, out, rows_per_part=1000, max_tasks=MAX_TASKS).new_rows == 0
+    if not seeing:
+        again = fit_tally(codes_see_labels=False).partial_fit(*rows)
+        assert encode_dataset(tmp_path / "source", again, out, rows_per_part=1000, max_tasks=MAX_TASKS).new_rows == 0
 
 
 def test_a_damaged_or_missing_part_is_encoded_again(tmp_path: Path) -> None:

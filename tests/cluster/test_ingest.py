@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def write_rows(folder: Path, *, labels: bool = True) -> Path:
 
 
 def test_a_data_set_becomes_a_collection_that_has_learnt(tmp_path: Path) -> None:
-    with ingest(write_rows(tmp_path / "rows"), tmp_path / "c", bits=32, sample=400) as collection:
+    seeing: dict[str, Any] = {"sample": 400, "codes_see_labels": True}
+    with ingest(write_rows(tmp_path / "rows"), tmp_path / "c", bits=32, **seeing) as collection:
         assert collection.count() == 1200 and collection.verify() == []
         (version,) = collection.versions()
         assert version["rows"] == 1200
@@ -42,7 +44,7 @@ def test_a_data_set_becomes_a_collection_that_has_learnt(tmp_path: Path) -> None
         assert [[hit.id for hit in answer.hits] for answer in answers] == expected.ids.tolist()
         collection.add(["more"], X[1200:1201], Y[1200:1201])  # it continues as any other
         assert collection.count() == 1201
-    with ingest(tmp_path / "rows", tmp_path / "c", bits=32, sample=400) as again:
+    with ingest(tmp_path / "rows", tmp_path / "c", bits=32, **seeing) as again:
         assert again.count() == 1201
     for options, match in (({"bits": 64}, "^bits"), ({"bits": 32, "codes_see_labels": False}, "^codes_see_labels")):
         with pytest.raises(Conflict, match=match):

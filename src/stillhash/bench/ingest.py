@@ -7,6 +7,7 @@ validates, stores durably, evaluates before learning and publishes a version. Bo
 
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +33,10 @@ def run(repeats: int, quick: bool, progress: ReportProgress, folder: Path | None
     chunks = [labelled(INGEST_CHUNK, dim, seed) for seed in range(INGEST_CHUNKS)]
     sample = labelled(LABELLED_FIT_ROWS, dim, seed=10**6)
     progress(f"{repeats * INGEST_CHUNK:,} rows of {dim} dimensions in chunks of {INGEST_CHUNK:,}")
+    settings: dict[str, Any] = {"learn_rows": INGEST_CHUNK, "init": sample, "codes_see_labels": True}
     with (
         temporary_folder(folder) as temporary,
-        stillhash.open(temporary / "c", dim, CODE_BITS, learn_rows=INGEST_CHUNK, init=sample) as collection,
+        stillhash.open(temporary / "c", dim, CODE_BITS, **settings) as collection,
     ):
         row = ingest(collection, Tally(CODE_BITS).fit(*sample), chunks, repeats)
     goals = [

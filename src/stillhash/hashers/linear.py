@@ -8,13 +8,12 @@ from numpy.typing import ArrayLike
 
 from stillhash.hashers.base import Hasher
 from stillhash.hashers.model import Model
-from stillhash.hashers.parameters import COUNT
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
-from stillhash.numeric.ranking import LABELLED_NEAR_LOSSES, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
+from stillhash.numeric.ranking import FEW_BITS_LOSSES, MANY_LOOKS_BITS, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
 from stillhash.numeric.validation import Codes, Floats, check_number
 
 InitialCodes = Literal["pca-itq", "lsh"]
@@ -29,11 +28,9 @@ class LinearHasher(Hasher):
 
     name = "linear"
     saved_arrays: ClassVar = {"W": "float32 D b", "t": "float32 b"}
-    saved_values: ClassVar = {"label_bits": COUNT}
 
     W_: Floats  # (D, b)
     t_: Floats  # (b,)
-    label_bits_ = 0  # of the first bits, which hold the labels of rows that are encoded with them
 
     def _fix(self, functions: HashFunctions) -> None:
         self.W_, self.t_ = functions[:2]
@@ -41,7 +38,7 @@ class LinearHasher(Hasher):
     def functions(self) -> "LinearHasher":
         """Return the hash functions alone, which encode, and weigh by any model of the same fixed codes."""
         bare = LinearHasher(self.bits, center=self.center, unit_norm=self.unit_norm)
-        bare.mean_, bare.W_, bare.t_, bare.label_bits_ = self.mean_, self.W_, self.t_, self.label_bits_
+        bare.mean_, bare.W_, bare.t_ = self.mean_, self.W_, self.t_
         bare.n_features_in_ = self.n_features_in_
         return bare
 
@@ -66,11 +63,11 @@ class LinearHasher(Hasher):
             weights = np.float32(share) * unit_rows(learnt) + np.float32(1 - share) * weights
         if model.N is not None:
             weights = weights + kernels.project(X, model.N)
-        losses, looks_bits = NEAR_LOSSES, self.bits - self.label_bits_
-        if model.label_bits or (self.label_bits_ and looks_bits >= MIN_LOOKS_BITS):
-            losses = LABELLED_NEAR_LOSSES
-        if self.label_bits_ and looks_bits >= MIN_LOOKS_BITS:
-            looks[:, : self.label_bits_] = 0
+        losses, looks_bits = NEAR_LOSSES, self.bits - model.label_bits
+        if model.label_bits and looks_bits >= MIN_LOOKS_BITS:
+            looks[:, : model.label_bits] = 0
+        if model.label_bits and looks_bits < MANY_LOOKS_BITS:
+            losses = FEW_BITS_LOSSES
         if model.V is None or predicted is None:
             return Ranking(weights, looks, losses=losses)
         predicted /= np.maximum(predicted.max(axis=1, keepdims=True), np.float32(1e-30))

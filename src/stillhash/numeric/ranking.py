@@ -17,7 +17,8 @@ PAGE_LOOKS = 2.0  # how much more looks count there, beside labels, than in the 
 # Loss of a code: the share of |looks| on which it differs from the query's code, 0 to 1. Up to the first of these a hit
 # is a near match, up to the second the closest hit is one too.
 NEAR_LOSSES = 0.01, 0.07
-LABELLED_NEAR_LOSSES = 0.0, 0.02  # where some bits hold labels, and fewer looks
+FEW_BITS_LOSSES = 0.0, 0.02  # where bits hold labels too, and fewer than MANY_LOOKS_BITS hold looks
+MANY_LOOKS_BITS = 96
 MIN_LOOKS_BITS = 48  # where others hold labels, near matches are found by these alone if there are so many
 
 
