@@ -52,6 +52,7 @@ class LabelledCodes(LinearHasher):
         self._fix(functions)
         self.belief_ = functions.belief
         self.directions_ = LabelDirections({name: row for row, name in enumerate(names)}, G, g)
+        self.label_bits_ = len(g) if self.codes_see_labels else 0
 
     def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
         values = self.project(X)
@@ -89,5 +90,5 @@ class LabelledCodes(LinearHasher):
         check_arrays(arrays, {"edges": "float32 edges", "right": "float32 bins"}, {"bins": len(arrays["edges"]) + 1})
         wrong_share = check_number(extra["wrong_share"], "wrong_share", low=0, high=1)
         self.belief_ = LabelBelief(wrong_share, arrays["edges"], arrays["right"])
-        if len(arrays["g"]) > self.bits:
-            raise BadState(f"g: expected at most {self.bits} numbers, got {len(arrays['g'])}")
+        if len(arrays["g"]) > self.bits or self.label_bits_ not in (0, len(arrays["g"])):
+            raise BadState(f"g: expected {self.label_bits_} numbers, at most {self.bits}, got {len(arrays['g'])}")

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from stillhash.hashers.base import Hasher
 from stillhash.hashers.model import Model
+from stillhash.hashers.parameters import COUNT
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import pack, signs
@@ -28,9 +29,11 @@ class LinearHasher(Hasher):
 
     name = "linear"
     saved_arrays: ClassVar = {"W": "float32 D b", "t": "float32 b"}
+    saved_values: ClassVar = {"label_bits": COUNT}
 
     W_: Floats  # (D, b)
     t_: Floats  # (b,)
+    label_bits_ = 0  # so many of the first bits hold the labels of rows that are encoded with them
 
     def _fix(self, functions: HashFunctions) -> None:
         self.W_, self.t_ = functions[:2]
@@ -38,7 +41,7 @@ class LinearHasher(Hasher):
     def functions(self) -> "LinearHasher":
         """Return the hash functions alone, which encode, and weigh by any model of the same fixed codes."""
         bare = LinearHasher(self.bits, center=self.center, unit_norm=self.unit_norm)
-        bare.mean_, bare.W_, bare.t_ = self.mean_, self.W_, self.t_
+        bare.mean_, bare.W_, bare.t_, bare.label_bits_ = self.mean_, self.W_, self.t_, self.label_bits_
         bare.n_features_in_ = self.n_features_in_
         return bare
 
@@ -63,10 +66,12 @@ class LinearHasher(Hasher):
             weights = np.float32(share) * unit_rows(learnt) + np.float32(1 - share) * weights
         if model.N is not None:
             weights = weights + kernels.project(X, model.N)
-        losses, looks_bits = NEAR_LOSSES, self.bits - model.label_bits
-        if model.label_bits and looks_bits >= MIN_LOOKS_BITS:
-            looks[:, : model.label_bits] = 0
-        if model.label_bits and looks_bits < MANY_LOOKS_BITS:
+        label_bits, losses = model.label_bits, NEAR_LOSSES
+        if model.side == "looks" and self.bits - self.label_bits_ >= MIN_LOOKS_BITS:
+            label_bits = self.label_bits_  # some codes may hold labels before anything is learnt
+        if label_bits and self.bits - label_bits >= MIN_LOOKS_BITS:
+            looks[:, :label_bits] = 0
+        if label_bits and self.bits - label_bits < MANY_LOOKS_BITS:
             losses = FEW_BITS_LOSSES
         if model.V is None or predicted is None:
             return Ranking(weights, looks, losses=losses)
