@@ -149,6 +149,21 @@ def test_wrong_labels_are_not_believed() -> None:
     assert few.belief_.wrong_share == 0
 
 
+def test_without_labels_in_the_initial_sample_what_is_learnt_judges() -> None:
+    X, Y = mixture(4000, noise=1.0)
+    rng = np.random.default_rng(4)
+    wrong = rng.random(len(Y)) < 0.3
+    given = np.where(wrong[:, None], Y[rng.permutation(len(Y))], Y)
+    wrong &= (given != Y).any(axis=1)
+    hasher = Tally(64).fit(X[:500]).partial_fit(X[:2000], given[:2000])
+    later, labels = X[2000:], given[2000:]
+    plain = (hasher.encode(later, labels) == hasher.encode(later)).all(axis=1)
+    assert plain[wrong[2000:]].mean() > 0.7 and plain[~wrong[2000:]].mean() < 0.15
+    assert not (hasher.encode(later[:50], labels[:50]) == hasher.encode(later[:50])).all(axis=1).any()  # too few
+    right = Tally(64).fit(X[:500]).partial_fit(X[:2000], Y[:2000])
+    assert (right.encode(later, Y[2000:]) == right.encode(later)).all(axis=1).mean() < 0.05
+
+
 def test_state_with_other_label_bits_is_refused() -> None:
     X, Y = toy(400)
     state = Tally(BITS).fit(X, Y).state()

@@ -57,7 +57,8 @@ class LabelledCodes(LinearHasher):
     def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
         values = self.project(X)
         by_labels = self.directions_.project(labels) + self._later_directions(X, labels).project(labels)
-        known = self._believed(values, labels) & by_labels.any(axis=1)
+        known = by_labels.any(axis=1)
+        known &= self._believed(values, labels) if self.directions_.names else self._plausible(X, labels)
         values[known, : by_labels.shape[1]] = by_labels[known]
         return pack(values)
 
@@ -68,6 +69,10 @@ class LabelledCodes(LinearHasher):
         by_labels = self.directions_.project(labels)
         agreements = agreement(values[:, : by_labels.shape[1]], by_labels)
         return (self.belief_.chance(agreements) > MIN_BELIEF) | ~by_labels.any(axis=1)
+
+    def _plausible(self, X: Floats, labels: Labels) -> Mask:
+        """Return which rows have labels that are rather right than wrong, by what is learnt before these rows."""
+        raise NotImplementedError
 
     def _later_directions(self, X: Floats, labels: Labels) -> LabelDirections:
         """Return directions of those labels of rows that came after the initial stage."""

@@ -10,19 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import Conflict, InvalidInput
-from stillhash.hashers.labelled_codes import LabelledCodes
+from stillhash.hashers.labelled_codes import MIN_BELIEF, LabelledCodes
 from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.parameters import NOT_NEGATIVE, POSITIVE, optional, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs
+from stillhash.numeric.label_belief import MIN_ROWS, LabelBelief, agreement
 from stillhash.numeric.label_codes import LabelDirections
 from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
-from stillhash.numeric.sufficient_stats import Similarity, SufficientStats
+from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, unit_labels
 from stillhash.numeric.validation import (
     Codes,
     Doubles,
     Floats,
+    Mask,
     check_codes,
     check_integer,
     check_number,
@@ -143,6 +145,21 @@ class Tally(LabelledCodes):
         G = unit_rows(kernels.project(columns, np.ascontiguousarray(self.W_[:, :k])))
         length = float(np.linalg.norm(fixed.G, axis=1).mean()) if len(fixed.G) else 1.0
         return LabelDirections({name: row for row, name in enumerate(names)}, G * length, np.zeros(k, np.float32))
+
+    def _plausible(self, X: Floats, labels: Labels) -> Mask:
+        U, rows = self.model().U, self.stats_.rows
+        if U is None or min(len(X), rows) < MIN_ROWS:
+            return np.ones(len(X), bool)
+        weights = np.sqrt(self._label_weights()[1])
+        Y, names = unit_labels(labels)
+        known = [c for c, name in enumerate(names) if name in self.stats_.names]
+        given = np.zeros((len(X), len(self.stats_.names)))
+        given[:, [self.stats_.names[names[c]] for c in known]] = Y[:, known]
+        mean = self.stats_.ay[:, 0] / rows
+        predicted, given = (weights * (side - mean) for side in (kernels.project(X, U) + self.model().u, given))
+        agreements = agreement(predicted, given)
+        shuffled = agreement(predicted, given[np.random.default_rng(self.random_state).permutation(len(X))])
+        return LabelBelief.estimate(agreements, shuffled).chance(agreements) > MIN_BELIEF
 
     def unlearn(self, X: Any, Y: Any, codes: Codes | None = None, *, age: int | None = None) -> Self:
         """Take out rows that were learnt with exactly these labels and codes, as if they had never come.
