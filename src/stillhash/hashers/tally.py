@@ -153,12 +153,12 @@ class Tally(LabelledCodes):
         weights = np.sqrt(self._label_weights()[1])
         Y, names = unit_labels(labels)
         known = [c for c, name in enumerate(names) if name in self.stats_.names]
-        given = np.zeros((len(X), len(self.stats_.names)))
-        given[:, [self.stats_.names[names[c]] for c in known]] = Y[:, known]
+        own = np.zeros((len(X), len(self.stats_.names)))
+        own[:, [self.stats_.names[names[c]] for c in known]] = Y[:, known]
         mean = self.stats_.ay[:, 0] / rows
-        predicted, given = (weights * (side - mean) for side in (kernels.project(X, U) + self.model().u, given))
-        agreements = agreement(predicted, given)
-        shuffled = agreement(predicted, given[np.random.default_rng(self.random_state).permutation(len(X))])
+        predicted, own = (weights * (side - mean) for side in (kernels.project(X, U) + self.model().u, own))
+        agreements = agreement(predicted, own)
+        shuffled = agreement(predicted, own[np.random.default_rng(self.random_state).permutation(len(X))])
         return LabelBelief.estimate(agreements, shuffled).chance(agreements) > MIN_BELIEF
 
     def unlearn(self, X: Any, Y: Any, codes: Codes | None = None, *, age: int | None = None) -> Self:
