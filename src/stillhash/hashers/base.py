@@ -123,10 +123,12 @@ class Hasher(Parameters):
 
     def encode_checked(self, X: Floats, labels: Labels | None = None) -> Codes:
         """Encode rows that are validated already."""
-        codes = self._in_batches(X, lambda rows: self._codes(self.prepare(rows)))
         if labels is not None and self.codes_see_labels and (labelled := labels.labelled).any():
+            codes = np.empty((len(X), width(self.bits)), np.uint8)
             codes[labelled] = self._labelled_codes(self.prepare(X[labelled]), labels.rows(labelled))
-        return codes
+            codes[~labelled] = self.encode_checked(X[~labelled])
+            return codes
+        return self._in_batches(X, lambda rows: self._codes(self.prepare(rows)))
 
     def weigh(self, Q: ArrayLike) -> Floats:
         """Return the weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""

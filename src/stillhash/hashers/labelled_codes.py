@@ -1,6 +1,5 @@
 """Fixed codes that hold the labels of rows that are stored with them. docs/method.md derives them."""
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -40,19 +39,17 @@ class LabelledCodes(LinearHasher):
         labelled = labels.labelled
         by_length = label_bits(self.bits) / self.bits if self.codes_see_labels else PLAIN_SHARE
         share = by_length if self.share is None else self.share
-        names: list[Hashable] = []
+        self.directions_ = LabelDirections.uncentred([], np.zeros((0, round(share * self.bits)), np.float32))
         if self.init == "labels" and len(unit_labels(labels)[1]) > 1 and labelled.sum() > 1:
             Y, names = unit_labels(labels.rows(labelled))
             functions = label_itq(X[labelled], Y, self.bits, share, rng)
+            if functions.G is not None and functions.g is not None:
+                self.directions_ = LabelDirections.uncentred(names, functions.G)._replace(g=functions.g)
         else:
             functions = pca_itq(X, self.bits, rng)
-        G, g = functions.G, functions.g
-        if G is None or g is None:
-            G, g = np.zeros((0, k := round(share * self.bits)), np.float32), np.zeros(k, np.float32)
         self._fix(functions)
         self.belief_ = functions.belief
-        self.directions_ = LabelDirections({name: row for row, name in enumerate(names)}, G, g)
-        self.label_bits_ = len(g) if self.codes_see_labels else 0
+        self.label_bits_ = len(self.directions_.g) if self.codes_see_labels else 0
 
     def _labelled_codes(self, X: Floats, labels: Labels) -> Codes:
         values = self.project(X)

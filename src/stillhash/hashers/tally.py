@@ -140,11 +140,11 @@ class Tally(LabelledCodes):
         names = [name for name in later if learner.stats_.label_rows(name) >= MIN_DIRECTION_ROWS]
         U = learner.model().U if names else None
         if U is None:
-            return LabelDirections({}, np.zeros((0, k), np.float32), np.zeros(k, np.float32))
+            return LabelDirections.uncentred([], np.zeros((0, k), np.float32))
         columns = np.ascontiguousarray(U[:, [learner.stats_.names[name] for name in names]].T)
         G = unit_rows(kernels.project(columns, np.ascontiguousarray(self.W_[:, :k])))
         length = float(np.linalg.norm(fixed.G, axis=1).mean()) if len(fixed.G) else 1.0
-        return LabelDirections({name: row for row, name in enumerate(names)}, G * length, np.zeros(k, np.float32))
+        return LabelDirections.uncentred(names, G * length)
 
     def _plausible(self, X: Floats, labels: Labels) -> Mask:
         U, rows = self.model().U, self.stats_.rows

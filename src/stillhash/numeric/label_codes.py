@@ -15,7 +15,7 @@ MIN_LOOKS_CODE = 128  # bits of a code that has enough for looks to find near du
 def label_bits(bits: int) -> int:
     """Return how many bits of a code are for labels; the others are for looks.
 
-    Near duplicates can be told by 56 bits for looks, which a code of 128 bits can spare: it has so many, and half of
+    Near duplicates can be found by 56 bits for looks, which a code of 128 bits can spare: it has so many, and half of
     the bits beyond. Of shorter codes a sixteenth is for looks. docs/method.md has the measurements.
     """
     return bits - bits // 16 if bits < MIN_LOOKS_CODE else bits // 2 + 8
@@ -27,6 +27,11 @@ class LabelDirections(NamedTuple):
     names: dict[Hashable, int]  # the rows of G
     G: Floats  # (labels, k)
     g: Floats  # (k,)
+
+    @classmethod
+    def uncentred(cls, names: list[Hashable], G: Floats) -> "LabelDirections":
+        """Return the directions G of these labels, with nothing added."""
+        return cls({name: row for row, name in enumerate(names)}, G, np.zeros(G.shape[1], np.float32))
 
     def project(self, labels: Labels) -> Floats:
         """Return the hash functions (n, k) of rows by those of their labels that have a direction; zero without any.
