@@ -30,7 +30,7 @@ def test_a_step_ends_at_the_root_of_its_equation(seed: int, bits: int, y: float,
     pair_step(M, z, y, eta)
     yb = z @ M @ z
     terms = eta * yh * yb**2, (1 - eta * y * yh) * yb, -yh  # which cancel
-    np.testing.assert_allclose(sum(terms), 0, atol=1e-9 * max(map(abs, terms)))
+    np.testing.assert_allclose(sum(terms), 0, atol=1e-10 * max(map(abs, terms)))
     assert min(y, yh) * (1 - 1e-9) <= yb <= max(y, yh) * (1 + 1e-9)  # on the way to y
     c = eta * (yb - y) / (1 + eta * (yb - y) * yh)  # as published
     np.testing.assert_allclose(M, start - c * np.outer(start @ z, start @ z), atol=1e-5 * np.abs(start).max())
