@@ -1,5 +1,7 @@
 """The commands `stillhash bench`."""
 
+import sys
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,9 +21,9 @@ DiskFolder = Annotated[Path | None, typer.Option(help="Folder on the disk to mea
 
 
 def _bench(name: str, as_json: bool, **options: Any) -> None:
-    """Run one bench; progress goes to stderr."""
+    """Run one bench; progress goes to stderr, and so does what Ray prints when a node dies: stdout has the result."""
     module, timing = (optional_module(f"bench.{part}", "bench") for part in (name, "timing"))
-    with Console(stderr=True).status(f"bench {name}") as status:
+    with redirect_stdout(sys.stderr), Console(stderr=True).status(f"bench {name}") as status:
         result = timing.run_bench(module, progress=lambda now: status.update(f"bench {name}: {now}"), **options)
     answer(result, as_json, partial(timing.print_bench, module))
 
