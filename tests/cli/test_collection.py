@@ -124,8 +124,8 @@ def test_create(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "seeing"),
     [
-        ([], False),
-        (["--bits", "128"], True),
+        ([], True),
+        (["--bits", "16"], True),
         (["--codes-see-labels"], True),
         (["--no-codes-see-labels"], False),
         (["--codes-see-labels", "--method", "ohsl"], False),

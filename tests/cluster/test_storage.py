@@ -12,7 +12,7 @@ from stillhash import Index
 from stillhash.cluster import ClusterIndex, LocalCluster
 from stillhash.cluster.shard import Shard, ShardRequest, ShardSegment
 from stillhash.cluster.storage import SegmentCache, SegmentRef, Storage, open_segment
-from stillhash.collection.storage.segments import write_segment
+from stillhash.collection.storage.segments import CodedRows, write_segment
 from stillhash.errors import BadState, Conflict, StoreFailed
 from tests.contracts.searchers import random_codes
 
@@ -74,7 +74,7 @@ def test_another_file_under_the_same_name_is_refused(tmp_path: Path) -> None:
     cache = SegmentCache(tmp_path / "cache")
     for folder in (tmp_path, f"file://{tmp_path}"):
         ref = write_ref(folder)
-        write_segment(Path(ref.url.removeprefix("file://")), CODES[::-1], np.arange(500), 64)
+        write_segment(Path(ref.url.removeprefix("file://")), CodedRows.without_digests(np.arange(500), CODES[::-1]), 64)
         with pytest.raises(BadState, match="checksum"):
             cache.open(ref, 64)
 
@@ -127,7 +127,7 @@ def test_a_shard_answers_from_the_requested_version(tmp_path: Path, monkeypatch:
 
 def test_an_index_over_a_url(cluster: LocalCluster, tmp_path: Path) -> None:
     ready = tmp_path / "ready.seg"
-    write_segment(ready, CODES, np.arange(1000, 2000, 2), 64)
+    write_segment(ready, CodedRows.without_digests(np.arange(1000, 2000, 2), CODES), 64)
     remote = tmp_path / "remote"
     reference = Index(64, threads=1)
     with ClusterIndex(64, 2, storage=f"file://{remote}", cache=tmp_path / "cache", threads=1) as index:

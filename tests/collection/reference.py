@@ -182,6 +182,9 @@ class Twin:
             ranking = self.hasher.functions().ranking_by(model, query[None])
             scores = signs(codes, self.bits).astype(np.float64) @ snap(ranking.weights)[0]
             (order,) = rank_all(ranking, codes)
+            if ranking.looks is not None:
+                repeats = (query == X).all(axis=1)
+                order = np.concatenate([np.flatnonzero(repeats), order[~repeats[order]]])
         hits = list(zip(scores.astype(np.float32).tolist(), may, strict=True))
         return self.by_votes([hits[n] for n in order], query, version)
 

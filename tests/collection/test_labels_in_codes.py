@@ -10,6 +10,7 @@ import pytest
 
 import stillhash
 from stillhash import METHODS
+from stillhash.collection import stored_features
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer, load_functions
 from stillhash.errors import InvalidInput, WrongType
@@ -67,10 +68,11 @@ def test_it_must_be_a_bool(tmp_path: Path, value: Any) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_it_is_on_from_128_bits_on(tmp_path: Path) -> None:
-    for bits in (64, 127, 128, 256):
-        with stillhash.open(tmp_path / str(bits), DIM, bits) as collection:
-            assert collection.stats()["codes_see_labels"] is (bits >= 128)
+def test_it_is_on_by_default_and_codes_are_long_enough_for_near_duplicates(tmp_path: Path) -> None:
+    with stillhash.open(tmp_path / "c", DIM) as collection:
+        assert collection.stats()["codes_see_labels"] is True and collection.bits == 128
+    with stillhash.open(tmp_path / "short", DIM, 16) as collection:
+        assert collection.stats()["codes_see_labels"] is True
 
 
 @pytest.mark.parametrize("value", [True, False])
@@ -178,3 +180,68 @@ def precision(photos: stillhash.Collection, queries: np.ndarray, labels: list[li
     for query, answer in enumerate(photos.search(queries, 200), 600):
         shares.append(np.mean([not set(labels[query]).isdisjoint(labels[int(hit.id)]) for hit in answer.hits]))
     return float(np.mean(shares))
+
+
+# ---- exact repeats ----
+
+
+def test_every_item_is_found_first_by_its_own_features(tmp_path: Path) -> None:
+    """Its code holds its labels, so without its digest hardly any labelled item would be."""
+    collection, twin = begin(tmp_path / "c")
+    X, labels = labelled_rows(200, 8)
+    ids = [f"t{r}" for r in range(200)]
+    collection.add(ids, X, labels)
+    twin.put(ids, X, labels)
+    assert twin.hasher is not None
+    plain, stored = functions_of(collection).encode(X), collection.codes(ids)
+    assert stored is not None and (plain != stored).any(axis=1).mean() > 0.5
+    for state in ("unsealed", "sealed", "compacted", "opened again"):
+        assert [answer.hits[0].id for answer in collection.search(X, 3)] == ids, state
+        assert {answer.hits[0].placed for answer in collection.search(X, 3)} == {"near"}
+        for query in X[:5]:
+            agree(collection, twin, query)
+        if state == "unsealed":
+            collection.seal()
+        elif state == "sealed":
+            collection.delete(range(100))
+            twin.delete(range(100))
+            collection.compact()
+        elif state == "compacted":
+            collection.close()
+            collection = stillhash.open(tmp_path / "c")
+    collection.close()
+
+
+def test_repeats_come_in_order_without_deleted_or_filtered_ones(tmp_path: Path) -> None:
+    collection, twin = begin(tmp_path / "c")
+    x = some_rows(1, seed=9).X
+    for name, labels in (("one", ["a"]), ("two", ["b", "c"]), ("three", ["d"]), ("four", [])):
+        for each in (collection.add, twin.put):
+            each([name], x, [labels], [{"n": len(name)}])
+    assert [hit.id for hit in collection.search(x[0], 4).hits] == ["one", "two", "three", "four"]
+    assert [hit.id for hit in collection.search(x[0] * np.float32(1.001), 3).hits] != ["one", "two", "three"]
+    agree(collection, twin, x[0])
+    agree(collection, twin, x[0], where={"n": 5})
+    collection.feedback(x[0], ["one", "three"], [False, True])
+    twin.feedback(x[0], ["one", "three"], [False, True])
+    agree(collection, twin, x[0], 400)
+    for each in (collection.delete, twin.delete):
+        each(["two"])
+    agree(collection, twin, x[0])
+    collection.close()
+
+
+def test_digests_of_many_rows_do_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_features, "MAX_UNSEALED_DIGESTS", 50)
+    collection, twin = begin(tmp_path / "c")
+    X, labels = labelled_rows(400, 10)
+    for start in range(0, 400, 40):
+        ids = [f"t{r}" for r in range(start, start + 40)]
+        for each in (collection.add, twin.put):
+            each(ids, X[start : start + 40], labels[start : start + 40])
+        agree(collection, twin, X[start])
+        collection.seal()
+    with collection._view.pinned() as snapshot:
+        assert len(snapshot.stored_features._unsealed) <= 80
+    assert [answer.hits[0].id for answer in collection.search(X, 1)] == [f"t{r}" for r in range(400)]
+    collection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -20,7 +21,7 @@ from stillhash.collection.storage.checksums import (
 )
 from stillhash.collection.storage.segments import TILES_OFFSET
 from stillhash.errors import BadState, Conflict, InvalidInput
-from tests.collection.fixtures import DIM, begin, some_rows
+from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.support.toys import toy
 
 QUERY = toy(1, DIM, 4, seed=77).X[0]
@@ -214,3 +215,41 @@ def test_any_flipped_bit_of_the_checksums_is_flipped_back() -> None:
         data[place // 8] ^= 1 << place % 8
         assert repair_packed_checksums(bytes(data)) == table
     assert repair_packed_checksums(table[:-3]) is None
+
+
+def test_a_segment_of_another_collection_is_refused_and_counts_as_lost(tmp_path: Path) -> None:
+    """Its checksums are sound, but its codes are those of other items."""
+    for name in ("one", "two"):
+        with begin(tmp_path / name)[0] as collection:
+            collection.seal()
+    (own,), (other,) = ((tmp_path / name / "segments").glob("*.tiles") for name in ("one", "two"))
+    assert own.name == other.name and own.stat().st_size == other.stat().st_size
+    shutil.copyfile(other, own)
+    expected = rf"segments/{own.name}: expected segment \d+ of this collection, got another"
+    with stillhash.open(tmp_path / "one") as collection:
+        with pytest.raises(BadState, match=expected):
+            collection.search(some_rows(1).X[0])
+        (problem,) = collection.verify()
+        assert re.fullmatch(expected, problem)
+        report = collection.repair()
+        assert report.actions == [f"segments/{own.name}: lost; the file there is another segment"]
+        assert sorted(map(str, report.lost_ids)) == sorted(map(str, range(320)))
+        assert collection.count() == 0 and collection.verify() == []
+
+
+def test_repair_keeps_the_digests_of_features(tmp_path: Path) -> None:
+    """A block of digests that is lost costs these alone; the items stay, and so do the other digests."""
+    X, labels = toy(20_000, DIM, 4, seed=3)[0], [["a"]] * 20_000
+    with stillhash.open(tmp_path / "c", DIM, BITS, init=(some_rows(300).X, some_rows(300).labels)) as collection:
+        collection.add(range(20_000), X, labels, learn=False)
+        collection.seal()
+    (file,) = (tmp_path / "c" / "segments").glob("*.tiles")
+    place = file.stat().st_size - 20_000 * 6  # among the digests, which are 8 bytes each, before 4 for each place
+    damaged = bytearray(file.read_bytes())
+    damaged[place : place + 10] = bytes(byte ^ 255 for byte in damaged[place : place + 10])
+    file.write_bytes(damaged)
+    assert not stillhash.repair(tmp_path / "c").lost_ids
+    with stillhash.open(tmp_path / "c") as collection:
+        assert collection.count() == 20_000 and collection.verify() == []
+        (segment,) = collection._store.codes.segments(collection._view.store.db._writer_connection())
+        assert 20_000 - 4096 // 8 - 1 <= len(segment.digests) < 20_000

@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 
 from stillhash.collection.storage.sealed_files import write_durably
-from stillhash.collection.storage.segments import SEGMENT_HEADER, TILES_OFFSET, Segment, read_segment, write_segment
+from stillhash.collection.storage.segments import (
+    SEGMENT_HEADER,
+    TILES_OFFSET,
+    CodedRows,
+    Segment,
+    SegmentIdentity,
+    read_segment,
+    write_segment,
+)
 from stillhash.errors import BadState, StoreFailed
 from stillhash.numeric.codes import from_tiles
+from stillhash.numeric.feature_digests import NO_DIGEST
 from tests.contracts.searchers import random_codes
 
 SIZES, BITS = (1, 1023, 1024, 1025, 3000), (8, 13, 64, 100)
@@ -29,7 +38,8 @@ def row_numbers(rng: np.random.Generator, rows: int, *, gappy: bool) -> np.ndarr
 def write_random(path: Path, rows: int, bits: int, *, gappy: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     codes, numbers = random_codes(rng, rows, bits), row_numbers(rng, rows, gappy=gappy)
-    write_segment(path, codes, numbers, bits)
+    digests = np.where(rng.random(rows) < 0.7, rng.integers(-5, 5, rows) << 40, NO_DIGEST)  # some more than once
+    write_segment(path, CodedRows(numbers, codes, digests), bits, b"c" * 16, 7)
     return codes, numbers
 
 
@@ -161,14 +171,14 @@ def test_no_flipped_bit_gives_other_codes(tmp_path: Path, rows: int, bits: int, 
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
-        (lambda whole: b"", "header"),
+        (lambda whole: b"", "not a segment"),
         (lambda whole: whole[:20], "header"),
         (lambda whole: whole[: TILES_OFFSET - 1], "damaged"),
         (lambda whole: whole[:TILES_OFFSET], "damaged"),
         (lambda whole: whole[:-1], "damaged"),
         (lambda whole: whole + b"\0", "damaged"),
         (lambda whole: b"\0" * len(whole), "segment"),
-        (lambda whole: whole[:8] + b"\2" + whole[9:], "format"),
+        (lambda whole: whole[:8] + b"\1" + whole[9:], "format"),
     ],
 )
 def test_damaged_file_is_refused(tmp_path: Path, damage: Any, match: str) -> None:
@@ -196,3 +206,36 @@ def test_a_swapped_segment_is_not_taken_for_another(tmp_path: Path) -> None:
     write_random(two, 1500, 64, gappy=False, seed=2)
     one.write_bytes(one.read_bytes()[:TILES_OFFSET] + two.read_bytes()[TILES_OFFSET:])
     assert read_if_sound(one, 64) is None
+
+
+# ---- digests of features ----
+
+
+@pytest.mark.parametrize("gappy", [False, True])
+def test_rows_are_found_by_the_digest_of_their_features(tmp_path: Path, gappy: bool) -> None:
+    rng = np.random.default_rng(4)
+    codes, numbers = random_codes(rng, 3000, 64), row_numbers(rng, 3000, gappy=gappy)
+    digests = np.where(rng.random(3000) < 0.7, rng.integers(-500, 500, 3000), NO_DIGEST)
+    rows = CodedRows(numbers, codes, digests)
+    write_segment(tmp_path / "one.tiles", rows, 64)
+    segment = read_segment(tmp_path / "one.tiles", 64)
+    for digest in range(-502, 503):
+        expected = [] if digest == NO_DIGEST else numbers[digests == digest].tolist()
+        assert segment.rows_with(digest) == expected
+    for part, stored in zip(segment.coded_rows(), rows, strict=True):
+        np.testing.assert_array_equal(part, stored)
+
+
+# ---- identity ----
+
+
+def test_a_segment_of_another_collection_number_or_content_is_refused(tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(5), tmp_path / "one.tiles"
+    rows = CodedRows.without_digests(np.arange(100), random_codes(rng, 100, 64))
+    content = write_segment(path, rows, 64, b"c" * 16, 7)
+    own = SegmentIdentity(b"c" * 16, 7, content)
+    assert read_segment(path, 64, (100, own)).identity == own
+    others = [own._replace(collection=b"d" * 16), own._replace(number=8), own._replace(content=b"x" * 16)]
+    for expected in [(100, other) for other in others] + [(99, own)]:
+        with pytest.raises(BadState, match=r"one\.tiles: expected segment \d of this collection, got another"):
+            read_segment(path, 64, expected)

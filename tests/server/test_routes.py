@@ -80,7 +80,7 @@ def test_reads_equal_the_library(shared: LiveServer, library: Collection) -> Non
 
 def test_stats_say_whether_codes_see_labels(tmp_path: Path) -> None:
     """So do the schema, the page and the client."""
-    collections: dict[str, Any] = {"c": {"codes_see_labels": True}, "off": {}, "other": {"method": "ohsl"}}
+    collections: dict[str, Any] = {"c": {}, "off": {"codes_see_labels": False}, "other": {"method": "ohsl"}}
     opened = {name: stillhash.open(tmp_path / name, 4, **settings) for name, settings in collections.items()}
     with live_server(opened) as server:
         schema = server.request("GET", "/v1/openapi.json").json["components"]["schemas"]["StatsResponse"]

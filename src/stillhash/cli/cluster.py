@@ -12,8 +12,9 @@ from rich.text import Text
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import CodesSeeLabels, optional_module
+from stillhash.cli.collection import BITS_HELP, CodesSeeLabels, optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar
+from stillhash.collection import DEFAULT_BITS
 from stillhash.errors import NotFound
 
 app = Typer(help="Distribute collections over a Ray cluster, on this machine or on many.", no_args_is_help=True)
@@ -52,10 +53,10 @@ def ingest(
     source: Annotated[Path, Argument(help="A folder of .npy or .parquet files, or of images.")],
     path: Annotated[Path, Argument(metavar="PATH", help="Collection to create.")],
     address: Annotated[str | None, Option(help="Ray cluster; without it, this machine alone.")] = None,
-    bits: Annotated[int, Option(min=8, max=512, help="Length of the codes.")] = 64,
+    bits: Annotated[int, Option(min=8, max=512, help=BITS_HELP)] = DEFAULT_BITS,
     encoder: Annotated[str | None, Option(metavar="NAME", help="Encoder of images: classic, ...")] = None,
     sample: Annotated[int, Option(min=300, help="Rows that the hash functions are fitted on.")] = 3000,
-    codes_see_labels: CodesSeeLabels = None,
+    codes_see_labels: CodesSeeLabels = True,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Learn from labels.")] = True,
     as_json: AsJson = False,
 ) -> None:

@@ -13,6 +13,7 @@ from typer import Argument, Option, Typer
 import stillhash
 from stillhash.cli import output
 from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
+from stillhash.collection import DEFAULT_BITS
 from stillhash.collection.types import VersionName
 from stillhash.errors import Conflict, InvalidInput, MissingExtra
 from stillhash.hashers import FIXED_CODE_METHODS
@@ -33,7 +34,8 @@ ROWS_HELP = "Rows: .jsonl, .csv, .parquet, .npz or .npy; '-' for JSON lines from
 LABELS_HELP = """Labels, if FILE has none: .npy (labels, or a matrix of 0 and 1), .jsonl (one list per line) \
 or .txt (one 'cat|dog' per line)."""
 WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
-CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels; default: from 128 bits on."
+CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels."
+BITS_HELP = "Length of the codes; near duplicates of labelled items are found from 128 on."
 PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 
 CollectionPath = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
@@ -43,7 +45,7 @@ LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
 ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
 Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
 Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
-CodesSeeLabels = Annotated[bool | None, Option("--codes-see-labels/--no-codes-see-labels", help=CODES_HELP)]
+CodesSeeLabels = Annotated[bool, Option("--codes-see-labels/--no-codes-see-labels", help=CODES_HELP)]
 ModelVersion = Annotated[str | None, Option(metavar="N", help=VERSION_HELP)]
 
 
@@ -63,10 +65,10 @@ def current_version(collection: stillhash.Collection) -> int:
 def create(
     path: CollectionPath,
     dim: Annotated[int, Option(min=1, help="Length of the feature vectors.")],
-    bits: Annotated[int, Option(min=8, max=512, help="Length of the codes.")] = 64,
+    bits: Annotated[int, Option(min=8, max=512, help=BITS_HELP)] = DEFAULT_BITS,
     method: Annotated[str, Option(help=f"Learning method: {', '.join(FIXED_CODE_METHODS)}.")] = DEFAULT_METHOD,
     params: Annotated[str | None, Option(metavar="JSON", help=PARAMS_HELP)] = None,
-    codes_see_labels: CodesSeeLabels = None,
+    codes_see_labels: CodesSeeLabels = True,
     init_rows: Annotated[int, Option(help="Rows to fit the hash functions on, at least 300.")] = 3000,
     learn_rows: Annotated[int, Option(help="Labelled rows to learn in one step.")] = 1000,
     keep_versions: Annotated[int, Option(help="Versions of the model to keep.")] = 32,

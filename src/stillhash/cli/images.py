@@ -8,8 +8,9 @@ from rich.console import Console
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import CodesSeeLabels, CollectionPath, optional_module
+from stillhash.cli.collection import BITS_HELP, CodesSeeLabels, CollectionPath, optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar
+from stillhash.collection import DEFAULT_BITS
 from stillhash.errors import InvalidInput
 from stillhash.io import IMAGE_SUFFIXES, list_images, read_features
 
@@ -30,8 +31,8 @@ def index(
     folder: ImageFolder,
     path: CollectionPath,
     encoder: Annotated[str | None, Option(metavar="NAME", help=f"{ENCODER_HELP}; {DEFAULT_HELP}.")] = None,
-    bits: Annotated[int, Option(min=8, max=512, help="Length of the codes, if the collection is new.")] = 64,
-    codes_see_labels: CodesSeeLabels = None,
+    bits: Annotated[int, Option(min=8, max=512, help=f"Of a new collection: {BITS_HELP}")] = DEFAULT_BITS,
+    codes_see_labels: CodesSeeLabels = True,
     labels: Annotated[str, Option(metavar="SOURCE", help=LABEL_SOURCE_HELP)] = "auto",
     workers: Workers = None,
     as_json: AsJson = False,

@@ -14,7 +14,7 @@ import numpy as np
 
 import stillhash.collection as collections
 from stillhash.cluster.datasets import encode_dataset, hash_functions, learn_dataset
-from stillhash.cluster.jobs import Manifest, ProgressCallback, fingerprint, read_manifest, read_part
+from stillhash.cluster.jobs import Manifest, ProgressCallback, collection_id, fingerprint, read_manifest, read_part
 from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_source, read_part_rows
 from stillhash.collection import Collection
 from stillhash.collection.bulk_load import bulk_load, is_loaded
@@ -33,9 +33,9 @@ def ingest(
     source: SourcePaths,
     path: str | Path,
     *,
-    bits: int = 64,
+    bits: int = collections.DEFAULT_BITS,
     method: str = DEFAULT_HASHER.name,
-    codes_see_labels: bool | None = None,
+    codes_see_labels: bool = True,
     encoder: str | None = None,
     sample: int = 3000,
     learn: bool = True,
@@ -51,7 +51,7 @@ def ingest(
     path = check_path(path)
     out = path.with_name(f"{path.name}.parts") if parts is None else check_path(parts)
     settings = {"bits": bits, "method": check_fixed_codes(method), "params": {}}
-    settings["codes_see_labels"] = check_codes_see_labels(codes_see_labels, method, bits)
+    settings["codes_see_labels"] = check_codes_see_labels(codes_see_labels, method)
     hasher = _fit_once(find_source(source, encoder), out, settings, check_integer(sample, "sample", 300))
     encode_dataset(source, hasher, out, encoder=encoder, progress=progress)
     learnt = 0
@@ -93,7 +93,8 @@ def publish(
     if not is_loaded(path, source):
         stored = {**settings, "encoder": manifest.job.get("origin")}
         rows = check_integer(learnt, "learnt", 0)
-        bulk_load(path, hasher, _batches(out, manifest), source=source, learnt=rows, settings=stored)
+        name = collection_id(manifest)
+        bulk_load(path, hasher, _batches(out, manifest), id=name, source=source, learnt=rows, settings=stored)
     return collections.open(path)
 
 

@@ -15,21 +15,24 @@ from typing import NamedTuple
 
 import numpy as np
 import ray
+from numpy.typing import NDArray
 
 from stillhash.cluster import jobs
 from stillhash.cluster.jobs import PartItems, ProgressCallback, fingerprint
 from stillhash.cluster.sources import SourcePart, SourcePaths, SourceRows, find_source, read_part_rows
 from stillhash.collection.encoder_alignment import identify
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
+from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.validation import check_ids, check_path
 from stillhash.encoders import open_encoder
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, Hasher, LinearHasher, Tally, check_fixed_codes, load
 from stillhash.hashers.state import read_state
-from stillhash.numeric.codes import from_tiles, width
+from stillhash.numeric.codes import from_tiles
+from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.sufficient_stats import SufficientStats
-from stillhash.numeric.validation import Codes, check_integer
+from stillhash.numeric.validation import check_integer
 
 LEARN_CHUNK_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
 MERGEABLE = [name for name, method in METHODS.items() if issubclass(method, Tally) and method.chunk_invariant]
@@ -105,19 +108,19 @@ def encode_part(
     with suppress(BadState):  # missing, or damaged
         segment, items = jobs.read_part(out, part.number, part.first, hasher.bits)
         return segment.rows, False, items.broken
-    codes = [np.empty((0, width(hasher.bits)), np.uint8)]
+    coded: list[CodedRows] = []
     items = PartItems([], [], [], None if encoder is None else [], {})
     for rows in read_part_rows(folder, encoder, part, hasher.n_features_in_):
-        codes.append(encode_rows(hasher, rows))
-        first = part.first + len(items.ids)
-        items.ids.extend(range(first, first + len(rows.features)) if rows.ids is None else rows.ids)
+        numbers = part.first + len(items.ids) + np.arange(len(rows.features))
+        coded.append(encode_rows(hasher, numbers, rows))
+        items.ids.extend(numbers.tolist() if rows.ids is None else rows.ids)
         items.labels.extend(rows.labels)
         items.metadata.extend(rows.metadata)
         items.broken.update(rows.broken or {})
         if items.pictures is not None:
             items.pictures.extend(rows.pictures or [])
     check_ids(items.ids)
-    jobs.write_part(out, part.number, part.first, np.concatenate(codes), items, hasher.bits)
+    jobs.write_part(out, part.number, CodedRows.join(coded, hasher.bits), items, hasher.bits)
     return len(items.ids), True, items.broken
 
 
@@ -127,10 +130,10 @@ def load_encoder(state: bytes) -> Hasher:
     return LinearHasher.load(state) if alone else load(state)
 
 
-def encode_rows(hasher: Hasher, rows: SourceRows) -> Codes:
+def encode_rows(hasher: Hasher, numbers: NDArray[np.int64], rows: SourceRows) -> CodedRows:
     """Encode a block of rows, with their labels where codes see labels."""
     labels = parse_labels(rows.labels, len(rows.labels)) if hasher.codes_see_labels else None
-    return hasher.encode_checked(rows.features, labels)
+    return CodedRows(numbers, hasher.encode_checked(rows.features, labels), feature_digests(rows.features))
 
 
 def hash_functions(hasher: Hasher) -> LinearHasher:
@@ -213,7 +216,7 @@ def learn_part(
         part_codes = from_tiles(segment.tiles, segment.rows)
     for rows in read_part_rows(folder, encoder, part, hasher.n_features_in_):
         end = first + len(rows.labels)
-        codes = encode_rows(fitted, rows) if stored is None else part_codes[first:end]
+        codes = encode_rows(fitted, np.arange(first, end), rows).codes if stored is None else part_codes[first:end]
         for chunk in (slice(s, s + LEARN_CHUNK_ROWS) for s in range(0, len(rows.labels), LEARN_CHUNK_ROWS)):
             hasher.partial_fit(rows.features[chunk], rows.labels[chunk], codes[chunk])
         labelled += sum(map(bool, rows.labels))

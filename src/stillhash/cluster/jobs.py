@@ -26,11 +26,10 @@ from ray.exceptions import RayError, RayTaskError
 
 from stillhash.cluster.sources import Source, SourceFile, SourcePart
 from stillhash.collection.storage.sealed_files import read_sealed, remove_unlisted, write_durably, write_sealed
-from stillhash.collection.storage.segments import Segment, read_segment, write_segment
+from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed, Unreachable
 from stillhash.hashers import LinearHasher
-from stillhash.numeric.validation import Codes
 
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -166,15 +165,22 @@ class PartItems(NamedTuple):
             raise BadState(f"the items of a part cannot be read: {error}") from error
 
 
-def write_part(out: Path, number: int, first: int, codes: Codes, items: PartItems, bits: int) -> None:
+def collection_id(manifest: Manifest) -> bytes:
+    """Return the id of the collection that is published from the parts of this job."""
+    return bytes.fromhex(fingerprint(manifest.to_json()))[:16]
+
+
+def write_part(out: Path, number: int, rows: CodedRows, items: PartItems, bits: int) -> None:
     """Write the files of a part; each is complete or missing, and on disk when this returns."""
     write_sealed(part_path(out, number, "items"), [items.to_bytes()])
-    write_segment(part_path(out, number, "tiles"), codes, np.arange(first, first + len(codes)), bits)
+    write_segment(part_path(out, number, "tiles"), rows, bits, collection_id(read_manifest(out)), number + 1)
 
 
 def read_part(out: Path, number: int, first: int, bits: int) -> tuple[Segment, PartItems]:
-    """Read a part and verify the checksums of its files; BadState if one is missing or damaged."""
+    """Read a part and verify the checksums of its files; BadState if one is missing, damaged or of another job."""
     segment = read_segment(part_path(out, number, "tiles"), bits)
+    if segment.identity[:2] != (collection_id(read_manifest(out)), number + 1):
+        raise BadState(f"part {number} of {out.name}: expected codes of this job and part, got others")
     items = PartItems.from_bytes(read_sealed(part_path(out, number, "items")))
     if len(items.ids) != segment.rows or (segment.rows and segment.first != first):
         raise BadState(f"part {number} of {out.name}: expected {segment.rows} items, got {len(items.ids)}")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.sealed_files import translate_read_errors, write_durably
-from stillhash.collection.storage.segments import Segment, read_segment, write_segment
+from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
 from stillhash.errors import BadState, MissingExtra, StillhashError, StoreFailed
 from stillhash.numeric.validation import Codes
 
@@ -54,7 +54,7 @@ class Storage:
         remote = "://" in url
         with tempfile.TemporaryDirectory(prefix="stillhash-") if remote else nullcontext(self.folder) as folder:
             path = Path(folder) / name
-            write_segment(path, codes, ids, bits)
+            write_segment(path, CodedRows.without_digests(ids, codes), bits)
             if remote:
                 with _remote(url) as (fs, target):
                     fs.put_file(str(path), target)

@@ -14,10 +14,12 @@ from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
 from stillhash.collection.validation import check_path, check_rows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, check_fixed_codes
+from stillhash.numeric.label_codes import MIN_LOOKS_CODE
 from stillhash.numeric.validation import check_bits, check_integer, check_number
 from stillhash.search import Index
 
 MIN_INIT_ROWS = 300
+DEFAULT_BITS = MIN_LOOKS_CODE
 
 
 def open(
@@ -27,7 +29,7 @@ def open(
     *,
     method: str = DEFAULT_HASHER.name,
     params: dict[str, Any] | None = None,
-    codes_see_labels: bool | None = None,
+    codes_see_labels: bool = True,
     encoder: EncoderInfo | None = None,
     init: Any = None,
     init_rows: int = 3000,
@@ -39,12 +41,13 @@ def open(
 ) -> Collection:
     """Open a collection, or create one if `dim` is given and there is none.
 
-    dim, bits : length of the features, and of the codes (64 by default). For an existing collection they may be left
+    dim, bits : length of the features, and of the codes (128 by default). For an existing collection they may be left
         out, and must be its own otherwise. All that follows applies to new collections only.
     method, params : the hasher, by its name in METHODS; one with fixed codes.
-    codes_see_labels : items that are added with labels get codes that hold them, and rank far better by labels. None:
-        from 128 bits on, where enough bits are left to find an item, and near duplicates, by features alone. Only some
-        methods can, the default one too; for the others, and in `stats()` of their collections, it is False.
+    codes_see_labels : items that are added with labels get codes that hold them, and rank far better by labels. Exact
+        repeats of an item are found at any length; near duplicates of it from 128 bits on, since shorter codes have too
+        few bits left for looks. Only some methods can, the default one too; for the others, and in `stats()` of their
+        collections, it is False.
     encoder : what computes the features; a new collection records its name and fingerprint, and has its dim. An
         existing one must have been created with it, or have an alignment from it.
     init : a sample to fit the hash functions on at once: features (n, D), or a pair of features and labels.
@@ -66,10 +69,10 @@ def open(
         return Collection(_open_store(path, dim, bits, identity, read_only), searcher)
     settings = {
         "dim": check_integer(dim, "dim", 1),
-        "bits": check_bits(64 if bits is None else bits),
+        "bits": check_bits(DEFAULT_BITS if bits is None else bits),
         "method": check_fixed_codes(method),
         "params": check_params({} if params is None else params, method),
-        "codes_see_labels": check_codes_see_labels(codes_see_labels, method, check_bits(64 if bits is None else bits)),
+        "codes_see_labels": check_codes_see_labels(codes_see_labels, method),
         "init_rows": check_integer(init_rows, "init_rows", MIN_INIT_ROWS),
         "learn_rows": check_integer(learn_rows, "learn_rows", 1),
         "keep_versions": check_integer(keep_versions, "keep_versions", 2),

@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
+from stillhash.collection.storage.codes import SegmentRecord
 from stillhash.collection.storage.schema import get_meta, set_meta
 from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.segments import Segment
@@ -33,9 +34,11 @@ def is_loaded(path: Path, source: str) -> bool:
 
 
 def bulk_load(
-    path: Path, hasher: Hasher, batches: Batches, *, source: str, learnt: int, settings: dict[str, Any]
+    path: Path, hasher: Hasher, batches: Batches, *, id: bytes, source: str, learnt: int, settings: dict[str, Any]
 ) -> None:
     """Create a collection of segments of ascending rows, each with its items; the hasher has learnt `learnt` rows.
+
+    id: the id of the collection, which is in its segments.
 
     It is created in a folder beside, in one transaction, and renamed when it is complete.
     """
@@ -46,7 +49,7 @@ def bulk_load(
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt
-        with closing(Store.create(unfinished, model | settings)) as store:
+        with closing(Store.create(unfinished, model | settings, id)) as store:
             trainer = Trainer(store)
             with store.transaction() as connection:
                 _insert(store, connection, batches)
@@ -62,11 +65,16 @@ def bulk_load(
 
 def _insert(store: Store, connection: Connection, batches: Batches) -> None:
     number = 0
-    for number, (segment, items) in enumerate((batch for batch in batches if batch[0].rows), 1):
+    for segment, items in batches:
+        if not segment.rows:
+            continue
+        number = segment.identity.number
         file = f"{number:08d}.tiles"
         _link(segment.path, store.path / "segments" / file)
         set_meta(connection, "next_row", segment.first)
-        store.codes.add_segment(connection, number, file, store.items.append(connection, items))
+        rows = store.items.append(connection, items)
+        record = SegmentRecord(number, file, len(rows), rows[0], rows[-1], segment.identity.content)
+        store.codes.add_segment(connection, record)
     sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
 

@@ -23,6 +23,7 @@ from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, c
 from stillhash.collection.vote_validation import check_feedback, check_votes
 from stillhash.collection.votes import stored_votes
 from stillhash.errors import Conflict, InvalidInput, StillhashError
+from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.validation import check_integer
 from stillhash.search import Index
 
@@ -85,7 +86,10 @@ class Collection(Reader):
                 if replace:
                     items.delete(connection, new.ids)
                 codes = self._trainer.encode(connection, rows)
-                numbers = items.append(connection, new, codes, rows.features if codes is None else None)
+                if codes is None:
+                    numbers = items.append(connection, new, features=rows.features)
+                else:
+                    numbers = items.append(connection, new, codes, digests=feature_digests(rows.features))
                 if learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
                 if codes is None and get_meta(connection, "items") >= self._store.settings["init_rows"]:

@@ -7,7 +7,6 @@ import numpy as np
 
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers import METHODS, Hasher
-from stillhash.numeric.label_codes import MIN_LOOKS_CODE
 
 OWN_ARGUMENTS = ("bits", "codes_see_labels")  # parameters of methods that are settings of their own
 
@@ -31,10 +30,8 @@ def check_params(params: Any, method: str) -> dict[str, Any]:
     return {name: stored[name] for name in params}
 
 
-def check_codes_see_labels(value: Any, method: str, bits: int) -> bool:
-    """Return whether codes hold labels: False for a method without that parameter, None by the length of the codes."""
-    if value is None:
-        value = bits >= MIN_LOOKS_CODE
+def check_codes_see_labels(value: Any, method: str) -> bool:
+    """Return whether codes hold labels: False for a method without that parameter."""
     if not isinstance(value, (bool, np.bool_)):
         raise WrongType(f"codes_see_labels: expected true or false, got {value!r}")
     return bool(value) and _can_see_labels(METHODS[method])

@@ -10,6 +10,7 @@ from typing import Any
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares
+from stillhash.collection.stored_features import StoredFeatures
 from stillhash.collection.trainer import load_functions, load_model
 from stillhash.errors import StillhashError
 from stillhash.hashers import LinearHasher, Model
@@ -27,6 +28,7 @@ class Snapshot:
     version: int
     model: Model
     source_shares: SourceShares  # of the votes up to this version; empty without any
+    stored_features: StoredFeatures
 
     def weigh(self, Q: Floats, model: Model | None = None) -> Floats:
         """Return the weights of validated queries, by the current model or another one."""
@@ -50,6 +52,7 @@ class ReadView:
         self._functions: LinearHasher | None = None
         self._version, self._model = 0, Model("looks")
         self._source_shares: SourceShares = {}
+        self._stored_features = StoredFeatures(store.codes)
 
     @contextmanager
     def pinned(self) -> Iterator[Snapshot]:
@@ -65,7 +68,7 @@ class ReadView:
                 if pinned:
                     try:
                         state = self._functions, self._version, self._model, self._source_shares
-                        yield Snapshot(connection, self._index, *state)
+                        yield Snapshot(connection, self._index, *state, self._stored_features)
                     finally:
                         self._unpin()
                     return
@@ -112,10 +115,11 @@ class ReadView:
             self._index, self._last_row = self._map_segments(connection)
             self._generation = generation
             previous.close()
-        numbers, codes = self.store.codes.after(connection, self._last_row)
-        if len(numbers):
-            self._index.add(codes, numbers)
-            self._last_row = int(numbers[-1])
+        rows = self.store.codes.after(connection, self._last_row)
+        if len(rows.numbers):
+            self._index.add(rows.codes, rows.numbers)
+            self._stored_features.add(connection, rows)
+            self._last_row = int(rows.numbers[-1])
         deleted = self.store.codes.deleted_after(connection, since)
         if len(deleted):
             self._index.remove(deleted)
@@ -128,7 +132,9 @@ class ReadView:
     def _map_segments(self, connection: Connection) -> tuple[Any, int]:
         """Return an index over the sealed codes, without a copy, and their last row."""
         index, last = self._searcher(self.store.settings["bits"]), -1
-        for segment in self.store.codes.segments(connection):
+        segments = list(self.store.codes.segments(connection))
+        for segment in segments:
             index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
             last = int(segment.row_numbers()[-1])
+        self._stored_features.use(segments)
         return index, last

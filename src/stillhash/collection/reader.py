@@ -17,6 +17,7 @@ from stillhash.collection.explain import explain_answers
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import ReadView, Snapshot
+from stillhash.collection.repeats import repeated_rows
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.storage.store import Store
@@ -161,15 +162,14 @@ class Reader:
             else:
                 ranking = snapshot.functions.rank_checked(model, Q, balance)
                 votes = voted_rows(self._store, snapshot, Q, number, allowed)
+                repeats = repeated_rows(self._store, snapshot, Q, allowed)
                 most = min(k, max(1, len(snapshot.index)))
-                hits = search_page(snapshot.index, ranking, most, allowed=allowed, **votes._asdict())
+                hits = search_page(snapshot.index, ranking, most, allowed=allowed, repeats=repeats, **votes._asdict())
                 answers = self._answers(snapshot, zip(*hits[:3], strict=True), number, model, hits.missing)
                 if explain is not False:
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
-                    rankings = (
-                        ranking,
-                        snapshot.functions.ranking_by(self._model(snapshot, other)[1], Q, balance=balance),
-                    )
+                    _, other_model = self._model(snapshot, other)
+                    rankings = ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
                     answers = explain_answers(snapshot.index, answers, hits.ids, rankings, other, allowed)
         return answers[0] if single else answers
 

@@ -28,6 +28,7 @@ from stillhash.collection.storage.votes import StoredVote
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.hashers import Hasher, LinearHasher, Model
+from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.validation import Codes, Mask, check_integer
 
 MIN_STEP_ROWS = 100
@@ -57,7 +58,7 @@ class Trainer:
         hasher = new_hasher(settings)
         hasher.fit(sample.features, sample.labels)
         codes = hasher.encode_checked(waiting.features, waiting.labels)
-        self.store.items.set_codes(connection, numbers, codes)
+        self.store.items.set_codes(connection, numbers, codes, feature_digests(waiting.features))
         self.start(connection, hasher, "fit", len(sample.features))
         self.flush(connection)
 

@@ -42,11 +42,13 @@ def search_page(
     allowed: Any = None,
     liked: Sequence[IdArray] | None = None,
     disliked: Sequence[IdArray] | None = None,
+    repeats: Sequence[IdArray] | None = None,
 ) -> PageHits:
     """Return the first k hits of each query: exactly the first k of `rank_all`.
 
-    allowed: as in `index.search`. liked, disliked: for each query, ids that come first, in this order, and last; they
-    must be in the index and allowed.
+    allowed: as in `index.search`. liked, disliked: for each query, ids that come first, in this order, and last.
+    repeats: for each query, ids that are known to repeat it, whatever their codes; by looks they are the nearest of
+    the near matches. All must be in the index and allowed.
     """
     k = check_integer(k, "k", 1)
     if ranking.weights.shape[1] != index.bits:
@@ -56,6 +58,8 @@ def search_page(
     most = max(k + max(map(len, disliked or ()), default=0), candidates)
     hits, near = _search(index, ranking, looks, max(1, min(most, len(index))), allowed)
     candidate_ids = hits.ids[:, :candidates]
+    if repeats is not None and looks is not None:
+        near = [np.concatenate([a, b[~np.isin(b, a)]]) if len(a) else b for a, b in zip(repeats, near, strict=True)]
     end_ids, counts = _join_ends(near, liked or [NO_IDS] * len(near), disliked or [NO_IDS] * len(near))
     codes = _read_codes(index, np.concatenate([candidate_ids.ravel(), end_ids]))
     again = np.empty(candidate_ids.shape, np.float32)

@@ -3,58 +3,69 @@
 from collections.abc import Iterator
 from pathlib import Path
 from sqlite3 import Connection
+from typing import NamedTuple
 
 import numpy as np
 
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import get_meta
-from stillhash.collection.storage.segments import Segment, read_segment
+from stillhash.collection.storage.segments import CodedRows, Segment, SegmentIdentity, read_segment
 from stillhash.numeric.codes import width
+from stillhash.numeric.feature_digests import NO_DIGEST
 from stillhash.numeric.kernels import read_tiles
 from stillhash.numeric.validation import Codes
+
+
+class SegmentRecord(NamedTuple):
+    """A row of the table of segments."""
+
+    number: int
+    file: str
+    rows: int
+    first: int
+    last: int
+    content: bytes  # the digest of its content
 
 
 class CodeTable:
     """Which codes there are. The rows up to the last sealed one have their codes in segments, later ones in `items`."""
 
-    def __init__(self, folder: Path, bits: int) -> None:
-        self.folder, self.bits = folder, bits
-
-    def segment_files(self, connection: Connection, after: int = -1) -> list[str]:
-        """Return the files of segments that hold rows past this one."""
-        return [file for file, _, _, last in self.segment_records(connection) if last > after]
+    def __init__(self, folder: Path, bits: int, collection: bytes) -> None:
+        self.folder, self.bits, self.collection = folder, bits, collection
 
     def segments(self, connection: Connection, after: int = -1) -> Iterator[Segment]:
         """Map the segments that hold rows past this one."""
-        return (read_segment(self.folder / file, self.bits) for file in self.segment_files(connection, after))
+        return (self.read_segment(record) for record in self.segment_records(connection) if record.last > after)
 
-    def segment_records(self, connection: Connection) -> list[tuple[str, int, int, int]]:
-        """Return file, rows, first and last row of each segment."""
-        return connection.execute("SELECT file, rows, first, last FROM segments ORDER BY number").fetchall()
+    def segment_records(self, connection: Connection) -> list[SegmentRecord]:
+        """Return which segments there are, in order."""
+        rows = connection.execute("SELECT number, file, rows, first, last, content FROM segments ORDER BY number")
+        return [SegmentRecord(*row) for row in rows.fetchall()]
 
-    def add_segment(self, connection: Connection, number: int, file: str, numbers: RowNumbers | range) -> None:
-        """Register the segment that holds these rows."""
-        values = [number, file, len(numbers), int(numbers[0]), int(numbers[-1])]
-        connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", values)
+    def read_segment(self, record: SegmentRecord, *, check: bool = True) -> Segment:
+        """Map the segment of this record; BadState if the file is damaged, or another one."""
+        identity = SegmentIdentity(self.collection, record.number, record.content)
+        return read_segment(self.folder / record.file, self.bits, (record.rows, identity), check=check)
 
-    def after(self, connection: Connection, last: int) -> tuple[RowNumbers, Codes]:
-        """Return the rows past this one, deleted ones perhaps among them, and their codes."""
-        numbers, codes = [np.empty(0, np.int64)], [np.empty((0, width(self.bits)), np.uint8)]
+    def add_segment(self, connection: Connection, record: SegmentRecord) -> None:
+        """Register a segment."""
+        connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", record)
+
+    def after(self, connection: Connection, last: int) -> CodedRows:
+        """Return the rows past this one, deleted ones perhaps among them."""
+        parts = []
         for segment in self.segments(connection, last):
-            rows = segment.row_numbers()
-            late = np.flatnonzero(rows > last)
-            numbers.append(rows[late])
-            codes.append(read_tiles(segment.tiles, late))
-        unsealed = self.unsealed(connection, last)
-        return np.concatenate([*numbers, unsealed[0]]), np.concatenate([*codes, unsealed[1]])
+            rows = segment.coded_rows()
+            parts.append(rows.select(rows.numbers > last))
+        return CodedRows.join([*parts, self.unsealed(connection, last)], self.bits)
 
     def sample(self, connection: Connection, count: int) -> Codes:
         """Return about this many codes of items, of rows at equal distances, whether sealed or not."""
         step = max(1, int(get_meta(connection, "next_row")) // count)
         deleted = connection.execute("SELECT row FROM tombstones WHERE row % ? = 0", [step]).fetchall()
         codes = []
-        for file in self.segment_files(connection):
-            segment = read_segment(self.folder / file, self.bits, check=False)
+        for record in self.segment_records(connection):
+            segment = self.read_segment(record, check=False)
             rows = segment.row_numbers()
             places = np.flatnonzero(rows % step == 0)
             codes.append(read_tiles(segment.tiles, places[~np.isin(rows[places], deleted)]))
@@ -64,12 +75,13 @@ class CodeTable:
         codes.append(packed.reshape(len(unsealed), width(self.bits)))
         return np.concatenate(codes)
 
-    def unsealed(self, connection: Connection, last: int = -1) -> tuple[RowNumbers, Codes]:
-        """Return the rows past this one that are not sealed, and their codes."""
-        sql = "SELECT row, code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
-        rows = connection.execute(sql, [max(last, self.last_sealed(connection))]).fetchall()
-        codes = np.frombuffer(b"".join(code for _, code in rows), np.uint8).reshape(len(rows), width(self.bits))
-        return np.array([row for row, _ in rows], np.int64), codes
+    def unsealed(self, connection: Connection, last: int = -1) -> CodedRows:
+        """Return the rows past this one that are not sealed."""
+        sql = "SELECT row, ifnull(feature_digest, ?), code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
+        rows = connection.execute(sql, [NO_DIGEST, max(last, self.last_sealed(connection))]).fetchall()
+        codes = np.frombuffer(b"".join(row[2] for row in rows), np.uint8).reshape(len(rows), width(self.bits))
+        numbers, digests = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2).T
+        return CodedRows(numbers, codes, digests)
 
     def last_sealed(self, connection: Connection) -> int:
         """Return the last row that a segment holds, -1 if there is none."""
@@ -81,8 +93,8 @@ class CodeTable:
         return int(connection.execute(sql, [self.last_sealed(connection)]).fetchone()[0])
 
     def clear_unsealed(self, connection: Connection, first: int, last: int) -> None:
-        """Drop the codes of rows that a segment holds now."""
-        sql = "UPDATE items SET code = NULL WHERE row BETWEEN ? AND ? AND code NOT NULL"
+        """Drop the codes and digests of rows that a segment holds now."""
+        sql = "UPDATE items SET code = NULL, feature_digest = NULL WHERE row BETWEEN ? AND ? AND code NOT NULL"
         connection.execute(sql, [first, last])
 
     def forget_segments(self, connection: Connection) -> None:
@@ -91,12 +103,11 @@ class CodeTable:
         connection.execute("DELETE FROM tombstones")
         connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
 
-    def live(self, connection: Connection) -> tuple[RowNumbers, Codes]:
-        """Return the rows of all items that have a code, and their codes."""
-        numbers, codes = self.after(connection, -1)
+    def live(self, connection: Connection) -> CodedRows:
+        """Return all items that have a code."""
+        coded = self.after(connection, -1)
         rows = np.array(connection.execute("SELECT row FROM items ORDER BY row").fetchall(), np.int64).reshape(-1)
-        keep = np.isin(numbers, rows)
-        return numbers[keep], codes[keep]
+        return coded.select(np.isin(coded.numbers, rows))
 
     def deleted_after(self, connection: Connection, seq: int) -> RowNumbers:
         """Return the rows that commits past this one deleted."""
@@ -106,7 +117,7 @@ class CodeTable:
     def mismatches(self, connection: Connection) -> tuple[RowNumbers, RowNumbers]:
         """Return rows of items that lack a code, and rows of codes that have neither an item nor a tombstone."""
         sealed = [segment.row_numbers() for segment in self.segments(connection)]
-        coded = np.concatenate([*sealed, self.unsealed(connection)[0]])
+        coded = np.concatenate([*sealed, self.unsealed(connection).numbers])
         live = connection.execute("SELECT row FROM items WHERE features IS NULL ORDER BY row").fetchall()
         known = connection.execute("SELECT row FROM items UNION SELECT row FROM tombstones").fetchall()
         missing = np.setdiff1d(np.array(live, np.int64).reshape(-1), coded)

@@ -29,15 +29,24 @@ class ItemTable:
         self.dim, self.code_bytes = dim, width(bits)
 
     def append(
-        self, connection: Connection, new: ItemRows, codes: Codes | None = None, features: Floats | None = None
+        self,
+        connection: Connection,
+        new: ItemRows,
+        codes: Codes | None = None,
+        features: Floats | None = None,
+        digests: NDArray[np.int64] | None = None,
     ) -> range:
-        """Insert items under the next row numbers; with features in place of codes, they wait for hash functions."""
+        """Insert items under the next row numbers, with their codes and the digests of their features.
+
+        With features in place of these they wait for hash functions; with neither they are in a segment.
+        """
         first = get_meta(connection, "next_row")
         rows = range(first, first + len(new.ids))
         blobs = _blobs(codes, len(rows)), _blobs(features, len(rows))
-        columns = rows, new.ids, new.label_texts, new.metadata, *blobs
+        numbers = [None] * len(rows) if digests is None else digests.tolist()
+        columns = rows, new.ids, new.label_texts, new.metadata, *blobs, numbers
         try:
-            connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", zip(*columns, strict=True))
+            connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)", zip(*columns, strict=True))
         except IntegrityError:
             existing = [name for name, row in self.rows_of(connection, new.ids).items() if row < first]
             if not existing:
@@ -144,11 +153,19 @@ class ItemTable:
         features = self._features(blob for _, blob, _ in rows)
         return np.array([row for row, _, _ in rows], np.int64), LabelledRows.from_texts(features, [r[2] for r in rows])
 
-    def set_codes(self, connection: Connection, rows: RowNumbers, codes: Codes) -> None:
-        """Give rows that waited their codes, also where they are pending; their features are dropped."""
-        values = list(zip(_blobs(codes, len(rows)), rows.tolist(), strict=True))
-        connection.executemany("UPDATE items SET code = ?, features = NULL WHERE row = ?", values)
-        connection.executemany("UPDATE pending SET code = ? WHERE row = ?", values)
+    def set_codes(self, connection: Connection, rows: RowNumbers, codes: Codes, digests: NDArray[np.int64]) -> None:
+        """Give rows that waited their codes, also where they are pending; of their features the digests stay."""
+        blobs, numbers = _blobs(codes, len(rows)), rows.tolist()
+        values = zip(blobs, digests.tolist(), numbers, strict=True)
+        connection.executemany("UPDATE items SET code = ?, feature_digest = ?, features = NULL WHERE row = ?", values)
+        connection.executemany("UPDATE pending SET code = ? WHERE row = ?", zip(blobs, numbers, strict=True))
+
+    def existing(self, connection: Connection, rows: list[int]) -> list[int]:
+        """Return which of these rows are items, in their order."""
+        known: set[int] = set()
+        for marks, batch in batches(rows):
+            known.update(row for (row,) in connection.execute(f"SELECT row FROM items WHERE row IN ({marks})", batch))
+        return [row for row in rows if row in known]
 
     def add_pending(
         self,

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.connections import connect
@@ -25,7 +24,7 @@ from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.integrity import acknowledge, acknowledged_commit, committed_seq, read_page_checksums
 from stillhash.collection.storage.schema import SCHEMA, get_meta
 from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, repair_sealed, write_durably
-from stillhash.collection.storage.segments import read_surviving
+from stillhash.collection.storage.segments import CodedRows, read_surviving
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import read_wal, repair_wal
@@ -193,18 +192,23 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
     """Repair the segments; if some codes are lost, put all others into one new segment."""
     with store.reading() as connection:
         records = store.codes.segment_records(connection)
-        codes: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = [store.codes.unsealed(connection)]
+        parts = [store.codes.unsealed(connection)]
     complete = True
-    for file, rows, first, last in records:
-        lost = _repair_file(store.path, f"segments/{file}", actions)
+    for record in records:
+        lost = _repair_file(store.path, f"segments/{record.file}", actions)
+        if lost == []:
+            try:
+                store.codes.read_segment(record, check=False)
+            except BadState:
+                actions.append(f"segments/{record.file}: lost; the file there is another segment")
+                lost = None
         complete = complete and lost == []
         if lost is not None:
-            segment = store.path / "segments" / file
-            codes.append(read_surviving(segment, store.settings["bits"], rows, first, last, lost))
+            shape = store.settings["bits"], record.rows, record.first, record.last
+            parts.append(read_surviving(store.path / "segments" / record.file, *shape, lost))
     if not complete:
-        numbers = np.concatenate([rows for rows, _ in codes])
-        order = np.argsort(numbers)
-        store.write_segment(numbers[order], np.concatenate([some for _, some in codes])[order], replace=True)
+        rows = CodedRows.join(parts, store.settings["bits"])
+        store.write_segment(rows.select(np.argsort(rows.numbers)), replace=True)
 
 
 def _repair_learners(store: Store, actions: list[str]) -> None:

@@ -6,16 +6,18 @@ from typing import Any
 
 from stillhash.errors import BadState
 
-STORE_FORMAT = 4
+STORE_FORMAT = 5
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (
-  row INTEGER PRIMARY KEY, id NOT NULL UNIQUE, labels TEXT NOT NULL, metadata TEXT, code BLOB, features BLOB);
+  row INTEGER PRIMARY KEY, id NOT NULL UNIQUE, labels TEXT NOT NULL, metadata TEXT, code BLOB, features BLOB,
+  feature_digest INTEGER);
 CREATE TABLE pictures (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE tombstones (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE INDEX tombstones_by_seq ON tombstones (seq);
 CREATE TABLE segments (
-  number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+  number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+  content BLOB NOT NULL);
 CREATE TABLE pending (
   number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL, code BLOB,
   own_features INTEGER NOT NULL);

@@ -1,14 +1,18 @@
 """Segments: immutable files of codes in the layout that the scan reads, mapped into memory.
 
-    bytes 0-31    magic, format, bits, rows, and the first row or -1
-    bytes 4096-   tiles (tiles, planes, 1024), then, if they are not consecutive, the row numbers as int64
+    bytes 0-79    magic, format, bits, rows, the first row or -1, and which segment it is (SegmentIdentity)
+    bytes 4096-   tiles (tiles, planes, TILE), then, if they are not consecutive, the row numbers as int64;
+                  then digests of features, ascending, as int64, and the places of their rows as uint32
 
 A segment is a sealed file (sealed_files.py). Its checksums are verified once, before the first search, and by `verify`.
 """
 
+import hashlib
 import struct
+from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +21,43 @@ from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.sealed_files import check_sealed, content_size, translate_read_errors, write_sealed
 from stillhash.errors import BadState
 from stillhash.numeric.codes import TILE, Tiles, from_tiles, to_tiles, width
+from stillhash.numeric.feature_digests import NO_DIGEST
 from stillhash.numeric.validation import Codes
 
-SEGMENT_MAGIC, SEGMENT_FORMAT = b"STILLSEG", 1
-SEGMENT_HEADER = struct.Struct("<8sIIQq")  # magic, format, bits, rows, first row or -1
+SEGMENT_MAGIC, SEGMENT_FORMAT = b"STILLSEG", 2
+SEGMENT_HEADER = struct.Struct("<8sIIQqQ16sQ16s")  # magic, format, bits, rows, first row or -1, digests, identity
 TILES_OFFSET = 4096  # of the tiles: a page, so that they can be mapped
+CONTENT_DIGEST_BYTES = 16
+
+
+class CodedRows(NamedTuple):
+    """Rows in ascending order with their codes and the digests of their features."""
+
+    numbers: NDArray[np.int64]  # (n,)
+    codes: Codes  # (n, bytes)
+    digests: NDArray[np.int64]  # (n,), NO_DIGEST where the features were never known
+
+    @classmethod
+    def without_digests(cls, numbers: NDArray[np.int64], codes: Codes) -> "CodedRows":
+        return cls(numbers, codes, np.full(len(codes), NO_DIGEST, np.int64))
+
+    @classmethod
+    def join(cls, parts: Iterable["CodedRows"], bits: int) -> "CodedRows":
+        """Return the rows of all parts, in the order of the parts."""
+        none = cls.without_digests(np.empty(0, np.int64), np.empty((0, width(bits)), np.uint8))
+        return cls(*map(np.concatenate, zip(none, *parts, strict=True)))
+
+    def select(self, keep: NDArray[Any]) -> "CodedRows":
+        """Return the rows that a mask or places choose."""
+        return CodedRows(self.numbers[keep], self.codes[keep], self.digests[keep])
+
+
+class SegmentIdentity(NamedTuple):
+    """Which segment a file is: the same stands in the table of segments, so that no other file passes for it."""
+
+    collection: bytes = bytes(16)  # the id of the collection, zero outside of one
+    number: int = 0
+    content: bytes = bytes(CONTENT_DIGEST_BYTES)  # BLAKE2b of what follows the header
 
 
 class Segment(NamedTuple):
@@ -31,58 +67,105 @@ class Segment(NamedTuple):
     bits: int
     rows: int
     first: int
+    identity: SegmentIdentity
     tiles: Tiles
     numbers: NDArray[np.int64] | None
+    digests: NDArray[np.int64]  # of features, ascending
+    places: NDArray[np.uint32]  # the rows of the digests, from 0
 
     def row_numbers(self) -> NDArray[np.int64]:
         return np.arange(self.first, self.first + self.rows) if self.numbers is None else np.asarray(self.numbers)
 
+    def rows_with(self, digest: int) -> list[int]:
+        """Return the row numbers that have this digest."""
+        start, stop = np.searchsorted(self.digests, digest, "left"), np.searchsorted(self.digests, digest, "right")
+        places = self.places[start:stop].astype(np.int64)
+        return sorted((places + self.first if self.numbers is None else self.numbers[places]).tolist())
 
-def write_segment(path: Path, codes: Codes, numbers: NDArray[np.int64], bits: int) -> None:
-    """Write the codes of these ascending row numbers; the file is on disk when this returns."""
-    tiles = to_tiles(codes, bits)
+    def coded_rows(self) -> CodedRows:
+        """Read all rows."""
+        digests = np.full(self.rows, NO_DIGEST, np.int64)
+        digests[self.places] = self.digests
+        return CodedRows(self.row_numbers(), from_tiles(self.tiles, self.rows), digests)
+
+
+class Layout(NamedTuple):
+    """How many of everything follow the header."""
+
+    bits: int
+    rows: int
+    numbers: int  # that are listed: all, or none if they are consecutive
+    digests: int
+
+    def ends(self) -> list[int]:
+        """Return the ends of tiles, row numbers, digests and places."""
+        tiles = -(-self.rows // TILE) * width(self.bits) * TILE
+        return list(accumulate([tiles, 8 * self.numbers, 8 * self.digests, 4 * self.digests]))
+
+    def split(self, content: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+        """Return the bytes of each of the four parts."""
+        return np.split(content, self.ends())[:4]
+
+
+def write_segment(path: Path, rows: CodedRows, bits: int, collection: bytes = bytes(16), number: int = 0) -> bytes:
+    """Write these rows, and return the digest of the content; the file is on disk when this returns."""
+    numbers = rows.numbers
     consecutive = len(numbers) > 0 and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1
-    head = SEGMENT_HEADER.pack(SEGMENT_MAGIC, SEGMENT_FORMAT, bits, len(codes), int(numbers[0]) if consecutive else -1)
-    content = [tiles.tobytes()] if consecutive else [tiles.tobytes(), np.ascontiguousarray(numbers, "<i8").tobytes()]
-    write_sealed(path, [head.ljust(TILES_OFFSET, b"\0"), b"".join(content)])
+    places = np.flatnonzero(rows.digests != NO_DIGEST)
+    places = places[np.argsort(rows.digests[places], kind="stable")]
+    parts = [to_tiles(rows.codes, bits), np.asarray(numbers[:0] if consecutive else numbers, "<i8")]
+    parts += [rows.digests[places].astype("<i8"), places.astype("<u4")]
+    content = b"".join(part.tobytes() for part in parts)
+    digest = hashlib.blake2b(content, digest_size=CONTENT_DIGEST_BYTES).digest()
+    shape = bits, len(rows.codes), int(numbers[0]) if consecutive else -1, len(places)
+    head = SEGMENT_HEADER.pack(SEGMENT_MAGIC, SEGMENT_FORMAT, *shape, collection, number, digest)
+    write_sealed(path, [head.ljust(TILES_OFFSET, b"\0"), content])
+    return digest
 
 
-def read_segment(path: Path, bits: int, *, check: bool = True) -> Segment:
-    """Map a segment, once its checksums are verified, unless they have been already."""
+def read_segment(
+    path: Path, bits: int, expected: tuple[int, SegmentIdentity] | None = None, *, check: bool = True
+) -> Segment:
+    """Map a segment of these rows and this identity, once its checksums are verified, unless they have been already."""
     name = f"{path.parent.name}/{path.name}"
     with translate_read_errors(path), path.open("rb") as file:
         head = file.read(SEGMENT_HEADER.size)
+    if head[:8] != SEGMENT_MAGIC[: len(head)] or not head:
+        raise BadState(f"{name}: not a segment file")
     if len(head) < SEGMENT_HEADER.size:
         raise BadState(f"{name}: expected a header of {SEGMENT_HEADER.size} bytes, got {len(head)}")
-    magic, format_, stored_bits, rows, first = SEGMENT_HEADER.unpack(head)
-    if magic != SEGMENT_MAGIC:
-        raise BadState(f"{name}: not a segment file")
+    _, format_, stored_bits, rows, first, digests, *identity = SEGMENT_HEADER.unpack(head)
     if format_ != SEGMENT_FORMAT:
         raise BadState(f"{name}: expected format {SEGMENT_FORMAT}, got {format_}")
     if check:
         check_sealed(path)
-    planes = -(-rows // TILE) * width(bits) * TILE
-    if stored_bits != bits or content_size(path) != TILES_OFFSET + planes + (0 if first >= 0 else 8 * rows):
+    if expected is not None and expected != (rows, SegmentIdentity(*identity)):
+        raise BadState(f"{name}: expected segment {expected[1].number} of this collection, got another")
+    layout = Layout(bits, rows, rows if first < 0 else 0, digests)
+    if stored_bits != bits or content_size(path) != TILES_OFFSET + layout.ends()[-1]:
         raise BadState(f"{name}: expected codes of {bits} bits, got {rows} of {stored_bits} bits")
     with translate_read_errors(path):
-        tiles = np.memmap(path, np.uint8, "r", TILES_OFFSET, (-(-rows // TILE), width(bits), TILE))
-        numbers = None if first >= 0 else np.memmap(path, "<i8", "r", TILES_OFFSET + planes, (rows,))
-    return Segment(path, bits, rows, first, tiles, numbers)
+        parts = layout.split(np.memmap(path, np.uint8, "r")[TILES_OFFSET:])
+    tiles, numbers = parts[0].reshape(-1, width(bits), TILE), None if first >= 0 else parts[1].view("<i8")
+    by_digest = parts[2].view("<i8"), parts[3].view("<u4")
+    return Segment(path, bits, rows, first, SegmentIdentity(*identity), tiles, numbers, *by_digest)
 
 
-def read_surviving(
-    path: Path, bits: int, rows: int, first: int, last: int, lost_blocks: list[int]
-) -> tuple[NDArray[np.int64], Codes]:
-    """Read the row numbers and codes that are on none of these blocks; the header is not read, it may be lost."""
+def read_surviving(path: Path, bits: int, rows: int, first: int, last: int, lost_blocks: list[int]) -> CodedRows:
+    """Read the rows that are on none of these blocks; the header is not read, it may be lost."""
     content = np.fromfile(path, np.uint8, content_size(path))[TILES_OFFSET:]
-    tile_bytes = width(bits) * TILE
-    tiles_end = -(-rows // TILE) * tile_bytes
-    tiles: Tiles = content[:tiles_end].reshape(-1, width(bits), TILE)
-    consecutive = last - first == rows - 1
-    numbers = np.arange(first, first + rows) if consecutive else content[tiles_end:].view("<i8").astype(np.int64)
-    good = np.ones(rows, bool)
+    layout = Layout(bits, rows, 0 if last - first == rows - 1 else rows, 0)
+    layout = layout._replace(digests=(len(content) - layout.ends()[-1]) // 12)
+    sound = np.ones(len(content), np.uint8)
     for block in lost_blocks:
-        start, stop = block * BLOCK_SIZE - TILES_OFFSET, (block + 1) * BLOCK_SIZE - TILES_OFFSET
-        good[max(0, start) // tile_bytes * TILE : -(-max(0, min(stop, tiles_end)) // tile_bytes) * TILE] = False
-        good[max(0, start - tiles_end) // 8 : -(-max(0, stop - tiles_end) // 8)] = False
-    return numbers[good], from_tiles(tiles, rows)[good]
+        sound[max(0, block * BLOCK_SIZE - TILES_OFFSET) : max(0, (block + 1) * BLOCK_SIZE - TILES_OFFSET)] = 0
+    tiles, listed, stored_digests, places = layout.split(content)
+    sizes = width(bits) * TILE, 8, 8, 4
+    sound_parts = zip(layout.split(sound), sizes, strict=True)
+    sound_tiles, *others = (part.reshape(-1, size).all(axis=1) for part, size in sound_parts)
+    numbers = listed.view("<i8").astype(np.int64) if layout.numbers else np.arange(first, first + rows)
+    good = sound_tiles.repeat(TILE)[:rows] & (others[0] if layout.numbers else True)
+    both = others[1] & others[2]
+    digests = np.full(rows, NO_DIGEST, np.int64)
+    digests[places.view("<u4")[both]] = stored_digests.view("<i8")[both]
+    return CodedRows(numbers, from_tiles(tiles.reshape(-1, width(bits), TILE), rows), digests).select(good)

@@ -12,6 +12,7 @@ and deletions of later commits.
 import json
 import os
 import sqlite3
+import uuid
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
@@ -19,20 +20,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
 from stillhash.collection.storage.integrity import find_damage
-from stillhash.collection.storage.items import ItemTable, RowNumbers
+from stillhash.collection.storage.items import ItemTable
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.schema import COUNTERS, SCHEMA, STORE_FORMAT, count_rows, get_meta, is_fitted
 from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, remove_unlisted
-from stillhash.collection.storage.segments import read_segment, write_segment
+from stillhash.collection.storage.segments import CodedRows, write_segment
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
 from stillhash.errors import BadState, InvalidInput
-from stillhash.numeric.validation import Codes
 
 COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "current_votes"}
 
@@ -58,8 +58,9 @@ class Store:
                 if version != STORE_FORMAT:
                     raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}")
                 self.settings: dict[str, Any] = json.loads(get_meta(connection, "settings"))
+                collection = bytes(get_meta(connection, "collection"))
             self.items = ItemTable(self.settings["dim"], self.settings["bits"])
-            self.codes = CodeTable(path / "segments", self.settings["bits"])
+            self.codes = CodeTable(path / "segments", self.settings["bits"], collection)
             self.versions = VersionTable(self.settings["keep_versions"])
             self.doubtful_labels = DoubtfulLabelTable()
             self.votes = VoteTable(self.settings["source_cap"])
@@ -72,8 +73,8 @@ class Store:
             raise
 
     @classmethod
-    def create(cls, path: Path, settings: dict[str, Any]) -> "Store":
-        """Create a store in a folder that does not exist yet, or is empty."""
+    def create(cls, path: Path, settings: dict[str, Any], collection: bytes | None = None) -> "Store":
+        """Create a store in a folder that does not exist yet, or is empty; its id is `collection`, or a random one."""
         path.mkdir(parents=True, exist_ok=True)
         with os.fdopen(lock_folder(path)):
             if not (path / "store.db").exists():
@@ -82,7 +83,8 @@ class Store:
                     raise BadState(f"{path.name}: {lost}. Restore a snapshot, or clear the folder.")
                 for folder in ("segments", "learner"):
                     (path / folder).mkdir(exist_ok=True)
-                meta = {"format": STORE_FORMAT, "settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0)}
+                meta = {"format": STORE_FORMAT, "collection": collection or uuid.uuid4().bytes}
+                meta |= {"settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0)}
                 Database.create(path, SCHEMA, {"meta": list(meta.items())})
         return cls(path, writer=True)
 
@@ -112,47 +114,49 @@ class Store:
 
     def sealed_files(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
         """Return the files that this commit needs, by folder."""
-        segments, learner = self.codes.segment_files(connection), self.versions.learner_files(connection)
-        return {"segments": segments, "learner": learner}
+        segments = [record.file for record in self.codes.segment_records(connection)]
+        return {"segments": segments, "learner": self.versions.learner_files(connection)}
 
     def seal(self) -> bool:
         """Move unsealed codes into a segment; return False if there are none."""
         self.db.check_writer()
         with self.reading() as connection:
-            numbers, codes = self.codes.unsealed(connection)
-        if len(numbers):
-            self.write_segment(numbers, codes)
-        return len(numbers) > 0
+            rows = self.codes.unsealed(connection)
+        if len(rows.numbers):
+            self.write_segment(rows)
+        return len(rows.numbers) > 0
 
     def compact(self) -> None:
         """Rewrite all live codes into one segment, and forget the deleted rows."""
         self.db.check_writer()
         with self.reading() as connection:
-            numbers, codes = self.codes.live(connection)
-        self.write_segment(numbers, codes, replace=True)
+            rows = self.codes.live(connection)
+        self.write_segment(rows, replace=True)
         self._remove_unlisted_segments()
         self.db.shrink()
 
-    def write_segment(self, numbers: RowNumbers, codes: Codes, *, replace: bool = False) -> None:
+    def write_segment(self, rows: CodedRows, *, replace: bool = False) -> None:
         """Move the codes of these rows to a new segment; to replace all others, it must hold all live rows."""
         self._check_writable()
         with self.reading() as connection:
             number = get_meta(connection, "seq") + 1  # of that transaction, so that no file ever had this name
-        file = f"{number:08d}.tiles"
+        file, numbers = f"{number:08d}.tiles", rows.numbers
         if len(numbers):
-            write_segment(self.path / "segments" / file, codes, numbers, self.settings["bits"])
+            path = self.path / "segments" / file
+            content = write_segment(path, rows, self.settings["bits"], self.codes.collection, number)
         with self.transaction() as connection:
             if replace:
                 self.codes.forget_segments(connection)
             if len(numbers):
-                self.codes.add_segment(connection, number, file, numbers)
-                self.codes.clear_unsealed(connection, int(numbers[0]), int(numbers[-1]))
+                first, last = int(numbers[0]), int(numbers[-1])
+                self.codes.add_segment(connection, SegmentRecord(number, file, len(numbers), first, last, content))
+                self.codes.clear_unsealed(connection, first, last)
 
     def _remove_unlisted_segments(self) -> None:
         """Remove segments that no commit names: replaced ones, and those of writes that did not end."""
         with self.reading() as connection:
-            files = self.codes.segment_files(connection)
-        remove_unlisted(self.path / "segments", set(files))
+            records = self.codes.segment_records(connection)
+        remove_unlisted(self.path / "segments", {record.file for record in records})
         self._files_checked = True
 
     def verify(self) -> list[str]:
@@ -164,8 +168,7 @@ class Store:
             lines = connection.execute("PRAGMA integrity_check").fetchall()
             problems = [f"store.db: {line}" for (line,) in lines if line != "ok"]
             checks: list[Callable[[], object]]
-            bits, segments = self.settings["bits"], self.codes.segment_files(connection)
-            checks = [partial(read_segment, self.path / "segments" / file, bits) for file in segments]
+            checks = [partial(self.codes.read_segment, record) for record in self.codes.segment_records(connection)]
             checks += [partial(check_sealed, self.path / "learner" / file) for file in learner_files]
             for check in checks:
                 try:
