@@ -1,7 +1,7 @@
 """Binary codes: packed rows, their signs, and the tiles that the scan reads.
 
 A code of `bits` bits is ceil(bits / 8) bytes; bit i of byte j is hash bit 8 j + i, and 1 means +1. A tile
-holds 1,024 codes as byte planes, (planes, 1024): plane j is byte j of each code, so that one SIMD register
+holds 256 codes as byte planes, (planes, 256): plane j is byte j of each code, so that one SIMD register
 holds the same byte of many codes. Rows past the end of the last tile are zero.
 """
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from stillhash.numeric import kernels
 from stillhash.numeric.validation import Codes, Floats
 
-TILE = 1024  # codes per tile
+TILE = 256  # codes per tile: small, so that the scan reads memory straight through (lanes.hpp)
 
-Tiles = NDArray[np.uint8]  # (tiles, planes, 1024)
+Tiles = NDArray[np.uint8]  # (tiles, planes, 256)
 
 
 def width(bits: int) -> int:

@@ -68,7 +68,7 @@ class CodeIndex(ABC):
             self._publish(append_codes(self._blocks, codes, self.bits, first, names))
 
     def add_tiles(self, tiles: Tiles, rows: int, ids: ArrayLike | None = None) -> None:
-        """Add `rows` codes that already are tiles (tiles, planes, 1024), without a copy: mapped from a file, say."""
+        """Add `rows` codes that already are tiles (tiles, planes, 256), without a copy: mapped from a file, say."""
         shape = (-(-check.check_integer(rows, "rows", 1) // TILE), width(self.bits), TILE)
         tiles = np.asanyarray(tiles)
         if tiles.dtype != np.uint8 or tiles.shape != shape or not tiles.flags.c_contiguous:
