@@ -74,6 +74,7 @@ class CodeIndex(ABC):
         if tiles.dtype != np.uint8 or tiles.shape != shape or not tiles.flags.c_contiguous:
             expected = f"shape {shape}, uint8 and C order for {rows} codes of {self.bits} bits"
             raise InvalidInput(f"tiles: expected {expected}, got shape {tiles.shape} and dtype {tiles.dtype}")
+        kernels.advise_huge_pages(tiles)
         with self._writing:
             first, names = self._reserve_ids(ids, rows)
             self._publish((*self._blocks, Block(tiles, rows, first, names, None)))
