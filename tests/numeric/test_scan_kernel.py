@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import signs, to_tiles, width
+from stillhash.numeric.codes import TILE, signs, to_tiles, width
 from stillhash.numeric.exact_scores import snap
 from stillhash.search.blocks import Block
 
@@ -30,7 +30,7 @@ def brute_force(
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     bits = draw(st.one_of(st.sampled_from([8, 16, 32, 64, 96, 128, 512]), st.integers(8, 512)))
-    n = draw(st.one_of(st.integers(0, 40), st.sampled_from([1023, 1024, 1025, 2600])))
+    n = draw(st.one_of(st.integers(0, 40), st.sampled_from([255, 256, 257, 1023, 1024, 1025, 2600])))
     codes = rng.integers(0, 256, (n, width(bits)), dtype=np.uint8)
     if bits % 8:
         codes[:, -1] &= (1 << bits % 8) - 1
@@ -64,7 +64,7 @@ def blocks_of(case: dict[str, Any]) -> list[Block]:
     blocks = []
     for a, b in zip(case["cuts"], case["cuts"][1:], strict=False):
         tiles = to_tiles(np.ascontiguousarray(case["codes"][a:b]), case["bits"])
-        live = np.zeros(len(tiles) * 128, np.uint8)
+        live = np.zeros(len(tiles) * TILE // 8, np.uint8)
         packed = np.packbits(case["live"][a:b], bitorder="little")
         live[: len(packed)] = packed
         ids = np.ascontiguousarray(case["ids"][a:b]).astype(np.int64)

@@ -153,11 +153,11 @@ def test_floors_hide_lower_scores():
 
 def test_a_sample_that_misleads_changes_no_answer():
     rng = np.random.default_rng(4)
-    tiles, bits = 300, 16
-    codes = np.zeros((tiles * 1024, 2), np.uint8)
+    strips, bits = 300, 16  # of 1,024 rows
+    codes = np.zeros((strips * 1024, 2), np.uint8)
     codes[:] = rng.integers(0, 4, codes.shape, np.uint8)
-    for tile in range(0, tiles, 32):  # the tiles that are sampled hold all of the best rows
-        codes[tile * 1024 : tile * 1024 + 6] = 255
+    for strip in range(0, strips, 32):  # the strips that are sampled hold all of the best rows
+        codes[strip * 1024 : strip * 1024 + 6] = 255
     weights = (rng.random((2, bits)) + 0.5).astype(np.float32)
     for threads in (1, 2):
         index = Scan(bits, threads=threads)

@@ -8,7 +8,7 @@ import pytest
 
 from stillhash import Scan
 from stillhash.errors import InvalidInput
-from stillhash.numeric.codes import to_tiles
+from stillhash.numeric.codes import TILE, to_tiles
 from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
 
@@ -41,7 +41,7 @@ def test_tiles_mapped_from_a_file_are_searched_without_a_copy(tmp_path: Path) ->
     rng = np.random.default_rng(0)
     codes, weights = random_codes(rng, 3000, 64), rng.standard_normal((4, 64))
     (tmp_path / "tiles").write_bytes(b"header" + to_tiles(codes, 64).tobytes())
-    mapped: Any = np.memmap(tmp_path / "tiles", np.uint8, "c", offset=6, shape=(3, 8, 1024))  # unaligned on purpose
+    mapped: Any = np.memmap(tmp_path / "tiles", np.uint8, "c", offset=6, shape=(12, 8, TILE))  # unaligned on purpose
     index, plain = Scan(64), Scan(64)
     index.add_tiles(mapped, 3000)
     plain.add(codes)
@@ -58,10 +58,10 @@ def test_tiles_mapped_from_a_file_are_searched_without_a_copy(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("tiles", "rows"),
     [
-        (np.zeros((3, 8, 1024), np.uint8), 5000),
-        (np.zeros((3, 7, 1024), np.uint8), 3000),
-        (np.zeros((3, 8, 1024), np.int8), 3000),
-        (np.zeros((1024, 8, 3), np.uint8).T, 3000),
+        (np.zeros((12, 8, TILE), np.uint8), 5000),
+        (np.zeros((12, 7, TILE), np.uint8), 3000),
+        (np.zeros((12, 8, TILE), np.int8), 3000),
+        (np.zeros((TILE, 8, 12), np.uint8).T, 3000),
     ],
 )
 def test_tiles_of_the_wrong_shape_are_refused(tiles: np.ndarray, rows: int) -> None:

@@ -1,10 +1,11 @@
 """Binary codes: packed rows, their signs, and the tiles that the scan reads.
 
 A code of `bits` bits is ceil(bits / 8) bytes; bit i of byte j is hash bit 8 j + i, and 1 means +1. A tile
-holds 1,024 codes as byte planes, (planes, 1024): plane j is byte j of each code, so that one SIMD register
+holds 256 codes as byte planes, (planes, 256): plane j is byte j of each code, so that one SIMD register
 holds the same byte of many codes. Rows past the end of the last tile are zero.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from stillhash.numeric import kernels
 from stillhash.numeric.validation import Codes, Floats
 
-TILE = 1024  # codes per tile
+TILE = 256  # codes per tile: small, so that the scan reads memory straight through (lanes.hpp)
+CACHE_LINE = 64  # bytes
 
-Tiles = NDArray[np.uint8]  # (tiles, planes, 1024)
+Tiles = NDArray[np.uint8]  # (tiles, planes, 256)
 
 
 def width(bits: int) -> int:
@@ -40,8 +42,15 @@ def sgn(values: NDArray[Any]) -> NDArray[np.int8]:
 
 
 def empty_tiles(rows: int, bits: int) -> Tiles:
-    """Return tiles for `rows` codes, all zero."""
-    return np.zeros((-(-rows // TILE), width(bits), TILE), dtype=np.uint8)
+    """Return tiles for `rows` codes, all zero, that begin at a cache line; large ones in huge pages."""
+    shape = (-(-rows // TILE), width(bits), TILE)
+    size = math.prod(shape)
+    step = CACHE_LINE if size < kernels.HUGE_PAGE else kernels.HUGE_PAGE
+    memory = np.zeros(size + step, dtype=np.uint8)  # what is never written takes no memory
+    start = -memory.ctypes.data % step
+    tiles = memory[start : start + size].reshape(shape)
+    kernels.advise_huge_pages(tiles)
+    return tiles
 
 
 def to_tiles(codes: Codes, bits: int) -> Tiles:

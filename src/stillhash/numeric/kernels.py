@@ -24,6 +24,7 @@ try:
 except ImportError as error:  # no compiler at install time: slower, and stillhash.info() says so
     native, missing = None, str(error)
 
+HUGE_PAGE = 2 << 20  # bytes, on the processors that matter; fewer cannot be in one
 Blocks = Sequence[tuple[Array, int, int, Array | None, Array | None]]  # as search.blocks.Block
 
 
@@ -161,6 +162,11 @@ def pack_signs(Z: Array) -> NDArray[np.uint8]:
     codes = np.empty((len(Z), (Z.shape[1] + 7) // 8), dtype=np.uint8)
     native.pack_signs(Z, codes)
     return codes
+
+
+def advise_huge_pages(tiles: Array) -> bool:
+    """Ask the system to hold these tiles in huge pages, and return whether it takes the request. Never fails."""
+    return native is not None and tiles.nbytes >= HUGE_PAGE and bool(native.advise_huge_pages(tiles))
 
 
 def write_tiles(tiles: Array, start: int, codes: Array) -> None:

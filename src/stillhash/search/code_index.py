@@ -68,12 +68,13 @@ class CodeIndex(ABC):
             self._publish(append_codes(self._blocks, codes, self.bits, first, names))
 
     def add_tiles(self, tiles: Tiles, rows: int, ids: ArrayLike | None = None) -> None:
-        """Add `rows` codes that already are tiles (tiles, planes, 1024), without a copy: mapped from a file, say."""
+        """Add `rows` codes that already are tiles (tiles, planes, 256), without a copy: mapped from a file, say."""
         shape = (-(-check.check_integer(rows, "rows", 1) // TILE), width(self.bits), TILE)
         tiles = np.asanyarray(tiles)
         if tiles.dtype != np.uint8 or tiles.shape != shape or not tiles.flags.c_contiguous:
             expected = f"shape {shape}, uint8 and C order for {rows} codes of {self.bits} bits"
             raise InvalidInput(f"tiles: expected {expected}, got shape {tiles.shape} and dtype {tiles.dtype}")
+        kernels.advise_huge_pages(tiles)
         with self._writing:
             first, names = self._reserve_ids(ids, rows)
             self._publish((*self._blocks, Block(tiles, rows, first, names, None)))

@@ -1,4 +1,4 @@
-// The bound of a tile of codes, in SIMD: for each code, the saturating sum of its nibbles' quantised losses
+// The bound of a strip of tiles, in SIMD: for each code, the saturating sum of its nibbles' quantised losses
 // (one byte shuffle looks up a nibble of every lane), compared with the query's limit. Included after the
 // wrapper `Simd` of one instruction set.
 
@@ -12,16 +12,25 @@ inline void add_planes(const uint8_t* codes, int from, int to, const Bound* boun
   const V low = Simd::splat(15);
   for (int j = from; j < to; ++j) {
     const uint8_t* plane = codes + static_cast<size_t>(j) * kTile;
-    V lo[W], hi[W];
-    for (int w = 0; w < W; ++w) {
-      const V v = Simd::load(plane + w * Simd::kLanes);
-      lo[w] = Simd::both(v, low);
-      hi[w] = Simd::both(Simd::high_nibble(v), low);
-    }
-    for (int q = 0; q < Q; ++q) {
-      const V t0 = Simd::table(bounds[q].table + j * 32), t1 = Simd::table(bounds[q].table + j * 32 + 16);
-      for (int w = 0; w < W; ++w)
-        sum[q][w] = Simd::add(Simd::add(sum[q][w], Simd::lookup(t0, lo[w])), Simd::lookup(t1, hi[w]));
+    if constexpr (Q == 1) {  // each register of codes in turn: nothing but the sums has to stay in registers
+      const V t0 = Simd::table(bounds[0].table + j * 32), t1 = Simd::table(bounds[0].table + j * 32 + 16);
+      for (int w = 0; w < W; ++w) {
+        const V v = Simd::load(plane + w * Simd::kLanes);
+        sum[0][w] = Simd::add(sum[0][w], Simd::lookup(t0, Simd::both(v, low)));
+        sum[0][w] = Simd::add(sum[0][w], Simd::lookup(t1, Simd::both(Simd::high_nibble(v), low)));
+      }
+    } else {
+      V lo[W], hi[W];
+      for (int w = 0; w < W; ++w) {
+        const V v = Simd::load(plane + w * Simd::kLanes);
+        lo[w] = Simd::both(v, low);
+        hi[w] = Simd::both(Simd::high_nibble(v), low);
+      }
+      for (int q = 0; q < Q; ++q) {
+        const V t0 = Simd::table(bounds[q].table + j * 32), t1 = Simd::table(bounds[q].table + j * 32 + 16);
+        for (int w = 0; w < W; ++w)
+          sum[q][w] = Simd::add(Simd::add(sum[q][w], Simd::lookup(t0, lo[w])), Simd::lookup(t1, hi[w]));
+      }
     }
   }
 }
@@ -29,21 +38,19 @@ inline void add_planes(const uint8_t* codes, int from, int to, const Bound* boun
 // Open queries, and after them selective ones. For these, half of the planes mostly show that none of the codes at hand
 // can be a hit, since sums only grow; then the other half is left out.
 template <int Open, int Selective, int W>
-void filter_group(const uint8_t* tile, int planes, const Bound* bounds, uint64_t (*survivors)[kWords],
-                  const uint8_t* ahead) {
+void filter_group(const uint8_t* tiles, int count, int planes, const Bound* bounds, uint64_t (*survivors)[kWords]) {
   using V = typename Simd::V;
   constexpr int L = Simd::kLanes, Q = Open + Selective;
+  static_assert(kTile % (W * L) == 0, "a tile is whole steps of W registers");
   V limit[Q];
   for (int q = 0; q < Q; ++q) limit[q] = Simd::splat(static_cast<char>(bounds[q].limit));
   const int first = Selective ? planes / 2 : planes;
-  for (int c = 0; c < kTile; c += W * L) {
+  for (int row = 0; row < count * kTile; row += W * L) {
+    const uint8_t* codes = tiles + static_cast<size_t>(row / kTile) * planes * kTile + row % kTile;
     V sum[Q][W];
     for (int q = 0; q < Q; ++q)
       for (int w = 0; w < W; ++w) sum[q][w] = Simd::zero();
-    if (ahead)
-      for (int64_t line = static_cast<int64_t>(c) * planes; line < static_cast<int64_t>(c + W * L) * planes; line += 64)
-        __builtin_prefetch(ahead + line);
-    add_planes<Q, W>(tile + c, 0, first, bounds, sum);
+    add_planes<Q, W>(codes, 0, first, bounds, sum);
     if constexpr (Selective > 0) {
       bool near = false;
       for (int q = Open; q < Q; ++q) {
@@ -51,25 +58,26 @@ void filter_group(const uint8_t* tile, int planes, const Bound* bounds, uint64_t
         for (int w = 1; w < W; ++w) least = Simd::lower(least, sum[q][w]);
         near |= Simd::any_at_most(least, limit[q]);
       }
-      if (near) add_planes<Q, W>(tile + c, first, planes, bounds, sum);
-      else if constexpr (Open > 0) add_planes<Open, W>(tile + c, first, planes, bounds, sum);
+      if (near) add_planes<Q, W>(codes, first, planes, bounds, sum);
+      else if constexpr (Open > 0) add_planes<Open, W>(codes, first, planes, bounds, sum);
     }
     for (int q = 0; q < Q; ++q)
-      for (int w = 0; w < W; ++w) Simd::store_at_most(survivors[q], c + w * L, sum[q][w], limit[q]);
+      for (int w = 0; w < W; ++w) Simd::store_at_most(survivors[q], row + w * L, sum[q][w], limit[q]);
   }
 }
 
-void filter(const uint8_t* tile, int planes, const Bound* bounds, int open, int selective,
-            uint64_t (*survivors)[kWords], const uint8_t* ahead) {
+// How many registers of codes a step takes is what measured fastest with this set's number of registers.
+void filter(const uint8_t* tiles, int count, int planes, const Bound* bounds, int open, int selective,
+            uint64_t (*survivors)[kWords]) {
   switch (open * 10 + selective) {
-    case 10: return filter_group<1, 0, 4>(tile, planes, bounds, survivors, ahead);
-    case 20: return filter_group<2, 0, 4>(tile, planes, bounds, survivors, ahead);
-    case 30: return filter_group<3, 0, 2>(tile, planes, bounds, survivors, ahead);
-    case 40: return filter_group<4, 0, 2>(tile, planes, bounds, survivors, ahead);
-    case 11: return filter_group<1, 1, 4>(tile, planes, bounds, survivors, ahead);
-    case 22: return filter_group<2, 2, 2>(tile, planes, bounds, survivors, ahead);
-    case 1: return filter_group<0, 1, 4>(tile, planes, bounds, survivors, ahead);
-    case 2: return filter_group<0, 2, 4>(tile, planes, bounds, survivors, ahead);
+    case 10: return filter_group<1, 0, Simd::kAlone>(tiles, count, planes, bounds, survivors);
+    case 20: return filter_group<2, 0, 4>(tiles, count, planes, bounds, survivors);
+    case 30: return filter_group<3, 0, 2>(tiles, count, planes, bounds, survivors);
+    case 40: return filter_group<4, 0, 2>(tiles, count, planes, bounds, survivors);
+    case 11: return filter_group<1, 1, 4>(tiles, count, planes, bounds, survivors);
+    case 22: return filter_group<2, 2, 2>(tiles, count, planes, bounds, survivors);
+    case 1: return filter_group<0, 1, 4>(tiles, count, planes, bounds, survivors);
+    case 2: return filter_group<0, 2, 4>(tiles, count, planes, bounds, survivors);
   }
 }
 

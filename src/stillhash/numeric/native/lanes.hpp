@@ -7,10 +7,14 @@
 
 namespace stillhash {
 
-constexpr int kTile = 1024;          // codes per tile; a tile is `planes` runs of kTile bytes
-constexpr int kWords = kTile / 64;   // 64-bit words in a tile's survivor bitmap
-constexpr int kGroup = 4;            // queries that share one pass over a tile in registers
-constexpr int kBlock = 64;           // rows the Passive-Aggressive recursion resolves at once
+// Codes per tile; a tile is `planes` runs of kTile bytes. It is small, so that the scan reads memory straight
+// through. With tiles of 1,024 codes it reads as many streams as there are planes, which Zen 4 does not fetch
+// ahead: 2 to 3 times as slow.
+constexpr int kTile = 256;
+constexpr int kStrip = 4;                    // tiles that one call of the filter takes at most
+constexpr int kWords = kStrip * kTile / 64;  // 64-bit words in a strip's survivor bitmap
+constexpr int kGroup = 4;                    // queries that share one pass over a strip
+constexpr int kBlock = 64;                   // rows the Passive-Aggressive recursion resolves at once
 
 // A query's quantised losses: for each of the 2 * planes nibbles, 16 lower bounds of its part of the loss.
 struct Bound {
@@ -21,11 +25,11 @@ struct Bound {
 struct Lanes {
   const char* name;
 
-  // survivors[q] bit c: code c of the tile may be a hit of query q. The last queries are `selective`: those that
-  // mostly have no survivor. `ahead` is prefetched, or null. Up to 4 open queries, up to 2 selective ones, or as many
-  // of both, up to 2.
-  void (*filter)(const uint8_t* tile, int planes, const Bound* bounds, int open, int selective,
-                 uint64_t (*survivors)[kWords], const uint8_t* ahead);
+  // survivors[q] bit c: code c of these 1 to kStrip tiles may be a hit of query q; bits past them are left as they are.
+  // The last queries are `selective`: those that mostly have no survivor. Up to 4 open queries, up to 2 selective
+  // ones, or as many of both, up to 2.
+  void (*filter)(const uint8_t* tiles, int count, int planes, const Bound* bounds, int open, int selective,
+                 uint64_t (*survivors)[kWords]);
 
   // Exact sequential PA-I over the rows of X, in place on Ut (D, l). See learn.inl for the scratch.
   void (*learn_f32)(float* Ut, const float* X, const int8_t* G, int64_t n, int64_t D, int64_t l, float C,

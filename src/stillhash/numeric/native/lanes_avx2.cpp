@@ -11,6 +11,7 @@ namespace {
 struct Simd {
   using V = __m256i;
   static constexpr int kLanes = 32;
+  static constexpr int kAlone = 8;  // registers of codes that one query takes at a time: a whole tile
   static V zero() { return _mm256_setzero_si256(); }
   static V splat(char x) { return _mm256_set1_epi8(x); }
   static V load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const V*>(p)); }

@@ -11,6 +11,7 @@ namespace {
 struct Simd {
   using V = __m512i;
   static constexpr int kLanes = 64;
+  static constexpr int kAlone = 4;  // registers of codes that one query takes at a time: a whole tile
   static V zero() { return _mm512_setzero_si512(); }
   static V splat(char x) { return _mm512_set1_epi8(x); }
   static V load(const uint8_t* p) { return _mm512_loadu_si512(p); }

@@ -10,15 +10,16 @@
 namespace stillhash {
 namespace {
 
-void filter(const uint8_t* tile, int planes, const Bound* bounds, int open, int selective,
-            uint64_t (*survivors)[kWords], const uint8_t*) {
+void filter(const uint8_t* tiles, int count, int planes, const Bound* bounds, int open, int selective,
+            uint64_t (*survivors)[kWords]) {
   for (int q = 0; q < open + selective; ++q)
-    for (int word = 0; word < kWords; ++word) {
+    for (int word = 0; word < count * kTile / 64; ++word) {
+      const uint8_t* codes = tiles + static_cast<size_t>(word * 64 / kTile) * planes * kTile + word * 64 % kTile;
       uint64_t bits = 0;
       for (int c = 0; c < 64; ++c) {
         unsigned sum = 0;
         for (int j = 0; j < planes; ++j) {
-          const uint8_t v = tile[static_cast<size_t>(j) * kTile + word * 64 + c];
+          const uint8_t v = codes[static_cast<size_t>(j) * kTile + c];
           sum += bounds[q].table[j * 32 + (v & 15)] + bounds[q].table[j * 32 + 16 + (v >> 4)];
         }
         bits |= static_cast<uint64_t>((sum < 255 ? sum : 255) <= bounds[q].limit) << c;

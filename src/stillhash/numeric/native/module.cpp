@@ -12,6 +12,7 @@
 #include <string>
 
 #include "lanes.hpp"
+#include "memory.hpp"
 #include "miwq.hpp"
 #include "page.hpp"
 #include "quality.hpp"
@@ -262,6 +263,8 @@ static void quality(In<float, 2> scores, In<float, 2> grades, int64_t page, int6
   rank_quality(scores.data(), grades.data(), scores.shape(0), scores.shape(1), page, depth, out.data());
 }
 
+static bool huge_pages(In<uint8_t, 3> tiles) { return advise_huge_pages(tiles.data(), tiles.size()); }
+
 static uint64_t stream_read(const std::string& lanes, In<uint8_t, 3> tiles) {
   nb::gil_scoped_release free_gil;
   return lanes_named(lanes).read(tiles.data(), tiles.size());
@@ -286,5 +289,6 @@ NB_MODULE(_native, m) {
   m.def("table_fill", &table_fill);
   m.def("table_top", &table_top);
   m.def("rank_quality", &quality);
+  m.def("advise_huge_pages", &huge_pages);
   m.def("stream_read", &stream_read);
 }

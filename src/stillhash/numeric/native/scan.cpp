@@ -10,10 +10,10 @@ namespace {
 
 constexpr int64_t kBatch = 32;           // queries that share a pass over memory
 constexpr int64_t kThreadWork = 1 << 22; // table look-ups (bytes x queries) that are worth a thread
-constexpr int64_t kClaim = 32;           // tiles that a thread scans at a time, where there are several
-constexpr int64_t kSampleStep = 32;      // one tile of so many is in the sample that estimates floors
+constexpr int64_t kClaim = 128;          // tiles that a thread scans at a time, where there are several
+constexpr int64_t kSampleStep = 32;      // one strip of so many is in the sample that estimates floors
 constexpr int64_t kSampleHits = 64;      // hits from which a sample pays
-constexpr int64_t kSampleTiles = 8;      // tiles of the smallest sample
+constexpr int64_t kSampleStrips = 8;     // strips of the smallest sample
 
 struct Span {  // the tiles [from, to) of all blocks laid end to end
   int64_t from, to;
@@ -21,36 +21,37 @@ struct Span {  // the tiles [from, to) of all blocks laid end to end
 
 int64_t tiles_of(const Block& block) { return (block.rows + kTile - 1) / kTile; }
 
-// Offers the surviving rows of one tile. A row survives if its bound does, it exists and is live.
-void rescore(Ranking& ranking, const Block& block, const uint8_t* tile, int64_t row, const uint64_t* survivors) {
+// Offers the surviving rows of a strip from this row on. A row survives if its bound does, it exists and is live.
+void rescore(Ranking& ranking, const Block& block, int64_t row, int words, const uint64_t* survivors) {
   uint64_t any = 0;
-  for (int word = 0; word < kWords; ++word) any |= survivors[word];
+  for (int word = 0; word < words; ++word) any |= survivors[word];
   if (!any) return;
-  for (int word = 0; word < kWords; ++word) {
+  const int64_t planes = ranking.losses().planes;
+  for (int word = 0; word < words; ++word, row += 64) {
     uint64_t bits = survivors[word];
-    const int64_t left = block.rows - row - word * 64;
+    const int64_t left = block.rows - row;
     if (bits == 0 || left <= 0) continue;
     if (left < 64) bits &= (uint64_t{1} << left) - 1;
     if (block.live) {
       uint64_t live;
-      std::memcpy(&live, block.live + (row / 8) + word * 8, 8);
+      std::memcpy(&live, block.live + row / 8, 8);
       bits &= live;
     }
+    const uint8_t* codes = block.tiles + row / kTile * planes * kTile + row % kTile;
     for (; bits; bits &= bits - 1) {
-      const int c = word * 64 + __builtin_ctzll(bits);
-      const int64_t r = row + c;
-      ranking.offer(ranking.losses().score(tile + c, kTile), block.ids ? block.ids[r] : block.first + r);
+      const int c = __builtin_ctzll(bits);
+      ranking.offer(ranking.losses().score(codes + c, kTile), block.ids ? block.ids[row + c] : block.first + row + c);
     }
   }
 }
 
-bool any_live(const Block& block, int64_t row) {
+bool any_live(const Block& block, int64_t tile) {
   if (!block.live) return true;
   static const uint8_t none[kTile / 8] = {};
-  return std::memcmp(block.live + row / 8, none, sizeof none) != 0;
+  return std::memcmp(block.live + tile * sizeof none, none, sizeof none) != 0;
 }
 
-// Queries that share one pass over a tile: from number `first` on, open ones, then selective ones, which have few hits.
+// Queries that share one pass over a strip: from number `first` on, open ones, then selective ones with few hits.
 struct Group {
   int64_t first;
   int open, selective;
@@ -72,46 +73,78 @@ std::vector<Group> group_queries(const std::vector<int64_t>& open, const std::ve
   return groups;
 }
 
-// The queries of all groups over every step-th tile of a span. Floors are shared between threads: the k-th best score
-// one thread has reached bounds what the others need to keep.
-void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, const std::vector<Group>& groups,
-               Ranking* rankings, std::atomic<float>* floors, int64_t step = 1) {
+// Fetches one of `parts` equal parts of these bytes into the second-level cache; the first holds the present strip.
+void fetch_part(const uint8_t* bytes, int64_t count, int64_t part, int64_t parts) {
+  for (int64_t at = count * part / parts / 64 * 64; at < count * (part + 1) / parts; at += 64)
+    __builtin_prefetch(bytes + at, 0, 2);
+}
+
+// The queries of all groups over a span of the tiles of one block. Floors are shared between threads: the k-th best
+// score one thread has reached bounds what the others need to keep.
+void scan_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups, Ranking* rankings,
+                std::atomic<float>* floors) {
   uint64_t survivors[kGroup][kWords];
   Bound bounds[kGroup];
-  int64_t start = 0;
-  for (const Block& block : blocks) {
-    const int64_t tiles = tiles_of(block), end = start + tiles;
-    const int64_t from = std::max(span.from, start), to = std::min(span.to, end);
-    for (int64_t t = (from + step - 1) / step * step; t < to; t += step) {
-      const int64_t row = (t - start) * kTile;
-      if (!any_live(block, row)) continue;
-      const int planes = rankings[0].losses().planes;
-      const int64_t bytes = static_cast<int64_t>(planes) * kTile;
-      const uint8_t* tile = block.tiles + (t - start) * bytes;
-      const uint8_t* ahead = t + step < to ? tile + step * bytes : nullptr;
-      for (const Group& group : groups) {
-        const int64_t q = group.first, count = group.open + group.selective;
-        for (int i = 0; i < count; ++i) {
-          if (floors) rankings[q + i].raise_floor(floors[q + i].load(std::memory_order_relaxed));
-          bounds[i] = rankings[q + i].bound();
-        }
-        lanes.filter(tile, planes, bounds, group.open, group.selective, survivors, q == 0 ? ahead : nullptr);
-        for (int i = 0; i < count; ++i) {
-          rescore(rankings[q + i], block, tile, row, survivors[i]);
-          if (floors && rankings[q + i].floor() > floors[q + i].load(std::memory_order_relaxed))
-            floors[q + i].store(rankings[q + i].floor(), std::memory_order_relaxed);
-        }
+  const int planes = rankings[0].losses().planes;
+  const int64_t bytes = static_cast<int64_t>(planes) * kTile;
+  for (int64_t t = span.from; t < span.to;) {
+    if (!any_live(block, t)) {
+      ++t;
+      continue;
+    }
+    int strip = 1;
+    while (strip < kStrip && t + strip < span.to && any_live(block, t + strip)) ++strip;
+    const uint8_t* tiles = block.tiles + t * bytes;
+    const int64_t next = std::min<int64_t>(kStrip, span.to - t - strip);  // tiles of the next strip
+    for (const Group& group : groups) {
+      const int64_t q = group.first, count = group.open + group.selective;
+      for (int i = 0; i < count; ++i) {
+        if (floors) rankings[q + i].raise_floor(floors[q + i].load(std::memory_order_relaxed));
+        bounds[i] = rankings[q + i].bound();
+      }
+      // One group reads straight through, and the processor fetches ahead by itself. Several read a strip several
+      // times; meanwhile the next one is fetched.
+      if (groups.size() > 1) fetch_part(tiles + strip * bytes, next * bytes, &group - groups.data(), groups.size());
+      lanes.filter(tiles, strip, planes, bounds, group.open, group.selective, survivors);
+      for (int i = 0; i < count; ++i) {
+        rescore(rankings[q + i], block, t * kTile, strip * kTile / 64, survivors[i]);
+        if (floors && rankings[q + i].floor() > floors[q + i].load(std::memory_order_relaxed))
+          floors[q + i].store(rankings[q + i].floor(), std::memory_order_relaxed);
       }
     }
+    t += strip;
+  }
+}
+
+void scan_span(const Lanes& lanes, const std::vector<Block>& blocks, Span span, const std::vector<Group>& groups,
+               Ranking* rankings, std::atomic<float>* floors) {
+  int64_t start = 0;
+  for (const Block& block : blocks) {
+    const int64_t end = start + tiles_of(block);
+    const int64_t from = std::max(span.from, start), to = std::min(span.to, end);
+    if (from < to) scan_tiles(lanes, block, {from - start, to - start}, groups, rankings, floors);
     start = end;
   }
 }
 
-// Floors that about twice as many rows reach as there are hits, by a sample of the tiles: the more hits, the longer it
+// One strip in kSampleStep of the tiles of all blocks laid end to end.
+void scan_sample(const Lanes& lanes, const std::vector<Block>& blocks, const std::vector<Group>& groups,
+                 Ranking* rankings) {
+  constexpr int64_t step = kSampleStep * kStrip;
+  int64_t start = 0;
+  for (const Block& block : blocks) {
+    const int64_t tiles = tiles_of(block);
+    for (int64_t t = (step - start % step) % step; t < tiles; t += step)
+      scan_tiles(lanes, block, {t, std::min(tiles, t + kStrip)}, groups, rankings, nullptr);
+    start += tiles;
+  }
+}
+
+// Floors that about twice as many rows reach as there are hits, by a sample of the strips: the more hits, the longer it
 // takes until the best k so far prune much. An estimate may be too high for some query; then it has too few hits.
 void estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64_t tiles, const double* weights,
                      int bits, const std::vector<int64_t>& queries, int64_t k, float* floors) {
-  if (queries.empty() || k < kSampleHits || tiles < kSampleTiles * kSampleStep) return;
+  if (queries.empty() || k < kSampleHits || tiles < kSampleStrips * kSampleStep * kStrip) return;
   const double share = static_cast<double>(k) / kSampleStep;
   const int64_t wanted = static_cast<int64_t>(share + 3 * std::sqrt(share) + 2);
   std::vector<int64_t> order;
@@ -121,7 +154,7 @@ void estimate_floors(const Lanes& lanes, const std::vector<Block>& blocks, int64
   losses.reserve(order.size());
   for (const int64_t q : order) losses.emplace_back(weights + q * bits, bits);
   for (size_t i = 0; i < order.size(); ++i) rankings.emplace_back(losses[i], wanted, floors[order[i]]);
-  scan_span(lanes, blocks, {0, tiles}, groups, rankings.data(), nullptr, kSampleStep);
+  scan_sample(lanes, blocks, groups, rankings.data());
   for (size_t i = 0; i < order.size(); ++i) floors[order[i]] = rankings[i].floor();
 }
 
