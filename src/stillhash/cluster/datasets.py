@@ -130,7 +130,7 @@ def load_encoder(state: bytes) -> Hasher:
 def encode_rows(hasher: Hasher, rows: SourceRows) -> Codes:
     """Encode a block of rows, with their labels where codes see labels."""
     labels = parse_labels(rows.labels, len(rows.labels)) if hasher.codes_see_labels else None
-    return hasher.encode_checked(rows.features, labels)
+    return hasher.encode_checked(rows.features, labels, threads=1)  # a task has one core
 
 
 def hash_functions(hasher: Hasher) -> LinearHasher:
