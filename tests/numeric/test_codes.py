@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhash.numeric import codes, kernels
+from stillhash.numeric import codes
+from stillhash.numeric.huge_pages import HUGE_PAGE, advise_huge_pages
 
 shapes = st.tuples(st.integers(0, 2500), st.integers(8, 512), st.integers(0, 2**31))
 
@@ -61,17 +62,17 @@ def test_tiles_are_written_from_any_row(lanes: str, start: int) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 300, 40_000, 1_000_000])
 def test_empty_tiles_begin_at_a_cache_line_and_large_ones_at_a_huge_page(lanes: str, rows: int) -> None:
     tiles = codes.empty_tiles(rows, 64)
-    step = codes.CACHE_LINE if tiles.nbytes < kernels.HUGE_PAGE else kernels.HUGE_PAGE
+    step = codes.CACHE_LINE if tiles.nbytes < HUGE_PAGE else HUGE_PAGE
     assert tiles.shape == (-(-rows // codes.TILE), 8, codes.TILE) and tiles.flags.c_contiguous
     assert tiles.ctypes.data % step == 0 and not tiles.any()
 
 
 def test_huge_pages_can_be_requested_for_any_tiles(tmp_path: Path) -> None:
     """Mapped tiles that begin anywhere in a page, read-only ones, small ones and none: the tiles stay as they are."""
-    content = np.random.default_rng(0).integers(0, 256, 6 + 2 * kernels.HUGE_PAGE, dtype=np.uint8)
+    content = np.random.default_rng(0).integers(0, 256, 6 + 2 * HUGE_PAGE, dtype=np.uint8)
     content.tofile(tmp_path / "tiles")
-    shape = (kernels.HUGE_PAGE // codes.TILE, 2, codes.TILE)
+    shape = (HUGE_PAGE // codes.TILE, 2, codes.TILE)
     mapped: Any = np.memmap(tmp_path / "tiles", np.uint8, "r", offset=6, shape=shape)
     for tiles in (mapped, np.asarray(mapped)[:1], np.zeros((0, 2, codes.TILE), np.uint8)):
-        assert kernels.advise_huge_pages(tiles) in (True, False)
+        assert advise_huge_pages(tiles) in (True, False)
     np.testing.assert_array_equal(mapped.reshape(-1), content[6:])

@@ -133,7 +133,7 @@ def load_encoder(state: bytes) -> Hasher:
 def encode_rows(hasher: Hasher, numbers: NDArray[np.int64], rows: SourceRows) -> CodedRows:
     """Encode a block of rows, with their labels where codes see labels."""
     labels = parse_labels(rows.labels, len(rows.labels)) if hasher.codes_see_labels else None
-    return CodedRows(numbers, hasher.encode_checked(rows.features, labels), feature_digests(rows.features))
+    return CodedRows(numbers, hasher.encode_checked(rows.features, labels, threads=1), feature_digests(rows.features))
 
 
 def hash_functions(hasher: Hasher) -> LinearHasher:

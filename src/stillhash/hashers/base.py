@@ -116,19 +116,22 @@ class Hasher(Parameters):
     def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
         """Learn from prepared, labelled rows and, if they are known, their codes; set stale_ if encode() changes."""
 
-    def encode(self, X: ArrayLike, Y: Any = None) -> Codes:
-        """Encode rows of features to packed codes (n, ceil(bits / 8)); only `codes_see_labels` methods use labels Y."""
-        X = self._checked(X)
-        return self.encode_checked(X, None if Y is None else parse_labels(Y, len(X)))
+    def encode(self, X: ArrayLike, Y: Any = None, *, threads: int | None = None) -> Codes:
+        """Encode rows of features to packed codes (n, ceil(bits / 8)); only `codes_see_labels` methods use labels Y.
 
-    def encode_checked(self, X: Floats, labels: Labels | None = None) -> Codes:
+        threads: the most that linear hash functions use; None: one for each usable core. Few rows use fewer.
+        """
+        X = self._checked(X)
+        return self.encode_checked(X, None if Y is None else parse_labels(Y, len(X)), threads)
+
+    def encode_checked(self, X: Floats, labels: Labels | None = None, threads: int | None = None) -> Codes:
         """Encode rows that are validated already."""
         if labels is not None and self.codes_see_labels and (labelled := labels.labelled).any():
             codes = np.empty((len(X), width(self.bits)), np.uint8)
             codes[labelled] = self._labelled_codes(self.prepare(X[labelled]), labels.rows(labelled))
-            codes[~labelled] = self.encode_checked(X[~labelled])
+            codes[~labelled] = self._encode_features(X[~labelled], threads)
             return codes
-        return self._in_batches(X, lambda rows: self._codes(self.prepare(rows)))
+        return self._encode_features(X, threads)
 
     def weigh(self, Q: ArrayLike) -> Floats:
         """Return the weights (m, bits) of queries: score(q, x) = weigh(q) . signs(encode(x))."""
@@ -196,6 +199,10 @@ class Hasher(Parameters):
         empty = np.empty((0, width(self.bits)), np.uint8)
         return np.concatenate([empty, *(encode(rows[s : s + ENCODE_ROWS]) for s in range(0, len(rows), ENCODE_ROWS))])
 
+    def _encode_features(self, X: Floats, threads: int | None) -> Codes:
+        """Encode validated rows without labels."""
+        return self._in_batches(X, lambda rows: self._codes(self.prepare(rows)))
+
     def _codes(self, X: Floats) -> Codes:
         """Encode prepared rows."""
         raise NotImplementedError
@@ -208,9 +215,9 @@ class Hasher(Parameters):
         if not hasattr(self, "mean_"):
             raise NotFitted(f"this {type(self).__name__} is not fitted. Call fit, or partial_fit, with a first sample.")
 
-    def _checked(self, X: ArrayLike) -> Floats:
+    def _checked(self, X: ArrayLike, *, finite: bool = True) -> Floats:
         self._check_fitted()
-        return check_features(X, columns=self.n_features_in_, whose=type(self).__name__)
+        return check_features(X, columns=self.n_features_in_, whose=type(self).__name__, finite=finite)
 
     def prepare(self, X: Floats) -> Floats:
         """Return validated rows centred and scaled, as the hash functions and the model see them."""

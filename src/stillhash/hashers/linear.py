@@ -1,7 +1,7 @@
 """Methods whose code is the sign of linear functions; unsupervised ones, and the codes of OHSL."""
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,8 @@ from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.ranking import FEW_BITS_LOSSES, MANY_LOOKS_BITS, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
-from stillhash.numeric.validation import Codes, Floats, check_number
+from stillhash.numeric.threads import usable_cores
+from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, check_integer, check_number
 
 InitialCodes = Literal["pca-itq", "lsh"]
 InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
@@ -85,6 +86,25 @@ class LinearHasher(Hasher):
 
     def _codes(self, X: Floats) -> Codes:
         return pack(self.project(X))  # Eq. 7
+
+    def encode(self, X: ArrayLike, Y: Any = None, *, threads: int | None = None) -> Codes:
+        """Encode rows of features as every method does, and check within the same pass that they are finite."""
+        if Y is not None:
+            return super().encode(X, Y, threads=threads)
+        X = self._checked(X, finite=False)
+        codes, norms = self._encode_rows(X, threads)
+        if not norms.max(initial=0) + np.abs(self.mean_).max() <= MAX_MAGNITUDE / 2:  # also where a norm is NaN
+            self._checked(X)
+        return codes
+
+    def _encode_features(self, X: Floats, threads: int | None) -> Codes:
+        return self._encode_rows(X, threads)[0]
+
+    def _encode_rows(self, X: Floats, threads: int | None) -> tuple[Codes, Floats]:
+        """Return `_codes` of rows as they come, in one pass, and the norms of the rows once they are centred."""
+        mean = self.mean_ if self.center else np.zeros_like(self.mean_)
+        count = usable_cores() if threads is None else check_integer(threads, "threads", 1)
+        return kernels.encode_rows(X, mean, self.unit_norm, self.W_, self.t_, count)
 
     def decode(self, codes: Codes) -> Floats:
         """Return features (n, D) that have these codes, or nearly so; they are of no other use.

@@ -76,7 +76,7 @@ class OHWEU(LinearHasher):
 
     def keep(self, X: ArrayLike) -> Codes:
         """Return the codes x~ (n, ceil(bits / 8)) that never change: all that `refresh` needs."""
-        return self._in_batches(self._checked(X), lambda rows: self._fixed(self.prepare(rows)))
+        return super()._encode_rows(self._checked(X), None)[0]
 
     def refresh(self, stored: Codes, features: Callable[[], ArrayLike]) -> Codes:
         """Return what encode() gives now for the rows whose fixed codes are stored; raw features are never read."""
@@ -86,6 +86,10 @@ class OHWEU(LinearHasher):
     def weigh(self, Q: ArrayLike) -> Floats:
         Q = self.prepare(self._checked(Q))
         return signs(pack(kernels.project(Q, self.Qp_.astype(np.float32))), self.bits)  # sgn(Qp^T q)
+
+    def _encode_rows(self, X: Floats, threads: int | None) -> tuple[Codes, Floats]:
+        fixed, norms = super()._encode_rows(X, threads)
+        return self._in_batches(fixed, self._projected), norms
 
     def _codes(self, X: Floats) -> Codes:
         return self._projected(self._fixed(X))

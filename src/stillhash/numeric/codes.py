@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
+from stillhash.numeric.huge_pages import HUGE_PAGE, advise_huge_pages
 from stillhash.numeric.validation import Codes, Floats
 
 TILE = 256  # codes per tile: small, so that the scan reads memory straight through (lanes.hpp)
@@ -45,11 +46,11 @@ def empty_tiles(rows: int, bits: int) -> Tiles:
     """Return tiles for `rows` codes, all zero, that begin at a cache line; large ones in huge pages."""
     shape = (-(-rows // TILE), width(bits), TILE)
     size = math.prod(shape)
-    step = CACHE_LINE if size < kernels.HUGE_PAGE else kernels.HUGE_PAGE
+    step = CACHE_LINE if size < HUGE_PAGE else HUGE_PAGE
     memory = np.zeros(size + step, dtype=np.uint8)  # what is never written takes no memory
     start = -memory.ctypes.data % step
     tiles = memory[start : start + size].reshape(shape)
-    kernels.advise_huge_pages(tiles)
+    advise_huge_pages(tiles)
     return tiles
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.numeric import reference
+from stillhash.numeric import reference, reference_quality
 from stillhash.numeric.reference import Array
 from stillhash.numeric.validation import ScoredIds, TableHits
 
@@ -24,7 +24,6 @@ try:
 except ImportError as error:  # no compiler at install time: slower, and stillhash.info() says so
     native, missing = None, str(error)
 
-HUGE_PAGE = 2 << 20  # bytes, on the processors that matter; fewer cannot be in one
 Blocks = Sequence[tuple[Array, int, int, Array | None, Array | None]]  # as search.blocks.Block
 
 
@@ -155,6 +154,20 @@ def project(X: Array, W: Array) -> Array:
     return Z
 
 
+def encode_rows(
+    X: Array, mean: Array, unit_norm: bool, W: Array, t: Array, threads: int = 1
+) -> tuple[NDArray[np.uint8], Array]:
+    """Return the codes of the signs of Z W + t, where Z is X - mean, at unit length if asked; and the norms |X - mean|.
+
+    On native lanes a code is that of these steps one by one, to the last bit. Norms show what is not finite.
+    """
+    if _lanes == "numpy":
+        return reference.encode_rows(X, mean, unit_norm, W, t)
+    codes, norms = np.empty((len(X), (W.shape[1] + 7) // 8), np.uint8), np.empty(len(X), np.float32)
+    native.encode_rows(_lanes, X, mean, unit_norm, W, t, threads, codes, norms)
+    return codes, norms
+
+
 def pack_signs(Z: Array) -> NDArray[np.uint8]:
     """Return the packed codes of the signs of Z (n, b) float32; zero counts as +1."""
     if _lanes == "numpy":
@@ -162,11 +175,6 @@ def pack_signs(Z: Array) -> NDArray[np.uint8]:
     codes = np.empty((len(Z), (Z.shape[1] + 7) // 8), dtype=np.uint8)
     native.pack_signs(Z, codes)
     return codes
-
-
-def advise_huge_pages(tiles: Array) -> bool:
-    """Ask the system to hold these tiles in huge pages, and return whether it takes the request. Never fails."""
-    return native is not None and tiles.nbytes >= HUGE_PAGE and bool(native.advise_huge_pages(tiles))
 
 
 def write_tiles(tiles: Array, start: int, codes: Array) -> None:
@@ -284,8 +292,8 @@ def rank_quality(scores: Array, grades: Array) -> NDArray[np.float64]:
     are fewer items, precision counts the missing ones as not relevant.
     """
     if _lanes == "numpy":
-        return reference.rank_quality(scores, grades)
+        return reference_quality.rank_quality(scores, grades)
     out = np.empty((len(scores), 5))
     scores, grades = np.ascontiguousarray(scores), np.ascontiguousarray(grades)
-    native.rank_quality(scores, grades, reference.FIRST_PAGE, reference.FIRST_HUNDRED, out)
+    native.rank_quality(scores, grades, reference_quality.FIRST_PAGE, reference_quality.FIRST_HUNDRED, out)
     return out

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 CHUNK_TILES = 64  # tiles unpacked at a time
-FIRST_PAGE, FIRST_HUNDRED = 10, 100  # hits that precision looks at; nDCG looks at the first page
 BY_SCORE, BY_LABELS, NEAR, LIKED, DISLIKED = range(5)  # what placed a hit on the first page
+ENCODE_BATCH = 128  # rows encoded at a time, so that they stay in the cache
 PA_BLOCK = 64  # rows of a block of the Passive-Aggressive recursion
 
 
@@ -55,6 +55,18 @@ def snap(weights: Array) -> NDArray[np.float64]:
 
 def project(X: Array, W: Array) -> Array:
     return X @ W
+
+
+def encode_rows(X: Array, mean: Array, unit_norm: bool, W: Array, t: Array) -> tuple[NDArray[np.uint8], Array]:
+    codes, norms = np.empty((len(X), (W.shape[1] + 7) // 8), np.uint8), np.empty(len(X), np.float32)
+    for some in (slice(s, s + ENCODE_BATCH) for s in range(0, len(X), ENCODE_BATCH)):
+        with np.errstate(all="ignore"):  # a caller may check by the norms that all was finite
+            Z = X[some] - mean
+            norms[some] = np.sqrt(np.einsum("ij,ij->i", Z, Z))
+            if unit_norm:
+                Z /= np.where(norms[some] > 0, norms[some], np.float32(1))[:, None]
+            codes[some] = pack_signs(project(Z, W) + t)
+    return codes, norms
 
 
 def pack_signs(Z: Array) -> NDArray[np.uint8]:
@@ -249,42 +261,3 @@ def table_top(tables: list[Table], slots: Slots, weights: Array, k: int, floors:
         scores[q, : len(top[0])], ids[q, : len(top[0])] = top
         effort[q, 2] = 1
     return scores, ids, effort
-
-
-def rank_quality(scores: Array, grades: Array) -> NDArray[np.float64]:
-    """Return the measures (m, 5) of each row, see `kernels.rank_quality`."""
-    rows = zip(scores, grades, strict=True)
-    return np.array([_quality_of(s, g) for s, g in rows], np.float64).reshape(-1, 5)
-
-
-def _quality_of(scores: Array, grades: Array) -> tuple[float, float, float, float, float]:
-    order = np.argsort(-scores, kind="stable")
-    relevant = grades[order] > 0
-    ranks = np.arange(1, len(order) + 1)
-    hits = np.cumsum(relevant)
-    most = max(1, int(relevant.sum()))
-    discount = 1 / np.log2(np.arange(2, FIRST_PAGE + 2))
-    gained, ideal = ((g[:FIRST_PAGE] * discount[: len(g)]).sum() for g in (grades[order], -np.sort(-grades)))
-    return (
-        float((hits / ranks)[relevant].sum()) / most,
-        _over_orders_of_ties(scores[order], relevant) / most,
-        float(relevant[:FIRST_PAGE].sum()) / FIRST_PAGE,
-        float(relevant[:FIRST_HUNDRED].sum()) / FIRST_HUNDRED,
-        float(gained / ideal) if ideal else 0.0,
-    )
-
-
-def _over_orders_of_ties(scores: Array, relevant: Array) -> float:
-    """Return the expected sum of precisions at the ranks of relevant items.
-
-    A group of n ties from rank t + 1 on, r of them relevant, c relevant before it: the item at place i of the group is
-    relevant with chance r/n, and then c, itself and (i - 1)(r - 1)/(n - 1) others are among the first t + i. The sum
-    over i of (c + 1 + (i - 1) rho) / (t + i) is n rho + (c + 1 - rho (t + 1)) (H(t + n) - H(t)).
-    """
-    t = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]])) if len(scores) else np.empty(0, np.int64)
-    r = np.add.reduceat(relevant, t, dtype=np.int64) if len(t) else t
-    n = np.diff(t, append=len(scores))
-    c = np.cumsum(r) - r
-    rho = (r - 1) / np.maximum(n - 1, 1)
-    H = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, len(scores) + 1))])
-    return float((r / n * (n * rho + (c + 1 - rho * (t + 1)) * (H[t + n] - H[t])))[r > 0].sum())

@@ -97,9 +97,12 @@ def _surely_small(array: NDArray[Any], limit: float) -> bool:
 
 
 def check_features(
-    value: Any, name: str = "X", *, columns: int | None = None, whose: str = "", least: int = 0
+    value: Any, name: str = "X", *, columns: int | None = None, whose: str = "", least: int = 0, finite: bool = True
 ) -> Floats:
-    """Rows of features as float32 (n, D). A single row must come as (1, D)."""
+    """Rows of features as float32 (n, D). A single row must come as (1, D).
+
+    finite: False leaves it to the caller to refuse NaN, infinity and large magnitudes, where no conversion needs it.
+    """
     array = _numbers(value, name)
     if array.ndim != 2:
         raise InvalidInput(
@@ -114,6 +117,8 @@ def check_features(
     if columns is not None and array.shape[1] != columns:
         got = array.shape[1]
         raise InvalidInput(f"{name} has {got} features, but {whose} is expecting {columns} features as input")
+    if not finite and array.dtype == np.float32 and array.flags.c_contiguous:
+        return array
     return _finite_float32(array, name, MAX_MAGNITUDE)
 
 

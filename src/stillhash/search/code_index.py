@@ -17,6 +17,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
 from stillhash.numeric.exact_scores import Grid, snap
+from stillhash.numeric.huge_pages import advise_huge_pages
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
@@ -74,7 +75,7 @@ class CodeIndex(ABC):
         if tiles.dtype != np.uint8 or tiles.shape != shape or not tiles.flags.c_contiguous:
             expected = f"shape {shape}, uint8 and C order for {rows} codes of {self.bits} bits"
             raise InvalidInput(f"tiles: expected {expected}, got shape {tiles.shape} and dtype {tiles.dtype}")
-        kernels.advise_huge_pages(tiles)
+        advise_huge_pages(tiles)
         with self._writing:
             first, names = self._reserve_ids(ids, rows)
             self._publish((*self._blocks, Block(tiles, rows, first, names, None)))

@@ -22,6 +22,8 @@ struct Bound {
   uint8_t limit;         // a code whose saturated sum exceeds this cannot be a hit
 };
 
+struct HashFunctions;  // see encode.hpp
+
 struct Lanes {
   const char* name;
 
@@ -39,6 +41,10 @@ struct Lanes {
 
   // Z (n, l) = X (n, D) W (D, l); a row of Z depends on its row of X alone, to the last bit.
   void (*project)(const float* X, int64_t n, int64_t D, const float* W, int64_t l, float* Z);
+
+  // The codes of up to kEncodeRows rows with these norms; see encode.inl.
+  void (*encode)(const HashFunctions& functions, const float* X, const float* norms, int64_t n, float* scratch,
+                 uint8_t* codes);
 
   // Reads every byte once: the speed limit that the scan is measured against.
   uint64_t (*read)(const uint8_t* bytes, size_t n);

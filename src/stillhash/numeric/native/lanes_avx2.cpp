@@ -1,6 +1,7 @@
 // AVX2 and FMA: every x86-64 since 2013.
 #include <immintrin.h>
 
+#include "encode.hpp"
 #include "lanes.hpp"
 
 #define LANE_BYTES 32
@@ -33,6 +34,7 @@ struct Simd {
 
 #include "filter.inl"
 #include "learn.inl"
+#include "encode.inl"
 
 namespace stillhash {
 namespace {
@@ -45,5 +47,5 @@ uint64_t read(const uint8_t* p, size_t n) {
          _mm256_extract_epi64(t, 3);
 }
 }  // namespace
-const Lanes kAvx2 = {"avx2", filter, learn<float>, learn<double>, project<float>, read};
+const Lanes kAvx2 = {"avx2", filter, learn<float>, learn<double>, project<float>, encode, read};
 }  // namespace stillhash

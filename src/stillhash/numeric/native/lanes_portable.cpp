@@ -1,4 +1,5 @@
 // Plain C++ for any processor: the same results without intrinsics.
+#include "encode.hpp"
 #include "lanes.hpp"
 
 #define LANE_BYTES 16
@@ -6,6 +7,7 @@
 #define TILE_VECTORS 2
 
 #include "learn.inl"
+#include "encode.inl"
 
 namespace stillhash {
 namespace {
@@ -35,5 +37,5 @@ uint64_t read(const uint8_t* p, size_t n) {
 }
 
 }  // namespace
-const Lanes kPortable = {"portable", filter, learn<float>, learn<double>, project<float>, read};
+const Lanes kPortable = {"portable", filter, learn<float>, learn<double>, project<float>, encode, read};
 }  // namespace stillhash

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "encode.hpp"
 #include "lanes.hpp"
 #include "memory.hpp"
 #include "miwq.hpp"
@@ -126,6 +127,14 @@ static void snapped(In<float, 2> weights, Array<double, 2> grid) {
 static void project(const std::string& lanes, In<float, 2> X, In<float, 2> W, Array<float, 2> Z) {
   nb::gil_scoped_release free_gil;
   lanes_named(lanes).project(X.data(), X.shape(0), X.shape(1), W.data(), W.shape(1), Z.data());
+}
+
+static void encode(const std::string& lanes, In<float, 2> X, In<float, 1> mean, bool unit_norm, In<float, 2> W,
+                   In<float, 1> t, int threads, Array<uint8_t, 2> codes, Array<float, 1> norms) {
+  const HashFunctions functions{mean.data(), W.data(), t.data(), nullptr, static_cast<int64_t>(W.shape(0)),
+                                static_cast<int>(W.shape(1)), unit_norm};
+  nb::gil_scoped_release free_gil;
+  encode_rows(lanes_named(lanes), functions, X.data(), X.shape(0), threads, codes.data(), norms.data());
 }
 
 static void pack_signs(In<float, 2> Z, Array<uint8_t, 2> codes) {
@@ -279,6 +288,7 @@ NB_MODULE(_native, m) {
   m.def("learn_f64", &learn<double>);
   m.def("snap", &snapped);
   m.def("project", &project);
+  m.def("encode_rows", &encode);
   m.def("pack_signs", &pack_signs);
   m.def("write_tiles", &write_tiles);
   m.def("read_tiles", &read_tiles);
