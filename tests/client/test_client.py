@@ -529,3 +529,14 @@ def test_library_works_without_urllib3() -> None:
     assert "pip install 'stillhash[client]'" in out
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         stillhash.nonsense  # noqa: B018
+
+
+def test_the_client_waits_no_longer_than_its_timeout() -> None:
+    """Whatever a server asks for: three hours would be a way to stop a client."""
+    wait = response(503, '{"error": "Busy", "message": "wait"}', "retry-after: 10800")
+    with (
+        answering(wait, response(200, '{"count": 5}')) as (url, requests),
+        Client(url, collection="c", timeout=1) as client,
+    ):
+        assert client.count() == 5
+    assert len(requests) == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 import sys
 import threading
@@ -279,3 +281,35 @@ def test_second_name_of_a_folder_keeps_locks(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", add, str(tmp_path / "c"), f"n{n}"], check=True)
         assert reader.count() == 321 + n
     reader.close()
+
+
+def test_a_writer_whose_lock_was_removed_stops_writing(tmp_path: Path) -> None:
+    """Another process can then take a new lock, so two would write."""
+    first, _ = begin(tmp_path / "c")
+    (tmp_path / "c" / "lock").unlink()
+    with pytest.raises(Conflict, match=r"^c: its file lock was removed or replaced"):
+        first.delete([0])
+    with stillhash.open(tmp_path / "c") as second:
+        for change in (lambda: first.add(["x"], some_rows(1).X), first.seal, first.compact, first.flush):
+            with pytest.raises(Conflict, match="removed or replaced"):
+                change()
+        second.add(["y"], some_rows(1).X)
+        assert [hit.id for hit in first.search(some_rows(1).X[0], 1).hits]  # it still reads
+        first.close()
+        second.add(["z"], some_rows(1).X)
+    with stillhash.open(tmp_path / "c") as again:
+        assert again.verify() == [] and again.count() == 322
+
+
+def test_what_is_created_is_for_the_owner_alone(tmp_path: Path) -> None:
+    previous = os.umask(0)
+    try:
+        collection, _ = begin(tmp_path / "c")
+        collection.seal()
+        collection.snapshot(tmp_path / "copy")
+        modes = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+        collection.close()
+    finally:
+        os.umask(previous)
+    assert len(modes) > 20
+    assert {path.name: oct(mode) for path, mode in modes.items() if mode != (0o700 if path.is_dir() else 0o600)} == {}

@@ -452,3 +452,20 @@ def test_metadata_is_written_as_json_writes_it(data: dict[str, Any]) -> None:
             JSON_ENCODER.encode(bad)
         with pytest.raises(InvalidInput, match="metadata"):
             check_metadata([bad], 1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels", "metadata", "name"),
+    [
+        (["x" * 1001], None, None, "ids"),
+        (["x"], [["y" * 1001]], None, "labels"),
+        (["x"], [list(range(10_001))], None, "labels"),
+        (["x"], None, [{"text": "z" * (1 << 20)}], "metadata"),
+    ],
+)
+def test_what_one_item_holds_is_bounded(tmp_path: Path, ids: Any, labels: Any, metadata: Any, name: str) -> None:
+    with stillhash.open(tmp_path / "c", DIM, BITS) as collection:
+        with pytest.raises(InvalidInput, match=rf"^{name}: expected at most \d+"):
+            collection.add(ids, np.ones((1, DIM)), labels, metadata)
+        assert collection.count() == 0
+        assert collection.add(["x" * 1000], np.ones((1, DIM)), [list(range(10_000))], [{"text": "z" * 1_000_000}]) == 1

@@ -98,3 +98,12 @@ def test_a_threshold_between_two_floats_is_not_rounded_down() -> None:
 def test_bad_bits(bits: Any) -> None:
     with pytest.raises(InvalidInput, match=r"^bits"):
         Scan(bits)
+
+
+@pytest.mark.parametrize("k", [2**28 // 3 + 1, 10**9, 2**62, 2**80])
+def test_more_hits_than_memory_holds_are_refused(k: int) -> None:
+    index = Scan(8)
+    index.add(np.zeros((5, 1), np.uint8))
+    with pytest.raises(InvalidInput, match=r"^k: expected an integer in \[1, "):
+        index.search(np.ones((3, 8), np.float32), k)
+    assert index.search(np.ones((3, 8), np.float32), 100).ids.shape == (3, 100)

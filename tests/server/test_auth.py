@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from stillhash.errors import Denied, Forbidden, InvalidInput, TooMany
 from stillhash.server import Keys, Settings, load_keys
 from stillhash.server.auth import is_loopback
 from stillhash.server.rate_limit import MAX_CLIENTS, RateLimiter
+from stillhash.server.run import log_to_stderr
 from tests.server.live_server import LiveServer, Reply
 
 READ, WRITE = "a-key-that-may-read", "a-key-that-may-write"
@@ -203,3 +205,51 @@ def test_rate_zero_is_no_limit_and_clients_are_bounded() -> None:
         free.take("a", now=0)
         strict.take(str(client), now=0)
     assert len(strict) == MAX_CLIENTS and len(free) == 0
+
+
+def test_pictures_are_beyond_the_rate_limit_only_with_a_key(serving: Callable[..., LiveServer]) -> None:
+    server = serving(keys=KEYS, rate_limit=2.0)
+    cookie = f"stillhash_key={READ}"
+    assert {server.request("GET", "/c/c/picture?id=1", cookie=cookie).status for _ in range(30)} <= {200, 404}
+    assert 429 in {server.request("GET", "/c/c/picture?id=1").status for _ in range(30)}
+    assert server.request("GET", "/static/style.css").status in (200, 404)
+
+
+def test_many_headers_are_refused(serving: Callable[..., LiveServer]) -> None:
+    server = serving()
+    many = {f"x_{number}": "y" for number in range(101)}
+    reply = server.request("GET", "/v1/health", **many)
+    assert reply.status == 413 and reply.json["error"] == "TooLarge" and "headers" in reply.json["message"]
+    assert server.request("GET", "/v1/health", **dict(list(many.items())[:80])).status == 200
+
+
+def test_a_redirect_does_not_repeat_the_host(serving: Callable[..., LiveServer]) -> None:
+    server = serving(keys=KEYS)
+    for path in ("/v1/health/", "/login/", "/"):
+        reply = server.request("GET", path, host="evil.example", cookie=f"stillhash_key={READ}")
+        assert "evil" not in reply.headers.get("location", "/")
+        assert reply.status not in (301, 302, 303, 307, 308) or reply.headers["location"].startswith("/")
+    assert server.request("GET", "/v1/health/").headers["location"] == "/v1/health"
+
+
+def test_a_key_file_that_others_can_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"read {READ}\n")
+    for mode, warned in ((0o600, False), (0o400, False), (0o640, True), (0o604, True)):
+        caplog.clear()
+        file.chmod(mode)
+        assert load_keys(file, {}).read == (READ,)
+        assert bool(caplog.records) is warned and all("chmod 600" in record.getMessage() for record in caplog.records)
+
+
+def test_a_text_log_escapes_what_is_not_printable(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("stillhash.server")
+    handlers = logging.getLogger().handlers[:]
+    try:
+        log_to_stderr("info", "text")
+        fields = {"status": 404, "ms": 1.0, "method": "GET", "path": "/\x1b[2J\r\nforged\u202e"}
+        logger.info("request", extra={"fields": fields})
+    finally:
+        logging.basicConfig(handlers=handlers, force=True)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and line.rstrip("\n").isprintable() and r"\x1b[2J\r\nforged\u202e" in line

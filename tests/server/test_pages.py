@@ -125,8 +125,10 @@ def test_ids_are_strings_or_integers(tmp_path: Path) -> None:
         for typed in ("7", '"7"', "seven", '"seven"', '"', "a&b=c#d", "-1", '"-1"'):
             reply = server.request("GET", f"/c/c?{urlencode({'like': typed})}")
             assert reply.status == 200 and "cosine of raw features" in reply.data.decode(), typed
-        for typed in ("8", "[7]", "true", "7.0", "9" * 30, "9" * 5000, "[" * 5000, "\n", "\0"):
+        for typed in ("8", "[7]", "true", "7.0", "9" * 30, "\n", "\0"):
             assert server.request("GET", f"/c/c?{urlencode({'like': typed})}").status == 404, typed
+        for typed in ("9" * 5000, "[" * 5000):  # no item has an id of this length
+            assert server.request("GET", f"/c/c?{urlencode({'like': typed})}").status == 422, typed
 
 
 def test_empty_collection_has_its_own_pages(tmp_path: Path) -> None:

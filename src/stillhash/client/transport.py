@@ -44,14 +44,16 @@ class Transport:
             raise InvalidInput("key: expected printable ASCII text")
         self.url, self.retries = url.rstrip("/"), check_integer(retries, "retries", 0)
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        timeout = check_number(timeout, "timeout", above=0)
         backoff: Any = {"backoff_factor": FIRST_BACKOFF, "backoff_jitter": FIRST_BACKOFF, "backoff_max": MAX_BACKOFF}
+        backoff["retry_after_max"] = min(timeout, MAX_BACKOFF)  # of what the server asks for
         policy = partial(Retry, self.retries, other=0, allowed_methods=None, raise_on_status=False, **backoff)
         self._retry: dict[RetryWhen, Retry] = {  # read=False: the server may have done what it did not answer
             "always": policy(status_forcelist=UNAVAILABLE),
             "not stored": policy(status_forcelist=NOTHING_STORED, read=False),
             "not sent": policy(read=False, respect_retry_after_header=False),
         }
-        self._pool = urllib3.PoolManager(maxsize=16, timeout=check_number(timeout, "timeout", above=0))
+        self._pool = urllib3.PoolManager(maxsize=16, timeout=timeout)
         self._closed = False
 
     def close(self) -> None:

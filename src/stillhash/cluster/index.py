@@ -119,7 +119,7 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
         array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
         """
         weights = validation.check_weights(weights, self.bits)
-        return self._answer(weights, validation.check_integer(k, "k", 1), None, allowed)[0]
+        return self._answer(weights, validation.check_k(k, len(weights)), None, allowed)[0]
 
     def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
         """Search as `search` does, for arguments that are validated already, hits of at least the floors."""

@@ -17,6 +17,9 @@ from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.validation import Floats, check_features
 
 MAX_PICTURE_BYTES = 1 << 20
+MAX_METADATA_BYTES = 1 << 20  # of an item, as JSON
+MAX_NAME_LENGTH = 1000  # characters of an id or a label
+MAX_ROW_LABELS = 10_000  # of an item
 PICTURE_SIGNATURES = {
     rb"\x89PNG\r\n\x1a\n": "image/png",
     rb"\xff\xd8\xff": "image/jpeg",
@@ -115,6 +118,8 @@ def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
             raise InvalidInput(f"ids: expected 64-bit integers, got {name}")
         if isinstance(name, str) and not (name and name.isprintable()):
             raise InvalidInput(f"ids: expected printable strings, got {name!r}")
+    if str in kinds and (longest := max(len(name) for name in names if isinstance(name, str))) > MAX_NAME_LENGTH:
+        raise InvalidInput(f"ids: expected at most {MAX_NAME_LENGTH} characters, got {longest}")
     if distinct and len(set(names)) != len(names):
         repeated = next(name for n, name in enumerate(names) if name in names[:n])
         raise InvalidInput(f"ids: expected each id once, got {repeated!r} more than once")
@@ -152,6 +157,10 @@ def _sorted_labels(labels: Any, rows: int) -> tuple[list[Any], NDArray[np.int64]
             raise WrongType(f"labels: expected strings and numbers, got {name!r}")
         if isinstance(name, str) and "\0" in name:
             raise InvalidInput(f"labels: expected strings without the character 0, got {name!r}")
+        if isinstance(name, str) and len(name) > MAX_NAME_LENGTH:
+            raise InvalidInput(f"labels: expected at most {MAX_NAME_LENGTH} characters, got {len(name)}")
+    if (most := np.diff(parsed.indptr).max(initial=0)) > MAX_ROW_LABELS:
+        raise InvalidInput(f"labels: expected at most {MAX_ROW_LABELS} for an item, got {most}")
     names: list[Any] = sorted(parsed.names, key=lambda name: (isinstance(name, str), name))
     places = {name: place for place, name in enumerate(names)}
     ranks = np.array([places[name] for name in parsed.names], np.int64)[parsed.indices]
@@ -202,11 +211,14 @@ def _metadata_json(data: Any) -> str:
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise WrongType(f"metadata: expected dictionaries with strings as keys, got {data!r}")
     try:
-        return json_text(data)
+        text = json_text(data)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"metadata: expected what JSON can hold, got {data!r}: {error}") from None
     except RecursionError:
         raise InvalidInput("metadata: expected less nesting: it is too deep to be stored") from None
+    if len(text) > MAX_METADATA_BYTES:
+        raise InvalidInput(f"metadata: expected at most {MAX_METADATA_BYTES} bytes of JSON, got {len(text)}")
+    return text
 
 
 def json_text(data: Any) -> str:

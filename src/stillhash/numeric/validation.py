@@ -26,6 +26,9 @@ def check_bits(value: Any, name: str = "bits") -> int:
     return check_integer(value, name, MIN_BITS, MAX_BITS)
 
 
+MAX_HITS = 1 << 28  # of one answer, 3 GiB; missing ones count
+
+
 def check_integer(value: Any, name: str, low: int, high: int | None = None) -> int:
     expected = f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
     try:
@@ -37,6 +40,11 @@ def check_integer(value: Any, name: str, low: int, high: int | None = None) -> i
     if number < low or (high is not None and number > high):
         raise InvalidInput(f"{name}: expected {expected}, got {number}")
     return number
+
+
+def check_k(k: Any, queries: int) -> int:
+    """Return how many hits of each query are wanted; so many that memory would not hold them are refused."""
+    return check_integer(k, "k", 1, MAX_HITS // max(1, queries))
 
 
 def check_number(value: Any, name: str, *, above: float = -np.inf, low: float = -np.inf, high: float = np.inf) -> float:

@@ -97,7 +97,7 @@ class CodeIndex(ABC):
         array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
         """
         weights = check.check_weights(weights, self.bits)
-        return self.search_checked(weights, check.check_integer(k, "k", 1), no_floors(len(weights)), allowed)
+        return self.search_checked(weights, check.check_k(k, len(weights)), no_floors(len(weights)), allowed)
 
     def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
         """Search as `search` does, for arguments that are validated already, hits of at least the floors."""

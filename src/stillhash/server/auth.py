@@ -6,6 +6,7 @@ listens on localhost only.
 
 import hmac
 import ipaddress
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Literal, NamedTuple
 from stillhash.errors import Denied, Forbidden, InvalidInput
 
 MIN_KEY_LENGTH = 16
+KEY_COOKIE = "stillhash_key"  # of a browser that has signed in
+
+log = logging.getLogger("stillhash.server")
 
 Role = Literal["read", "write"]
 
@@ -52,6 +56,8 @@ def load_keys(file: Path | None, environment: Mapping[str, str] = os.environ) ->
     }
     try:
         lines = file.read_text().splitlines() if file is not None else []
+        if file is not None and file.stat().st_mode & 0o077:
+            log.warning("keys: %s can be read by others on this machine. Run: chmod 600 %s", file, file)
     except (OSError, ValueError) as error:
         raise InvalidInput(f"keys: cannot read {str(file)!r}: {error}") from None
     for number, line in enumerate(lines, 1):

@@ -8,14 +8,13 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
-from stillhash.server.auth import Role
+from stillhash.server.auth import KEY_COOKIE, Role
 from stillhash.server.metrics import Metrics
 from stillhash.server.query_cache import QueryCache
 from stillhash.server.responses import ErrorResponse
 from stillhash.server.settings import Settings
 from stillhash.server.write_queue import CollectionExecutor
 
-KEY_COOKIE = "stillhash_key"  # of a browser that has signed in
 API_ERRORS = (Denied, Forbidden, NotFound, Conflict, TooLarge, InvalidInput, TooMany, Busy)
 PUBLIC_ERRORS = (Forbidden, TooMany, Busy)
 

@@ -12,17 +12,20 @@ import uuid
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stillhash.errors import Forbidden, StillhashError
-from stillhash.server.auth import is_loopback
+from stillhash.errors import Forbidden, StillhashError, TooLarge
+from stillhash.server.auth import KEY_COOKIE, is_loopback
 from stillhash.server.metrics import Metrics
 from stillhash.server.rate_limit import RateLimiter
 from stillhash.server.responses import error_response
 from stillhash.server.settings import Settings
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-UNLIMITED_PATHS = re.compile(r"/static/|/c/[^/]*/picture$")  # parts of a page, which the rate limit does not count
+STATIC_PATHS = re.compile(r"/static/")  # which the rate limit does not count
+PICTURE_PATHS = re.compile(r"/c/[^/]*/picture$")  # nor these, parts of a page, of a request with a key
+MAX_HEADERS = 100
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}")
 RESPONSE_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -54,7 +57,10 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update({"x-request-id": request_id, **RESPONSE_HEADERS})
+                sent = MutableHeaders(scope=message)
+                sent.update({"x-request-id": request_id, **RESPONSE_HEADERS})
+                if "location" in sent:  # a path of this server, whatever Host the request named
+                    sent["location"] = _split(sent["location"])._replace(scheme="", netloc="").geturl()
             await send(message)
 
         try:
@@ -68,8 +74,10 @@ class RequestMiddleware:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         client = scope.get("client")
-        if not UNLIMITED_PATHS.match(scope["path"]):
+        if not (STATIC_PATHS.match(scope["path"]) or self._is_page_picture(scope)):
             self.rate_limiter.take(client[0] if client else "")
+        if len(headers) > MAX_HEADERS:
+            raise TooLarge(f"headers: expected at most {MAX_HEADERS}, got {len(headers)}")
         host = _split(f"//{headers.get('host', '')}").hostname or ""
         if not self.settings.keys.required and not (is_loopback(host) or host == self.settings.host):
             raise Forbidden(f"host: a server without keys answers only to localhost, got {host!r}")
@@ -77,6 +85,16 @@ class RequestMiddleware:
         foreign = origin is not None and _split(origin).netloc != headers.get("host")
         if scope["method"] not in SAFE_METHODS and (foreign or headers.get("sec-fetch-site") == "cross-site"):
             raise Forbidden("origin: the request comes from a page of another site")
+
+    def _is_page_picture(self, scope: Scope) -> bool:
+        """Return whether a request for a picture comes from someone who may read."""
+        if not PICTURE_PATHS.match(scope["path"]):
+            return False
+        try:
+            self.settings.keys.check(HTTPConnection(scope).cookies.get(KEY_COOKIE), "read")
+        except StillhashError:
+            return False
+        return True
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unknown")  # not the path itself, which could be anything

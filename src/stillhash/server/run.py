@@ -81,5 +81,12 @@ class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
         message = "{status}  {ms:8.2f} ms  {method} {path}".format(**fields) if "ms" in fields else record.getMessage()
-        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S}  {message}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S}  {_printable(message)}"
+        if not record.exc_info:
+            return line
+        return "\n".join([line, *map(_printable, self.formatException(record.exc_info).split("\n"))])
+
+
+def _printable(text: str) -> str:
+    """Escape what is not printable, so that no request can write to the terminal what it likes."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from stillhash.collection.storage.checksums import pack_file_checksums
 from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect
 from stillhash.collection.storage.integrity import acknowledge, committed_seq, find_damage, write_page_checksums
-from stillhash.collection.storage.sealed_files import lock_folder, sync, write_durably
+from stillhash.collection.storage.sealed_files import create_private, holds_lock, lock_folder, sync, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
 from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
@@ -52,7 +52,7 @@ class Database:
         for suffix in ("", "-journal", "-wal", "-shm"):
             new.with_name(new.name + suffix).unlink(missing_ok=True)
         try:
-            with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+            with closing(sqlite3.connect(create_private(new), isolation_level=None)) as connection:
                 connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 if mode != "wal":  # SQLite does not say why
@@ -139,6 +139,9 @@ class Database:
         self._check_open()
         if self._folder_lock is None:
             raise Conflict(f"{self.path.name}: open for reading only. Open it without read_only=True to change it.")
+        if not holds_lock(self.path, self._folder_lock):
+            replaced = "its file lock was removed or replaced, so another process may be writing"
+            raise Conflict(f"{self.path.name}: {replaced}. Close the collection and open it again.")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -197,7 +200,8 @@ class Database:
 
     def _close_writer(self) -> None:
         if self._writer is not None:
-            if self.checkpoint(0):
+            mine = self._folder_lock is not None and holds_lock(self.path, self._folder_lock)
+            if mine and self.checkpoint(0):
                 self._writer.close()
             else:
                 self._close_without_checkpoint(self._writer)

@@ -23,7 +23,7 @@ import numpy as np
 
 from stillhash.collection.storage.checksums import BlockChecksums, checksum_pair, pack_checksums, unpack_checksums
 from stillhash.collection.storage.connections import TrackedConnection, connect, in_use
-from stillhash.collection.storage.sealed_files import translate_read_errors, write_durably
+from stillhash.collection.storage.sealed_files import FILE_MODE, translate_read_errors, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE, mismatched_pages, mismatched_pages_in_subprocess
 from stillhash.collection.storage.wal import FRAME_HEADER, read_wal
 from stillhash.errors import BadState
@@ -100,5 +100,5 @@ def acknowledged_commit(path: Path) -> int:
 
 def acknowledge(path: Path, seq: int) -> None:
     """Record that this commit was acknowledged, without waiting for the disk."""
-    with os.fdopen(os.open(path / "acked", os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
+    with os.fdopen(os.open(path / "acked", os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as file:
         file.write(ACKED_RECORD.pack(seq, zlib.crc32(seq.to_bytes(8, "little"))))

@@ -15,12 +15,20 @@ from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.errors import BadState, Conflict, StoreFailed
 
+FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
+
+
+def create_private(path: Path) -> Path:
+    """Create an empty file for the owner alone, or empty one that exists, and return its path."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE))
+    return path
+
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file that appears whole or not at all, and is on disk when this returns."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with unfinished.open("wb") as file:
+        with create_private(unfinished).open("wb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
@@ -117,7 +125,7 @@ def sync(path: Path) -> None:
 def lock_folder(path: Path) -> int:
     """Take the write lock of this folder, which one process has at a time; return its file handle."""
     try:
-        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
     except OSError as error:
         problem = f"{path.name}: cannot be written: {error.strerror}. Use read_only=True to search it."
         raise StoreFailed(problem) from error
@@ -127,3 +135,11 @@ def lock_folder(path: Path) -> int:
         os.close(handle)
         raise Conflict(f"{path.name}: another process is writing to it. Use read_only=True to search it.") from None
     return handle
+
+
+def holds_lock(path: Path, handle: int) -> bool:
+    """Return whether the lock of this folder is the file of this handle, and not a newer one of the same name."""
+    try:
+        return os.path.samestat(os.fstat(handle), (path / "lock").stat())
+    except OSError:
+        return False

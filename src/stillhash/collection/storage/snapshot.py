@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stillhash.collection.storage.checksums import pack_file_checksums
 from stillhash.collection.storage.integrity import acknowledge, committed_seq
-from stillhash.collection.storage.sealed_files import sync, write_durably
+from stillhash.collection.storage.sealed_files import FOLDER_MODE, create_private, sync, write_durably
 from stillhash.collection.storage.store import Store
 from stillhash.errors import Conflict, StoreFailed
 
@@ -21,7 +21,7 @@ def snapshot(store: Store, to: Path) -> int:
         raise Conflict(f"path: expected a folder that does not exist yet, got {str(to)!r}")
     unfinished = to.with_name(f".{to.name}.{os.getpid()}")
     try:
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir(FOLDER_MODE, parents=True)
         for attempt in range(COPY_ATTEMPTS):
             try:
                 with store.reading() as connection:
@@ -42,13 +42,13 @@ def snapshot(store: Store, to: Path) -> int:
 def _copy(store: Store, connection: sqlite3.Connection, to: Path) -> None:
     """Copy all files of the commit that this transaction sees."""
     for folder, files in store.sealed_files(connection).items():
-        (to / folder).mkdir(exist_ok=True)
+        (to / folder).mkdir(FOLDER_MODE, exist_ok=True)
         for name in files:
-            shutil.copyfile(store.path / folder / name, to / folder / name)
+            shutil.copyfile(store.path / folder / name, create_private(to / folder / name))
             sync(to / folder / name)
         sync(to / folder)
     (to / "store.db").unlink(missing_ok=True)
-    with closing(sqlite3.connect(to / "store.db")) as target:
+    with closing(sqlite3.connect(create_private(to / "store.db"))) as target:
         connection.backup(target)
     sync(to / "store.db")
     write_durably(to / "store.sums", [pack_file_checksums(to / "store.db")])

@@ -28,7 +28,7 @@ from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.items import ItemTable
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.schema import COUNTERS, SCHEMA, STORE_FORMAT, count_rows, get_meta, is_fitted
-from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, remove_unlisted
+from stillhash.collection.storage.sealed_files import FOLDER_MODE, check_sealed, lock_folder, remove_unlisted
 from stillhash.collection.storage.segments import CodedRows, write_segment
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
@@ -75,14 +75,14 @@ class Store:
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any], collection: bytes | None = None) -> "Store":
         """Create a store in a folder that does not exist yet, or is empty; its id is `collection`, or a random one."""
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         with os.fdopen(lock_folder(path)):
             if not (path / "store.db").exists():
                 if (path / "acked").exists() or any(path.glob("segments/*")) or any(path.glob("learner/*")):
                     lost = "a collection without its store.db"  # a new one would throw the rest away
                     raise BadState(f"{path.name}: {lost}. Restore a snapshot, or clear the folder.")
                 for folder in ("segments", "learner"):
-                    (path / folder).mkdir(exist_ok=True)
+                    (path / folder).mkdir(FOLDER_MODE, exist_ok=True)
                 meta = {"format": STORE_FORMAT, "collection": collection or uuid.uuid4().bytes}
                 meta |= {"settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0)}
                 Database.create(path, SCHEMA, {"meta": list(meta.items())})

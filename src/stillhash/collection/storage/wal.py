@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.checksums import checksum_pair, repair_block
-from stillhash.collection.storage.sealed_files import write_durably
+from stillhash.collection.storage.sealed_files import FILE_MODE, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
@@ -123,7 +123,7 @@ class WalChecksums:
             while len(frame := file.read(FRAME_SIZE)) == FRAME_SIZE and frame[8:16] == header[16:24]:
                 pairs.append(checksum_pair(frame))
                 committed = len(pairs) if any(frame[4:8]) else committed  # this frame ends a commit
-        with os.fdopen(os.open(self.path / "wal.sums", os.O_WRONLY | os.O_CREAT, 0o644), "wb") as sums:
+        with os.fdopen(os.open(self.path / "wal.sums", os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as sums:
             sums.write(np.array(checksum_pair(header), "<u4").tobytes())
             sums.seek(8 * (1 + first))
             sums.write(np.array(pairs[:committed], "<u4").tobytes())

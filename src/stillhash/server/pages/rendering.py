@@ -17,8 +17,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
 from stillhash.errors import Denied, InvalidInput, StillhashError, TooLarge
-from stillhash.server.auth import Role
-from stillhash.server.dependencies import KEY_CHECKS, KEY_COOKIE, app_state
+from stillhash.server.auth import KEY_COOKIE, Role
+from stillhash.server.dependencies import KEY_CHECKS, app_state
 from stillhash.server.responses import to_error
 from stillhash.server.write_queue import CollectionExecutor
 
