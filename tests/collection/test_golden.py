@@ -16,7 +16,7 @@ FILES = sorted(FOLDER.glob("format-*.zip"))
 
 
 def test_there_is_one_for_this_format() -> None:
-    assert [file.stem for file in FILES] == ["format-4"]
+    assert [file.stem for file in FILES] == ["format-5"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

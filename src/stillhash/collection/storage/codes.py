@@ -89,6 +89,7 @@ class CodeTable:
         """Forget all segments and tombstones, since one new segment holds all live codes; readers start over."""
         connection.execute("DELETE FROM segments")
         connection.execute("DELETE FROM tombstones")
+        connection.execute("DELETE FROM changed_rows")
         connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
 
     def live(self, connection: Connection) -> tuple[RowNumbers, Codes]:

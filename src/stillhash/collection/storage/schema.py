@@ -6,7 +6,7 @@ from typing import Any
 
 from stillhash.errors import BadState
 
-STORE_FORMAT = 4
+STORE_FORMAT = 5
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (
@@ -14,6 +14,8 @@ CREATE TABLE items (
 CREATE TABLE pictures (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE tombstones (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE INDEX tombstones_by_seq ON tombstones (seq);
+CREATE TABLE changed_rows (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE INDEX changed_rows_by_seq ON changed_rows (seq);
 CREATE TABLE segments (
   number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE pending (

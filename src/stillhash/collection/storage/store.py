@@ -2,7 +2,7 @@
 
     lock            held by the one process that writes
     store.db        settings, items, unsealed codes, deletions, versions (schema.py)
-    segments/       immutable files of sealed codes (segments.py)
+    segments/       immutable files of sealed codes (segments.py), and columns for filters (column_files.py)
     learner/        what the latest versions learnt, to go on from (learner_files.py)
 
 A write is one transaction; when it returns, it is on disk. `seq` counts commits. A reader at seq n needs only the rows
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.column_files import columns_file, segment_contents, write_columns
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
@@ -112,8 +113,8 @@ class Store:
 
     def sealed_files(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
         """Return the files that this commit needs, by folder."""
-        segments, learner = self.codes.segment_files(connection), self.versions.learner_files(connection)
-        return {"segments": segments, "learner": learner}
+        segments = [*self.codes.segment_files(connection), *self.column_files(connection)]
+        return {"segments": segments, "learner": self.versions.learner_files(connection)}
 
     def seal(self) -> bool:
         """Move unsealed codes into a segment; return False if there are none."""
@@ -141,6 +142,7 @@ class Store:
         file = f"{number:08d}.tiles"
         if len(numbers):
             write_segment(self.path / "segments" / file, codes, numbers, self.settings["bits"])
+            self.write_columns(file, numbers)
         with self.transaction() as connection:
             if replace:
                 self.codes.forget_segments(connection)
@@ -148,11 +150,24 @@ class Store:
                 self.codes.add_segment(connection, number, file, numbers)
                 self.codes.clear_unsealed(connection, int(numbers[0]), int(numbers[-1]))
 
+    def write_columns(self, file: str, numbers: RowNumbers) -> None:
+        """Write the columns of a segment, for filters, as of now; without them searches take longer."""
+        with self.reading() as connection:
+            record = len(numbers), int(numbers[0]), int(numbers[-1])
+            contents, seq = segment_contents(connection, numbers), get_meta(connection, "seq")
+            named = self.settings.get("filter_fields")
+            write_columns(self.path / "segments" / file, contents, record, seq, named)
+
+    def column_files(self, connection: sqlite3.Connection) -> list[str]:
+        """Return the files of columns that there are, of the segments of this commit."""
+        files = map(columns_file, self.codes.segment_files(connection))
+        return [file for file in files if (self.path / "segments" / file).exists()]
+
     def _remove_unlisted_segments(self) -> None:
         """Remove segments that no commit names: replaced ones, and those of writes that did not end."""
         with self.reading() as connection:
-            files = self.codes.segment_files(connection)
-        remove_unlisted(self.path / "segments", set(files))
+            files = {*self.codes.segment_files(connection), *self.column_files(connection)}
+        remove_unlisted(self.path / "segments", files)
         self._files_checked = True
 
     def verify(self) -> list[str]:
@@ -166,6 +181,7 @@ class Store:
             checks: list[Callable[[], object]]
             bits, segments = self.settings["bits"], self.codes.segment_files(connection)
             checks = [partial(read_segment, self.path / "segments" / file, bits) for file in segments]
+            checks += [partial(check_sealed, self.path / "segments" / file) for file in self.column_files(connection)]
             checks += [partial(check_sealed, self.path / "learner" / file) for file in learner_files]
             for check in checks:
                 try:
