@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,14 @@ from hypothesis import strategies as st
 
 from stillhash.collection.filter_columns import RowGroup
 from stillhash.collection.filter_matching import NotInColumns, column_tree
-from stillhash.collection.filter_tree import compared_fields
+from stillhash.collection.filter_tree import compared_fields, count_joins
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.storage import column_builder
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS, TableBuilder
 from stillhash.collection.storage.columns import DictionaryColumn, NumberColumn, column_bytes
 from stillhash.collection.validation import check_label_lists, check_metadata
 from tests.collection.reference import Row
-from tests.collection.test_filters import ROWS, conditions_and_rows, select_by_sql
+from tests.collection.test_filters import NUMBERS, ROWS, TEXTS, conditions_and_rows, select_by_sql
 
 
 def stored(rows: list[Row]) -> tuple[list[str], list[str | None]]:
@@ -63,6 +64,8 @@ def select_by_columns(where: dict[str, Any], rows: list[Row], named: list[str] |
 @example(({"a": {"$in": [9, 1, 3, 5, 7, 11, 2.5]}}, [([], {"a": n / 2}) for n in range(20)]))
 def test_columns_choose_what_sql_does(case: tuple[dict[str, Any], list[Row]]) -> None:
     where, rows = case
+    sql = compile_filter(where).sql[0]
+    assert count_joins(compile_filter(where).tree) == sql.count(" AND ") + sql.count(" OR ")
     try:
         assert select_by_columns(where, rows) == select_by_sql(where, rows)
     except NotInColumns:  # then SQL answers; what that needs is tested below
@@ -77,6 +80,19 @@ def numbers_of(data: Any) -> list[float]:
         below = data.values() if isinstance(data, dict) else data
         return [number for each in below for number in numbers_of(each)]
     return [data] if type(data) in (int, float) else []
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(TEXTS | NUMBERS, max_size=12), st.lists(TEXTS | NUMBERS | st.none(), min_size=5, max_size=30), st.data()
+)
+def test_long_lists_choose_what_sql_does(stored_values: list[Any], values: list[Any], data: st.DataObject) -> None:
+    rows: list[Row] = [([value], {"a": value}) for value in (*stored_values, *data.draw(st.permutations(values))[:4])]
+    rows = [([] if label is None else [label], metadata) for (label,), metadata in rows]
+    labels = [value for value in values if value is not None]
+    for where in ({"a": {"$in": values}}, {"labels": {"$in": labels}}):
+        with suppress(NotInColumns):
+            assert select_by_columns(where, rows) == select_by_sql(where, rows)
 
 
 MANY = st.lists(

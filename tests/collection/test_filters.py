@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stillhash.collection.filter_sql import MAX_FILTER_CONDITIONS
-from stillhash.collection.filter_tree import MAX_FILTER_DEPTH
+from stillhash.collection.filter_tree import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.validation import check_label_lists, check_metadata
 from stillhash.errors import InvalidInput

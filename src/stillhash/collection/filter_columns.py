@@ -133,9 +133,10 @@ class FilterColumns:
         with self._lock:
             try:
                 self._update(connection)
-                if (bitmap := self._cache.get(condition.key)) is not None:
+                if (cached := self._cache.get(condition.key)) is not None:
                     self._cache.move_to_end(condition.key)
-                    return bitmap
+                    return cached
+                tree = column_tree(condition.tree)
                 columns = self._columns_of(connection, condition)
             except (NotInColumns, BadState, OSError):  # BadState: another process has replaced the segments
                 columns = None
@@ -143,7 +144,7 @@ class FilterColumns:
         if columns is None:
             bitmap = self._store.items.matching(connection, condition.sql)
         else:
-            tree, matches = column_tree(condition.tree), np.zeros(get_meta(connection, "next_row"), bool)
+            matches = np.zeros(get_meta(connection, "next_row"), bool)
             for group, by_name in columns:
                 group.set_matches(tree, by_name, matches)
             bitmap = np.packbits(matches, bitorder="little")
@@ -166,7 +167,6 @@ class FilterColumns:
 
     def _columns_of(self, connection: Connection, condition: Condition) -> GroupColumns:
         """Return each group of rows with the columns of the fields that are compared."""
-        column_tree(condition.tree)  # raises NotInColumns for a text, whatever the field
         fields, labels = compared_fields(condition.tree)
         names = sorted(fields | {LABELS} if labels else fields)
         self._restore_damaged(connection, names)

@@ -1,25 +1,15 @@
 """Match the tree of a filter against columns: all rows at once."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stillhash.collection.filter_tree import AllOf, AnyOf, FieldTest, FilterTree, Negation
 from stillhash.collection.storage.column_builder import LABELS
-from stillhash.collection.storage.columns import (
-    FALSE,
-    MISSING,
-    NULL,
-    OTHER,
-    TRUE,
-    Column,
-    Interval,
-    Matcher,
-    Selection,
-    all_of,
-    any_of,
-    negated,
-)
+from stillhash.collection.storage.columns import MAX_RANGES, Column, Matcher, all_of, any_of, negated
+from stillhash.collection.storage.selections import FALSE, MISSING, NULL, OTHER, TRUE, Interval, Points, Selection
 
 ANY_VALUE = Selection(frozenset({NULL, FALSE, TRUE, OTHER}), (Interval(),), (Interval(),))
+WORD_OF = {None: NULL, False: FALSE, True: TRUE}
 NO_VALUE = Selection(frozenset({MISSING}))
 
 
@@ -32,9 +22,6 @@ class ColumnTest(NamedTuple):
 
     name: str
     selection: Selection
-
-
-ColumnTree = ColumnTest | tuple[type[AllOf] | type[AnyOf] | type[Negation], list["ColumnTree"]]
 
 
 def column_tree(tree: FilterTree) -> Any:
@@ -53,37 +40,37 @@ def select_values(operator: str, value: Any) -> Selection:
         return ANY_VALUE if value else NO_VALUE
     if operator in ("$eq", "$in"):
         values = value if operator == "$in" else [value]
-        words = {
-            NULL if each is None else TRUE if each else FALSE
-            for each in values
-            if each is None or each is True or each is False
-        }
-        numbers, texts = set(), set()
-        for each in values:
-            if isinstance(each, str):
-                texts.add(_comparable(each))
-            elif type(each) in (int, float):
-                numbers.add(_comparable(each))
-        return Selection(frozenset(words), _points(numbers), _points(texts))
-    bound = _comparable(value)
+        plain = set(map(type, values)) <= {int, float}
+        numbers = sql_numbers(values if plain else [each for each in values if type(each) in (int, float)])
+        others = [] if plain else values
+        words = frozenset(WORD_OF[each] for each in others if each is None or type(each) is bool)
+        texts = frozenset(_utf8(each) for each in others if type(each) is str)
+        if len(numbers) + len(texts) <= MAX_RANGES:
+            return Selection(words, _intervals(numbers), _intervals(texts))
+        return Selection(words, points=Points(numbers) if numbers else None, text_points=texts)
+    bound = _utf8(value) if isinstance(value, str) else sql_numbers([value]).pop()
     is_open = operator in ("$gt", "$lt")
     upper = operator in ("$lt", "$lte")
     interval = Interval(high=bound, open_high=is_open) if upper else Interval(low=bound, open_low=is_open)
     return Selection(texts=(interval,)) if isinstance(value, str) else Selection(numbers=(interval,))
 
 
-def _points(values: set[Any]) -> tuple[Interval, ...]:
-    return tuple(Interval(value, value) for value in sorted(values))
+def _intervals(values: Iterable[Any]) -> tuple[Interval, ...]:
+    return tuple(Interval(value, value) for value in values)
 
 
-def _comparable(value: Any) -> Any:
-    """Return a text as UTF-8, and a number as SQLite reads it: integers beyond 64 bits as doubles."""
-    if isinstance(value, str):
-        try:
-            return value.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair
-            raise NotInColumns from None
-    return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        raise NotInColumns from None
+
+
+def sql_numbers(numbers: list[int | float]) -> set[int | float]:
+    """Return numbers as SQLite reads them: integers beyond 64 bits are doubles."""
+    if numbers and min(numbers) >= -(2**63) and max(numbers) < 2**63:
+        return set(numbers)
+    return {n if type(n) is float or -(2**63) <= n < 2**63 else float(n) for n in numbers}
 
 
 def match_tree(tree: Any, columns: dict[str, Column | None]) -> Matcher:

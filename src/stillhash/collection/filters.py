@@ -10,25 +10,31 @@ Several conditions in one dictionary must all hold. Comparisons hold between val
 less than a text. A missing field equals nothing, so it is `$ne` to everything.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from stillhash.collection.filter_sql import Sql, compile_sql
 from stillhash.collection.filter_tree import FilterTree, parse_filter
 
 
-class Condition(NamedTuple):
-    """A validated filter: its tree, and the same in SQL."""
+@dataclass(frozen=True)
+class Condition:
+    """A validated filter."""
 
     tree: FilterTree
-    sql: Sql
 
-    @property
-    def key(self) -> tuple[str, tuple[Any, ...]]:
-        """Return what is equal for equal filters."""
-        return self.sql[0], tuple(self.sql[1])
+    @cached_property
+    def sql(self) -> Sql:
+        """Return the same in SQL."""
+        return compile_sql(self.tree)
+
+    @cached_property
+    def key(self) -> str:
+        """Return what only equal filters have: True and 1 are the same in a tree, but not here."""
+        return repr(self.tree)
 
 
 def compile_filter(where: Any) -> Condition:
     """Parse and validate a filter."""
-    tree = parse_filter(where)
-    return Condition(tree, compile_sql(tree))
+    return Condition(parse_filter(where))

@@ -8,20 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.columns import (
-    FALSE,
-    MISSING,
-    NULL,
-    OTHER,
-    TRUE,
-    WORDS,
-    Column,
-    DictionaryColumn,
-    LabelColumn,
-    NumberColumn,
-    Word,
-    column_bytes,
-)
+from stillhash.collection.storage.columns import Column, DictionaryColumn, LabelColumn, NumberColumn, column_bytes
+from stillhash.collection.storage.selections import FALSE, MISSING, NULL, OTHER, TRUE, WORDS, Word
 
 LABELS = "labels"  # the name of their column; a field of the metadata with this name cannot be tested
 MAX_FIELDS = 64  # that get columns, the first ones seen, unless fields are named

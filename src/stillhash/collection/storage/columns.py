@@ -1,13 +1,10 @@
 """Columns: the values of one field, or the labels, of many rows, in arrays that a filter compares at once.
 
-    dictionary    the distinct values in order, and a code for each row: a comparison is a range of codes
-    numbers       the numbers themselves, and which rows have none
-    labels        the distinct sets of labels, a code for each row, and for each label the sets that hold it
-
-Numbers compare as SQLite compares them: 64-bit integers and doubles exactly, larger integers as doubles.
+dictionary    the distinct values in order, and a code for each row: a comparison is a range of codes
+numbers       the numbers themselves, and which rows have none
+labels        the distinct sets of labels, a code for each row, and for each label the sets that hold it
 """
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -16,41 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.storage.selections import MISSING, OTHER, WORDS, Selection, closed_interval
 from stillhash.numeric.validation import Mask
 
-WORDS = 5  # codes below are those of words; those of numbers follow, then those of texts
+MAX_TABLE = 1 << 20  # entries
+NO_CODES = np.empty(0, np.int64)
 MAX_RANGES = 4  # of codes that are compared one by one; more go through a table
 
 Arrays = dict[str, NDArray[Any]]
 CodeRange = tuple[int, int]  # from, up to and without
 Matcher = bool | Callable[[], Mask]  # which rows match: all, none, or what it returns
-
-
-class Word:
-    """What is neither a number nor a text. As keys of a dictionary, True and False would be the same as 1 and 0."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-
-MISSING, NULL, FALSE, TRUE, OTHER = map(Word, range(WORDS))  # OTHER: lists and objects
-
-
-class Interval(NamedTuple):
-    """Values between two; None is no bound. A bound belongs to it unless it is open."""
-
-    low: Any = None
-    high: Any = None
-    open_low: bool = False
-    open_high: bool = False
-
-
-class Selection(NamedTuple):
-    """Which values of a field match."""
-
-    words: frozenset[Word] = frozenset()
-    numbers: tuple[Interval, ...] = ()
-    texts: tuple[Interval, ...] = ()  # of UTF-8
 
 
 class SortedTexts(Sequence[bytes]):
@@ -80,11 +52,7 @@ class SortedValues(NamedTuple):
         """Return the places of what is selected."""
         texts, first_text = SortedTexts(self.text_data, self.text_ends), len(self.numbers)
         chosen: list[CodeRange] = []
-        intervals = selection.numbers
-        if len(intervals) > MAX_RANGES and (points := exact_points(intervals, self.numbers.dtype)) is not None:
-            starts, stops = (np.searchsorted(self.numbers, points, side).tolist() for side in ("left", "right"))
-            chosen, intervals = list(zip(starts, stops, strict=True)), ()
-        for interval in intervals:
+        for interval in selection.numbers:
             low, high = closed_interval(interval, self.numbers.dtype)
             start = 0 if low is None else int(np.searchsorted(self.numbers, low, "left"))
             chosen.append((start, first_text if high is None else int(np.searchsorted(self.numbers, high, "right"))))
@@ -93,6 +61,23 @@ class SortedValues(NamedTuple):
             stop = len(texts) if high is None else (bisect_left if open_high else bisect_right)(texts, high, lo=start)
             chosen.append((first_text + start, first_text + stop))
         return [(start, stop) for start, stop in chosen if start < stop]
+
+    def places(self, selection: Selection) -> NDArray[np.int64]:
+        """Return the places of the points that are selected."""
+        places = np.empty(0, np.int64)
+        if selection.points is not None:
+            points = selection.points.of_kind(self.numbers.dtype)
+            starts, stops = (np.searchsorted(self.numbers, points, side) for side in ("left", "right"))
+            places = starts[starts < stops]
+        if selection.text_points:
+            texts, sought = SortedTexts(self.text_data, self.text_ends), selection.text_points
+            if len(texts) < len(sought) * len(texts).bit_length():
+                same = [place for place, text in enumerate(texts) if text in sought]
+            else:
+                near = [(bisect_left(texts, point), point) for point in sought]
+                same = [place for place, point in near if place < len(texts) and texts[place] == point]
+            places = np.concatenate([places, len(self.numbers) + np.array(same, np.int64)])
+        return places
 
 
 class DictionaryColumn(NamedTuple):
@@ -108,7 +93,7 @@ class DictionaryColumn(NamedTuple):
         values = SortedValues(self.numbers, self.text_data, self.text_ends)
         ranges = [(word.code, word.code + 1) for word in selection.words]
         ranges += [(WORDS + start, WORDS + stop) for start, stop in values.ranges(selection)]
-        return code_matcher(self.codes, ranges, WORDS + len(values))
+        return code_matcher(self.codes, ranges, WORDS + len(values), WORDS + values.places(selection))
 
 
 class NumberColumn(NamedTuple):
@@ -123,10 +108,23 @@ class NumberColumn(NamedTuple):
         words = [(word.code, word.code + 1) for word in selection.words]
         by_word = code_matcher(self.words, words, WORDS + 1) if len(self.words) else False
         wide = np.dtype(np.float64 if self.values.dtype.kind == "f" else np.int64)
-        if len(selection.numbers) > MAX_RANGES and (points := exact_points(selection.numbers, wide)) is not None:
-            return any_of([by_word, all_of([lambda: np.isin(self.values, points), self._is_number()])])
         parts = [by_word, *(self._within(*closed_interval(interval, wide)) for interval in selection.numbers)]
-        return any_of(parts)
+        return any_of(parts if selection.points is None else [*parts, self._one_of(selection.points.of_kind(wide))])
+
+    def _one_of(self, points: NDArray[Any]) -> Matcher:
+        """Return which rows have one of these numbers."""
+        if not len(self.bounds):
+            return False
+        low, high = self.bounds.tolist()
+        points = points[(points >= low) & (points <= high)].astype(self.values.dtype)
+        if self.values.dtype.kind == "f" or high - low >= MAX_TABLE:
+            return all_of([lambda: np.isin(self.values, points), self._is_number()])
+        table = np.zeros(high - low + 1, bool)
+        table[points.astype(np.int64) - low] = True
+        # A row without a number has 0, which may be outside; `clip` takes the nearest, and its word decides.
+        unsigned = self.values.view(f"u{self.values.itemsize}")  # so that the difference wraps
+        first = self.bounds[:1].astype(self.values.dtype).view(unsigned.dtype)[0]
+        return all_of([lambda: table.take(unsigned - first, mode="clip"), self._is_number()])
 
     def _is_number(self) -> Matcher:
         return (lambda: self.words == WORDS) if len(self.words) else len(self.bounds) > 0
@@ -162,7 +160,8 @@ class LabelColumn(NamedTuple):
             return code_matcher(self.codes, [(1, int(self.set_count[0]))], int(self.set_count[0]))
         table = np.zeros(int(self.set_count[0]), bool)
         table[0] = MISSING in selection.words
-        for start, stop in SortedValues(self.numbers, self.text_data, self.text_ends).ranges(selection):
+        values = SortedValues(self.numbers, self.text_data, self.text_ends)
+        for start, stop in [*values.ranges(selection), *((place, place + 1) for place in values.places(selection))]:
             table[self.sets[int(self.starts[start]) : int(self.starts[stop])]] = True
         return table_matcher(self.codes, table)
 
@@ -181,61 +180,29 @@ def column_bytes(column: Column) -> int:
     return sum(int(array.nbytes) for array in column)
 
 
-def closed_interval(interval: Interval, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Return the least and the largest number of this type in an interval, None for no bound.
-
-    A bound may be past all numbers of the type, so that nothing is between them.
-    """
-    low, high, open_low, open_high = interval
-    if dtype.kind == "f":
-        return _round_double(low, open_low, math.inf), _round_double(high, open_high, -math.inf)
-    low = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
-    high = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
-    limits = np.iinfo(np.int64)
-    if (low is not None and low > limits.max) or (high is not None and high < limits.min):
-        return limits.max, limits.min  # nothing
-    return (
-        None if low is None or low < limits.min else np.int64(low),
-        None if high is None or high > limits.max else np.int64(high),
-    )
-
-
-def exact_points(intervals: Sequence[Interval], dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return the numbers of this type that these intervals consist of, if each is a single number; otherwise None."""
-    if any(low is None or low != high or open_low or open_high for low, high, open_low, open_high in intervals):
-        return None
-    closed = [closed_interval(interval, dtype) for interval in intervals]
-    return np.array(sorted({low for low, high in closed if low is not None and low == high}), dtype)
-
-
-def _round_double(bound: Any, is_open: bool, towards: float) -> Any:
-    """Return the bound, or the next double towards the inside, if the bound itself is none or does not belong."""
-    if bound is None:
-        return None
-    number = float(bound)
-    outside = number < bound if towards > 0 else number > bound
-    return math.nextafter(number, towards) if outside or (is_open and number == bound) else number
-
-
-def code_matcher(codes: NDArray[Any], ranges: Iterable[CodeRange], count: int) -> Matcher:
-    """Return which rows have a code in one of these ranges; there are `count` codes."""
+def code_matcher(
+    codes: NDArray[Any], ranges: Iterable[CodeRange], count: int, others: NDArray[np.int64] = NO_CODES
+) -> Matcher:
+    """Return which rows have a code in one of these ranges, or one of the others; there are `count` codes."""
     merged: list[CodeRange] = []
     for start, stop in sorted(ranges):
         if merged and start <= merged[-1][1]:
             merged[-1] = merged[-1][0], max(stop, merged[-1][1])
         else:
             merged.append((start, stop))
-    if len(merged) <= MAX_RANGES:
+    if len(merged) <= MAX_RANGES and not len(others):
         return any_of([_range_matcher(codes, start, stop, count) for start, stop in merged])
     table = np.zeros(count, bool)
+    table[others] = True
     for start, stop in merged:
         table[start:stop] = True
-    return lambda: table.take(codes)
+    return table_matcher(codes, table) if len(others) else lambda: table.take(codes)
 
 
 def table_matcher(codes: NDArray[Any], table: Mask) -> Matcher:
     """Return which rows have a code that is true in the table."""
-    edges = np.flatnonzero(np.diff(table, prepend=False, append=False))
+    edges = 1 + np.flatnonzero(table[1:] != table[:-1])
+    edges = np.concatenate([[0] if table[0] else [], edges, [len(table)] if table[-1] else []]).astype(np.int64)
     if len(edges) <= 2 * MAX_RANGES:
         return code_matcher(codes, zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True), len(table))
     return lambda: table.take(codes)
