@@ -2,8 +2,9 @@
 
 Items have random codes and metadata: a number, an integer, a text of few values, and labels. Conditions match 0.01 %,
 1 %, 10 % or 50 % of them. All contenders take turns in one process, and no filter comes twice, since a collection
-remembers the latest ones. They are timed in CPU time: what a filter adds runs on one thread. Before that, each condition must match as many items as NumPy counts. A new
-process opens the collection and searches with a filter on two fields.
+remembers the latest ones. They are timed in CPU time: what a filter adds runs on one thread. Before that, each
+condition must match as many items as NumPy counts. A new process opens the collection and searches with a filter on two
+fields.
 """
 
 import json

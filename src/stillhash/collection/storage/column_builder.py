@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ class TableBuilder:
         self.labels.append(label_texts)
         values: dict[str, list[Any]] = {}
         if any(metadata_texts):
-            rows = json.loads(f"[{','.join(text or '{}' for text in metadata_texts)}]")
+            rows = json.loads(f"[{','.join([text or '{}' for text in metadata_texts])}]")
             self._collect(values, rows, "")
         for name, some in values.items():
             if name not in self._fields:
@@ -157,7 +158,10 @@ class TableBuilder:
                 continue
             if not self._takes(name, values):
                 continue
-            stored = [each.get(key, MISSING) for each in objects]
+            try:
+                stored = list(map(itemgetter(key), objects))  # which is faster, where all have it
+            except KeyError:
+                stored = [each.get(key, MISSING) for each in objects]
             if dict in set(map(type, stored)):
                 below = [value if type(value) is dict else NO_FIELDS for value in stored]
                 self._collect(values, below, f"{name}.")

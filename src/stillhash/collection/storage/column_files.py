@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.checksums import BLOCK_SIZE
-from stillhash.collection.storage.column_builder import TableBuilder
+from stillhash.collection.storage.column_builder import NO_LABELS, TableBuilder
 from stillhash.collection.storage.columns import COLUMN_LAYOUTS, Column, layout_of
 from stillhash.collection.storage.sealed_files import content_size, display_name, write_sealed
 from stillhash.errors import BadState, StillhashError
@@ -47,8 +47,8 @@ def segment_contents(connection: Connection, numbers: NDArray[np.int64]) -> Iter
         sql = "SELECT row, labels, metadata FROM items WHERE row BETWEEN ? AND ? ORDER BY row"
         stored = connection.execute(sql, [part[0], part[-1]]).fetchall()
         if [row for row, _, _ in stored] != part:
-            known = {row: (labels, metadata) for row, labels, metadata in stored}
-            stored = [(row, *known.get(row, ("[]", None))) for row in part]
+            known = {row: (row, labels, metadata) for row, labels, metadata in stored}
+            stored = [known.get(row, (row, NO_LABELS, None)) for row in part]
         yield [labels for _, labels, _ in stored], [metadata for _, _, metadata in stored]
 
 
