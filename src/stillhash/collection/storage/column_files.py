@@ -1,7 +1,7 @@
 """Files of columns: labels and metadata of the rows of a segment, for filters. They only save time: SQLite has it all.
 
-    bytes 0-63    magic, format, bytes of the directory, commit, rows, first and last row, the segment's identity
-    bytes 64-     the directory as JSON: for each block of rows its fields, and where their arrays are
+    bytes 0-55    magic, format, bytes of the directory, commit, rows, first and last row, the segment's identity
+    bytes 56-     the directory as JSON: for each block of rows its fields, and where their arrays are
     then          the arrays of each field, which begin at a multiple of 4,096 bytes
 
 It is a sealed file (sealed_files.py). The checksums of the directory are verified when the file is opened, those of a
