@@ -24,7 +24,7 @@ from tests.support.toys import toy
 
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
-ITEMS = ["create", "add", "delete", "get", "count", "search", "range-search"]
+ITEMS = ["create", "add", "delete", "get", "count", "ids", "search", "range-search"]
 LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "verify", "repair"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
@@ -232,6 +232,20 @@ def test_an_interrupt_reports_the_rows_added(films: Path, tmp_path: Path, monkey
     assert call_json("count", films) == {"count": 604}
 
 
+def test_count_and_ids_of_some(films: Path) -> None:
+    with stillhash.open(films, read_only=True) as collection:
+        where, names = {"labels": "sea"}, collection.ids({"labels": "sea"})
+    assert 0 < len(names) < 600
+    assert call_json("count", films, "--where", json.dumps(where)) == {"count": len(names)}
+    assert call_json("ids", films, "--where", json.dumps(where)) == {"ids": names}
+    assert call_json("ids", films, "--limit", 2, "--after", names[0], "--where", json.dumps(where)) == {
+        "ids": names[1:3]
+    }
+    listed = call("ids", films, "--where", json.dumps(where))[1]
+    assert call_json("delete", films, stdin=listed) == {"deleted": len(names), "absent": 0}
+    assert call_json("ids", films, "--where", json.dumps(where)) == {"ids": []}
+
+
 def test_delete(films: Path) -> None:
     assert call_json("delete", films, "r1", "r2", "r1", "nobody") == {"deleted": 2, "absent": 1}
     assert call("delete", films, "r3")[1] == "1 deleted\n"
@@ -400,7 +414,7 @@ def test_verify(films: Path) -> None:
     assert call_json("verify", films) == {"problems": []}
     assert call("verify", films)[1] == "OK\n"
     call_json("seal", films)
-    (segment,) = (films / "segments").iterdir()
+    (segment,) = (films / "segments").glob("*.tiles")
     damaged = bytearray(segment.read_bytes())
     damaged[-1] ^= 1
     segment.write_bytes(damaged)

@@ -80,7 +80,7 @@ def survive(path: Path, seed: int, kills: int, rng: random.Random) -> tuple[int,
             if twin.hasher is not None:
                 agree(collection, twin, QUERIES[0], 10, {"odd": True})
             collection.delete([])  # the first write removes files that are left over
-            assert len(list((path / "segments").iterdir())) == collection.stats()["segments"]
+            assert len(list((path / "segments").glob("*.tiles"))) == collection.stats()["segments"]
         number = after
     return number, completed
 

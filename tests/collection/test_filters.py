@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stillhash.collection.filters import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH, compile_filter
+from stillhash.collection.filter_tree import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH
+from stillhash.collection.filters import compile_filter
 from stillhash.collection.validation import check_label_lists, check_metadata
 from stillhash.errors import InvalidInput
 from tests.collection.reference import COMPARE, Row, kind, matches
@@ -23,7 +24,7 @@ def select_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:
     metadata = check_metadata([data for _, data in rows], len(rows))
     stored = zip(range(len(rows)), map(json.dumps, labels), metadata, strict=True)
     db.executemany("INSERT INTO items VALUES (?, ?, ?)", stored)
-    sql, values = compile_filter(where)
+    sql, values = compile_filter(where).sql
     selected = [row for (row,) in db.execute(f"SELECT row FROM items WHERE {sql} ORDER BY row", values)]
     db.close()
     return selected

@@ -92,7 +92,7 @@ def test_a_lost_page_costs_the_items_on_it_alone(template: Path, tmp_path: Path)
 def test_a_lost_block_of_a_segment_costs_its_tile_alone(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
     before = items_at(path)
-    (segment,) = (path / "segments").iterdir()
+    (segment,) = (path / "segments").glob("*.tiles")
     overwrite(segment, TILES_OFFSET + 2 * 2 * 1024 + 10, 100)  # 16 bits: the third tile
     actions, lost = stillhash.repair(path)
     assert actions[0].startswith(f"segments/{segment.name}: ") and "1 blocks" in actions[0]
@@ -103,7 +103,7 @@ def test_a_lost_block_of_a_segment_costs_its_tile_alone(template: Path, tmp_path
 def test_a_lost_header_costs_nothing(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
     before = items_at(path)
-    (segment,) = (path / "segments").iterdir()
+    (segment,) = (path / "segments").glob("*.tiles")
     overwrite(segment, 0, 30)
     stillhash.repair(path)
     assert items_at(path) == before
@@ -112,7 +112,7 @@ def test_a_lost_header_costs_nothing(template: Path, tmp_path: Path) -> None:
 def test_a_lost_segment_costs_its_items(template: Path, tmp_path: Path) -> None:
     path = shutil.copytree(template, tmp_path / "c")
     before = items_at(path)
-    (segment,) = (path / "segments").iterdir()
+    (segment,) = (path / "segments").glob("*.tiles")
     segment.unlink()
     actions, lost = stillhash.repair(path)
     assert actions == [f"segments/{segment.name}: lost"]

@@ -9,6 +9,7 @@ import copy
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import stillhash
 from stillhash import Collection, Item
 from stillhash.errors import Conflict, InvalidInput, NotFitted
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, copied, some_rows
-from tests.collection.reference import Id, Twin, agree
+from tests.collection.reference import Id, Twin, agree, matches
 from tests.support.toys import toy
 
 STEPS = int(os.environ.get("STILLHASH_STEPS", "450"))
@@ -102,13 +103,24 @@ class History(RuleBasedStateMachine):
         expected = [e and Item(id_, e.labels, e.metadata) for id_, e in zip(ids, entries, strict=True)]
         assert self.collection.get(ids) == self.reader.get(ids) == expected
 
+    @rule(ids=st.lists(IDS, min_size=1, max_size=5, unique=True), labels=st.sampled_from([[], ["a"], ["b", "d"]]))
+    def relabel(self, ids: list[Id], labels: list[str]) -> None:
+        existing = [id_ for id_ in ids if id_ in self.twin.items]
+        if existing and self.twin.hasher is not None:
+            assert self.collection.relabel(existing, [labels] * len(existing), learn=False) == len(existing)
+            for id_ in existing:
+                self.twin.items[id_] = replace(self.twin.items[id_], labels=labels)  # pending rows keep theirs
+
     # ---- search ----
 
     @rule(query=st.integers(0, len(QUERIES) - 1), k=st.sampled_from([1, 5, 1000]), where=WHERE, data=st.data())
     def search(self, query: int, k: int, where: Any, data: st.DataObject) -> None:
         version = data.draw(st.none() | st.sampled_from(sorted(self.twin.versions))) if self.twin.versions else None
+        entries = self.twin.items.items()
+        expected = [id_ for id_, entry in entries if matches(where or {}, (entry.labels, entry.metadata))]
         for collection in (self.collection, self.reader):
             agree(collection, self.twin, self.query(query), k, where, version)
+            assert collection.count(where) == len(expected) and set(collection.ids(where)) == set(expected)
 
     @invariant()
     def answers_are_equal(self) -> None:

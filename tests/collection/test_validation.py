@@ -306,7 +306,7 @@ def test_a_damaged_model_is_refused(template: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["flipped", "short", "missing"])
 def test_damaged_segment_is_reported_and_never_searched(template: Path, tmp_path: Path, damage: str) -> None:
     path = copied(template, tmp_path / "c")
-    (file,) = (path / "segments").iterdir()
+    (file,) = (path / "segments").glob("*.tiles")
     whole = bytearray(file.read_bytes())
     whole[5000] ^= 1
     if damage == "missing":
@@ -354,12 +354,13 @@ def test_damaged_page_is_reported_or_harmless(template: Path, tmp_path: Path) ->
 def test_leftovers_of_writes_that_did_not_end_are_cleared(template: Path, tmp_path: Path) -> None:
     path = copied(template, tmp_path / "c")
     (path / "segments" / "00000099.tiles").write_bytes(b"sealed, and never committed")
+    (path / "segments" / "00000099.columns").write_bytes(b"of that segment")
     (path / "segments" / ".00000098.tiles.123").write_bytes(b"half")
     (path / "learner" / ".00000009.safetensors.123").write_bytes(b"half")
     with stillhash.open(path) as collection:
         collection.learn(X, LABELS)
         assert collection.verify() == []
-    assert len(list((path / "segments").iterdir())) == 1
+    assert sorted(file.suffix for file in (path / "segments").iterdir()) == [".columns", ".tiles"]
     assert not [file for file in (path / "learner").iterdir() if file.name.startswith(".")]
 
 

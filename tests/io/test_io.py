@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhash.errors import InvalidInput, MissingExtra
-from stillhash.io import parse_json_object, read_chunks, read_queries
+from stillhash.io import format_id, parse_ids, parse_json_object, read_chunks, read_queries
 from stillhash.io.rows import integer_or_text, number_or_text
 
 DIM = 3
@@ -292,6 +292,12 @@ def test_whole_numbers_of_64_bits_are_integers(number: int) -> None:
     assert integer_or_text(str(number)) == (number if -(2**63) <= number < 2**63 else str(number))
     assert integer_or_text(f'"{number}"') == str(number)
     assert number_or_text(str(number)) == number
+
+
+@given(st.integers(-(2**63), 2**63 - 1) | st.text(min_size=1).filter(str.isprintable))
+def test_ids_are_read_as_they_are_printed(name: str | int) -> None:
+    assert parse_ids([format_id(name)]) == [name]
+    assert parse_ids([format_id(str(name))]) == [str(name)]
 
 
 @given(st.text())

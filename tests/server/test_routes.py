@@ -60,6 +60,14 @@ def test_server_reports_health_and_collections(shared: LiveServer) -> None:
 
 def test_reads_equal_the_library(shared: LiveServer, library: Collection) -> None:
     assert ok(shared.request("GET", f"{PATH}/count")) == {"count": library.count()}
+    where = {"odd": True, "labels": "a"}
+    assert ok(shared.request("POST", f"{PATH}/count", {"where": where})) == {"count": library.count(where)}
+    assert ok(shared.request("POST", f"{PATH}/count", {})) == {"count": library.count()}
+    assert ok(shared.request("POST", f"{PATH}/ids", {"where": where})) == {"ids": library.ids(where)}
+    page = {"after": 9, "limit": 3}
+    assert ok(shared.request("POST", f"{PATH}/ids", page)) == {"ids": library.ids(**page)} == {"ids": [10, 11, 12]}
+    failed(shared.request("POST", f"{PATH}/ids", {"limit": 10**9}), 413, "TooLarge", "limit")
+    failed(shared.request("POST", f"{PATH}/count", {"where": {"a": {}}}), 422, "InvalidInput", "where")
     assert ok(shared.request("GET", f"{PATH}/versions"))["versions"] == library.versions()
     assert ok(shared.request("GET", f"{PATH}/quality")) == library.quality()
     doubtful = {"wrong_label_share": None, "items": []}  # of too few rows
@@ -361,7 +369,7 @@ def test_other_methods_are_not_allowed(shared: LiveServer) -> None:
     for method, path, allowed in (
         ("GET", f"{PATH}/search", "POST"),
         ("DELETE", f"{PATH}/add", "POST"),
-        ("POST", f"{PATH}/count", "GET"),
+        ("POST", f"{PATH}/versions", "GET"),
         ("PUT", "/v1/health", "GET"),
         ("PATCH", f"{PATH}/stats", "GET"),
     ):

@@ -80,6 +80,18 @@ def store(
 
 
 @app.command()
+def filters(
+    repeats: Repeats = 40,
+    quick: Quick = False,
+    items: Annotated[int, typer.Option(min=1000, help="Items of the collection that is searched.")] = 1_000_000,
+    folder: DiskFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search with filters, against the same search without, and against SQL."""
+    _bench("filters", as_json, repeats=repeats, quick=quick, items=items, folder=folder)
+
+
+@app.command()
 def ingest(
     repeats: Annotated[int, typer.Option(min=1, help="Chunks of 1,000 rows.")] = 40,
     quick: Quick = False,

@@ -17,7 +17,7 @@ from stillhash.collection import DEFAULT_BITS
 from stillhash.collection.types import VersionName
 from stillhash.errors import Conflict, InvalidInput, MissingExtra
 from stillhash.hashers import FIXED_CODE_METHODS
-from stillhash.io import parse_ids, parse_json_object, read_chunks, read_queries
+from stillhash.io import format_id, parse_ids, parse_json_object, read_chunks, read_queries
 
 app = Typer()
 ITEMS_PANEL, SEARCH_PANEL = "Collections: items", "Collections: search"
@@ -36,6 +36,7 @@ or .txt (one 'cat|dog' per line)."""
 WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
 CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels."
 BITS_HELP = "Length of the codes; near duplicates of labelled items are found from 128 on."
+FIELDS_HELP = "Fields of the metadata that filters answer from memory, one each; default: the first 64 that occur."
 PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 
 CollectionPath = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
@@ -73,6 +74,7 @@ def create(
     learn_rows: Annotated[int, Option(help="Labelled rows to learn in one step.")] = 1000,
     keep_versions: Annotated[int, Option(help="Versions of the model to keep.")] = 32,
     source_cap: Annotated[float, Option(help="Most votes that one source of feedback counts for.")] = 1000,
+    filter_field: Annotated[list[str] | None, Option(metavar="FIELD", help=FIELDS_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a collection in a new or empty folder."""
@@ -80,7 +82,7 @@ def create(
         raise Conflict(f"path: expected a new folder, got {path}, which holds a collection")
     settings: dict[str, Any] = {"init_rows": init_rows, "learn_rows": learn_rows, "source_cap": source_cap}
     settings |= {"method": method, "params": parse_json_object(params, "params"), "keep_versions": keep_versions}
-    settings["codes_see_labels"] = codes_see_labels
+    settings |= {"codes_see_labels": codes_see_labels, "filter_fields": filter_field or None}
     stillhash.open(path, dim, bits, **settings).close()
     text = f"{path} created, for vectors of {dim} numbers and codes of {bits} bits"
     answer({"path": str(path), "dim": dim, "bits": bits}, as_json, text)
@@ -146,11 +148,26 @@ def get(path: CollectionPath, ids: IdList, as_json: AsJson = False) -> None:
 
 
 @app.command(rich_help_panel=ITEMS_PANEL)
-def count(path: CollectionPath, as_json: AsJson = False) -> None:
-    """Show the number of items."""
+def count(path: CollectionPath, where: Where = None, as_json: AsJson = False) -> None:
+    """Show the number of items, or of those that match."""
     with stillhash.open(path, read_only=True) as collection:
-        items = collection.count()
+        items = collection.count(parse_json_object(where, "where"))
     answer({"count": items}, as_json, str(items))
+
+
+@app.command(rich_help_panel=ITEMS_PANEL)
+def ids(
+    path: CollectionPath,
+    where: Where = None,
+    after: Annotated[str | None, Option(metavar="ID", help="Only ids past this one: the last of a list.")] = None,
+    limit: Annotated[int, Option(min=1, help="Ids to show at most.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Show the ids of items, integers first and then texts, each in order, one per line as `delete` reads them."""
+    last = None if after is None else parse_ids([after])[0]
+    with stillhash.open(path, read_only=True) as collection:
+        names = collection.ids(parse_json_object(where, "where"), after=last, limit=limit)
+    answer({"ids": names}, as_json, "\n".join(map(format_id, names)))
 
 
 @app.command(rich_help_panel=SEARCH_PANEL)

@@ -5,15 +5,14 @@ Features and labels are converted here. The server validates the rest, and its e
 
 import base64
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Unpack, overload
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.client.transport import JSON_TYPE, RAW_TYPE, RetryWhen, Transport, row_to_json, to_answer, to_json
+from stillhash.client.requests import CollectionRequests
+from stillhash.client.transport import row_to_json, to_answer, to_json
 from stillhash.collection.types import (
     Answer,
     DoubtfulItem,
@@ -29,11 +28,11 @@ from stillhash.collection.types import (
     Vote,
 )
 from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
-from stillhash.errors import InvalidInput, WrongType
+from stillhash.errors import WrongType
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
 
-class Client(AbstractContextManager["Client"]):
+class Client(CollectionRequests):
     """Call a served collection. The verbs are `Collection`'s, with its arguments and results; any thread may call them.
 
     url, key : of the server, as http://HOST:PORT; and a key, if it needs one.
@@ -41,38 +40,8 @@ class Client(AbstractContextManager["Client"]):
     timeout, retries : seconds until a request fails, and how often it is sent again.
     """
 
-    def __init__(
-        self, url: str, key: str | None = None, *, collection: str | None = None, timeout: float = 30, retries: int = 4
-    ) -> None:
-        if collection is not None and not (isinstance(collection, str) and collection):
-            raise InvalidInput(f"collection: expected a name, got {collection!r}")
-        self._name = collection
-        self._transport = Transport(url, key, timeout, retries)
-
-    def __repr__(self) -> str:
-        return f"Client({self._transport.url!r}" + (f", collection={self._name!r})" if self._name else ")")
-
     def __len__(self) -> int:
         return self.count()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections. The server goes on."""
-        self._transport.close()
-
-    def health(self) -> dict[str, Any]:
-        """Return whether the server can answer, and the number of items of each collection."""
-        return self._transport.request("GET", "/v1/health")
-
-    @cached_property
-    def collection(self) -> str:
-        """The name of the collection."""
-        names = [self._name] if self._name else self._transport.request("GET", "/v1/collections")["collections"]
-        if len(names) != 1:
-            raise InvalidInput(f"collection: expected a name, since the server has several: {', '.join(names)}")
-        return str(names[0])
 
     @cached_property
     def dim(self) -> int:
@@ -143,9 +112,13 @@ class Client(AbstractContextManager["Client"]):
         """Return at most `count` random items."""
         return [Item(**item) for item in self._get(f"sample?count={check_integer(count, 'count', 1)}")["items"]]
 
-    def count(self) -> int:
-        """Return the number of items."""
-        return int(self._get("count")["count"])
+    def count(self, where: Filter | None = None) -> int:
+        """Return the number of items, or of those that meet a condition."""
+        return int((self._get("count") if where is None else self._post("count", {"where": where}))["count"])
+
+    def ids(self, where: Filter | None = None, *, after: Id | None = None, limit: int = 1000) -> list[Id]:
+        """Return the ids of items, in order, at most `limit`; `after` is the last one of the list before."""
+        return list(self._post("ids", {"where": where, "after": after, "limit": limit})["ids"])
 
     def encode(self, query: bytes | str) -> Floats:
         """Return the features (D,) of an image file's bytes, or of a text, by the collection's encoder."""
@@ -282,19 +255,3 @@ class Client(AbstractContextManager["Client"]):
         Q, single = check_query(query, self.dim)
         answers = [to_answer(answer) for answer in self._post(verb, body, Q)["answers"]]
         return answers[0] if single else answers
-
-    def _path(self, verb: str) -> str:
-        return f"/v1/collections/{quote(self.collection, safe='')}/{verb}"
-
-    def _get(self, verb: str) -> dict[str, Any]:
-        return self._transport.request("GET", self._path(verb))
-
-    def _post(
-        self, verb: str, body: Any = None, rows: Floats | None = None, retry: RetryWhen = "always"
-    ) -> dict[str, Any]:
-        """Post an object, or its JSON text; rows follow it as raw float32."""
-        data = None if body is None else (body if isinstance(body, str) else to_json(body)).encode()
-        if data is not None and rows is not None:
-            data = b"%b\n%b" % (data, rows.astype("<f4", copy=False).tobytes())
-        kind = JSON_TYPE if rows is None else RAW_TYPE
-        return self._transport.request("POST", self._path(verb), data, kind, retry)

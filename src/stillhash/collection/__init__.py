@@ -1,6 +1,6 @@
 """The durable, growing index: `open` a folder, add items, search, and let the similarity learn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from stillhash.collection.method_settings import check_codes_see_labels, check_p
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
-from stillhash.collection.validation import check_path, check_rows
+from stillhash.collection.validation import check_filter_fields, check_path, check_rows
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, check_fixed_codes
 from stillhash.numeric.label_codes import MIN_LOOKS_CODE
@@ -36,6 +36,7 @@ def open(
     learn_rows: int = 1000,
     keep_versions: int = 32,
     source_cap: float = 1000.0,
+    filter_fields: Iterable[str] | None = None,
     read_only: bool = False,
     searcher: Callable[[int], Any] = Index,
 ) -> Collection:
@@ -55,6 +56,8 @@ def open(
     learn_rows : labelled rows of a step of learning; fewer wait for others.
     keep_versions : versions that can be rolled back to.
     source_cap : votes that one source of feedback counts for at most.
+    filter_fields : fields of the metadata that filters answer from memory; None: the first 64 that occur. Filters on
+        others read all items.
     read_only : search beside a process that writes.
     searcher : returns an index for codes of so many bits; `stillhash.cluster.HybridIndexFactory` does so on a cluster.
     """
@@ -77,6 +80,7 @@ def open(
         "learn_rows": check_integer(learn_rows, "learn_rows", 1),
         "keep_versions": check_integer(keep_versions, "keep_versions", 2),
         "source_cap": check_number(source_cap, "source_cap", above=0),
+        "filter_fields": check_filter_fields(filter_fields),
         "encoder": None if identity is None else identity._asdict(),
     }
     sample = init if isinstance(init, tuple) else (init,)

@@ -3,13 +3,14 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
 from stillhash.collection.storage.codes import SegmentRecord
+from stillhash.collection.storage.column_files import ROWS_PER_READ, LabelsAndMetadata, write_columns
 from stillhash.collection.storage.schema import get_meta, set_meta
 from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.segments import Segment
@@ -75,8 +76,16 @@ def _insert(store: Store, connection: Connection, batches: Batches) -> None:
         rows = store.items.append(connection, items)
         record = SegmentRecord(number, file, len(rows), rows[0], rows[-1], segment.identity.content)
         store.codes.add_segment(connection, record)
+        named = store.settings.get("filter_fields")
+        write_columns(store.path / "segments" / file, _contents(items), record.shape(), number, named)
     sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
+
+
+def _contents(items: ItemRows) -> Iterator[LabelsAndMetadata]:
+    for start in range(0, len(items.ids), ROWS_PER_READ):
+        part = slice(start, start + ROWS_PER_READ)
+        yield items.label_texts[part], items.metadata[part]
 
 
 def _link(segment: Path, to: Path) -> None:

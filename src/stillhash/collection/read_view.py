@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from sqlite3 import Connection
 from typing import Any
 
+from stillhash.collection.filter_columns import FilterColumns
+from stillhash.collection.filters import Condition
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares
@@ -16,6 +18,7 @@ from stillhash.errors import StillhashError
 from stillhash.hashers import LinearHasher, Model
 from stillhash.numeric.validation import Floats
 from stillhash.search import Index
+from stillhash.search.blocks import Bitmap
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class Snapshot:
     model: Model
     source_shares: SourceShares  # of the votes up to this version; empty without any
     stored_features: StoredFeatures
+    filter_columns: FilterColumns
+
+    def matching(self, condition: Condition | None) -> Bitmap | None:
+        """Return the rows that meet a condition, as a bitmap; None without a condition."""
+        return None if condition is None else self.filter_columns.matching(self.connection, condition)
 
     def weigh(self, Q: Floats, model: Model | None = None) -> Floats:
         """Return the weights of validated queries, by the current model or another one."""
@@ -45,6 +53,7 @@ class ReadView:
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
         self.store, self._searcher = store, searcher
+        self.filter_columns = FilterColumns(store)
         self._changed = threading.Condition()
         self._pins = 0
         self._seq = self._generation = self._last_row = -1
@@ -68,7 +77,7 @@ class ReadView:
                 if pinned:
                     try:
                         state = self._functions, self._version, self._model, self._source_shares
-                        yield Snapshot(connection, self._index, *state, self._stored_features)
+                        yield Snapshot(connection, self._index, *state, self._stored_features, self.filter_columns)
                     finally:
                         self._unpin()
                     return

@@ -3,9 +3,9 @@
 An answer is of one commit: its hits, their metadata and the model's version belong together.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self, Unpack, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,33 +15,28 @@ from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_shar
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import explain_answers
 from stillhash.collection.filters import compile_filter
+from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.prequential import load_history
-from stillhash.collection.read_view import ReadView, Snapshot
+from stillhash.collection.read_view import Snapshot
 from stillhash.collection.repeats import repeated_rows
-from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import snapshot
-from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import load_model
 from stillhash.collection.types import (
     Answer,
     DoubtfulItem,
     Filter,
     Hit,
-    Id,
-    Item,
-    ItemIds,
     RangeOptions,
     SearchOptions,
     Vector,
     Vectors,
     VersionName,
 )
-from stillhash.collection.validation import check_ids, check_path, check_query
+from stillhash.collection.validation import check_path, check_query
 from stillhash.collection.votes import voted_rows
 from stillhash.errors import NotFitted, TooLarge
 from stillhash.hashers import Model
-from stillhash.numeric.validation import Codes, Floats, check_integer
-from stillhash.search import Index
+from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search.first_page import PLACED, search_page
 
 ScoredRows = Iterable[tuple[NDArray[Any], ...]]  # scores, rows and places, for each query
@@ -52,80 +47,8 @@ RANKING_NAMES = {  # by the side of the model
 LEARNT_RANKING = "learnt similarity"
 
 
-class Reader:
+class Reader(ItemReader):
     """The verbs of a collection that change nothing."""
-
-    def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
-        self._searcher = searcher
-        self._use(store)
-        self.dim: int = store.settings["dim"]
-        self.bits: int = store.settings["bits"]
-
-    def _use(self, store: Store) -> None:
-        self._store, self._view = store, ReadView(store, self._searcher)
-
-    def __repr__(self) -> str:
-        return f"Collection({self._store.path.name!r}, dim={self.dim}, bits={self.bits}, rows={self.count()})"
-
-    def __len__(self) -> int:
-        return self.count()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the store and release the write lock."""
-        self._store.close()
-        self._view.close()
-
-    def get(self, ids: ItemIds) -> list[Item | None]:
-        """Return one entry for each id, None where there is no such item."""
-        names = check_ids(ids, distinct=False)
-        with self._store.reading() as connection:
-            rows = self._store.items.rows_of(connection, names)
-            items = self._store.items.get(connection, rows.values())
-        return [items[rows[name]] if name in rows else None for name in names]
-
-    def picture(self, id: Id) -> bytes | None:
-        """Return the small image that an item came with, if it did."""
-        (name,) = check_ids([id])
-        with self._store.reading() as connection:
-            return self._store.items.picture(connection, name)
-
-    def reconstruct(self, ids: ItemIds) -> Floats:
-        """Return features (n, D) that stand for these items, to search for more like them.
-
-        Only the code of an item is kept, not its features; these have that code, or nearly so. While items wait for
-        hash functions, they are the items' own.
-        """
-        names = check_ids(ids, distinct=False)
-        with self._view.pinned() as snapshot:
-            rows = self._store.items.existing_rows(snapshot.connection, names)
-            if snapshot.functions is not None:
-                return snapshot.functions.decode(snapshot.index.codes(rows))
-            waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
-            return X[np.searchsorted(waiting, rows)]
-
-    def codes(self, ids: ItemIds) -> Codes | None:
-        """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""
-        names = check_ids(ids, distinct=False)
-        with self._view.pinned() as snapshot:
-            rows = self._store.items.existing_rows(snapshot.connection, names)
-            return None if snapshot.functions is None else snapshot.index.codes(rows)
-
-    def sample(self, count: int = 1) -> list[Item]:
-        """Return some items at random, at most `count`."""
-        check_integer(count, "count", 1, 10_000)
-        with self._store.reading() as connection:
-            return self._store.items.sample(connection, count)
-
-    def count(self) -> int:
-        """Return how many items there are."""
-        with self._store.reading() as connection:
-            return int(get_meta(connection, "items"))
 
     @overload
     def search(self, query: Vector, k: int = ..., **options: Unpack[SearchOptions]) -> Answer: ...
@@ -154,7 +77,7 @@ class Reader:
         Q, single = check_query(query, self.dim)
         condition = None if where is None else compile_filter(where)
         with self._view.pinned() as snapshot:
-            allowed = None if condition is None else self._store.items.matching(snapshot.connection, condition)
+            allowed = snapshot.matching(condition)
             number, model = self._model(snapshot, version)
             if snapshot.functions is None:
                 scored, by = rank_by_cosine(self._store, snapshot, Q, k, allowed)
@@ -196,7 +119,7 @@ class Reader:
         with self._view.pinned() as snapshot:
             if snapshot.functions is None:
                 raise NotFitted("range_search: the hash functions are not fitted yet: add more rows, or call fit")
-            allowed = None if condition is None else self._store.items.matching(snapshot.connection, condition)
+            allowed = snapshot.matching(condition)
             number, model = self._model(snapshot, version)
             hits = snapshot.index.range_search(snapshot.weigh(Q, model), threshold, allowed=allowed)
             total = sum(len(some.ids) for some in hits)
@@ -264,6 +187,7 @@ class Reader:
                 **self._store.counts(snapshot.connection),
                 "index_bytes": snapshot.index.nbytes,
                 "plan": snapshot.index.plan,
+                "filter_columns": snapshot.filter_columns.stats(),
                 "quality": history["quality"],
                 "drift_alarms": history["alarms"],
                 "wrong_label_share": wrong_label_share(self._store, snapshot.connection),

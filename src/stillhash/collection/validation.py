@@ -103,6 +103,21 @@ def check_path(path: Any) -> Path:
     return Path(path).absolute()
 
 
+def check_filter_fields(fields: Any) -> list[str] | None:
+    """Return the names of fields as a list; None for all."""
+    if fields is None:
+        return None
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
+        raise WrongType(f"filter_fields: expected a list of fields, got {fields!r}")
+    names = list(fields)
+    for name in names:
+        if not isinstance(name, str):
+            raise WrongType(f"filter_fields: expected strings, got {name!r}")
+        if name == "labels" or name.startswith("$") or names.count(name) > 1:
+            raise InvalidInput(f"filter_fields: expected fields of the metadata, each once, got {name!r}")
+    return names
+
+
 def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
     """Return ids as a list of printable strings and 64-bit integers."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):

@@ -54,6 +54,12 @@ def parse_ids(lines: Iterable[str]) -> list[str | int]:
     return [integer_or_text(line.strip()) for line in lines if line.strip()]
 
 
+def format_id(name: str | int) -> str:
+    """Return an id as a line that `parse_ids` reads."""
+    text = str(name)
+    return text if parse_ids([text]) == [name] else f'"{text}"'
+
+
 def parse_labels(value: Any, where: str) -> list[Any]:
     """Parse the labels of a row: 'cat|dog', a row of an indicator matrix, a list, or one label."""
     if isinstance(value, str):

@@ -13,7 +13,14 @@ from stillhash.server import schemas
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
 from stillhash.server.request_body import EncodableQuery, RowStream
 from stillhash.server.responses import error_response, json_response
-from stillhash.server.schemas import CountResponse, FeaturesResponse, ItemsResponse, PictureResponse, SearchResponse
+from stillhash.server.schemas import (
+    CountResponse,
+    FeaturesResponse,
+    IdsResponse,
+    ItemsResponse,
+    PictureResponse,
+    SearchResponse,
+)
 
 read_router, write_router = api_router("read", "items"), api_router("write", "items")
 search_router = api_router("read", "search")
@@ -92,6 +99,21 @@ async def picture(body: schemas.PictureBody, executor: ExecutorParam) -> Picture
 async def count(executor: ExecutorParam) -> CountResponse:
     """Count the items."""
     return CountResponse(count=await executor.read(Collection.count))
+
+
+@read_router.post("/count", operation_id="count_matching")
+async def count_matching(body: schemas.CountBody, executor: ExecutorParam) -> CountResponse:
+    """Count the items that meet a condition."""
+    return CountResponse(count=await executor.read(lambda c: c.count(body.where)))
+
+
+@read_router.post("/ids", response_model=IdsResponse)
+async def ids(request: Request, body: schemas.ListIdsBody, executor: ExecutorParam) -> Response:
+    """List the ids of items, integers first and then texts, each in order; page by page."""
+    limit = app_state(request).settings.max_total_hits
+    if body.limit > limit:
+        raise TooLarge(f"limit: expected at most {limit}, got {body.limit}")
+    return json_response({"ids": await executor.read(lambda c: c.ids(**vars(body)))})
 
 
 @search_router.post("/search", response_model=SearchResponse)

@@ -30,6 +30,10 @@ QueryVectors = Annotated[
 LabelLists = Annotated[
     list[list[StrictInt | float | str]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])
 ]
+FilterCondition = Annotated[
+    dict[str, Any] | None,
+    Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
+]
 
 
 class AddBody(RequestBody):
@@ -65,6 +69,15 @@ class RelabelBody(IdsBody):
     learn: StrictBool = True
 
 
+class CountBody(RequestBody):
+    where: FilterCondition = None
+
+
+class ListIdsBody(CountBody):
+    after: Annotated[JsonId | None, Field(description="The last id of the list before.", examples=["a"])] = None
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 1000
+
+
 class PictureBody(RequestBody):
     id: Annotated[JsonId, Field(examples=["a"])]
 
@@ -72,10 +85,7 @@ class PictureBody(RequestBody):
 class QueryBody(RequestBody):
     raw_field = row_field = "query"
     query: QueryVectors
-    where: Annotated[
-        dict[str, Any] | None,
-        Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
-    ] = None
+    where: FilterCondition = None
     version: Annotated[
         Annotated[StrictInt, Field(ge=0, le=MAX_INT64)] | Literal["hamming"] | None,
         Field(description="Of the model; 0 is before anything was learnt."),
@@ -147,6 +157,10 @@ class SearchResponse(BaseModel):
 
 class ItemsResponse(BaseModel):
     items: Annotated[list[Item | None], Field(description="One for each id, null where there is no such item.")]
+
+
+class IdsResponse(BaseModel):
+    ids: Annotated[list[JsonId], Field(description="In order; the last one is `after` of the next list.")]
 
 
 class CountResponse(BaseModel):

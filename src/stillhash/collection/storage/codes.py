@@ -26,6 +26,10 @@ class SegmentRecord(NamedTuple):
     last: int
     content: bytes  # the digest of its content
 
+    def shape(self) -> tuple[int, int, int]:
+        """Return how many rows it has, and the first and the last."""
+        return self.rows, self.first, self.last
+
 
 class CodeTable:
     """Which codes there are. The rows up to the last sealed one have their codes in segments, later ones in `items`."""
@@ -41,6 +45,10 @@ class CodeTable:
         """Return which segments there are, in order."""
         rows = connection.execute("SELECT number, file, rows, first, last, content FROM segments ORDER BY number")
         return [SegmentRecord(*row) for row in rows.fetchall()]
+
+    def segment_files(self, connection: Connection) -> list[str]:
+        """Return the files of all segments, in order."""
+        return [record.file for record in self.segment_records(connection)]
 
     def read_segment(self, record: SegmentRecord, *, check: bool = True) -> Segment:
         """Map the segment of this record; BadState if the file is damaged, or another one."""
@@ -101,6 +109,7 @@ class CodeTable:
         """Forget all segments and tombstones, since one new segment holds all live codes; readers start over."""
         connection.execute("DELETE FROM segments")
         connection.execute("DELETE FROM tombstones")
+        connection.execute("DELETE FROM changed_rows")
         connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
 
     def live(self, connection: Connection) -> CodedRows:

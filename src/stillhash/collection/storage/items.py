@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterable
+from itertools import islice
 from sqlite3 import Connection, IntegrityError
 from typing import Any
 
@@ -18,6 +19,8 @@ from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats, Mask
 
 RowNumbers = NDArray[np.int64]
+MAX_LIMIT = 2**63 - 1  # that SQLite takes
+BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
 ItemContent = tuple[Id, list[Any], dict[str, Any] | None]  # id, labels and metadata
 
@@ -64,7 +67,7 @@ class ItemTable:
         """Delete these items and return how many there were."""
         rows = list(self.rows_of(connection, ids).values())
         self.add_tombstones(connection, rows)
-        for table in ("items", "pending", "pictures", "doubtful_labels"):
+        for table in ("items", "pending", "pictures", "doubtful_labels", "changed_rows"):
             connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
         set_meta(connection, "items", get_meta(connection, "items") - len(rows))
         return len(rows)
@@ -80,6 +83,8 @@ class ItemTable:
         without = sum(int(connection.execute(sql, [row]).fetchone()[0]) for row in rows)
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
         connection.executemany("DELETE FROM doubtful_labels WHERE row = ?", ((row,) for row in rows))
+        seq = get_meta(connection, "seq") + 1
+        connection.executemany("INSERT OR REPLACE INTO changed_rows VALUES (?, ?)", ((row, seq) for row in rows))
         return without
 
     def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
@@ -124,6 +129,26 @@ class ItemTable:
         matches = np.zeros(get_meta(connection, "next_row"), bool)
         matches[np.array(rows, np.int64).reshape(-1)] = True
         return np.packbits(matches, bitorder="little")
+
+    def list_ids(
+        self, connection: Connection, allowed: NDArray[np.uint8] | None, after: Id | None, limit: int
+    ) -> list[Id]:
+        """Return the ids past one, in order, of the rows in a bitmap, or of all rows; at most `limit`."""
+        condition, values = ("1", []) if after is None else ("id > ?", [after])
+        if allowed is None:
+            sql = f"SELECT id FROM items WHERE {condition} ORDER BY id LIMIT ?"
+            return [name for (name,) in connection.execute(sql, [*values, min(limit, MAX_LIMIT)])]
+        matching = count_bits(allowed)
+        if matching * matching <= limit * get_meta(connection, "items"):  # reading these is less than reading in order
+            rows = np.flatnonzero(np.unpackbits(allowed, bitorder="little")).tolist()
+            names: list[Id] = []
+            for marks, batch in batches(rows):
+                sql = f"SELECT id FROM items WHERE row IN ({marks}) AND {condition}"
+                names += [name for (name,) in connection.execute(sql, [*batch, *values])]
+            return sorted(names, key=lambda name: (isinstance(name, str), name))[:limit]
+        ordered = connection.execute(f"SELECT row, id FROM items WHERE {condition} ORDER BY id", values)
+        bits = allowed.tobytes()
+        return list(islice((name for row, name in ordered if bits[row >> 3] >> (row & 7) & 1), limit))
 
     def sample(self, connection: Connection, count: int) -> list[Item]:
         """Return items at random, mostly `count`: each is the first at or after a random row number."""
@@ -214,6 +239,11 @@ class ItemTable:
 
     def _features(self, blobs: Iterable[bytes]) -> Floats:
         return np.frombuffer(b"".join(blobs), np.float32).reshape(-1, self.dim)
+
+
+def count_bits(bitmap: NDArray[np.uint8]) -> int:
+    """Count the rows in a bitmap."""
+    return int(BITS_OF_BYTE[bitmap].sum(dtype=np.int64))
 
 
 def _blobs(array: NDArray[Any] | None, rows: int) -> list[bytes | None]:

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.storage import checksums as sums
+from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.integrity import acknowledge, acknowledged_commit, committed_seq, read_page_checksums
 from stillhash.collection.storage.schema import SCHEMA, get_meta
 from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, repair_sealed, write_durably
-from stillhash.collection.storage.segments import CodedRows, read_surviving
+from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import read_wal, repair_wal
@@ -34,7 +35,7 @@ from stillhash.errors import BadState, InvalidInput, StillhashError
 
 MAX_SKIPPED_ROWS = 1 << 42  # in search of one that can be read
 SALVAGED_TABLES = (
-    *("items", "tombstones", "segments", "pictures", "pending", "voted_queries", "votes", "versions"),
+    *("items", "tombstones", "changed_rows", "segments", "pictures", "pending", "voted_queries", "votes", "versions"),
     "doubtful_labels",
 )
 
@@ -58,6 +59,7 @@ def repair(path: str | Path) -> RepairReport:
         _repair_segments(store, report.actions)
         _repair_learners(store, report.actions)
         _delete_lost(store, report.lost_ids)
+        _rebuild_columns(store, report.actions)
         if damage := store.verify():
             raise BadState(f"{path.name}: damaged beyond repair: {damage[0]}")
     return report
@@ -245,6 +247,23 @@ def _repair_file(folder: Path, file: str, actions: list[str]) -> list[int] | Non
             return None
     actions.append(f"{file}: repaired" + (f", except {len(lost)} blocks" if lost else ""))
     return lost
+
+
+def _rebuild_columns(store: Store, actions: list[str]) -> None:
+    """Build the columns of segments again if anything was damaged: they may hold what is lost in store.db."""
+    with store.reading() as connection:
+        files = store.codes.segment_files(connection)
+    repaired = bool(actions)
+    for file in files:
+        columns = store.path / "segments" / columns_file(file)
+        try:
+            check_sealed(columns)
+            if not repaired:
+                continue
+        except BadState:
+            actions.append(f"segments/{columns.name}: built again")
+        segment = read_segment(store.path / "segments" / file, store.settings["bits"], check=False)
+        store.write_columns(file, segment.row_numbers())
 
 
 def _delete_lost(store: Store, lost_ids: list[Id]) -> None:

@@ -15,6 +15,8 @@ CREATE TABLE items (
 CREATE TABLE pictures (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE tombstones (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE INDEX tombstones_by_seq ON tombstones (seq);
+CREATE TABLE changed_rows (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE INDEX changed_rows_by_seq ON changed_rows (seq);
 CREATE TABLE segments (
   number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
   content BLOB NOT NULL);

@@ -2,7 +2,7 @@
 
     lock            held by the one process that writes
     store.db        settings, items, unsealed codes, deletions, versions (schema.py)
-    segments/       immutable files of sealed codes (segments.py)
+    segments/       immutable files of sealed codes (segments.py), and columns for filters (column_files.py)
     learner/        what the latest versions learnt, to go on from (learner_files.py)
 
 A write is one transaction; when it returns, it is on disk. `seq` counts commits. A reader at seq n needs only the rows
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
+from stillhash.collection.storage.column_files import columns_file, segment_contents, write_columns
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
 from stillhash.collection.storage.integrity import find_damage
-from stillhash.collection.storage.items import ItemTable
+from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.schema import COUNTERS, SCHEMA, STORE_FORMAT, count_rows, get_meta, is_fitted
 from stillhash.collection.storage.sealed_files import FOLDER_MODE, check_sealed, lock_folder, remove_unlisted
@@ -114,7 +115,7 @@ class Store:
 
     def sealed_files(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
         """Return the files that this commit needs, by folder."""
-        segments = [record.file for record in self.codes.segment_records(connection)]
+        segments = [*self.codes.segment_files(connection), *self.column_files(connection)]
         return {"segments": segments, "learner": self.versions.learner_files(connection)}
 
     def seal(self) -> bool:
@@ -144,6 +145,7 @@ class Store:
         if len(numbers):
             path = self.path / "segments" / file
             content = write_segment(path, rows, self.settings["bits"], self.codes.collection, number)
+            self.write_columns(file, numbers)
         with self.transaction() as connection:
             if replace:
                 self.codes.forget_segments(connection)
@@ -152,11 +154,24 @@ class Store:
                 self.codes.add_segment(connection, SegmentRecord(number, file, len(numbers), first, last, content))
                 self.codes.clear_unsealed(connection, first, last)
 
+    def write_columns(self, file: str, numbers: RowNumbers) -> None:
+        """Write the columns of a segment, for filters, as of now; without them searches take longer."""
+        with self.reading() as connection:
+            record = len(numbers), int(numbers[0]), int(numbers[-1])
+            contents, seq = segment_contents(connection, numbers), get_meta(connection, "seq")
+            named = self.settings.get("filter_fields")
+            write_columns(self.path / "segments" / file, contents, record, seq, named)
+
+    def column_files(self, connection: sqlite3.Connection) -> list[str]:
+        """Return the files of columns that there are, of the segments of this commit."""
+        files = map(columns_file, self.codes.segment_files(connection))
+        return [file for file in files if (self.path / "segments" / file).exists()]
+
     def _remove_unlisted_segments(self) -> None:
         """Remove segments that no commit names: replaced ones, and those of writes that did not end."""
         with self.reading() as connection:
-            records = self.codes.segment_records(connection)
-        remove_unlisted(self.path / "segments", {record.file for record in records})
+            files = {*self.codes.segment_files(connection), *self.column_files(connection)}
+        remove_unlisted(self.path / "segments", files)
         self._files_checked = True
 
     def verify(self) -> list[str]:
@@ -169,6 +184,7 @@ class Store:
             problems = [f"store.db: {line}" for (line,) in lines if line != "ok"]
             checks: list[Callable[[], object]]
             checks = [partial(self.codes.read_segment, record) for record in self.codes.segment_records(connection)]
+            checks += [partial(check_sealed, self.path / "segments" / file) for file in self.column_files(connection)]
             checks += [partial(check_sealed, self.path / "learner" / file) for file in learner_files]
             for check in checks:
                 try:

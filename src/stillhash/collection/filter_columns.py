@@ -1,0 +1,288 @@
+"""Answer filters by columns of labels and metadata in memory, brought up to date commit by commit.
+
+Rows of segments have columns in files beside them (storage/column_files.py). Later rows are read from SQLite, and so
+are rows that changed after their file was written, and rows whose file cannot be used. What columns cannot answer, SQL
+does.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from sqlite3 import Connection
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.filter_matching import NotInColumns, column_tree, match_tree
+from stillhash.collection.filter_tree import compared_fields
+from stillhash.collection.filters import Condition
+from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS, TableBuilder
+from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
+from stillhash.collection.storage.columns import Column, column_bytes
+from stillhash.collection.storage.schema import batches, get_meta
+from stillhash.collection.storage.segments import read_segment
+from stillhash.collection.storage.store import Store
+from stillhash.errors import BadState
+from stillhash.search.blocks import Bitmap
+
+MAX_COLUMN_BYTES = 1 << 30  # of all columns in use; SQL answers for further fields
+MAX_CACHED_FILTERS = 16  # bitmaps of the latest filters, of one commit
+GROUP_ROWS = 1 << 14  # unsealed rows with columns of their own
+
+ItemTexts = tuple[int, str, str | None]  # row, labels and metadata
+
+
+class ColumnSource(Protocol):
+    """Columns of some rows, in memory or in a file."""
+
+    rows: int
+    complete: bool
+
+    def names(self) -> Iterable[str]: ...
+    def column(self, name: str) -> Column | None: ...
+
+
+class RowGroup(NamedTuple):
+    """Rows first, first + 1, ..., or `numbers`, and their columns."""
+
+    first: int
+    numbers: NDArray[np.int64] | None
+    source: ColumnSource
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of a field; None if no row has it."""
+        if name not in self.source.names() and self.source.complete:
+            return None
+        column = self.source.column(name) if name in self.source.names() else None
+        if column is None:
+            raise NotInColumns
+        return column
+
+    def set_matches(self, tree: Any, columns: dict[str, Column | None], matches: NDArray[np.bool_]) -> None:
+        """Set which rows match, in an array of all rows."""
+        matcher = match_tree(tree, columns)
+        mask = matcher if isinstance(matcher, bool) else matcher()
+        rows = slice(self.first, self.first + self.source.rows) if self.numbers is None else self.numbers
+        matches[rows] = mask
+
+
+class GrowingRows:
+    """Rows that were read from SQLite, in groups; a group that is full is never changed again."""
+
+    def __init__(self, named: list[str] | None) -> None:
+        self._named = named
+        self._full: list[RowGroup] = []
+        self._start_group()
+
+    def _start_group(self) -> None:
+        self._builder, self._numbers = TableBuilder(self._named), np.empty(0, np.int64)
+
+    def append(self, rows: list[ItemTexts]) -> None:
+        """Append rows with their labels and metadata."""
+        for start in range(0, len(rows), GROUP_ROWS):
+            numbers, labels, metadata = map(list, zip(*rows[start : start + GROUP_ROWS], strict=True))
+            self._builder.append(labels, metadata)
+            self._numbers = np.concatenate([self._numbers, np.array(numbers, np.int64)])
+            if len(self._numbers) >= GROUP_ROWS:
+                self._full.append(RowGroup(0, self._numbers, self._builder.freeze()))
+                self._start_group()
+
+    def drop_until(self, last: int) -> None:
+        """Drop the groups that hold no row past this one."""
+        self._full = [group for group in self._full if group.numbers is not None and group.numbers[-1] > last]
+        if len(self._numbers) and self._numbers[-1] <= last:
+            self._start_group()
+
+    def groups(self) -> list[RowGroup]:
+        """Return all groups, in order."""
+        return [*self._full, RowGroup(0, self._numbers, self._builder)] if len(self._numbers) else self._full
+
+
+GroupColumns = list[tuple[RowGroup, dict[str, Column | None]]]
+
+
+class SegmentGroups(NamedTuple):
+    """The rows of a segment, as of a commit."""
+
+    first: int
+    last: int
+    seq: int
+    groups: list[RowGroup]
+
+
+class FilterColumns:
+    """The columns of a read view. Searches of one commit share them; they change when the view has moved on."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._lock = store, threading.Lock()
+        self._named: list[str] | None = store.settings.get("filter_fields")
+        self._reset(-1)
+
+    def _reset(self, generation: int) -> None:
+        self._generation, self._seq, self._last_row = generation, -1, -1
+        self._segments: dict[str, SegmentGroups] = {}  # by file
+        self._recent, self._changed = GrowingRows(self._named), GrowingRows(self._named)
+        self._deleted = np.zeros(0, np.uint8)  # a bitmap
+        self._used: dict[str, int] = {}  # bytes of each field's columns
+        self._by_sql: set[str] = set()  # the fields that SQL compares
+        self._cache: OrderedDict[Any, Bitmap] = OrderedDict()
+
+    def matching(self, connection: Connection, condition: Condition) -> Bitmap:
+        """Return the rows that meet a condition, as a bitmap, at the commit of this transaction."""
+        with self._lock:
+            try:
+                self._update(connection)
+                if (cached := self._cache.get(condition.key)) is not None:
+                    self._cache.move_to_end(condition.key)
+                    return cached
+                tree = column_tree(condition.tree)
+                columns = self._columns_of(connection, condition)
+            except (NotInColumns, BadState, OSError):  # BadState: another process has replaced the segments
+                columns = None
+            deleted = self._deleted
+        if columns is None:
+            bitmap = self._store.items.matching(connection, condition.sql)
+        else:
+            matches = np.zeros(get_meta(connection, "next_row"), bool)
+            for group, by_name in columns:
+                group.set_matches(tree, by_name, matches)
+            bitmap = np.packbits(matches, bitorder="little")
+            bitmap[: len(deleted)] &= ~deleted
+        bitmap.setflags(write=False)
+        with self._lock:
+            self._cache[condition.key] = bitmap
+            if len(self._cache) > MAX_CACHED_FILTERS:
+                self._cache.popitem(last=False)
+        return bitmap
+
+    def stats(self) -> dict[str, Any]:
+        """Return the bytes of the columns that filters have used, their fields, and the fields that SQL compares."""
+        with self._lock:
+            return {
+                "bytes": sum(self._used.values()),
+                "fields": sorted(self._used),
+                "by_sql": sorted(self._by_sql),
+            }
+
+    def _columns_of(self, connection: Connection, condition: Condition) -> GroupColumns:
+        """Return each group of rows with the columns of the fields that are compared."""
+        fields, labels = compared_fields(condition.tree)
+        names = sorted(fields | {LABELS} if labels else fields)
+        self._restore_damaged(connection, names)
+        segments = [group for segment in self._segments.values() for group in segment.groups]
+        columns: GroupColumns = [(group, {}) for group in (*segments, *self._recent.groups(), *self._changed.groups())]
+        for name in names:
+            try:
+                self._use(name, columns)
+            except NotInColumns:
+                if len(self._by_sql) < MAX_FIELDS:  # names come from callers
+                    self._by_sql.add(name)
+                raise
+        return columns
+
+    def _use(self, name: str, columns: GroupColumns) -> None:
+        """Add the columns of a field, unless all columns in use would be too large."""
+        if name in self._by_sql:
+            raise NotInColumns
+        for group, by_name in columns:
+            by_name[name] = group.column(name)
+        size = sum(column_bytes(column) for _, by_name in columns if (column := by_name[name]) is not None)
+        others = sum(self._used.values()) - self._used.get(name, 0)
+        if size + others > MAX_COLUMN_BYTES:
+            self._used.pop(name, None)
+            raise NotInColumns
+        if size:
+            self._used[name] = size
+
+    def _restore_damaged(self, connection: Connection, names: list[str]) -> None:
+        """Build the columns of segments again of which one of these is damaged."""
+        for file, segment in self._segments.items():
+            try:
+                for group in segment.groups:
+                    for name in set(names).intersection(group.source.names()):
+                        group.source.column(name)
+            except BadState:
+                self._segments[file] = self._build(connection, file, segment.first, segment.last)
+
+    def _update(self, connection: Connection) -> None:
+        """Bring the columns to the commit of this transaction."""
+        seq = int(get_meta(connection, "seq"))
+        if seq == self._seq:
+            return
+        try:
+            self._apply_changes(connection)
+        except BaseException:
+            self._reset(-1)  # incomplete; the next update starts over
+            raise
+        self._seq = seq
+
+    def _apply_changes(self, connection: Connection) -> None:
+        generation = get_meta(connection, "generation")
+        if generation != self._generation:
+            self._reset(generation)
+        since, last_read = self._seq, self._last_row
+        self._cache.clear()
+        opened = self._open_segments(connection)
+        last_sealed = max((segment.last for segment in opened), default=-1)
+        self._recent.drop_until(last_sealed)
+        self._last_row = max(last_read, last_sealed)
+        for rows in self._read_after(connection, self._last_row):
+            self._recent.append(rows)
+            self._last_row = rows[-1][0]
+        changes = connection.execute("SELECT row, seq FROM changed_rows WHERE seq > ?", [since]).fetchall()
+        changed = [row for row, seq in changes if row <= last_read or not self._as_new(row, seq, opened)]
+        for marks, batch in batches(changed):
+            sql = f"SELECT row, labels, metadata FROM items WHERE row IN ({marks})"
+            self._changed.append(connection.execute(sql, batch).fetchall())
+        deleted = self._store.codes.deleted_after(connection, since)
+        if len(deleted):
+            bitmap = np.zeros(-(-get_meta(connection, "next_row") // 8), np.uint8)
+            bitmap[: len(self._deleted)] = self._deleted
+            np.bitwise_or.at(bitmap, deleted // 8, (1 << (deleted % 8)).astype(np.uint8))
+            self._deleted = bitmap
+
+    @staticmethod
+    def _as_new(row: int, seq: int, opened: list[SegmentGroups]) -> bool:
+        """Return whether a row that changed was read after that: in a segment's file, or just now."""
+        return all(segment.seq >= seq for segment in opened if segment.first <= row <= segment.last)
+
+    @staticmethod
+    def _read_after(connection: Connection, last: int) -> Iterator[list[ItemTexts]]:
+        cursor = connection.execute("SELECT row, labels, metadata FROM items WHERE row > ? ORDER BY row", [last])
+        while rows := cursor.fetchmany(GROUP_ROWS):
+            yield rows
+
+    def _open_segments(self, connection: Connection) -> list[SegmentGroups]:
+        """Open the columns of the segments that are new."""
+        opened = []
+        for record in self._store.codes.segment_records(connection):
+            (rows, first, last), file = record.shape(), record.file
+            if file not in self._segments:
+                segment = self._store.path / "segments" / file
+                try:
+                    columns = ColumnFile(segment, (rows, first, last))
+                    opened.append(self._group_rows(file, first, last, columns.seq, columns.blocks))
+                except (BadState, OSError, ValueError):
+                    opened.append(self._build(connection, file, first, last))
+                self._segments[file] = opened[-1]
+        return opened
+
+    def _build(self, connection: Connection, file: str, first: int, last: int) -> SegmentGroups:
+        """Build the columns of a segment from SQLite."""
+        numbers = read_segment(self._store.path / "segments" / file, self._store.settings["bits"], check=False)
+        contents = segment_contents(connection, numbers.row_numbers())
+        blocks = [builder.freeze() for builder in build_blocks(contents, self._named)]
+        return self._group_rows(file, first, last, int(get_meta(connection, "seq")), blocks)
+
+    def _group_rows(self, file: str, first: int, last: int, seq: int, blocks: Sequence[ColumnSource]) -> SegmentGroups:
+        rows, numbers, groups = sum(block.rows for block in blocks), None, []
+        if last - first != rows - 1:
+            path = self._store.path / "segments" / file
+            numbers = read_segment(path, self._store.settings["bits"], check=False).row_numbers()
+        start = 0
+        for block in blocks:
+            own = None if numbers is None else numbers[start : start + block.rows]
+            groups.append(RowGroup(first + start, own, block))
+            start += block.rows
+        return SegmentGroups(first, last, seq, groups)

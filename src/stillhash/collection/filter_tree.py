@@ -1,0 +1,161 @@
+"""The conditions of a filter as a small tree, which SQL (filter_sql.py) and columns (filter_columns.py) both answer."""
+
+import sys
+from typing import Any, NamedTuple
+
+from stillhash.errors import InvalidInput
+
+COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+MAX_FILTER_DEPTH = 8  # SQLite parses up to 100 levels
+MAX_FILTER_CONDITIONS = 500  # SQLite takes expressions up to 1,000 deep
+LARGEST_DOUBLE = sys.float_info.max
+COMPARABLE = {str, int, float}  # types of values that have an order
+
+
+class FieldTest(NamedTuple):
+    """Compare a field of the metadata; a dot in its name leads into objects. `$in` has a list as its value."""
+
+    field: str
+    operator: str
+    value: Any
+
+
+class LabelTest(NamedTuple):
+    """Compare the labels."""
+
+    operator: str
+    value: Any
+
+
+class AllOf(NamedTuple):
+    """All parts hold; without any, this holds."""
+
+    parts: tuple["FilterTree", ...]
+
+
+class AnyOf(NamedTuple):
+    """One part holds; without any, this does not hold."""
+
+    parts: tuple["FilterTree", ...]
+
+
+class Negation(NamedTuple):
+    """The part does not hold."""
+
+    part: "FilterTree"
+
+
+FilterTree = FieldTest | LabelTest | AllOf | AnyOf | Negation
+
+
+def parse_filter(where: Any) -> FilterTree:
+    """Parse and validate a filter."""
+    tree = _parse(where, 0)
+    if count_joins(tree) > MAX_FILTER_CONDITIONS:
+        most = f"at most {MAX_FILTER_CONDITIONS} conditions"
+        raise InvalidInput(f"where: expected {most}, got more. Use $in for long lists.")
+    return tree
+
+
+def _parse(where: Any, depth: int) -> FilterTree:
+    if not isinstance(where, dict) or not all(isinstance(key, str) for key in where):
+        raise InvalidInput(f"where: expected a dictionary of conditions, got {where!r}")
+    if depth > MAX_FILTER_DEPTH:
+        raise InvalidInput(f"where: expected conditions nested at most {MAX_FILTER_DEPTH} deep, got more")
+    return _all_of([_condition(key, operand, depth) for key, operand in where.items()])
+
+
+def _all_of(parts: list[FilterTree]) -> FilterTree:
+    return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+
+
+def _condition(key: str, operand: Any, depth: int) -> FilterTree:
+    if key in ("$and", "$or"):
+        parts = tuple(_parse(part, depth + 1) for part in check_list(key, operand))
+        return AllOf(parts) if key == "$and" else AnyOf(parts)
+    if key == "$not":
+        return Negation(_parse(operand, depth + 1))
+    if key.startswith("$"):
+        raise InvalidInput(f"where: expected $and, $or, $not or a field, got {key}")
+    tests = operand if isinstance(operand, dict) else {"$eq": operand}
+    if not tests or not all(isinstance(operator, str) and operator.startswith("$") for operator in tests):
+        raise InvalidInput(f"where: {key}: expected a value, or operators such as {{'$gt': 3}}, got {operand!r}")
+    test = _label_test if key == "labels" else _field_test
+    return _all_of([test(key, operator, value) for operator, value in tests.items()])
+
+
+def _field_test(key: str, operator: str, value: Any) -> FilterTree:
+    if operator == "$exists":
+        if not isinstance(value, bool):
+            raise InvalidInput(f"where: {key}: $exists: expected true or false, got {value!r}")
+    elif operator in ("$eq", "$ne", "$in"):
+        value = check_list(f"{key}: $in", value) if operator == "$in" else value
+        values = value if operator == "$in" else [value]
+        if not set(map(type, values)) <= {*COMPARABLE, bool, type(None)}:
+            raise InvalidInput(f"where: {key}: expected a number, text, boolean or null, got {value!r}")
+        check_values(key, values)
+    elif operator not in COMPARISONS:
+        raise InvalidInput(f"where: {key}: expected $eq, $ne, $in, $exists, {', '.join(COMPARISONS)}, got {operator}")
+    elif type(value) not in COMPARABLE:
+        raise InvalidInput(f"where: {key}: {operator}: expected a number or a text, got {value!r}")
+    else:
+        check_values(key, [value])
+    check_values(key, [key])
+    return Negation(FieldTest(key, "$eq", value)) if operator == "$ne" else FieldTest(key, operator, value)
+
+
+def _label_test(key: str, operator: str, value: Any) -> FilterTree:
+    if operator in ("$eq", "$ne", "$in"):
+        labels = [value] if operator != "$in" else check_list(f"{key}: $in", value)
+        if not set(map(type, labels)) <= COMPARABLE:
+            raise InvalidInput(f"where: labels: expected texts or numbers, got {value!r}")
+        check_values(key, labels)
+        return Negation(LabelTest("$in", labels)) if operator == "$ne" else LabelTest("$in", labels)
+    if operator == "$exists" and isinstance(value, bool):
+        return LabelTest(operator, value)
+    raise InvalidInput(f"where: labels: expected $eq, $ne, $in, or $exists with true or false, got {operator}")
+
+
+def check_list(operator: str, value: Any) -> list[Any]:
+    """Return a list or a tuple as a list."""
+    if not isinstance(value, list | tuple):
+        raise InvalidInput(f"where: {operator}: expected a list, got {value!r}")
+    return list(value)
+
+
+def check_values(key: str, values: list[Any]) -> None:
+    """Check that numbers are finite, and that texts can be stored."""
+    types = set(map(type, values))
+    numbers = values if types <= {int, float} else [value for value in values if type(value) in (int, float)]
+    for number in [min(numbers), max(numbers)] if numbers and float not in types else numbers:
+        if not abs(number) <= LARGEST_DOUBLE:
+            text = number if isinstance(number, float) else f"an integer beyond {LARGEST_DOUBLE:.1e}"
+            raise InvalidInput(f"where: {key}: expected a finite number, got {text}")
+    if str in types and any("\0" in value for value in values if type(value) is str):
+        raise InvalidInput(f"where: {key}: expected texts without the character 0, got some")
+
+
+def count_joins(tree: FilterTree) -> int:
+    """Count how often AND and OR join parts of the SQL."""
+    match tree:
+        case AllOf(parts) | AnyOf(parts):
+            return sum(map(count_joins, parts)) + max(0, len(parts) - 1)
+        case Negation(part):
+            return count_joins(part)
+        case FieldTest(_, "$eq" | "$in" as operator, value):
+            types = set(map(type, value if operator == "$in" else [value]))
+            texts, numbers, words = str in types, not types.isdisjoint({int, float}), not types <= COMPARABLE
+            return texts + numbers + max(0, texts + numbers + words - 1)
+        case FieldTest(_, "$exists", _) | LabelTest():
+            return 0
+    return 1
+
+
+def compared_fields(tree: FilterTree) -> tuple[set[str], bool]:
+    """Return the fields that a filter compares, and whether it compares labels."""
+    if isinstance(tree, FieldTest):
+        return {tree.field}, False
+    if isinstance(tree, LabelTest):
+        return set(), True
+    below = [compared_fields(part) for part in ((tree.part,) if isinstance(tree, Negation) else tree.parts)]
+    return {field for fields, _ in below for field in fields}, any(labels for _, labels in below)

@@ -1,0 +1,108 @@
+"""Read the items of a collection: by their ids, at random, or all that meet a condition."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from stillhash.collection.filters import compile_filter
+from stillhash.collection.read_view import ReadView
+from stillhash.collection.storage.items import count_bits
+from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.store import Store
+from stillhash.collection.types import Filter, Id, Item, ItemIds
+from stillhash.collection.validation import check_ids
+from stillhash.numeric.validation import Codes, Floats, check_integer
+from stillhash.search import Index
+
+
+class ItemReader:
+    """The verbs that read items by their ids, or list them."""
+
+    def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
+        self._searcher = searcher
+        self._use(store)
+        self.dim: int = store.settings["dim"]
+        self.bits: int = store.settings["bits"]
+
+    def _use(self, store: Store) -> None:
+        self._store, self._view = store, ReadView(store, self._searcher)
+
+    def __repr__(self) -> str:
+        return f"Collection({self._store.path.name!r}, dim={self.dim}, bits={self.bits}, rows={self.count()})"
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the store and release the write lock."""
+        self._store.close()
+        self._view.close()
+
+    def get(self, ids: ItemIds) -> list[Item | None]:
+        """Return one entry for each id, None where there is no such item."""
+        names = check_ids(ids, distinct=False)
+        with self._store.reading() as connection:
+            rows = self._store.items.rows_of(connection, names)
+            items = self._store.items.get(connection, rows.values())
+        return [items[rows[name]] if name in rows else None for name in names]
+
+    def picture(self, id: Id) -> bytes | None:
+        """Return the small image that an item came with, if it did."""
+        (name,) = check_ids([id])
+        with self._store.reading() as connection:
+            return self._store.items.picture(connection, name)
+
+    def reconstruct(self, ids: ItemIds) -> Floats:
+        """Return features (n, D) that stand for these items, to search for more like them.
+
+        Only the code of an item is kept, not its features; these have that code, or nearly so. While items wait for
+        hash functions, they are the items' own.
+        """
+        names = check_ids(ids, distinct=False)
+        with self._view.pinned() as snapshot:
+            rows = self._store.items.existing_rows(snapshot.connection, names)
+            if snapshot.functions is not None:
+                return snapshot.functions.decode(snapshot.index.codes(rows))
+            waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
+            return X[np.searchsorted(waiting, rows)]
+
+    def codes(self, ids: ItemIds) -> Codes | None:
+        """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""
+        names = check_ids(ids, distinct=False)
+        with self._view.pinned() as snapshot:
+            rows = self._store.items.existing_rows(snapshot.connection, names)
+            return None if snapshot.functions is None else snapshot.index.codes(rows)
+
+    def sample(self, count: int = 1) -> list[Item]:
+        """Return some items at random, at most `count`."""
+        check_integer(count, "count", 1, 10_000)
+        with self._store.reading() as connection:
+            return self._store.items.sample(connection, count)
+
+    def count(self, where: Filter | None = None) -> int:
+        """Return how many items there are, or how many meet a condition (filters.py)."""
+        if where is None:
+            with self._store.reading() as connection:
+                return int(get_meta(connection, "items"))
+        condition = compile_filter(where)
+        with self._view.pinned() as snapshot:
+            return count_bits(snapshot.filter_columns.matching(snapshot.connection, condition))
+
+    def ids(self, where: Filter | None = None, *, after: Id | None = None, limit: int = 1000) -> list[Id]:
+        """Return the ids of items, integers first and then texts, each in order; at most `limit`.
+
+        where: only items that meet this condition (filters.py). after: only ids past this one, which need not exist;
+        the last one of a list leads to the next list.
+        """
+        check_integer(limit, "limit", 1)
+        last = None if after is None else check_ids([after])[0]
+        condition = None if where is None else compile_filter(where)
+        with self._view.pinned() as snapshot:
+            return self._store.items.list_ids(snapshot.connection, snapshot.matching(condition), last, limit)

@@ -1,0 +1,166 @@
+"""Files of columns: labels and metadata of the rows of a segment, for filters. They only save time: SQLite has it all.
+
+    bytes 0-55    magic, format, bytes of the directory, commit, rows, first and last row, the segment's identity
+    bytes 56-     the directory as JSON: for each block of rows its fields, and where their arrays are
+    then          the arrays of each field, which begin at a multiple of 4,096 bytes
+
+It is a sealed file (sealed_files.py). The checksums of the directory are verified when the file is opened, those of a
+field before its first use. A file that is absent, damaged, or of another segment is not used.
+"""
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.storage import checksums as sums
+from stillhash.collection.storage.checksums import BLOCK_SIZE
+from stillhash.collection.storage.column_builder import NO_LABELS, TableBuilder
+from stillhash.collection.storage.columns import COLUMN_LAYOUTS, Column, layout_of
+from stillhash.collection.storage.sealed_files import content_size, display_name, write_sealed
+from stillhash.errors import BadState, StillhashError
+
+COLUMNS_MAGIC, COLUMNS_FORMAT = b"STILLCOL", 1
+COLUMNS_HEADER = struct.Struct("<8sIIqqqq8s")  # magic, format, directory's bytes, commit, rows, first, last, identity
+COLUMN_ROWS = 1 << 20  # in one block, with dictionaries of its own
+ROWS_PER_READ = 1 << 14  # from SQLite
+ARRAY_ALIGNMENT = 64  # bytes
+
+LabelsAndMetadata = tuple[list[str], list[str | None]]  # JSON texts of some rows
+
+
+def columns_file(segment_file: str) -> str:
+    """Return the name of the columns of a segment."""
+    return f"{Path(segment_file).stem}.columns"
+
+
+def segment_contents(connection: Connection, numbers: NDArray[np.int64]) -> Iterator[LabelsAndMetadata]:
+    """Yield labels and metadata of these ascending rows, some at a time; rows without an item have none."""
+    for start in range(0, len(numbers), ROWS_PER_READ):
+        part = numbers[start : start + ROWS_PER_READ].tolist()
+        sql = "SELECT row, labels, metadata FROM items WHERE row BETWEEN ? AND ? ORDER BY row"
+        stored = connection.execute(sql, [part[0], part[-1]]).fetchall()
+        if [row for row, _, _ in stored] != part:
+            known = {row: (row, labels, metadata) for row, labels, metadata in stored}
+            stored = [known.get(row, (row, NO_LABELS, None)) for row in part]
+        yield [labels for _, labels, _ in stored], [metadata for _, _, metadata in stored]
+
+
+def build_blocks(contents: Iterable[LabelsAndMetadata], named: list[str] | None) -> Iterator[TableBuilder]:
+    """Yield builders of the columns of all rows, each of about COLUMN_ROWS."""
+    builder = TableBuilder(named)
+    for labels, metadata in contents:
+        builder.append(labels, metadata)
+        if builder.rows >= COLUMN_ROWS:
+            yield builder
+            builder = TableBuilder(named)
+    if builder.rows:
+        yield builder
+
+
+def write_columns(
+    segment: Path,
+    contents: Iterable[LabelsAndMetadata],
+    record: tuple[int, int, int],
+    seq: int,
+    named: list[str] | None,
+) -> None:
+    """Write the columns of a segment that has `record` (rows, first, last), as of a commit; failures are ignored."""
+    path = segment.with_suffix(".columns")
+    with suppress(OSError, StillhashError):
+        path.unlink(missing_ok=True)
+        _write(path, build_blocks(contents, named), record, seq, segment_identity(segment))
+
+
+def _write(path: Path, builders: Iterable[TableBuilder], record: tuple[int, int, int], seq: int, own: bytes) -> None:
+    blocks: list[dict[str, Any]] = []
+    parts: list[bytes] = []
+    place = 0  # after the directory
+    for builder in builders:
+        fields: dict[str, Any] = {}
+        for name in builder.names():
+            column = builder.column(name)
+            data = b"" if column is None else b"".join(_aligned(array.tobytes(), ARRAY_ALIGNMENT) for array in column)
+            shapes = [] if column is None else [[array.dtype.str, len(array)] for array in column]
+            fields[name] = [None if column is None else layout_of(column), place, shapes]
+            parts.append(_aligned(data, BLOCK_SIZE))
+            place += len(parts[-1])
+        blocks.append({"rows": builder.rows, "complete": builder.complete, "fields": fields})
+    directory = json.dumps(blocks).encode()
+    head = COLUMNS_HEADER.pack(COLUMNS_MAGIC, COLUMNS_FORMAT, len(directory), seq, *record, own)
+    write_sealed(path, [_aligned(head + directory, BLOCK_SIZE), *(part for part in parts if part)])
+
+
+def _aligned(data: bytes, size: int) -> bytes:
+    return data.ljust(-(-len(data) // size) * size, b"\0")
+
+
+def segment_identity(segment: Path) -> bytes:
+    """Return the last bytes of a segment: checksums of its checksums."""
+    with segment.open("rb") as file:
+        file.seek(-8, 2)
+        return file.read()
+
+
+class ColumnFile:
+    """The columns of a segment, mapped."""
+
+    def __init__(self, segment: Path, record: tuple[int, int, int]) -> None:
+        """Open the file; raise BadState or OSError if it cannot be used."""
+        self.path = segment.with_suffix(".columns")
+        size = content_size(self.path)
+        data = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
+        self._content, self._checksums = data[:size], sums.unpack_checksums(data[size:].tobytes(), self.path.name)
+        self.read(0, COLUMNS_HEADER.size)
+        head = COLUMNS_HEADER.unpack(self._content[: COLUMNS_HEADER.size].tobytes())
+        magic, format_, directory_bytes, self.seq, *rows, identity = head
+        expected = COLUMNS_MAGIC, COLUMNS_FORMAT, record, segment_identity(segment)
+        if (magic, format_, tuple(rows), identity) != expected:
+            raise BadState(f"{display_name(self.path)}: of another segment or format")
+        end = COLUMNS_HEADER.size + directory_bytes
+        blocks = json.loads(self.read(0, end)[COLUMNS_HEADER.size :].tobytes())
+        arrays = -(-end // BLOCK_SIZE) * BLOCK_SIZE
+        self.blocks = [FileBlock(self, arrays, **block) for block in blocks]
+
+    def read(self, start: int, size: int) -> NDArray[np.uint8]:
+        """Return some bytes; raise BadState if a block of them does not match its checksum."""
+        first, end = start // BLOCK_SIZE, -(-(start + size) // BLOCK_SIZE)
+        content = self._content[first * BLOCK_SIZE : end * BLOCK_SIZE]
+        if sums.damaged_blocks(content, self._checksums[first:end]):
+            raise BadState(f"{display_name(self.path)}: damaged")
+        return self._content[start : start + size]
+
+
+class FileBlock:
+    """The columns of consecutive rows of a segment, read when they are first used."""
+
+    def __init__(self, file: ColumnFile, arrays: int, rows: int, complete: bool, fields: dict[str, Any]) -> None:
+        self.rows, self.complete = rows, complete
+        self._file, self._arrays, self._fields = file, arrays, fields
+        self._columns: dict[str, Column | None] = {}
+
+    def names(self) -> Iterable[str]:
+        """Return the fields of which there are columns, or which only SQL can compare."""
+        return self._fields.keys()
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of a field, None if only SQL can compare it; raise BadState if it is damaged."""
+        if name not in self._columns:
+            self._columns[name] = self._read(*self._fields[name])
+        return self._columns[name]
+
+    def _read(self, layout: str | None, start: int, shapes: list[tuple[str, int]]) -> Column | None:
+        if layout is None:
+            return None
+        sizes = [np.dtype(kind).itemsize * count for kind, count in shapes]
+        ends = np.cumsum([0, *(-(-size // ARRAY_ALIGNMENT) * ARRAY_ALIGNMENT for size in sizes)]).tolist()
+        data = self._file.read(self._arrays + start, ends[-1])
+        arrays = [data[s : s + size].view(kind) for s, size, (kind, _) in zip(ends, sizes, shapes, strict=False)]
+        column: Column = COLUMN_LAYOUTS[layout](*arrays)
+        return column

@@ -1,0 +1,253 @@
+"""Columns: the values of one field, or the labels, of many rows, in arrays that a filter compares at once.
+
+dictionary    the distinct values in order, and a code for each row: a comparison is a range of codes
+numbers       the numbers themselves, and which rows have none
+labels        the distinct sets of labels, a code for each row, and for each label the sets that hold it
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.storage.selections import MISSING, OTHER, WORDS, Selection, closed_interval
+from stillhash.numeric.validation import Mask
+
+MAX_TABLE = 1 << 20  # entries
+NO_CODES = np.empty(0, np.int64)
+MAX_RANGES = 4  # of codes that are compared one by one; more go through a table
+
+Arrays = dict[str, NDArray[Any]]
+CodeRange = tuple[int, int]  # from, up to and without
+Matcher = bool | Callable[[], Mask]  # which rows match: all, none, or what it returns
+
+
+class SortedTexts(Sequence[bytes]):
+    """Texts in order, as UTF-8 in one array."""
+
+    def __init__(self, data: NDArray[np.uint8], ends: NDArray[np.uint64]) -> None:
+        self.data, self.ends = data, ends
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.data[int(self.ends[place - 1]) if place else 0 : int(self.ends[place])].tobytes()
+
+
+class SortedValues(NamedTuple):
+    """Distinct numbers in order, then distinct texts in order."""
+
+    numbers: NDArray[Any]  # int64 or float64
+    text_data: NDArray[np.uint8]
+    text_ends: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.numbers) + len(self.text_ends)
+
+    def ranges(self, selection: Selection) -> list[CodeRange]:
+        """Return the places of what is selected."""
+        texts, first_text = SortedTexts(self.text_data, self.text_ends), len(self.numbers)
+        chosen: list[CodeRange] = []
+        for interval in selection.numbers:
+            low, high = closed_interval(interval, self.numbers.dtype)
+            start = 0 if low is None else int(np.searchsorted(self.numbers, low, "left"))
+            chosen.append((start, first_text if high is None else int(np.searchsorted(self.numbers, high, "right"))))
+        for low, high, open_low, open_high in selection.texts:
+            start = 0 if low is None else (bisect_right if open_low else bisect_left)(texts, low)
+            stop = len(texts) if high is None else (bisect_left if open_high else bisect_right)(texts, high, lo=start)
+            chosen.append((first_text + start, first_text + stop))
+        return [(start, stop) for start, stop in chosen if start < stop]
+
+    def places(self, selection: Selection) -> NDArray[np.int64]:
+        """Return the places of the points that are selected."""
+        places = np.empty(0, np.int64)
+        if selection.points is not None:
+            points = selection.points.of_kind(self.numbers.dtype)
+            starts, stops = (np.searchsorted(self.numbers, points, side) for side in ("left", "right"))
+            places = starts[starts < stops]
+        if selection.text_points:
+            texts, sought = SortedTexts(self.text_data, self.text_ends), selection.text_points
+            if len(texts) < len(sought) * len(texts).bit_length():
+                same = [place for place, text in enumerate(texts) if text in sought]
+            else:
+                near = [(bisect_left(texts, point), point) for point in sought]
+                same = [place for place, point in near if place < len(texts) and texts[place] == point]
+            places = np.concatenate([places, len(self.numbers) + np.array(same, np.int64)])
+        return places
+
+
+class DictionaryColumn(NamedTuple):
+    """A code for each row: of a word, or of a value."""
+
+    codes: NDArray[Any]  # the smallest unsigned integers that fit
+    numbers: NDArray[Any]
+    text_data: NDArray[np.uint8]
+    text_ends: NDArray[np.uint64]
+
+    def matcher(self, selection: Selection) -> Matcher:
+        """Return which rows match."""
+        values = SortedValues(self.numbers, self.text_data, self.text_ends)
+        ranges = [(word.code, word.code + 1) for word in selection.words]
+        ranges += [(WORDS + start, WORDS + stop) for start, stop in values.ranges(selection)]
+        return code_matcher(self.codes, ranges, WORDS + len(values), WORDS + values.places(selection))
+
+
+class NumberColumn(NamedTuple):
+    """A number for each row; rows without one have 0, and their word."""
+
+    values: NDArray[Any]  # float64, or the smallest integers that fit
+    words: NDArray[np.uint8]  # WORDS for a number; empty if all rows have one
+    bounds: NDArray[Any]  # the least and the largest number, if there is one
+
+    def matcher(self, selection: Selection) -> Matcher:
+        """Return which rows match."""
+        words = [(word.code, word.code + 1) for word in selection.words]
+        by_word = code_matcher(self.words, words, WORDS + 1) if len(self.words) else False
+        wide = np.dtype(np.float64 if self.values.dtype.kind == "f" else np.int64)
+        parts = [by_word, *(self._within(*closed_interval(interval, wide)) for interval in selection.numbers)]
+        return any_of(parts if selection.points is None else [*parts, self._one_of(selection.points.of_kind(wide))])
+
+    def _one_of(self, points: NDArray[Any]) -> Matcher:
+        """Return which rows have one of these numbers."""
+        if not len(self.bounds):
+            return False
+        low, high = self.bounds.tolist()
+        points = points[(points >= low) & (points <= high)].astype(self.values.dtype)
+        if self.values.dtype.kind == "f" or high - low >= MAX_TABLE:
+            return all_of([lambda: np.isin(self.values, points), self._is_number()])
+        table = np.zeros(high - low + 1, bool)
+        table[points.astype(np.int64) - low] = True
+        # A row without a number has 0, which may be outside; `clip` takes the nearest, and its word decides.
+        unsigned = self.values.view(f"u{self.values.itemsize}")  # so that the difference wraps
+        first = self.bounds[:1].astype(self.values.dtype).view(unsigned.dtype)[0]
+        return all_of([lambda: table.take(unsigned - first, mode="clip"), self._is_number()])
+
+    def _is_number(self) -> Matcher:
+        return (lambda: self.words == WORDS) if len(self.words) else len(self.bounds) > 0
+
+    def _within(self, low: Any, high: Any) -> Matcher:
+        """Return which rows have a number from low to high."""
+        if not len(self.bounds) or (low is not None and low > self.bounds[1]):
+            return False
+        if high is not None and high < self.bounds[0]:
+            return False
+        comparisons: list[tuple[Any, Any]] = []
+        if low is not None and low > self.bounds[0]:
+            comparisons.append((np.greater_equal, self.values.dtype.type(low)))
+        if high is not None and high < self.bounds[1]:
+            comparisons.append((np.less_equal, self.values.dtype.type(high)))
+        return all_of([*(partial(compare, self.values, value) for compare, value in comparisons), self._is_number()])
+
+
+class LabelColumn(NamedTuple):
+    """A set of labels for each row; set 0 has none."""
+
+    codes: NDArray[Any]  # the set of each row
+    numbers: NDArray[Any]
+    text_data: NDArray[np.uint8]
+    text_ends: NDArray[np.uint64]
+    starts: NDArray[np.uint64]  # of each label's sets
+    sets: NDArray[Any]  # that hold the first label, the second, ...
+    set_count: NDArray[np.uint64]  # (1,)
+
+    def matcher(self, selection: Selection) -> Matcher:
+        """Return which rows have one of these labels; MISSING selects rows without labels, OTHER those with any."""
+        if OTHER in selection.words:
+            return code_matcher(self.codes, [(1, int(self.set_count[0]))], int(self.set_count[0]))
+        table = np.zeros(int(self.set_count[0]), bool)
+        table[0] = MISSING in selection.words
+        values = SortedValues(self.numbers, self.text_data, self.text_ends)
+        for start, stop in [*values.ranges(selection), *((place, place + 1) for place in values.places(selection))]:
+            table[self.sets[int(self.starts[start]) : int(self.starts[stop])]] = True
+        return table_matcher(self.codes, table)
+
+
+Column = DictionaryColumn | NumberColumn | LabelColumn
+COLUMN_LAYOUTS: dict[str, Any] = {"dictionary": DictionaryColumn, "numbers": NumberColumn, "labels": LabelColumn}
+
+
+def layout_of(column: Column) -> str:
+    """Return the name of a column's layout."""
+    return next(name for name, kind in COLUMN_LAYOUTS.items() if isinstance(column, kind))
+
+
+def column_bytes(column: Column) -> int:
+    """Return the bytes of a column's arrays."""
+    return sum(int(array.nbytes) for array in column)
+
+
+def code_matcher(
+    codes: NDArray[Any], ranges: Iterable[CodeRange], count: int, others: NDArray[np.int64] = NO_CODES
+) -> Matcher:
+    """Return which rows have a code in one of these ranges, or one of the others; there are `count` codes."""
+    merged: list[CodeRange] = []
+    for start, stop in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    if len(merged) <= MAX_RANGES and not len(others):
+        return any_of([_range_matcher(codes, start, stop, count) for start, stop in merged])
+    table = np.zeros(count, bool)
+    table[others] = True
+    for start, stop in merged:
+        table[start:stop] = True
+    return table_matcher(codes, table) if len(others) else lambda: table.take(codes)
+
+
+def table_matcher(codes: NDArray[Any], table: Mask) -> Matcher:
+    """Return which rows have a code that is true in the table."""
+    edges = 1 + np.flatnonzero(table[1:] != table[:-1])
+    edges = np.concatenate([[0] if table[0] else [], edges, [len(table)] if table[-1] else []]).astype(np.int64)
+    if len(edges) <= 2 * MAX_RANGES:
+        return code_matcher(codes, zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True), len(table))
+    return lambda: table.take(codes)
+
+
+def _range_matcher(codes: NDArray[Any], start: int, stop: int, count: int) -> Matcher:
+    if start == 0 and stop >= count:
+        return True
+    kind = codes.dtype.type
+    if stop == start + 1:
+        return lambda: codes == kind(start)
+    return lambda: (codes - kind(start)) < kind(stop - start)  # unsigned: less than start wraps to the largest
+
+
+def any_of(parts: Iterable[Matcher]) -> Matcher:
+    """Return the rows that match one of the parts."""
+    return _joined(parts, True, np.logical_or)
+
+
+def all_of(parts: Iterable[Matcher]) -> Matcher:
+    """Return the rows that match all parts."""
+    return _joined(parts, False, np.logical_and)
+
+
+def negated(part: Matcher) -> Matcher:
+    """Return the rows that do not match."""
+    return not part if isinstance(part, bool) else lambda: np.logical_not(part())
+
+
+def _joined(parts: Iterable[Matcher], decisive: bool, join: Any) -> Matcher:
+    """Join matchers; a constant part decides, or changes nothing."""
+    masks: list[Callable[[], Mask]] = []
+    for part in parts:
+        if isinstance(part, bool):
+            if part is decisive:
+                return decisive
+        else:
+            masks.append(part)
+    if not masks:
+        return not decisive
+    return masks[0] if len(masks) == 1 else lambda: _reduce(masks, join)
+
+
+def _reduce(masks: list[Callable[[], Mask]], join: Any) -> Mask:
+    result = masks[0]()
+    for mask in masks[1:]:
+        join(result, mask(), out=result)
+    return result
