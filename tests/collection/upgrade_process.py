@@ -1,7 +1,7 @@
 """Processes that upgrade a collection and are killed, or whose disk fails, at a chosen call.
 
-The parent forks a child for each of them, checks what is left, and prints one JSON object: how many were tried, how often each state was
-left, and what went wrong at which call.
+The parent forks a child for each of them, checks what is left, and prints one JSON object: how many were tried, how
+often each state was left, and what went wrong at which call.
 """
 
 from __future__ import annotations
