@@ -19,6 +19,7 @@ import numpy as np
 
 from stillhash import Answer
 from stillhash.collection.storage.checksums import pack_file_checksums
+from stillhash.collection.storage.sealed_files import write_sealed
 from tests.collection.golden import FOLDER
 
 METHOD_STORES = {
@@ -67,6 +68,44 @@ def edit(path: Path, *statements: str) -> None:
         connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     (path / "store.sums").write_bytes(pack_file_checksums(path / "store.db"))
+
+
+def write_segment(path: Path, numbers: np.ndarray, codes: np.ndarray, bits: int) -> None:
+    """Write a segment of format 1, code by code."""
+    rows, planes = codes.shape
+    tiles = np.zeros((-(-rows // 1024), planes, 1024), np.uint8)
+    for row, code in enumerate(codes):
+        tiles[row // 1024, :, row % 1024] = code
+    listed = numbers[-1] - numbers[0] != rows - 1
+    head = b"STILLSEG" + np.array([1, bits], "<u4").tobytes()
+    head += np.array([rows, -1 if listed else numbers[0]], "<i8").tobytes()
+    content = tiles.tobytes() + (numbers.astype("<i8").tobytes() if listed else b"")
+    write_sealed(path, [head.ljust(4096, b"\0"), content])
+
+
+def seal(path: Path, number: int, last: int) -> None:
+    """Move the codes of a store, up to a row, to a segment, as 0.1 did."""
+    with closing(sqlite3.connect(path / "store.db")) as connection:
+        sql = "SELECT row, code FROM items WHERE row <= ? AND code NOT NULL ORDER BY row"
+        rows = connection.execute(sql, [last]).fetchall()
+    if rows:
+        numbers = np.array([row for row, _ in rows])
+        codes = np.frombuffer(b"".join(code for _, code in rows), np.uint8).reshape(len(rows), -1)
+        write_segment(path / "segments" / f"{number:08d}.tiles", numbers, codes, 16)
+        values = f"{number}, '{number:08d}.tiles', {len(rows)}, {numbers[0]}, {numbers[-1]}"
+        edit(path, f"INSERT INTO segments VALUES ({values})", f"UPDATE items SET code = NULL WHERE row <= {last}")
+
+
+def delete(path: Path, rows: list[int]) -> None:
+    """Delete rows of a store, as 0.1 did."""
+    listed = ", ".join(map(str, rows))
+    tables = ("items", "lessons", "pictures")
+    edit(
+        path,
+        f"INSERT INTO dead SELECT row, 1 FROM items WHERE row IN ({listed})",
+        *(f"DELETE FROM {table} WHERE row IN ({listed})" for table in tables),
+        "UPDATE meta SET value = (SELECT count(*) FROM items) WHERE key = 'items'",
+    )
 
 
 def scores(answer: Answer) -> dict[Any, float]:

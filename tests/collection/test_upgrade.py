@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -18,13 +19,17 @@ from stillhash.numeric.codes import width
 from tests.collection.format_1 import (
     METHOD_QUERIES,
     STORED_METHODS,
+    delete,
     edit,
     method_rows,
     scores,
+    seal,
     unpack,
     unpack_golden,
+    write_segment,
 )
 from tests.collection.golden import QUERIES, close
+from tests.support.seeds import run_seed
 
 
 @pytest.mark.parametrize("method", STORED_METHODS)
@@ -146,16 +151,38 @@ def test_segments_of_format_1_have_their_own_tiles(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for rows, bits in ((1, 8), (FORMAT_1_TILE, 20), (FORMAT_1_TILE + 1, 16), (3 * FORMAT_1_TILE - 1, 64)):
         codes = rng.integers(0, 256, (rows, width(bits)), np.uint8)
-        tiles = np.zeros((-(-rows // FORMAT_1_TILE), width(bits), FORMAT_1_TILE), np.uint8)
-        for row, code in enumerate(codes):
-            tiles[row // FORMAT_1_TILE, :, row % FORMAT_1_TILE] = code
         for numbers in (np.arange(7, 7 + rows), np.sort(rng.choice(9 * rows + 9, rows, replace=False))):
-            listed = numbers[-1] - numbers[0] != rows - 1
-            head = b"STILLSEG" + np.array([1, bits], "<u4").tobytes()
-            head += np.array([rows, -1 if listed else numbers[0]], "<i8").tobytes()
-            content = tiles.tobytes() + (numbers.astype("<i8").tobytes() if listed else b"")
-            write_sealed(tmp_path / "segment", [head.ljust(4096, b"\0"), content])
+            write_segment(tmp_path / "segment", numbers, codes, bits)
             result = read_format_1_segment(tmp_path / "segment", bits)
             assert np.array_equal(result[0], numbers) and np.array_equal(result[1], codes)
             with pytest.raises(BadState):
                 read_format_1_segment(tmp_path / "segment", bits + 8)
+
+
+@pytest.mark.parametrize("share", [0, 0.02, 0.5, 0.98, 1])
+def test_any_deletions_and_segments(tmp_path: Path, share: float) -> None:
+    rng = np.random.default_rng(int(run_seed()))
+    path, _ = unpack("0.1-learnt.zip", "tally", tmp_path)
+    with closing(sqlite3.connect(path / "store.db")) as connection:
+        stored = connection.execute("SELECT row, id, labels, code FROM items ORDER BY row").fetchall()
+        lessons = connection.execute("SELECT row FROM lessons ORDER BY number").fetchall()
+    rows = [row for row, *_ in stored]
+    deleted: set[int] = set()
+    for number, last in enumerate(np.sort(rng.integers(0, 330, 3)).tolist(), 1):
+        deleted |= set(rng.choice(rows, round(share * len(rows) / 3), replace=False).tolist())
+        delete(path, sorted(deleted))
+        seal(path, number, last)
+    deleted |= set(rows) if share == 1 else set()
+    delete(path, sorted(deleted))
+    stillhash.upgrade(path)
+    live = [row for row in stored if row[0] not in deleted]
+    with closing(Store(path, writer=False)) as store:
+        assert store.verify() == []
+        with store.reading() as connection:
+            coded = store.codes.live(connection)
+            sql = "SELECT row, id, labels FROM items ORDER BY row"
+            assert connection.execute(sql).fetchall() == [row[:3] for row in live]
+            assert coded.numbers.tolist() == [row for row, *_ in live]
+            assert coded.codes.tobytes() == b"".join(code for *_, code in live)
+            pending = connection.execute("SELECT row FROM pending ORDER BY number").fetchall()
+            assert pending == [row for row in lessons if row[0] not in deleted]

@@ -24,10 +24,13 @@ from tests.support.seeds import run_seed
 
 FLIPS = 40
 READ_AND_EXIT = """
-import sys, tempfile, stillhash
+import os, sys, tempfile, stillhash
 tempfile.tempdir = sys.argv[2]
 collection = stillhash.open(sys.argv[1], read_only=True)
-print(collection.count())
+if os.fork() == 0:
+    sys.exit()  # a child does not remove the folder of its parent
+os.wait()
+print(len(os.listdir(sys.argv[2])), collection.count())
 """
 
 
@@ -148,6 +151,19 @@ def test_what_is_locked_or_in_the_way_is_refused(tmp_path: Path) -> None:
     refused(path, StoreFailed)
     with pytest.raises(InvalidInput, match="path"):
         stillhash.upgrade(tmp_path / "nowhere")
+    with pytest.raises(InvalidInput, match="path"):
+        stillhash.open("/", read_only=True)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write to any folder")
+    path, _ = unpack_golden(tmp_path)
+    for folder in (path, tmp_path):
+        folder.chmod(0o555)
+        refused(path, StoreFailed)
+        folder.chmod(0o755)
+    assert stillhash.upgrade(path).actions
 
 
 def test_only_reading_opens_format_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,5 +193,5 @@ def test_the_temporary_folder_is_removed_at_exit(tmp_path: Path) -> None:
     path, _ = unpack_golden(tmp_path)
     (tmp_path / "temporary").mkdir()
     command = [sys.executable, "-c", READ_AND_EXIT, str(path), str(tmp_path / "temporary")]
-    assert subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout == b"354\n"
+    assert subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout == b"1 354\n"
     assert not names(tmp_path / "temporary")

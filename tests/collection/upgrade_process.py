@@ -20,6 +20,7 @@ from typing import Any
 
 import stillhash
 from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
+from stillhash.collection.storage.sealed_files import sync
 from stillhash.errors import BadState, StoreFailed
 from tests.collection import disk
 from tests.collection.fault_process import NO_CALL, run_in_fork
@@ -134,7 +135,25 @@ def attempts(root: Path, kind: str, most: int, seed: str) -> dict[str, Any]:
     return {"calls": calls, "tried": len(numbers), "states": states, "wrong": wrong}
 
 
-if __name__ == "__main__":
+def record(root: Path, log: Path) -> None:
+    """Log all that an upgrade does to the disk, from a collection on that is safely there."""
+    _, files, _ = original(root.with_name("original"))
+    disk.watch(root, log)
+    for name, data in [*files.items(), ("lock", b"")]:
+        file = root / "golden" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        sync(file)
+    for folder in (root / "golden" / "segments", root / "golden" / "learner", root / "golden", root):
+        sync(folder)
+    disk.mark(1)
+    stillhash.upgrade(root / "golden")
+    disk.mark(2)
+
+
+if __name__ == "__main__" and sys.argv[1] == "record":
+    record(Path(sys.argv[2]), Path(sys.argv[3]))
+elif __name__ == "__main__":
     folder, most, seed, *kinds = sys.argv[1:]
     (Path(folder) / "work").mkdir()
     if kinds != ["kill"]:

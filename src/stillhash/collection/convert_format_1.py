@@ -29,7 +29,7 @@ from stillhash.collection.validation import ItemRows, LabelledRows
 from stillhash.errors import BadState, StillhashError
 from stillhash.numeric.validation import Floats
 
-COPIED_ROWS = 10_000  # in one transaction
+COPIED_ROWS = 1000  # in one transaction
 
 
 def convert(old: Format1Store, to: Path) -> list[str]:

@@ -45,8 +45,8 @@ class Folders(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> "Folders":
-        beside = (path.with_name(name.format(path.name)) for name in (".{}.upgrading", ".{}.upgraded", "{}.format-1"))
-        return cls(path, *beside)
+        beside = (f".{path.name}.upgrading", f".{path.name}.upgraded", f"{path.name}.format-1")
+        return cls(path, *(path.parent / name for name in beside))
 
 
 def upgrade(path: str | Path, *, delete_old: bool = False) -> UpgradeReport:
