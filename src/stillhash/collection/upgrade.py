@@ -85,6 +85,9 @@ def is_interrupted(path: Path) -> bool:
 def _upgrade(folders: Folders) -> list[str]:
     path, unfinished, complete, old = folders
     with os.fdopen(lock_folder(path)):
+        for folder in (path, path.parent):  # SQLite, which needs files of its own to read, would call it damaged
+            if not os.access(folder, os.W_OK):
+                raise StoreFailed(f"{path.name}: could not be upgraded: no permission to write to {str(folder)!r}")
         if old.exists():
             raise Conflict(f"path: expected no folder {old.name} beside it, got one. Move it away.")
         for folder in (unfinished, complete):  # of an earlier attempt, and perhaps not of the last commit
