@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stillhash import errors
-from stillhash.collection import Answer, Collection, DoubtfulItem, Hit, Item, RepairReport, Vote, open, repair
+from stillhash.collection import (
+    Answer,
+    Collection,
+    DoubtfulItem,
+    Hit,
+    Item,
+    RepairReport,
+    UpgradeReport,
+    Vote,
+    open,
+    repair,
+    upgrade,
+)
 from stillhash.errors import StillhashError
 from stillhash.hashers import (
     BSODH,
@@ -110,10 +122,12 @@ __all__ = [
     "Tally",
     "TallyListwise",
     "Tuned",
+    "UpgradeReport",
     "Vote",
     "errors",
     "info",
     "load",
     "open",
     "repair",
+    "upgrade",
 ]

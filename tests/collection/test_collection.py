@@ -386,6 +386,17 @@ def test_stats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.fixed_codes])
+def test_every_method_can_be_searched_before_the_first_label(tmp_path: Path, method: str) -> None:
+    X, ids = some_rows(INIT).X, list(range(INIT))
+    with stillhash.open(tmp_path / "c", DIM, BITS, method=method, init_rows=INIT) as collection:
+        collection.add(ids, X)
+        answer, by_hamming = collection.search(X[3], INIT), collection.search(X[3], INIT, version="hamming")
+        assert sorted(hit.id for hit in answer.hits) == ids
+        if method.startswith("ohsl"):
+            assert (answer.hits, answer.ranking) == (by_hamming.hits, "Hamming distance")
+
+
+@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if known.fixed_codes])
 def test_every_method_with_fixed_codes_works(tmp_path: Path, method: str) -> None:
     collection, twin = begin(tmp_path / "c", method=method)
     for s in range(2):

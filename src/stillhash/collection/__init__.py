@@ -8,11 +8,13 @@ from typing import Any
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
+from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
+from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
-from stillhash.errors import Conflict, InvalidInput, StoreFailed
+from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import DEFAULT_HASHER, check_fixed_codes
 from stillhash.numeric.label_codes import MIN_LOOKS_CODE
 from stillhash.numeric.validation import check_bits, check_integer, check_number
@@ -58,12 +60,14 @@ def open(
     source_cap : votes that one source of feedback counts for at most.
     filter_fields : fields of the metadata that filters answer from memory; None: the first 64 that occur. Filters on
         others read all items.
-    read_only : search beside a process that writes.
+    read_only : search beside a process that writes. A collection of version 0.1 is converted into a temporary folder.
     searcher : returns an index for codes of so many bits; `stillhash.cluster.HybridIndexFactory` does so on a cluster.
     """
     path = check_path(path)
     identity = None if encoder is None else identify(encoder)
     exists = (path / "store.db").is_file()
+    if not exists and is_interrupted(path):
+        raise BadState(f"{path.name}: an upgrade was interrupted. Run `stillhash upgrade {path}` to finish it.")
     if identity is not None:
         if dim is not None and dim != identity.dim:
             raise InvalidInput(f"dim: expected {identity.dim}, the dim of {identity.name}, got {dim}")
@@ -102,7 +106,8 @@ def _open_store(
 ) -> Store:
     """Open an existing store, if these are its own."""
     with ExitStack() as on_error:
-        store = Store(path, writer=not read_only)
+        old = read_only and stored_format(path) == FORMAT_1
+        store = ConvertedStore(path) if old else Store(path, writer=not read_only)
         on_error.callback(store.close)
         if encoder is not None:
             with store.reading() as connection:
@@ -114,4 +119,16 @@ def _open_store(
     return store
 
 
-__all__ = ["Answer", "Collection", "DoubtfulItem", "Hit", "Item", "RepairReport", "Vote", "open", "repair"]
+__all__ = [
+    "Answer",
+    "Collection",
+    "DoubtfulItem",
+    "Hit",
+    "Item",
+    "RepairReport",
+    "UpgradeReport",
+    "Vote",
+    "open",
+    "repair",
+    "upgrade",
+]

@@ -40,10 +40,8 @@ from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search.first_page import PLACED, search_page
 
 ScoredRows = Iterable[tuple[NDArray[Any], ...]]  # scores, rows and places, for each query
-RANKING_NAMES = {  # by the side of the model
-    "looks": "looks: the query against the codes, before anything is learnt",
-    "hamming": "Hamming distance",
-}
+LOOKS_RANKING = "looks: the query against the codes, before anything is learnt"
+HAMMING_RANKING = "Hamming distance"  # of all other models that have learnt nothing
 LEARNT_RANKING = "learnt similarity"
 
 
@@ -214,11 +212,13 @@ class Reader(ItemReader):
     def _answers(
         self, snapshot: Snapshot, scored: ScoredRows, version: int, model: Model | str, missing: float = 0.0
     ) -> list[Answer]:
-        ranking = model if isinstance(model, str) else LEARNT_RANKING if model.learnt else RANKING_NAMES[model.side]
+        if not isinstance(model, str):
+            initial = LOOKS_RANKING if model.side == "looks" else HAMMING_RANKING
+            model = LEARNT_RANKING if model.learnt else initial
         columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
         items = self._store.items.contents(snapshot.connection, {row for _, rows, _ in columns for row in rows})
         hits = [
             [Hit(*items[row], score, version, PLACED[placed]) for score, row, placed in zip(*some, strict=True)]
             for some in columns
         ]
-        return [Answer(some, version, ranking, missing) for some in hits]
+        return [Answer(some, version, model, missing) for some in hits]

@@ -66,7 +66,7 @@ class Trainer:
         """Fix the hash functions of a fitted hasher permanently, and publish what it has learnt as first version."""
         functions = hasher.functions().state()
         set_meta(connection, "functions", functions)
-        set_meta(connection, "fingerprint", _fingerprint(functions))
+        set_meta(connection, "fingerprint", fingerprint(functions))
         learner = self.store.learner_files.checkpoint(self.store.versions.next_number(connection), hasher)
         if kind == "learn":
             save_history(connection, load_history(connection) | {"rows": rows})
@@ -210,7 +210,7 @@ class Trainer:
 
     def _load(self, connection: Connection, files: list[str]) -> Hasher:
         hasher = self.store.learner_files.load(files)
-        if _fingerprint(hasher.functions().state()) != get_meta(connection, "fingerprint"):
+        if fingerprint(hasher.functions().state()) != get_meta(connection, "fingerprint"):
             raise BadState(f"learner/{files[0]}: its hash functions have another fingerprint than those of the items")
         return hasher
 
@@ -229,7 +229,7 @@ def load_functions(connection: Connection) -> LinearHasher | None:
     state = get_meta(connection, "functions")
     if state is None:
         return None
-    if _fingerprint(state) != get_meta(connection, "fingerprint"):
+    if fingerprint(state) != get_meta(connection, "fingerprint"):
         raise BadState("functions: the hash functions are not those that encoded the items: their fingerprint differs")
     return LinearHasher.load(state)
 
@@ -262,5 +262,6 @@ def _model_bytes(model: Model) -> bytes | None:
     return safetensors.numpy.save(arrays | numbers)
 
 
-def _fingerprint(functions: bytes) -> str:
+def fingerprint(functions: bytes) -> str:
+    """Return what tells saved hash functions from others."""
     return hashlib.sha256(functions).hexdigest()

@@ -22,8 +22,9 @@ from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
+from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
 from stillhash.collection.storage.integrity import acknowledge, acknowledged_commit, committed_seq, read_page_checksums
-from stillhash.collection.storage.schema import SCHEMA, get_meta
+from stillhash.collection.storage.schema import SCHEMA, STORE_FORMAT, get_meta
 from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, repair_sealed, write_durably
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
 from stillhash.collection.storage.store import Store
@@ -52,6 +53,8 @@ def repair(path: str | Path) -> RepairReport:
     path = check_path(path)
     if not (path / "store.db").is_file():
         raise InvalidInput(f"path: expected the folder of a collection, got {str(path)!r}")
+    if stored_format(path) == FORMAT_1:
+        raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {FORMAT_1}, which repair does not know")
     report = RepairReport([], [])
     with os.fdopen(lock_folder(path)):
         _repair_database(path, report)

@@ -25,6 +25,7 @@ from stillhash.collection.storage.column_files import columns_file, segment_cont
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
+from stillhash.collection.storage.format_1 import FORMAT_1
 from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
@@ -57,7 +58,8 @@ class Store:
             with closing(connect(path, "ro")) as connection:
                 version = get_meta(connection, "format")
                 if version != STORE_FORMAT:
-                    raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}")
+                    use = f". Run `stillhash upgrade {path}` to convert it." if version == FORMAT_1 else ""
+                    raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}{use}")
                 self.settings: dict[str, Any] = json.loads(get_meta(connection, "settings"))
                 collection = bytes(get_meta(connection, "collection"))
             self.items = ItemTable(self.settings["dim"], self.settings["bits"])

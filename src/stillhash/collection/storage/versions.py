@@ -34,14 +34,19 @@ class VersionTable:
     def publish(self, connection: Connection, new: NewVersion, side: str, model: bytes | None) -> int:
         """Make this the current version, with its model, and drop versions that need not be kept."""
         version = self.next_number(connection)
-        created = datetime.now(UTC).isoformat(timespec="milliseconds")
-        learner, notes = json.dumps(new.learner), json.dumps(new.notes or {})
-        row = version, created, new.kind, new.rows, None, side, model, learner, notes
-        connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self.insert(connection, version, datetime.now(UTC).isoformat(timespec="milliseconds"), new, side, model)
         set_meta(connection, "version", version)
         oldest = version - self.keep_versions
         connection.execute("DELETE FROM versions WHERE version <= ? AND tag IS NULL", [oldest])
         return version
+
+    def insert(
+        self, connection: Connection, version: int, created: str, new: NewVersion, side: str, model: bytes | None
+    ) -> None:
+        """Store a version under a number of its own."""
+        learner, notes = json.dumps(new.learner), json.dumps(new.notes or {})
+        row = version, created, new.kind, new.rows, None, side, model, learner, notes
+        connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def model(self, connection: Connection, version: int) -> tuple[str, bytes | None]:
         """Return the side and the serialised model of a version."""
