@@ -12,12 +12,17 @@ inline void add_planes(const uint8_t* codes, int from, int to, const Bound* boun
   const V low = Simd::splat(15);
   for (int j = from; j < to; ++j) {
     const uint8_t* plane = codes + static_cast<size_t>(j) * kTile;
-    if constexpr (Q == 1) {  // each register of codes in turn: nothing but the sums has to stay in registers
-      const V t0 = Simd::table(bounds[0].table + j * 32), t1 = Simd::table(bounds[0].table + j * 32 + 16);
+    if constexpr (Q <= 2) {  // each register of codes in turn: only sums and tables stay in registers
+      V t0[Q], t1[Q];
+      for (int q = 0; q < Q; ++q) {
+        t0[q] = Simd::table(bounds[q].table + j * 32);
+        t1[q] = Simd::table(bounds[q].table + j * 32 + 16);
+      }
       for (int w = 0; w < W; ++w) {
         const V v = Simd::load(plane + w * Simd::kLanes);
-        sum[0][w] = Simd::add(sum[0][w], Simd::lookup(t0, Simd::both(v, low)));
-        sum[0][w] = Simd::add(sum[0][w], Simd::lookup(t1, Simd::both(Simd::high_nibble(v), low)));
+        const V lo = Simd::both(v, low), hi = Simd::both(Simd::high_nibble(v), low);
+        for (int q = 0; q < Q; ++q)
+          sum[q][w] = Simd::add(Simd::add(sum[q][w], Simd::lookup(t0[q], lo)), Simd::lookup(t1[q], hi));
       }
     } else {
       V lo[W], hi[W];
