@@ -15,6 +15,8 @@ from stillhash.numeric.codes import TILE, signs, to_tiles, width
 from stillhash.numeric.exact_scores import snap
 from stillhash.search.blocks import Block
 
+CHUNK = 16_384  # rows of which all are skipped, scored alone or filtered: kChunk of scan.cpp
+
 
 def brute_force(
     codes: np.ndarray, ids: np.ndarray, live: np.ndarray, weights: np.ndarray, k: int
@@ -198,11 +200,11 @@ def test_selective_queries_of_many_tiles_equal_all_others(lanes: str) -> None:
         np.testing.assert_array_equal(scores, np.where(kept, plain[some], -np.inf))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([1, 2, 5, 9, 40]),
-    st.sampled_from([0.0005, 0.004, 0.01, 0.02]),
+    st.sampled_from([0.0005, 0.002, 0.01, 0.02]),
     st.sampled_from([1, 10, 200]),
     st.booleans(),
     st.sampled_from([1, 3]),
@@ -210,13 +212,13 @@ def test_selective_queries_of_many_tiles_equal_all_others(lanes: str) -> None:
 def test_few_live_rows_equal_brute_force(
     seed: int, queries: int, share: float, k: int, tied: bool, threads: int
 ) -> None:
-    """Tiles with no live row, with some that are scored one by one, and with enough for the filter, in any order."""
+    """Chunks with no live row, with some that are scored one by one, and with enough for the filter, in any order."""
     rng = np.random.default_rng(seed)
-    bits, n = int(rng.integers(8, 100)), int(rng.integers(1, 12_000))
+    bits, n = int(rng.integers(8, 100)), int(rng.integers(1, 80_000))
     codes = rng.integers(0, 256, (n, width(bits)), dtype=np.uint8)
     codes[:, -1] &= (1 << ((bits - 1) % 8 + 1)) - 1
     codes = codes[rng.integers(0, min(n, 7), n)] if tied else codes
-    live = rng.random(n) < share * np.repeat(rng.choice([0, 1, 1, 50], n // TILE + 1), TILE)[:n]
+    live = rng.random(n) < share * np.repeat(rng.choice([0, 1, 1, 50], n // CHUNK + 1), CHUNK)[:n]
     weights = rng.standard_normal((queries, bits)).astype(np.float32)
     case = {"bits": bits, "codes": codes, "cuts": [0, *sorted(rng.integers(0, n + 1, 2)), n], "masked": True}
     blocks = blocks_of(case | {"live": live, "ids": np.arange(n) + 3, "explicit": bool(rng.random() < 0.5)})

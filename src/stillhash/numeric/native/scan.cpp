@@ -12,10 +12,10 @@ constexpr int64_t kBatch = 32;           // queries that share a pass over memor
 constexpr int64_t kThreadWork = 1 << 22; // table look-ups (bytes x queries) that are worth a thread
 constexpr int64_t kClaim = 128;          // tiles that a thread scans at a time, where there are several
 constexpr int kMaxPlanes = 64;           // bytes of the longest code
-constexpr int kFewLive = 2;              // live rows of a tile up to which each is scored alone: 0.8 %,
-constexpr int kFewLiveForMany = 4;       // and with so many queries, which share the cost of reading it, 1.6 %
+constexpr int64_t kChunk = 64;           // tiles that are skipped, scored row by row, or filtered, together
+constexpr int64_t kFewLive = 32;         // live rows of a whole chunk up to which each is scored alone: 0.2 %,
+constexpr int64_t kFewLiveForMany = 192; // and with so many queries, which share the cost of reading it, 1.2 %
 constexpr int64_t kManyQueries = 8;
-constexpr size_t kCollected = 512;       // live rows of sparse tiles that are scored in one go
 constexpr size_t kRowsAhead = 8;         // of them that are fetched ahead
 constexpr int64_t kSampleStep = 32;      // one strip of so many is in the sample that estimates floors
 constexpr int64_t kSampleHits = 64;      // hits from which a sample pays
@@ -59,10 +59,9 @@ void rescore(Ranking& ranking, const Block& block, int64_t row, int words, const
   }
 }
 
-int count_live(const Block& block, int64_t tile) {
-  if (!block.live) return kTile;
-  int count = 0;
-  for (int64_t row = tile * kTile; row < (tile + 1) * kTile; row += 64)
+int64_t count_live(const Block& block, Span tiles) {
+  int64_t count = 0;
+  for (int64_t row = tiles.from * kTile; row < tiles.to * kTile; row += 64)
     count += __builtin_popcountll(live_word(block, row));
   return count;
 }
@@ -75,14 +74,11 @@ bool admits(const Bound& bound, const uint8_t* code, int planes) {
   return std::min(sum, 255u) <= bound.limit;
 }
 
-// Collects the live rows of tiles that have at most `few`, from this tile on; returns the tile after them.
-int64_t collect_rows(const Block& block, int64_t tile, int64_t end, int few, std::vector<int64_t>& rows) {
+void collect_rows(const Block& block, Span tiles, std::vector<int64_t>& rows) {
   rows.clear();
-  for (; tile < end && rows.size() < kCollected && count_live(block, tile) <= few; ++tile)
-    for (int64_t from = tile * kTile; from < (tile + 1) * kTile; from += 64)
-      for (uint64_t live = live_word(block, from); live; live &= live - 1)
-        if (const int64_t row = from + __builtin_ctzll(live); row < block.rows) rows.push_back(row);
-  return tile;
+  for (int64_t from = tiles.from * kTile; from < tiles.to * kTile; from += 64)
+    for (uint64_t live = live_word(block, from); live; live &= live - 1)
+      if (const int64_t row = from + __builtin_ctzll(live); row < block.rows) rows.push_back(row);
 }
 
 // Offers these rows to all rankings, one by one. They are far apart in memory, so each is fetched ahead.
@@ -141,25 +137,15 @@ void share_floors(const Ranking* rankings, int64_t count, std::atomic<float>* fl
       floors[i].store(rankings[i].floor(), std::memory_order_relaxed);
 }
 
-// The queries of all groups over a span of the tiles of one block.
-void scan_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups, Ranking* rankings,
-                std::atomic<float>* floors) {
+// The queries of all groups over a span of the tiles of one block, read straight through.
+void filter_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups,
+                  Ranking* rankings, std::atomic<float>* floors) {
   uint64_t survivors[kGroup][kWords];
   Bound bounds[kGroup];
   const int planes = rankings[0].losses().planes;
-  const int64_t bytes = static_cast<int64_t>(planes) * kTile, queries = groups.back().end();
-  const int few = queries < kManyQueries ? kFewLive : kFewLiveForMany;
-  std::vector<int64_t> rows;
-  for (int64_t t = span.from; t < span.to;) {
-    if (count_live(block, t) <= few) {
-      t = collect_rows(block, t, span.to, few, rows);
-      if (floors) take_floors(rankings, queries, floors);
-      score_rows(block, rows, queries, rankings);
-      if (floors) share_floors(rankings, queries, floors);
-      continue;
-    }
-    int strip = 1;
-    while (strip < kStrip && t + strip < span.to && count_live(block, t + strip) > few) ++strip;
+  const int64_t bytes = static_cast<int64_t>(planes) * kTile;
+  for (int64_t t = span.from; t < span.to; t += kStrip) {
+    const int strip = static_cast<int>(std::min<int64_t>(kStrip, span.to - t));
     const uint8_t* tiles = block.tiles + t * bytes;
     const int64_t next = std::min<int64_t>(kStrip, span.to - t - strip);  // tiles of the next strip
     for (const Group& group : groups) {
@@ -173,7 +159,26 @@ void scan_tiles(const Lanes& lanes, const Block& block, Span span, const std::ve
       for (int i = 0; i < count; ++i) rescore(rankings[q + i], block, t * kTile, strip * kTile / 64, survivors[i]);
       if (floors) share_floors(rankings + q, count, floors + q);
     }
-    t += strip;
+  }
+}
+
+// The same where not all rows are live: chunks without live rows are skipped, and of chunks with few these are scored
+// alone. All others are read as a whole: to skip single tiles would cost more than to read them.
+void scan_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups, Ranking* rankings,
+                std::atomic<float>* floors) {
+  if (!block.live) return filter_tiles(lanes, block, span, groups, rankings, floors);
+  const int64_t queries = groups.back().end(), few = queries < kManyQueries ? kFewLive : kFewLiveForMany;
+  std::vector<int64_t> rows;
+  for (Span chunk{span.from, 0}; chunk.from < span.to; chunk.from = chunk.to) {
+    chunk.to = std::min(span.to, chunk.from + kChunk);
+    const int64_t live = count_live(block, chunk);
+    if (live * kChunk > few * (chunk.to - chunk.from)) filter_tiles(lanes, block, chunk, groups, rankings, floors);
+    else if (live > 0) {
+      collect_rows(block, chunk, rows);
+      if (floors) take_floors(rankings, queries, floors);
+      score_rows(block, rows, queries, rankings);
+      if (floors) share_floors(rankings, queries, floors);
+    }
   }
 }
 
