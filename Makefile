@@ -8,7 +8,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo check test lint types contracts fast-tests tests chromium bench clean
+.PHONY: demo check test test-arm lint types contracts fast-tests tests chromium bench clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -19,6 +19,10 @@ check: lint types contracts fast-tests
 
 # Everything: under 10 minutes on 2 cores.
 test: lint types contracts tests
+
+# Kernels and indexes on 64-bit ARM, emulated: Debian's qemu-user and g++-aarch64-linux-gnu, installed if this is root.
+test-arm:
+	tests/support/arm.sh build/arm $(PYTHON) -m "not slow" $(wildcard tests/numeric/*kernel*.py) tests/search $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

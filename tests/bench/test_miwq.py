@@ -75,6 +75,12 @@ def test_brute_force_is_the_definition() -> None:
     assert exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 3, allowed).ids.tolist() == [[7, 5, -1]]
 
 
+@pytest.mark.parametrize("cases", [1, 6, 13])
+def test_exactly_so_many_queries_are_compared(cases: int) -> None:
+    counts = exactness.compare_histories(cases)
+    assert counts["cases"] == cases and counts["wrong_hits"] == 0
+
+
 @pytest.mark.parametrize("fault", ["ties", "removed rows"])
 def test_faults_are_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     class Faulty(MIWQ):

@@ -15,6 +15,8 @@ from stillhash.numeric.codes import TILE, signs, to_tiles, width
 from stillhash.numeric.exact_scores import snap
 from stillhash.search.blocks import Block
 
+CHUNK = 16_384  # rows of which all are skipped, scored alone or filtered: kChunk of scan.cpp
+
 
 def brute_force(
     codes: np.ndarray, ids: np.ndarray, live: np.ndarray, weights: np.ndarray, k: int
@@ -74,6 +76,13 @@ def blocks_of(case: dict[str, Any]) -> list[Block]:
     return blocks
 
 
+def restricted(block: Block, live: np.ndarray) -> Block:
+    """The block with only these rows live."""
+    rows = np.zeros(len(block.tiles) * TILE, bool)
+    rows[live] = True
+    return block._replace(live=np.packbits(rows, bitorder="little"))
+
+
 @pytest.mark.slow
 @settings(max_examples=250)
 @given(cases())
@@ -116,13 +125,14 @@ def test_many_tiles_on_threads_equal_one_thread(lanes: str, threads: int) -> Non
     codes[n // 2 :] = codes[: n - n // 2]  # every hit has a twin with a larger id
     grid = snap(rng.standard_normal((16, 64)).astype(np.float32))
     floors = np.full(16, -np.inf, np.float32)
-    blocks = [Block(to_tiles(codes, 64), n, 0, None, None)]
-    scores, ids = kernels.scan_top(blocks, grid, 50, floors, threads)
+    block = Block(to_tiles(codes, 64), n, 0, None, None)
     exact = (grid @ signs(codes, 64).astype(np.float64).T).astype(np.float32)
-    for q in range(16):
-        order = np.lexsort((np.arange(n), -exact[q]))[:50]
-        np.testing.assert_array_equal(ids[q], order)
-        np.testing.assert_array_equal(scores[q], exact[q, order])
+    for live in (np.arange(n), np.flatnonzero(rng.random(n) < 0.006)):
+        scores, ids = kernels.scan_top([restricted(block, live)], grid, 50, floors, threads)
+        for q in range(16):
+            order = live[np.lexsort((live, -exact[q, live]))[:50]]
+            np.testing.assert_array_equal(ids[q], order)
+            np.testing.assert_array_equal(scores[q], exact[q, order])
 
 
 def test_rising_scores_are_the_hard_order_and_still_exact(lanes: str) -> None:
@@ -188,3 +198,35 @@ def test_selective_queries_of_many_tiles_equal_all_others(lanes: str) -> None:
         kept = plain[some] >= np.maximum(floors, np.minimum(plain[some, 0], ceilings))[:, None]
         np.testing.assert_array_equal(ids, np.where(kept, names[some], -1))
         np.testing.assert_array_equal(scores, np.where(kept, plain[some], -np.inf))
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([1, 2, 5, 9, 40]),
+    st.sampled_from([0.0005, 0.002, 0.01, 0.02]),
+    st.sampled_from([1, 10, 200]),
+    st.booleans(),
+    st.sampled_from([1, 3]),
+)
+def test_few_live_rows_equal_brute_force(
+    seed: int, queries: int, share: float, k: int, tied: bool, threads: int
+) -> None:
+    """Chunks with no live row, with some that are scored one by one, and with enough for the filter, in any order."""
+    rng = np.random.default_rng(seed)
+    bits, n = int(rng.integers(8, 100)), int(rng.integers(1, 80_000))
+    codes = rng.integers(0, 256, (n, width(bits)), dtype=np.uint8)
+    codes[:, -1] &= (1 << ((bits - 1) % 8 + 1)) - 1
+    codes = codes[rng.integers(0, min(n, 7), n)] if tied else codes
+    live = rng.random(n) < share * np.repeat(rng.choice([0, 1, 1, 50], n // CHUNK + 1), CHUNK)[:n]
+    weights = rng.standard_normal((queries, bits)).astype(np.float32)
+    case = {"bits": bits, "codes": codes, "cuts": [0, *sorted(rng.integers(0, n + 1, 2)), n], "masked": True}
+    blocks = blocks_of(case | {"live": live, "ids": np.arange(n) + 3, "explicit": bool(rng.random() < 0.5)})
+    free = np.full(queries, -np.inf, np.float32)
+    expected = [brute_force(codes[live], np.flatnonzero(live) + 3, np.ones(live.sum(), bool), w, k) for w in weights]
+    for lanes in kernels.available():
+        with kernels.using(lanes):
+            scores, ids = kernels.scan_top(blocks, snap(weights), k, free, threads)
+        for q, (best, names) in enumerate(expected):
+            assert ids[q].tolist() == names + [-1] * (k - len(names)), lanes
+            assert scores[q, : len(best)].tolist() == best, lanes

@@ -43,8 +43,10 @@ def same(index: Index, codes: np.ndarray, weights: np.ndarray, k: int) -> None:
         (32, 999_000, False),
         (32, 1_000_000, True),
         (64, 9_000_000, False),
-        (96, 10_000_000, True),
-        (128, 10_000_000, False),
+        (64, 10_000_000, True),
+        (96, 29_000_000, False),
+        (96, 30_000_000, True),
+        (128, 100_000_000, False),
     ],
 )
 def test_tables_are_built_where_they_pay(bits: int, rows: int, tables: bool) -> None:

@@ -19,6 +19,8 @@ def compare_histories(cases: int, seed: int = 0) -> dict[str, int]:
         counts["histories"] += 1
         for _ in range(2):
             weights = random_weights(rng, index.bits)[: cases - counts["cases"]]
+            if not len(weights):
+                break
             k = int(rng.choice([1, 3, 10, 100, len(ids) + 5]))
             allowed = None
             if rng.random() < 0.5:

@@ -30,7 +30,7 @@ BATCH_QUERIES = 32
 PAGE_BITS = 64  # the code length at which the first page has a goal
 PAGE_LABELS = 20  # labels of the ranking whose first page is timed
 CODES_PER_STEP = 100_000  # codes that are added, or unpacked, at a time
-READ_GOALS = {32: "<= 1.35", 64: "<= 1.35", 96: "<= 1.35", 128: "<= 1.7"}
+READ_GOAL = "<= 1.15"  # of one query, at every code length
 FAISS_CONTESTS = {  # FAISS's time over ours
     "FastScan, 1 query": "fast one/one",
     f"FastScan, batch of {BATCH_QUERIES}": "fast batch/batch",
@@ -113,14 +113,14 @@ def goals_of(row: Figures) -> list[Goal]:
     goals = [
         (f"hits unlike brute force, b = {bits}", "<= 0", row["wrong_hits"]),
         (f"memory / bytes of codes, b = {bits}", "<= 1.1", row["memory"]),
-        (f"one query / read, b = {bits}", READ_GOALS[bits], row["one/read"]["median"]),
+        (f"one query / read, b = {bits}", READ_GOAL, row["one/read"]["median"]),
     ]
     if bits == PAGE_BITS:
         goals.append((f"first page / one query, b = {bits}", "<= 1.5", row["page/one"]["median"]))
     if "fast_recall" in row:
         goals += [
-            (f"FastScan / ours, one query, b = {bits}", ">= 1.3", row["fast one/one"]["median"]),
-            (f"FastScan / ours, batch of {BATCH_QUERIES}, b = {bits}", ">= 2", row["fast batch/batch"]["median"]),
+            (f"FastScan / ours, one query, b = {bits}", ">= 1.8", row["fast one/one"]["median"]),
+            (f"FastScan / ours, batch of {BATCH_QUERIES}, b = {bits}", ">= 3", row["fast batch/batch"]["median"]),
         ]
     return goals
 

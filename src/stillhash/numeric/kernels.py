@@ -1,6 +1,6 @@
 """One name per kernel. Each runs in the native extension, or as its NumPy twin in `reference`.
 
-The extension picks the widest instruction set of the machine ("avx512", "avx2", "portable"); without the extension, or
+The extension picks the widest instruction set of the machine ("avx512", "avx2", "neon", "portable"); without it, or
 with "numpy", the twins run. `STILLHASH_LANES` or `using` choose another: search answers are the same to the bit.
 """
 

@@ -1,5 +1,6 @@
 """The index that chooses for each query: a scan, or tables where they pay, with the same answers."""
 
+import time
 import timeit
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,10 +15,11 @@ from stillhash.numeric.validation import check_integer, check_weights
 from stillhash.search.blocks import Bitmap, Block
 from stillhash.search.miwq import MIWQ, PRICE, Budget, SubstringTables, TablePlanner, TableState
 
-TABLES_PAY = ((32, 1_000_000), (96, 10_000_000))  # up to so many bits, from so many rows: see docs/search.md
+TABLES_PAY = ((32, 1_000_000), (64, 10_000_000), (96, 30_000_000))  # up to so many bits, from so many rows
 FEW_ALLOWED = 0.1  # of the rows allowed or live: below, the tables prune too late
 LARGE_K = 0.001  # of the rows: beyond, the tables must look at too much
 CALIBRATION_QUERIES = 32  # queries of the calibration's batch
+CALIBRATION_K = (1, 10, 100)
 
 
 @dataclass(frozen=True)
@@ -128,14 +130,15 @@ def measure_costs(blocks: tuple[Block, ...], tables: SubstringTables, bits: int,
     query = max(0.0, batch - one) / (CALIBRATION_QUERIES - 1)
     scanned = 1e9 / max(1, rows)
 
-    # k varies, so that small and large efforts separate the start-up from the work.
-    efforts, seconds = [], []
-    for q in range(18):
-        k = max(1, min((1, 10, 100)[q % 3], tables.rows))
-        args = grid[q : q + 1], k, PRICE, 1e9 * one  # probing dearer than a scan is of no interest
-        efforts.append(tables.top(*args)[2][0, :2])
-        seconds.append(min(_seconds(tables.top, *args) for _ in range(2)))
-    start, scale = _line(np.array(efforts) @ np.array(PRICE), np.array(seconds) * 1e9)
+    # k varies, so that small and large efforts separate the start-up from the work. Each search is timed after another
+    # one, as in use: right after itself, it would find all it reads in the cache.
+    searches = [
+        (grid[q : q + 1], max(1, min(CALIBRATION_K[q % len(CALIBRATION_K)], tables.rows)), PRICE, 1e9 * one)
+        for q in range(6 * len(CALIBRATION_K))
+    ]  # probing dearer than a scan is of no interest
+    efforts = np.concatenate([tables.top(*search)[2][:, :2] for search in searches])
+    seconds = np.min([[_seconds(tables.top, *search) for search in searches] for _ in range(2)], axis=0)
+    start, scale = _line(efforts @ np.array(PRICE), seconds * 1e9)
     return Costs(max(one - query, 0.0) * scanned, query * scanned, start, PRICE[0] * scale, PRICE[1] * scale)
 
 
@@ -160,4 +163,5 @@ def _sample(blocks: tuple[Block, ...], most: int = 10_000_000) -> tuple[list[Blo
 
 
 def _seconds(work: Callable[..., object], *args: Any) -> float:
-    return timeit.timeit(lambda: work(*args), number=1)
+    """Return the processor time of this thread: on a busy machine the clock would measure what others do."""
+    return timeit.timeit(lambda: work(*args), timer=time.thread_time, number=1)

@@ -55,6 +55,9 @@ extern const Lanes kPortable;
 extern const Lanes kAvx2;
 extern const Lanes kAvx512;
 #endif
+#ifdef STILLHASH_NEON
+extern const Lanes kNeon;
+#endif
 
 // Elements of scratch that learn_* needs for features of D columns.
 inline size_t learn_scratch(int64_t D) {

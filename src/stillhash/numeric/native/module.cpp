@@ -38,6 +38,9 @@ static std::vector<const Lanes*> runnable() {
     runnable_lanes.push_back(&kAvx512);
   if (avx2) runnable_lanes.push_back(&kAvx2);
 #endif
+#ifdef STILLHASH_NEON
+  runnable_lanes.push_back(&kNeon);
+#endif
   runnable_lanes.push_back(&kPortable);
   return runnable_lanes;
 }

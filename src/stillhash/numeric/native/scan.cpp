@@ -11,6 +11,12 @@ namespace {
 constexpr int64_t kBatch = 32;           // queries that share a pass over memory
 constexpr int64_t kThreadWork = 1 << 22; // table look-ups (bytes x queries) that are worth a thread
 constexpr int64_t kClaim = 128;          // tiles that a thread scans at a time, where there are several
+constexpr int kMaxPlanes = 64;           // bytes of the longest code
+constexpr int64_t kChunk = 64;           // tiles that are skipped, scored row by row, or filtered, together
+constexpr int64_t kFewLive = 32;         // live rows of a whole chunk up to which each is scored alone: 0.2 %,
+constexpr int64_t kFewLiveForMany = 192; // and with so many queries, which share the cost of reading it, 1.2 %
+constexpr int64_t kManyQueries = 8;
+constexpr size_t kRowsAhead = 8;         // of them that are fetched ahead
 constexpr int64_t kSampleStep = 32;      // one strip of so many is in the sample that estimates floors
 constexpr int64_t kSampleHits = 64;      // hits from which a sample pays
 constexpr int64_t kSampleStrips = 8;     // strips of the smallest sample
@@ -21,23 +27,31 @@ struct Span {  // the tiles [from, to) of all blocks laid end to end
 
 int64_t tiles_of(const Block& block) { return (block.rows + kTile - 1) / kTile; }
 
+// The first byte of a row's code; the others are kTile apart.
+const uint8_t* code_of(const Block& block, int64_t row, int planes) {
+  return block.tiles + row / kTile * planes * kTile + row % kTile;
+}
+
+// Which of the 64 rows from this one on are live.
+uint64_t live_word(const Block& block, int64_t row) {
+  uint64_t live;
+  std::memcpy(&live, block.live + row / 8, 8);
+  return live;
+}
+
 // Offers the surviving rows of a strip from this row on. A row survives if its bound does, it exists and is live.
 void rescore(Ranking& ranking, const Block& block, int64_t row, int words, const uint64_t* survivors) {
   uint64_t any = 0;
   for (int word = 0; word < words; ++word) any |= survivors[word];
   if (!any) return;
-  const int64_t planes = ranking.losses().planes;
+  const int planes = ranking.losses().planes;
   for (int word = 0; word < words; ++word, row += 64) {
     uint64_t bits = survivors[word];
     const int64_t left = block.rows - row;
     if (bits == 0 || left <= 0) continue;
     if (left < 64) bits &= (uint64_t{1} << left) - 1;
-    if (block.live) {
-      uint64_t live;
-      std::memcpy(&live, block.live + row / 8, 8);
-      bits &= live;
-    }
-    const uint8_t* codes = block.tiles + row / kTile * planes * kTile + row % kTile;
+    if (block.live) bits &= live_word(block, row);
+    const uint8_t* codes = code_of(block, row, planes);
     for (; bits; bits &= bits - 1) {
       const int c = __builtin_ctzll(bits);
       ranking.offer(ranking.losses().score(codes + c, kTile), block.ids ? block.ids[row + c] : block.first + row + c);
@@ -45,16 +59,48 @@ void rescore(Ranking& ranking, const Block& block, int64_t row, int words, const
   }
 }
 
-bool any_live(const Block& block, int64_t tile) {
-  if (!block.live) return true;
-  static const uint8_t none[kTile / 8] = {};
-  return std::memcmp(block.live + tile * sizeof none, none, sizeof none) != 0;
+int64_t count_live(const Block& block, Span tiles) {
+  int64_t count = 0;
+  for (int64_t row = tiles.from * kTile; row < tiles.to * kTile; row += 64)
+    count += __builtin_popcountll(live_word(block, row));
+  return count;
+}
+
+// Whether the bound of a code, its bytes one after another, lets it be a hit.
+bool admits(const Bound& bound, const uint8_t* code, int planes) {
+  unsigned sum = 0;
+  for (int j = 0; j < planes; ++j)
+    sum += bound.table[j * 32 + (code[j] & 15)] + bound.table[j * 32 + 16 + (code[j] >> 4)];
+  return std::min(sum, 255u) <= bound.limit;
+}
+
+void collect_rows(const Block& block, Span tiles, std::vector<int64_t>& rows) {
+  rows.clear();
+  for (int64_t from = tiles.from * kTile; from < tiles.to * kTile; from += 64)
+    for (uint64_t live = live_word(block, from); live; live &= live - 1)
+      if (const int64_t row = from + __builtin_ctzll(live); row < block.rows) rows.push_back(row);
+}
+
+// Offers these rows to all rankings, one by one. They are far apart in memory, so each is fetched ahead.
+void score_rows(const Block& block, const std::vector<int64_t>& rows, int64_t queries, Ranking* rankings) {
+  const int planes = rankings[0].losses().planes;
+  uint8_t code[kMaxPlanes];
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i + kRowsAhead < rows.size())
+      for (int j = 0; j < planes; ++j) __builtin_prefetch(code_of(block, rows[i + kRowsAhead], planes) + j * kTile);
+    const int64_t row = rows[i];
+    for (int j = 0; j < planes; ++j) code[j] = code_of(block, row, planes)[j * kTile];
+    for (int64_t q = 0; q < queries; ++q)
+      if (admits(rankings[q].bound(), code, planes))
+        rankings[q].offer(rankings[q].losses().score(code, 1), block.ids ? block.ids[row] : block.first + row);
+  }
 }
 
 // Queries that share one pass over a strip: from number `first` on, open ones, then selective ones with few hits.
 struct Group {
   int64_t first;
   int open, selective;
+  int64_t end() const { return first + open + selective; }
 };
 
 // Groups that `lanes.filter` takes; `order` are the queries in the order of the groups.
@@ -79,40 +125,60 @@ void fetch_part(const uint8_t* bytes, int64_t count, int64_t part, int64_t parts
     __builtin_prefetch(bytes + at, 0, 2);
 }
 
-// The queries of all groups over a span of the tiles of one block. Floors are shared between threads: the k-th best
-// score one thread has reached bounds what the others need to keep.
-void scan_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups, Ranking* rankings,
-                std::atomic<float>* floors) {
+// Floors are shared between threads, where there are several: the k-th best score one thread has reached bounds what
+// the others need to keep.
+void take_floors(Ranking* rankings, int64_t count, const std::atomic<float>* floors) {
+  for (int64_t i = 0; i < count; ++i) rankings[i].raise_floor(floors[i].load(std::memory_order_relaxed));
+}
+
+void share_floors(const Ranking* rankings, int64_t count, std::atomic<float>* floors) {
+  for (int64_t i = 0; i < count; ++i)
+    if (rankings[i].floor() > floors[i].load(std::memory_order_relaxed))
+      floors[i].store(rankings[i].floor(), std::memory_order_relaxed);
+}
+
+// The queries of all groups over a span of the tiles of one block, read straight through.
+void filter_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups,
+                  Ranking* rankings, std::atomic<float>* floors) {
   uint64_t survivors[kGroup][kWords];
   Bound bounds[kGroup];
   const int planes = rankings[0].losses().planes;
   const int64_t bytes = static_cast<int64_t>(planes) * kTile;
-  for (int64_t t = span.from; t < span.to;) {
-    if (!any_live(block, t)) {
-      ++t;
-      continue;
-    }
-    int strip = 1;
-    while (strip < kStrip && t + strip < span.to && any_live(block, t + strip)) ++strip;
+  for (int64_t t = span.from; t < span.to; t += kStrip) {
+    const int strip = static_cast<int>(std::min<int64_t>(kStrip, span.to - t));
     const uint8_t* tiles = block.tiles + t * bytes;
     const int64_t next = std::min<int64_t>(kStrip, span.to - t - strip);  // tiles of the next strip
     for (const Group& group : groups) {
-      const int64_t q = group.first, count = group.open + group.selective;
-      for (int i = 0; i < count; ++i) {
-        if (floors) rankings[q + i].raise_floor(floors[q + i].load(std::memory_order_relaxed));
-        bounds[i] = rankings[q + i].bound();
-      }
+      const int64_t q = group.first, count = group.end() - q;
+      if (floors) take_floors(rankings + q, count, floors + q);
+      for (int i = 0; i < count; ++i) bounds[i] = rankings[q + i].bound();
       // One group reads straight through, and the processor fetches ahead by itself. Several read a strip several
       // times; meanwhile the next one is fetched.
       if (groups.size() > 1) fetch_part(tiles + strip * bytes, next * bytes, &group - groups.data(), groups.size());
       lanes.filter(tiles, strip, planes, bounds, group.open, group.selective, survivors);
-      for (int i = 0; i < count; ++i) {
-        rescore(rankings[q + i], block, t * kTile, strip * kTile / 64, survivors[i]);
-        if (floors && rankings[q + i].floor() > floors[q + i].load(std::memory_order_relaxed))
-          floors[q + i].store(rankings[q + i].floor(), std::memory_order_relaxed);
-      }
+      for (int i = 0; i < count; ++i) rescore(rankings[q + i], block, t * kTile, strip * kTile / 64, survivors[i]);
+      if (floors) share_floors(rankings + q, count, floors + q);
     }
-    t += strip;
+  }
+}
+
+// The same where not all rows are live: chunks without live rows are skipped, and of chunks with few these are scored
+// alone. All others are read as a whole: to skip single tiles would cost more than to read them.
+void scan_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups, Ranking* rankings,
+                std::atomic<float>* floors) {
+  if (!block.live) return filter_tiles(lanes, block, span, groups, rankings, floors);
+  const int64_t queries = groups.back().end(), few = queries < kManyQueries ? kFewLive : kFewLiveForMany;
+  std::vector<int64_t> rows;
+  for (Span chunk{span.from, 0}; chunk.from < span.to; chunk.from = chunk.to) {
+    chunk.to = std::min(span.to, chunk.from + kChunk);
+    const int64_t live = count_live(block, chunk);
+    if (live * kChunk > few * (chunk.to - chunk.from)) filter_tiles(lanes, block, chunk, groups, rankings, floors);
+    else if (live > 0) {
+      collect_rows(block, chunk, rows);
+      if (floors) take_floors(rankings, queries, floors);
+      score_rows(block, rows, queries, rankings);
+      if (floors) share_floors(rankings, queries, floors);
+    }
   }
 }
 
