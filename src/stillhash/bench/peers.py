@@ -49,6 +49,7 @@ PEERS_PAGE = """# Beside Chroma and LanceDB
   an HNSW graph, which is approximate; LanceDB has no index and is exact.
 - stillhash learnt from the labels of all rows while they were added, which is most of its time there; the others store
   labels and rank by cosine. It stores codes, ids, labels and metadata, not the vectors; the others can return vectors.
+- Times are by the wall clock, so they grow with the load of the machine; compare them within the table only.
 - memory MB: by how much resident memory grew, from before the database was opened until after the last search.
   Libraries were loaded before.
 - search ms: p50 of single searches, each hit with its metadata; 3 % and 50 %: with a filter on metadata that leaves
@@ -73,6 +74,7 @@ def run(
         raise MissingExtra(f"this command needs {' and '.join(missing)}: pip install 'stillhash[bench]'")
     check_integer(rows, "rows", MIN_PEER_ROWS)
     rows = MIN_PEER_ROWS if quick else rows
+    here = machine()  # with the load before the bench
     progress("reading rows")
     dataset = open_dataset(data) if data else synthetic(rows, repeats)
     stream = dataset.stream[:rows]
@@ -94,7 +96,7 @@ def run(
     about = {"data": dataset.name, "rows_added": rows, "columns": dataset.dim, "queries": repeats}
     result = {**about, "rows": measured, "goals": goals(measured)}
     if markdown is not None:
-        markdown.write_text(to_markdown(result))
+        markdown.write_text(to_markdown(result, here))
     return result
 
 
@@ -210,15 +212,15 @@ def versions(result: Figures) -> str:
     return ", ".join(sorted({f"{PEERS[r['name']][1]} {r['version']}" for r in result["rows"]}))
 
 
-def to_markdown(result: Figures) -> str:
-    """Return the result as docs/peers.md shows it."""
+def to_markdown(result: Figures, here: dict[str, Any]) -> str:
+    """Return the result, of this machine, as docs/peers.md shows it."""
     table = format_table(None, PEER_COLUMNS, table_rows(result))
     lines = [table.columns, ["---"] * len(table.columns), *table.rows]
     source = "" if result["data"] == SYNTHETIC_NAME else f"--data {result['data']} "
     return PEERS_PAGE.format(
         headline=headline(result),
         table="\n".join(f"| {' | '.join(map(str, line))} |" for line in lines),
-        about="{cpu}, {cores} cores, lanes {lanes}, numpy {numpy}".format_map(machine()),
+        about="{cpu}, {cores} cores, lanes {lanes}, numpy {numpy}, load {load:.1f} at the start".format_map(here),
         versions=versions(result),
         options=f"{source}--rows {result['rows_added']} --repeats {result['queries']}",
         filtered=min(FILTERED_SEARCHES, result["queries"]),
