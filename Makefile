@@ -54,6 +54,7 @@ bench: $(VENV)/.installed
 	$(BIN)/stillhash bench miwq
 	$(BIN)/stillhash bench store --items 10000000
 	$(BIN)/stillhash bench ingest
+	$(BIN)/stillhash bench peers
 	$(BIN)/stillhash bench serve
 
 # Editable, so only a change of the build needs a new install.

@@ -116,6 +116,20 @@ def serve(
 
 
 @app.command()
+def peers(
+    repeats: Annotated[int, typer.Option(min=1, help="Queries, searched one at a time.")] = 300,
+    quick: Quick = False,
+    rows: Annotated[int, typer.Option(min=4000, help="Rows that each database gets.")] = 20_000,
+    data: Annotated[str | None, typer.Option(help="Feature folder; default: rows that are made up.")] = None,
+    folder: DiskFolder = None,
+    markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add, search and filter the same rows as Chroma and LanceDB, each in a process of its own."""
+    _bench("peers", as_json, repeats=repeats, quick=quick, rows=rows, data=data, folder=folder, markdown=markdown)
+
+
+@app.command()
 def cluster(
     repeats: Annotated[int, typer.Option(min=1, help="Searches of each kind.")] = 200,
     quick: Quick = False,
