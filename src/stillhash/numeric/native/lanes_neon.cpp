@@ -1,6 +1,7 @@
 // NEON: every 64-bit ARM.
 #include <arm_neon.h>
 
+#include "encode.hpp"
 #include "lanes.hpp"
 
 #define LANE_BYTES 16
@@ -34,6 +35,7 @@ struct Simd {
 
 #include "filter.inl"
 #include "learn.inl"
+#include "encode.inl"
 
 namespace stillhash {
 namespace {
@@ -44,5 +46,5 @@ uint64_t read(const uint8_t* p, size_t n) {
   return vaddvq_u64(vaddq_u64(vaddq_u64(s[0], s[1]), vaddq_u64(s[2], s[3])));
 }
 }  // namespace
-const Lanes kNeon = {"neon", filter, learn<float>, learn<double>, project<float>, read};
+const Lanes kNeon = {"neon", filter, learn<float>, learn<double>, project<float>, encode, read};
 }  // namespace stillhash
