@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from stillhash.collection.filter_tree import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH
 from stillhash.collection.filters import compile_filter
+from stillhash.collection.storage import items as storage_items
 from stillhash.collection.validation import check_label_lists, check_metadata
-from stillhash.errors import InvalidInput
-from tests.collection.reference import COMPARE, Row, kind, matches
+from stillhash.errors import InvalidInput, TooLarge
+from tests.collection.fixtures import begin, some_rows
+from tests.collection.reference import COMPARE, Row, agree, kind, matches
 
 
 def select_by_sql(where: dict[str, Any], rows: list[Row]) -> list[int]:
@@ -295,3 +298,22 @@ def test_sql_in_names_and_values_is_inert(attack: str) -> None:
     assert select_by_sql({"labels": attack}, rows) == [1]
     with pytest.raises(InvalidInput):
         compile_filter({"a": {f"$gt {attack}": 1}})
+
+
+def test_a_condition_that_takes_too_long_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection, twin = begin(tmp_path / "c", filter_fields=[])
+    where = {"$or": [{"n": number} for number in range(200)]}
+    expected = [hit.id for hit in collection.search(some_rows(1).X[0], 5, where=where).hits]
+    collection.add(["new"], some_rows(1).X)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_items, "MAX_SQL_SECONDS", 0)
+        with pytest.raises(TooLarge, match=r"^where: expected a condition that SQL answers within"):
+            collection.search(some_rows(1).X[0], 5, where=where)
+    assert [hit.id for hit in collection.search(some_rows(1).X[0], 5, where=where).hits] == expected
+    agree(collection, twin, some_rows(1).X[0], 5, where)
+    collection.close()
+
+
+def test_a_long_name_of_a_field_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"^where: expected names of fields up to 1000 characters, got 5000000"):
+        compile_filter({"a." * 2_500_000: 1})

@@ -8,6 +8,7 @@ from stillhash.errors import InvalidInput
 COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 MAX_FILTER_DEPTH = 8  # SQLite parses up to 100 levels
 MAX_FILTER_CONDITIONS = 500  # SQLite takes expressions up to 1,000 deep
+MAX_FIELD_LENGTH = 1000  # characters of the name of a field
 LARGEST_DOUBLE = sys.float_info.max
 COMPARABLE = {str, int, float}  # types of values that have an order
 
@@ -77,6 +78,8 @@ def _condition(key: str, operand: Any, depth: int) -> FilterTree:
         return Negation(_parse(operand, depth + 1))
     if key.startswith("$"):
         raise InvalidInput(f"where: expected $and, $or, $not or a field, got {key}")
+    if len(key) > MAX_FIELD_LENGTH:
+        raise InvalidInput(f"where: expected names of fields up to {MAX_FIELD_LENGTH} characters, got {len(key)}")
     tests = operand if isinstance(operand, dict) else {"$eq": operand}
     if not tests or not all(isinstance(operator, str) and operator.startswith("$") for operator in tests):
         raise InvalidInput(f"where: {key}: expected a value, or operators such as {{'$gt': 3}}, got {operand!r}")

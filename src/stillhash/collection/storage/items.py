@@ -2,9 +2,10 @@
 
 import json
 import random
+import time
 from collections.abc import Iterable
 from itertools import islice
-from sqlite3 import Connection, IntegrityError
+from sqlite3 import Connection, IntegrityError, OperationalError
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from stillhash.collection.storage.schema import batches, get_meta, set_meta
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
-from stillhash.errors import Conflict, InvalidInput
+from stillhash.errors import Conflict, InvalidInput, TooLarge
 from stillhash.numeric.codes import width
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats, Mask
@@ -21,6 +22,8 @@ from stillhash.numeric.validation import Codes, Floats, Mask
 RowNumbers = NDArray[np.int64]
 MAX_LIMIT = 2**63 - 1  # that SQLite takes
 BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+MAX_SQL_SECONDS = 10  # of a filter that columns cannot answer
+STEPS_PER_CHECK = 10_000  # of SQLite, between looks at the clock
 NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
 ItemContent = tuple[Id, list[Any], dict[str, Any] | None]  # id, labels and metadata
 
@@ -123,9 +126,19 @@ class ItemTable:
         return None if row is None else bytes(row[0])
 
     def matching(self, connection: Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
-        """Return the rows that meet a condition (filters.py), as a bitmap."""
+        """Return the rows that meet a condition (filters.py), as a bitmap; TooLarge if SQL takes too long."""
         sql, values = condition
-        rows = connection.execute(f"SELECT row FROM items WHERE {sql}", values).fetchall()
+        deadline = time.monotonic() + MAX_SQL_SECONDS
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_PER_CHECK)
+        try:
+            rows = connection.execute(f"SELECT row FROM items WHERE {sql}", values).fetchall()
+        except OperationalError as error:
+            if time.monotonic() <= deadline:
+                raise
+            most = f"expected a condition that SQL answers within {MAX_SQL_SECONDS} seconds"
+            raise TooLarge(f"where: {most}. Name its fields in filter_fields, or use fewer conditions.") from error
+        finally:
+            connection.set_progress_handler(None, 0)
         matches = np.zeros(get_meta(connection, "next_row"), bool)
         matches[np.array(rows, np.int64).reshape(-1)] = True
         return np.packbits(matches, bitorder="little")
