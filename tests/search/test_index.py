@@ -24,6 +24,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def built(bits: int, codes: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Index:
     monkeypatch.setattr(index_module, "TABLES_PAY", ((512, 1),))
+    monkeypatch.setattr(index_module, "LARGE_K", 0.2)
     index = Index(bits, threads=1)
     index.add(codes)
     index.merge()

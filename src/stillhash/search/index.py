@@ -17,7 +17,7 @@ from stillhash.search.miwq import MIWQ, PRICE, Budget, SubstringTables, TablePla
 
 TABLES_PAY = ((32, 1_000_000), (64, 10_000_000), (96, 30_000_000))  # up to so many bits, from so many rows
 FEW_ALLOWED = 0.1  # of the rows allowed or live: below, the tables prune too late
-LARGE_K = 0.001  # of the rows: beyond, the tables must look at too much
+LARGE_K = 0.00005  # of the rows: beyond, the tables must look at too much
 CALIBRATION_QUERIES = 32  # queries of the calibration's batch
 CALIBRATION_K = (1, 10, 100)
 
