@@ -194,6 +194,4 @@ def tables(result: Figures) -> Sections:
     about = """no filter: {plain_ms:.2f} | by SQL: {sql_ms:.0f} | again, beyond: {repeated_ms:.2f} |
         new process: {first_ms:.0f} | bytes an item: {column_bytes_per_item:.1f}"""
     about_title = "A search without a filter, a filter by SQL alone, one used before, the first search: ms"
-        "A search without a filter, a filter by SQL alone, one that came before, the first search of a process"
-    )
     return [format_table(title, columns, result["rows"]), format_table(about_title, about, [result])]
