@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stillhash.collection.filter_matching import NotInColumns, column_tree, match_tree
 from stillhash.collection.filter_tree import compared_fields
 from stillhash.collection.filters import Condition
+from stillhash.collection.storage.bitmaps import set_rows, set_span
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS, TableBuilder
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
 from stillhash.collection.storage.columns import Column, column_bytes
@@ -59,12 +60,14 @@ class RowGroup(NamedTuple):
             raise NotInColumns
         return column
 
-    def set_matches(self, tree: Any, columns: dict[str, Column | None], matches: NDArray[np.bool_]) -> None:
-        """Set which rows match, in an array of all rows."""
+    def set_matches(self, tree: Any, columns: dict[str, Column | None], bitmap: Bitmap) -> None:
+        """Set which rows match, in a bitmap of all rows."""
         matcher = match_tree(tree, columns)
-        mask = matcher if isinstance(matcher, bool) else matcher()
-        rows = slice(self.first, self.first + self.source.rows) if self.numbers is None else self.numbers
-        matches[rows] = mask
+        matches = np.full(self.source.rows, matcher) if isinstance(matcher, bool) else matcher()
+        if self.numbers is None:
+            set_span(bitmap, self.first, matches)
+        else:
+            set_rows(bitmap, self.numbers, matches)
 
 
 class GrowingRows:
@@ -144,10 +147,9 @@ class FilterColumns:
         if columns is None:
             bitmap = self._store.items.matching(connection, condition.sql)
         else:
-            matches = np.zeros(get_meta(connection, "next_row"), bool)
+            bitmap = np.zeros(-(-get_meta(connection, "next_row") // 8), np.uint8)
             for group, by_name in columns:
-                group.set_matches(tree, by_name, matches)
-            bitmap = np.packbits(matches, bitorder="little")
+                group.set_matches(tree, by_name, bitmap)
             bitmap[: len(deleted)] &= ~deleted
         bitmap.setflags(write=False)
         with self._lock:
