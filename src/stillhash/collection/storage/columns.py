@@ -121,10 +121,10 @@ class NumberColumn(NamedTuple):
             return all_of([lambda: np.isin(self.values, points), self._is_number()])
         table = np.zeros(high - low + 1, bool)
         table[points.astype(np.int64) - low] = True
-        # A row without a number has 0, which may be outside; `clip` takes the nearest, and its word decides.
+        # A row without a number has 0, which may be outside the table; its word decides.
         unsigned = self.values.view(f"u{self.values.itemsize}")  # so that the difference wraps
         first = self.bounds[:1].astype(self.values.dtype).view(unsigned.dtype)[0]
-        return all_of([lambda: table.take(unsigned - first, mode="clip"), self._is_number()])
+        return all_of([table_matcher(unsigned, table, int(first)), self._is_number()])
 
     def _is_number(self) -> Matcher:
         return (lambda: self.words == WORDS) if len(self.words) else len(self.bounds) > 0
@@ -191,7 +191,9 @@ def code_matcher(
         else:
             merged.append((start, stop))
     if len(merged) <= MAX_RANGES and not len(others):
-        return any_of([_range_matcher(codes, start, stop, count) for start, stop in merged])
+        if merged == [(0, count)]:
+            return True
+        return any_of([_range_matcher(codes, start, stop) for start, stop in merged])
     table = np.zeros(count, bool)
     table[others] = True
     for start, stop in merged:
@@ -199,22 +201,27 @@ def code_matcher(
     return table_matcher(codes, table) if len(others) else lambda: table.take(codes)
 
 
-def table_matcher(codes: NDArray[Any], table: Mask) -> Matcher:
-    """Return which rows have a code that is true in the table."""
+def table_matcher(codes: NDArray[Any], table: Mask, first: int = 0) -> Matcher:
+    """Return which rows have a code that is true in the table, whose first entry is that of the code `first`."""
     edges = 1 + np.flatnonzero(table[1:] != table[:-1])
     edges = np.concatenate([[0] if table[0] else [], edges, [len(table)] if table[-1] else []]).astype(np.int64)
     if len(edges) <= 2 * MAX_RANGES:
-        return code_matcher(codes, zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True), len(table))
-    return lambda: table.take(codes)
+        ranges = zip((first + edges[::2]).tolist(), (first + edges[1::2]).tolist(), strict=True)
+        return any_of([_range_matcher(codes, start, stop) for start, stop in ranges])
+    start = codes.dtype.type(first)
+    return (lambda: table.take(codes - start, mode="clip")) if first else (lambda: table.take(codes))
 
 
-def _range_matcher(codes: NDArray[Any], start: int, stop: int, count: int) -> Matcher:
-    if start == 0 and stop >= count:
+def _range_matcher(codes: NDArray[Any], start: int, stop: int) -> Matcher:
+    """Return which rows have a code in a range, which may begin past the largest code and then wraps."""
+    size = 1 << 8 * codes.itemsize
+    if stop - start >= size:
         return True
-    kind = codes.dtype.type
+    first = codes.dtype.type(start % size)
     if stop == start + 1:
-        return lambda: codes == kind(start)
-    return lambda: (codes - kind(start)) < kind(stop - start)  # unsigned: less than start wraps to the largest
+        return lambda: codes == first
+    width = codes.dtype.type(stop - start)
+    return lambda: (codes - first) < width  # unsigned: codes before the first wrap to the largest
 
 
 def any_of(parts: Iterable[Matcher]) -> Matcher:
