@@ -128,6 +128,7 @@ class FilterColumns:
         self._recent, self._changed = GrowingRows(self._named), GrowingRows(self._named)
         self._deleted = np.zeros(0, np.uint8)  # a bitmap
         self._used: dict[str, int] = {}  # bytes of each field's columns
+        self._counted: set[str] = set()  # fields whose bytes are those of this commit
         self._by_sql: set[str] = set()  # the fields that SQL compares
         self._cache: OrderedDict[Any, Bitmap] = OrderedDict()
 
@@ -189,10 +190,14 @@ class FilterColumns:
             raise NotInColumns
         for group, by_name in columns:
             by_name[name] = group.column(name)
+        if name in self._counted:
+            return
+        self._counted.add(name)
         size = sum(column_bytes(column) for _, by_name in columns if (column := by_name[name]) is not None)
         others = sum(self._used.values()) - self._used.get(name, 0)
         if size + others > MAX_COLUMN_BYTES:
             self._used.pop(name, None)
+            self._counted.discard(name)
             raise NotInColumns
         if size:
             self._used[name] = size
@@ -225,6 +230,7 @@ class FilterColumns:
             self._reset(generation)
         since, last_read = self._seq, self._last_row
         self._cache.clear()
+        self._counted.clear()
         opened = self._open_segments(connection)
         last_sealed = max((segment.last for segment in opened), default=-1)
         self._recent.drop_until(last_sealed)
