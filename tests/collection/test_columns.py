@@ -46,9 +46,9 @@ def select_by_columns(where: dict[str, Any], rows: list[Row], named: list[str] |
     for source in (builder, builder.freeze()):
         group = RowGroup(0, None, source)
         columns = {name: group.column(name) for name in (*fields, *([LABELS] if labels else []))}
-        matches = np.zeros(len(rows), bool)
-        group.set_matches(column_tree(condition.tree), columns, matches)
-        selected.append(np.flatnonzero(matches).tolist())
+        bitmap = np.zeros(-(-len(rows) // 8), np.uint8)
+        group.set_matches(column_tree(condition.tree), columns, bitmap)
+        selected.append(np.flatnonzero(np.unpackbits(bitmap, bitorder="little")).tolist())
     assert selected[0] == selected[1]
     return selected[0]
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stillhash.collection.filter_matching import NotInColumns, column_tree, match_tree
 from stillhash.collection.filter_tree import compared_fields
 from stillhash.collection.filters import Condition
+from stillhash.collection.storage.bitmaps import set_rows, set_span
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS, TableBuilder
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
 from stillhash.collection.storage.columns import Column, column_bytes
@@ -59,12 +60,14 @@ class RowGroup(NamedTuple):
             raise NotInColumns
         return column
 
-    def set_matches(self, tree: Any, columns: dict[str, Column | None], matches: NDArray[np.bool_]) -> None:
-        """Set which rows match, in an array of all rows."""
+    def set_matches(self, tree: Any, columns: dict[str, Column | None], bitmap: Bitmap) -> None:
+        """Set which rows match, in a bitmap of all rows."""
         matcher = match_tree(tree, columns)
-        mask = matcher if isinstance(matcher, bool) else matcher()
-        rows = slice(self.first, self.first + self.source.rows) if self.numbers is None else self.numbers
-        matches[rows] = mask
+        matches = np.full(self.source.rows, matcher) if isinstance(matcher, bool) else matcher()
+        if self.numbers is None:
+            set_span(bitmap, self.first, matches)
+        else:
+            set_rows(bitmap, self.numbers, matches)
 
 
 class GrowingRows:
@@ -125,6 +128,7 @@ class FilterColumns:
         self._recent, self._changed = GrowingRows(self._named), GrowingRows(self._named)
         self._deleted = np.zeros(0, np.uint8)  # a bitmap
         self._used: dict[str, int] = {}  # bytes of each field's columns
+        self._counted: set[str] = set()  # fields whose bytes are those of this commit
         self._by_sql: set[str] = set()  # the fields that SQL compares
         self._cache: OrderedDict[Any, Bitmap] = OrderedDict()
 
@@ -144,10 +148,9 @@ class FilterColumns:
         if columns is None:
             bitmap = self._store.items.matching(connection, condition.sql)
         else:
-            matches = np.zeros(get_meta(connection, "next_row"), bool)
+            bitmap = np.zeros(-(-get_meta(connection, "next_row") // 8), np.uint8)
             for group, by_name in columns:
-                group.set_matches(tree, by_name, matches)
-            bitmap = np.packbits(matches, bitorder="little")
+                group.set_matches(tree, by_name, bitmap)
             bitmap[: len(deleted)] &= ~deleted
         bitmap.setflags(write=False)
         with self._lock:
@@ -187,10 +190,14 @@ class FilterColumns:
             raise NotInColumns
         for group, by_name in columns:
             by_name[name] = group.column(name)
+        if name in self._counted:
+            return
+        self._counted.add(name)
         size = sum(column_bytes(column) for _, by_name in columns if (column := by_name[name]) is not None)
         others = sum(self._used.values()) - self._used.get(name, 0)
         if size + others > MAX_COLUMN_BYTES:
             self._used.pop(name, None)
+            self._counted.discard(name)
             raise NotInColumns
         if size:
             self._used[name] = size
@@ -223,6 +230,7 @@ class FilterColumns:
             self._reset(generation)
         since, last_read = self._seq, self._last_row
         self._cache.clear()
+        self._counted.clear()
         opened = self._open_segments(connection)
         last_sealed = max((segment.last for segment in opened), default=-1)
         self._recent.drop_until(last_sealed)

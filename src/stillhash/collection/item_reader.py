@@ -7,7 +7,7 @@ import numpy as np
 
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.read_view import ReadView
-from stillhash.collection.storage.items import count_bits
+from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, Item, ItemIds

@@ -113,13 +113,30 @@ class LabelBuilder:
         if ordered is None:
             return None
         rank, values = ordered
-        holders = np.repeat(np.arange(len(sets)), list(map(len, sets)))
+        places = np.concatenate(self.chunks)
+        order = _order_sets(sets, labels, np.bincount(places, minlength=len(sets)))
+        holders = np.repeat(order, list(map(len, sets)))
         flat = rank[flat]
         starts = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=len(labels)))]).astype(np.uint64)
         smallest = _code_type(len(sets))
         held = holders[np.argsort(flat, kind="stable")].astype(smallest)
-        codes = np.concatenate(self.chunks).astype(smallest)
+        codes = order.astype(smallest)[places]
         return LabelColumn(codes, *values, starts, held, np.array([len(sets)], np.uint64))
+
+
+def _order_sets(sets: list[list[Any]], labels: dict[Any, int], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a code for each set of labels, 0 for the empty one.
+
+    The sets of the most frequent label are side by side, those of the next one in two places, and so on, so that the
+    codes of a frequent label are few ranges.
+    """
+    counts = [0] * len(labels)
+    for some, count in zip(sets, rows.tolist(), strict=True):
+        for label in some:
+            counts[labels[label]] += count
+    by_count = np.argsort(np.argsort(-np.array(counts, np.int64), kind="stable")).tolist()
+    keys = [sorted(by_count[labels[label]] for label in some) for some in sets]
+    return np.argsort(np.array(sorted(range(len(sets)), key=keys.__getitem__), np.int64))
 
 
 class TableBuilder:

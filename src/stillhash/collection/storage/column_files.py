@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.column_builder import NO_LABELS, TableBuilder
-from stillhash.collection.storage.columns import COLUMN_LAYOUTS, Column, layout_of
+from stillhash.collection.storage.columns import COLUMN_LAYOUTS, Column, column_arrays, layout_of
 from stillhash.collection.storage.sealed_files import content_size, display_name, write_sealed
 from stillhash.errors import BadState, StillhashError
 
@@ -86,8 +86,12 @@ def _write(path: Path, builders: Iterable[TableBuilder], record: tuple[int, int,
         fields: dict[str, Any] = {}
         for name in builder.names():
             column = builder.column(name)
-            data = b"" if column is None else b"".join(_aligned(array.tobytes(), ARRAY_ALIGNMENT) for array in column)
-            shapes = [] if column is None else [[array.dtype.str, len(array)] for array in column]
+            data = (
+                b""
+                if column is None
+                else b"".join(_aligned(array.tobytes(), ARRAY_ALIGNMENT) for array in column_arrays(column))
+            )
+            shapes = [] if column is None else [[array.dtype.str, len(array)] for array in column_arrays(column)]
             fields[name] = [None if column is None else layout_of(column), place, shapes]
             parts.append(_aligned(data, BLOCK_SIZE))
             place += len(parts[-1])

@@ -7,8 +7,9 @@ labels        the distinct sets of labels, a code for each row, and for each lab
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from stillhash.collection.storage.selections import MISSING, OTHER, WORDS, Selec
 from stillhash.numeric.validation import Mask
 
 MAX_TABLE = 1 << 20  # entries
+MAX_LISTED_TEXTS = 4096
 NO_CODES = np.empty(0, np.int64)
 MAX_RANGES = 4  # of codes that are compared one by one; more go through a table
 
@@ -38,7 +40,8 @@ class SortedTexts(Sequence[bytes]):
         return self.data[int(self.ends[place - 1]) if place else 0 : int(self.ends[place])].tobytes()
 
 
-class SortedValues(NamedTuple):
+@dataclass(eq=False)
+class SortedValues:
     """Distinct numbers in order, then distinct texts in order."""
 
     numbers: NDArray[Any]  # int64 or float64
@@ -48,17 +51,27 @@ class SortedValues(NamedTuple):
     def __len__(self) -> int:
         return len(self.numbers) + len(self.text_ends)
 
+    @cached_property
+    def texts(self) -> Sequence[bytes]:
+        """Return the texts; few are kept as a list, which is faster."""
+        texts = SortedTexts(self.text_data, self.text_ends)
+        return list(texts) if len(texts) <= MAX_LISTED_TEXTS else texts
+
     def ranges(self, selection: Selection) -> list[CodeRange]:
         """Return the places of what is selected."""
-        texts, first_text = SortedTexts(self.text_data, self.text_ends), len(self.numbers)
-        chosen: list[CodeRange] = []
+        chosen, first_text = [], len(self.numbers)
         for interval in selection.numbers:
             low, high = closed_interval(interval, self.numbers.dtype)
-            start = 0 if low is None else int(np.searchsorted(self.numbers, low, "left"))
-            chosen.append((start, first_text if high is None else int(np.searchsorted(self.numbers, high, "right"))))
+            start = 0 if low is None else int(self.numbers.searchsorted(low, "left"))
+            chosen.append((start, first_text if high is None else int(self.numbers.searchsorted(high, "right"))))
         for low, high, open_low, open_high in selection.texts:
-            start = 0 if low is None else (bisect_right if open_low else bisect_left)(texts, low)
-            stop = len(texts) if high is None else (bisect_left if open_high else bisect_right)(texts, high, lo=start)
+            start = 0 if low is None else (bisect_right if open_low else bisect_left)(self.texts, low)
+            if low is not None and low == high:
+                stop = start + (start < len(self.texts) and self.texts[start] == low)
+            elif high is None:
+                stop = len(self.texts)
+            else:
+                stop = (bisect_left if open_high else bisect_right)(self.texts, high, lo=start)
             chosen.append((first_text + start, first_text + stop))
         return [(start, stop) for start, stop in chosen if start < stop]
 
@@ -70,7 +83,7 @@ class SortedValues(NamedTuple):
             starts, stops = (np.searchsorted(self.numbers, points, side) for side in ("left", "right"))
             places = starts[starts < stops]
         if selection.text_points:
-            texts, sought = SortedTexts(self.text_data, self.text_ends), selection.text_points
+            texts, sought = self.texts, selection.text_points
             if len(texts) < len(sought) * len(texts).bit_length():
                 same = [place for place, text in enumerate(texts) if text in sought]
             else:
@@ -80,7 +93,8 @@ class SortedValues(NamedTuple):
         return places
 
 
-class DictionaryColumn(NamedTuple):
+@dataclass(eq=False)
+class DictionaryColumn:
     """A code for each row: of a word, or of a value."""
 
     codes: NDArray[Any]  # the smallest unsigned integers that fit
@@ -88,15 +102,20 @@ class DictionaryColumn(NamedTuple):
     text_data: NDArray[np.uint8]
     text_ends: NDArray[np.uint64]
 
+    @cached_property
+    def values(self) -> SortedValues:
+        return SortedValues(self.numbers, self.text_data, self.text_ends)
+
     def matcher(self, selection: Selection) -> Matcher:
         """Return which rows match."""
-        values = SortedValues(self.numbers, self.text_data, self.text_ends)
+        values = self.values
         ranges = [(word.code, word.code + 1) for word in selection.words]
         ranges += [(WORDS + start, WORDS + stop) for start, stop in values.ranges(selection)]
         return code_matcher(self.codes, ranges, WORDS + len(values), WORDS + values.places(selection))
 
 
-class NumberColumn(NamedTuple):
+@dataclass(eq=False)
+class NumberColumn:
     """A number for each row; rows without one have 0, and their word."""
 
     values: NDArray[Any]  # float64, or the smallest integers that fit
@@ -121,10 +140,10 @@ class NumberColumn(NamedTuple):
             return all_of([lambda: np.isin(self.values, points), self._is_number()])
         table = np.zeros(high - low + 1, bool)
         table[points.astype(np.int64) - low] = True
-        # A row without a number has 0, which may be outside; `clip` takes the nearest, and its word decides.
+        # A row without a number has 0, which may be outside the table; its word decides.
         unsigned = self.values.view(f"u{self.values.itemsize}")  # so that the difference wraps
         first = self.bounds[:1].astype(self.values.dtype).view(unsigned.dtype)[0]
-        return all_of([lambda: table.take(unsigned - first, mode="clip"), self._is_number()])
+        return all_of([table_matcher(unsigned, table, int(first)), self._is_number()])
 
     def _is_number(self) -> Matcher:
         return (lambda: self.words == WORDS) if len(self.words) else len(self.bounds) > 0
@@ -143,7 +162,8 @@ class NumberColumn(NamedTuple):
         return all_of([*(partial(compare, self.values, value) for compare, value in comparisons), self._is_number()])
 
 
-class LabelColumn(NamedTuple):
+@dataclass(eq=False)
+class LabelColumn:
     """A set of labels for each row; set 0 has none."""
 
     codes: NDArray[Any]  # the set of each row
@@ -154,13 +174,17 @@ class LabelColumn(NamedTuple):
     sets: NDArray[Any]  # that hold the first label, the second, ...
     set_count: NDArray[np.uint64]  # (1,)
 
+    @cached_property
+    def values(self) -> SortedValues:
+        return SortedValues(self.numbers, self.text_data, self.text_ends)
+
     def matcher(self, selection: Selection) -> Matcher:
         """Return which rows have one of these labels; MISSING selects rows without labels, OTHER those with any."""
         if OTHER in selection.words:
             return code_matcher(self.codes, [(1, int(self.set_count[0]))], int(self.set_count[0]))
         table = np.zeros(int(self.set_count[0]), bool)
         table[0] = MISSING in selection.words
-        values = SortedValues(self.numbers, self.text_data, self.text_ends)
+        values = self.values
         for start, stop in [*values.ranges(selection), *((place, place + 1) for place in values.places(selection))]:
             table[self.sets[int(self.starts[start]) : int(self.starts[stop])]] = True
         return table_matcher(self.codes, table)
@@ -175,9 +199,14 @@ def layout_of(column: Column) -> str:
     return next(name for name, kind in COLUMN_LAYOUTS.items() if isinstance(column, kind))
 
 
+def column_arrays(column: Column) -> list[NDArray[Any]]:
+    """Return the arrays of a column, in the order in which its class takes them."""
+    return [getattr(column, field.name) for field in fields(column)]
+
+
 def column_bytes(column: Column) -> int:
     """Return the bytes of a column's arrays."""
-    return sum(int(array.nbytes) for array in column)
+    return sum(array.nbytes for array in column_arrays(column))
 
 
 def code_matcher(
@@ -191,7 +220,9 @@ def code_matcher(
         else:
             merged.append((start, stop))
     if len(merged) <= MAX_RANGES and not len(others):
-        return any_of([_range_matcher(codes, start, stop, count) for start, stop in merged])
+        if merged == [(0, count)]:
+            return True
+        return any_of([_range_matcher(codes, start, stop) for start, stop in merged])
     table = np.zeros(count, bool)
     table[others] = True
     for start, stop in merged:
@@ -199,22 +230,33 @@ def code_matcher(
     return table_matcher(codes, table) if len(others) else lambda: table.take(codes)
 
 
-def table_matcher(codes: NDArray[Any], table: Mask) -> Matcher:
-    """Return which rows have a code that is true in the table."""
-    edges = 1 + np.flatnonzero(table[1:] != table[:-1])
-    edges = np.concatenate([[0] if table[0] else [], edges, [len(table)] if table[-1] else []]).astype(np.int64)
-    if len(edges) <= 2 * MAX_RANGES:
-        return code_matcher(codes, zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True), len(table))
-    return lambda: table.take(codes)
+def table_matcher(codes: NDArray[Any], table: Mask, first: int = 0) -> Matcher:
+    """Return which rows have a code that is true in the table, whose first entry is that of the code `first`."""
+    if (ranges := _true_ranges(table, first)) is not None:
+        return any_of([_range_matcher(codes, start, stop) for start, stop in ranges])
+    start = codes.dtype.type(first)
+    return (lambda: table.take(codes - start, mode="clip")) if first else (lambda: table.take(codes))
 
 
-def _range_matcher(codes: NDArray[Any], start: int, stop: int, count: int) -> Matcher:
-    if start == 0 and stop >= count:
+def _true_ranges(table: Mask, first: int) -> list[CodeRange] | None:
+    """Return where a table is true, None if that is in more than MAX_RANGES places."""
+    places = np.flatnonzero(table[1:] != table[:-1])
+    if len(places) > 2 * MAX_RANGES:
+        return None
+    edges = [0] * bool(table[0]) + (places + 1).tolist() + [len(table)] * bool(table[-1])
+    return [(first + start, first + stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _range_matcher(codes: NDArray[Any], start: int, stop: int) -> Matcher:
+    """Return which rows have a code in a range, which may begin past the largest code and then wraps."""
+    size = 1 << 8 * codes.itemsize
+    if stop - start >= size:
         return True
-    kind = codes.dtype.type
+    first = codes.dtype.type(start % size)
     if stop == start + 1:
-        return lambda: codes == kind(start)
-    return lambda: (codes - kind(start)) < kind(stop - start)  # unsigned: less than start wraps to the largest
+        return lambda: codes == first
+    width = codes.dtype.type(stop - start)
+    return lambda: (codes - first) < width  # unsigned: codes before the first wrap to the largest
 
 
 def any_of(parts: Iterable[Matcher]) -> Matcher:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.schema import batches, get_meta, set_meta
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
@@ -21,7 +22,6 @@ from stillhash.numeric.validation import Codes, Floats, Mask
 
 RowNumbers = NDArray[np.int64]
 MAX_LIMIT = 2**63 - 1  # that SQLite takes
-BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 MAX_SQL_SECONDS = 10  # of a filter that columns cannot answer
 STEPS_PER_CHECK = 10_000  # of SQLite, between looks at the clock
 NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
@@ -252,11 +252,6 @@ class ItemTable:
 
     def _features(self, blobs: Iterable[bytes]) -> Floats:
         return np.frombuffer(b"".join(blobs), np.float32).reshape(-1, self.dim)
-
-
-def count_bits(bitmap: NDArray[np.uint8]) -> int:
-    """Count the rows in a bitmap."""
-    return int(BITS_OF_BYTE[bitmap].sum(dtype=np.int64))
 
 
 def _blobs(array: NDArray[Any] | None, rows: int) -> list[bytes | None]:
