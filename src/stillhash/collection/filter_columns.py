@@ -142,7 +142,7 @@ class FilterColumns:
                     return cached
                 tree = column_tree(condition.tree)
                 columns = self._columns_of(connection, condition)
-            except (NotInColumns, BadState, OSError):  # BadState: another process has replaced the segments
+            except (NotInColumns, BadState, OSError, RecursionError):  # BadState: another process replaced segments
                 columns = None
             deleted = self._deleted
         if columns is None:
