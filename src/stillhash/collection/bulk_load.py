@@ -69,7 +69,7 @@ def _insert(store: Store, connection: Connection, batches: Batches) -> None:
         set_meta(connection, "next_row", segment.first)
         rows = store.items.append(connection, items)
         store.codes.add_segment(connection, number, file, rows)
-        record, named = (len(rows), rows[0], rows[-1]), store.settings.get("filter_fields")
+        record, named = (len(rows), rows[0], rows[-1]), store.settings["filter_fields"]
         write_columns(store.path / "segments" / file, _contents(items), record, number, named)
     sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these

@@ -119,7 +119,7 @@ class FilterColumns:
 
     def __init__(self, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
-        self._named: list[str] | None = store.settings.get("filter_fields")
+        self._named: list[str] | None = store.settings["filter_fields"]
         self._reset(-1)
 
     def _reset(self, generation: int) -> None:
