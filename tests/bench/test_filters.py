@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import stillhash
+from stillhash import Tally
 from stillhash.bench import filters
+from stillhash.bench.fixtures import COLLECTION_FIT_ROWS, random_features
+from stillhash.bench.timing import CODE_BITS
+from stillhash.collection.bulk_load import bulk_load
 from stillhash.errors import InvalidInput
 from tests.bench.command import printed, run_bench
 
@@ -37,3 +42,18 @@ def test_conditions_match_about_their_share() -> None:
     for (name, share), (_, matching) in filters.conditions(items).items():
         expected = filters.SHARES[share] * (0.7 if (name, share) == ("combined", "50 %") else 1)
         assert matching == pytest.approx(expected * 200_000, rel=0.5, abs=20)
+
+
+def test_a_bulk_load_has_columns(tmp_path: Path) -> None:
+    items = filters.make_items(3000)
+    hasher = Tally(CODE_BITS).fit(random_features(COLLECTION_FIT_ROWS, filters.FILTERED_DIM, seed=0))
+    batches = filters.segments(items, tmp_path, lambda _: None)
+    bulk_load(tmp_path / "c", hasher, batches, source="a", learnt=0, settings=filters.LOADED_SETTINGS)
+    files = {file.suffix for file in (tmp_path / "c" / "segments").iterdir()}
+    with stillhash.open(tmp_path / "c") as collection:
+        assert files == {".tiles", ".columns"} and collection.verify() == []
+        for where, matching in filters.conditions(items).values():
+            assert collection.count(where) == matching
+        collection.relabel([0, 1], [["new"], ["new"]], learn=False)
+        collection.delete([1])
+        assert collection.ids({"labels": "new"}) == [0]

@@ -16,6 +16,7 @@ from stillhash.collection import filter_columns
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.storage import column_files
 from stillhash.collection.storage.column_files import ColumnFile
+from stillhash.collection.validation import check_metadata
 from stillhash.errors import BadState, InvalidInput, WrongType
 from tests.collection.fixtures import DIM, begin, some_rows
 
@@ -196,6 +197,22 @@ def test_values_that_no_column_holds_are_left_to_sql(path: Path) -> None:
         collection.compact()
         assert collection.ids({"n": 0.5}) == ["small"]
         assert collection.stats()["filter_columns"]["by_sql"] == []
+
+
+def test_objects_in_objects_however_deep(path: Path) -> None:
+    deep: dict[str, Any] = {"leaf": 1}
+    while True:
+        try:
+            check_metadata([{"odd": True, "d": deep}], 1)
+        except InvalidInput:
+            break
+        deepest, deep = deep, {"d": deep}
+    with stillhash.open(path) as collection:
+        collection.add(["deep"], some_rows(1).X, None, [{"odd": True, "d": deepest["d"]["d"]}])
+        for _ in range(2):
+            for where in ({"odd": True}, {"d.d.d": {"$exists": True}}, {".".join("d" * 90): {"$exists": True}}):
+                assert by_columns(collection, where) == by_sql(collection, where)
+            assert collection.seal() in (True, False)
 
 
 def test_true_and_one_are_not_remembered_as_the_same(path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.collection.fixtures import some_rows
 from tests.collection.format_1 import contents, scores, unpack_golden
 from tests.collection.golden import FOLDER, QUERIES, answers, close
 
-NEW_SINCE_FORMAT_1 = {"filter_columns", "codes_see_labels", "wrong_label_share"}
+NEW_SINCE_FORMAT_1 = {"filter_columns", "filter_fields", "codes_see_labels", "wrong_label_share"}
 CHANGED_SINCE_FORMAT_1 = {"segments": 1, "deleted": 0, "unsealed": 0, "quality": None}
 
 

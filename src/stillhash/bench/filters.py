@@ -39,7 +39,9 @@ NUMBERS = 100  # distinct integers beside a rare one
 OTHER_KINDS = 200  # texts beside those of a known share
 NEW_PROCESSES = 3
 COLLECTION_ID = b"filters of bench"
-LOADED_SETTINGS = {"init_rows": 3000, "learn_rows": 1000, "keep_versions": 32, "source_cap": 1000.0, "encoder": None}
+LOADED_SETTINGS = {"init_rows": 3000, "learn_rows": 1000, "keep_versions": 32, "source_cap": 1000.0} | dict.fromkeys(
+    ("encoder", "filter_fields")
+)
 
 # A program, since a function would load this module before the collection is opened.
 FIRST_SEARCH_SCRIPT = """

@@ -5,7 +5,7 @@ parts, since all codes must come from the same hash functions.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from stillhash.collection.bulk_load import bulk_load, is_loaded
 from stillhash.collection.method_settings import check_codes_see_labels, new_hasher
 from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.storage.segments import Segment
-from stillhash.collection.validation import ItemRows, check_path
+from stillhash.collection.validation import ItemRows, check_filter_fields, check_path
 from stillhash.errors import BadState, Conflict
 from stillhash.hashers import DEFAULT_HASHER, Hasher, check_fixed_codes, load
 from stillhash.numeric.validation import check_integer, check_number
@@ -72,6 +72,7 @@ def publish(
     learn_rows: int = 1000,
     keep_versions: int = 32,
     source_cap: float = 1000.0,
+    filter_fields: Iterable[str] | None = None,
 ) -> Collection:
     """Create a collection from the parts that `encode_dataset` wrote to `out`: with all its items, or not at all.
 
@@ -85,6 +86,7 @@ def publish(
         "learn_rows": check_integer(learn_rows, "learn_rows", 1),
         "keep_versions": check_integer(keep_versions, "keep_versions", 2),
         "source_cap": check_number(source_cap, "source_cap", above=0),
+        "filter_fields": check_filter_fields(filter_fields),
     }
     manifest = read_manifest(out)
     if fingerprint(hash_functions(hasher).state()) != manifest.job["functions"]:

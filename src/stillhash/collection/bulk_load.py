@@ -76,7 +76,7 @@ def _insert(store: Store, connection: Connection, batches: Batches) -> None:
         rows = store.items.append(connection, items)
         record = SegmentRecord(number, file, len(rows), rows[0], rows[-1], segment.identity.content)
         store.codes.add_segment(connection, record)
-        named = store.settings.get("filter_fields")
+        named = store.settings["filter_fields"]
         write_columns(store.path / "segments" / file, _contents(items), record.shape(), number, named)
     sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these

@@ -43,7 +43,7 @@ def convert(old: Format1Store, to: Path) -> list[str]:
 
 
 def _convert(old: Format1Store, to: Path) -> list[str]:
-    settings = {**old.settings, "codes_see_labels": False}
+    settings = {**old.settings, "codes_see_labels": False, "filter_fields": None}
     with closing(Store.create(to, settings)) as store:
         for items in old.items(COPIED_ROWS):
             _append(store, items)

@@ -119,7 +119,7 @@ class FilterColumns:
 
     def __init__(self, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
-        self._named: list[str] | None = store.settings.get("filter_fields")
+        self._named: list[str] | None = store.settings["filter_fields"]
         self._reset(-1)
 
     def _reset(self, generation: int) -> None:
@@ -142,7 +142,7 @@ class FilterColumns:
                     return cached
                 tree = column_tree(condition.tree)
                 columns = self._columns_of(connection, condition)
-            except (NotInColumns, BadState, OSError):  # BadState: another process has replaced the segments
+            except (NotInColumns, BadState, OSError, RecursionError):  # BadState: another process replaced segments
                 columns = None
             deleted = self._deleted
         if columns is None:

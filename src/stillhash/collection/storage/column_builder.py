@@ -179,11 +179,11 @@ class TableBuilder:
                 stored = list(map(itemgetter(key), objects))  # which is faster, where all have it
             except KeyError:
                 stored = [each.get(key, MISSING) for each in objects]
+            if self._automatic or name in self._fields:
+                values[name] = stored
             if dict in set(map(type, stored)):
                 below = [value if type(value) is dict else NO_FIELDS for value in stored]
                 self._collect(values, below, f"{name}.")
-            if self._automatic or name in self._fields:
-                values[name] = stored
 
     def _takes(self, name: str, values: dict[str, list[Any]]) -> bool:
         """Return whether this field, or one below it, gets a column."""

@@ -73,7 +73,7 @@ def write_columns(
 ) -> None:
     """Write the columns of a segment that has `record` (rows, first, last), as of a commit; failures are ignored."""
     path = segment.with_suffix(".columns")
-    with suppress(OSError, StillhashError):
+    with suppress(OSError, StillhashError, RecursionError):  # the last from objects in objects
         path.unlink(missing_ok=True)
         _write(path, build_blocks(contents, named), record, seq, segment_identity(segment))
 

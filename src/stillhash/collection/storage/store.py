@@ -161,7 +161,7 @@ class Store:
         with self.reading() as connection:
             record = len(numbers), int(numbers[0]), int(numbers[-1])
             contents, seq = segment_contents(connection, numbers), get_meta(connection, "seq")
-            named = self.settings.get("filter_fields")
+            named = self.settings["filter_fields"]
             write_columns(self.path / "segments" / file, contents, record, seq, named)
 
     def column_files(self, connection: sqlite3.Connection) -> list[str]:
