@@ -44,7 +44,8 @@ inline void add_planes(const uint8_t* codes, int from, int to, const Bound* boun
 // can be a hit, since sums only grow; then the other half is left out. Open queries beside them read it all the same:
 // where parts of memory are skipped, the processor does not fetch ahead (Zen 4, 10M x 64 bits: 2.7 times as slow).
 template <int Open, int Selective, int W>
-void filter_group(const uint8_t* tiles, int count, int planes, const Bound* bounds, uint64_t (*survivors)[kWords]) {
+void filter_group(const uint8_t* tiles, int count, int planes, const Bound* bounds, uint64_t (*survivors)[kWords],
+                  const uint8_t* ahead) {
   using V = typename Simd::V;
   constexpr int L = Simd::kLanes, Q = Open + Selective;
   static_assert(kTile % (W * L) == 0, "a tile is whole steps of W registers");
@@ -57,6 +58,8 @@ void filter_group(const uint8_t* tiles, int count, int planes, const Bound* boun
     V sum[Q][W];
     for (int q = 0; q < Q; ++q)
       for (int w = 0; w < W; ++w) sum[q][w] = Simd::zero();
+    if (ahead)  // as many bytes as this step reads
+      for (int at = row * planes; at < (row + W * L) * planes; at += 64) __builtin_prefetch(ahead + at);
     add_planes<Q, W>(codes, 0, first, bounds, sum);
     if constexpr (Selective > 0) {
       bool near = false;
@@ -75,16 +78,16 @@ void filter_group(const uint8_t* tiles, int count, int planes, const Bound* boun
 
 // How many registers of codes a step takes is what measured fastest with this set's number of registers.
 void filter(const uint8_t* tiles, int count, int planes, const Bound* bounds, int open, int selective,
-            uint64_t (*survivors)[kWords]) {
+            uint64_t (*survivors)[kWords], const uint8_t* ahead) {
   switch (open * 10 + selective) {
     case 1:
-    case 10: return filter_group<1, 0, Simd::kAlone>(tiles, count, planes, bounds, survivors);
+    case 10: return filter_group<1, 0, Simd::kAlone>(tiles, count, planes, bounds, survivors, ahead);
     case 2:
-    case 20: return filter_group<2, 0, 4>(tiles, count, planes, bounds, survivors);
-    case 30: return filter_group<3, 0, 2>(tiles, count, planes, bounds, survivors);
-    case 40: return filter_group<4, 0, 2>(tiles, count, planes, bounds, survivors);
-    case 11: return filter_group<1, 1, 4>(tiles, count, planes, bounds, survivors);
-    case 22: return filter_group<2, 2, 2>(tiles, count, planes, bounds, survivors);
+    case 20: return filter_group<2, 0, 4>(tiles, count, planes, bounds, survivors, ahead);
+    case 30: return filter_group<3, 0, 2>(tiles, count, planes, bounds, survivors, ahead);
+    case 40: return filter_group<4, 0, 2>(tiles, count, planes, bounds, survivors, ahead);
+    case 11: return filter_group<1, 1, 4>(tiles, count, planes, bounds, survivors, ahead);
+    case 22: return filter_group<2, 2, 2>(tiles, count, planes, bounds, survivors, ahead);
   }
 }
 

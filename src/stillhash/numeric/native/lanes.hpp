@@ -29,9 +29,9 @@ struct Lanes {
 
   // survivors[q] bit c: code c of these 1 to kStrip tiles may be a hit of query q; bits past them are left as they are.
   // The last queries are `selective`: those that mostly have no survivor. Up to 4 open queries, up to 2 selective
-  // ones, or as many of both, up to 2.
+  // ones, or as many of both, up to 2. Where `ahead` is not null, as many bytes from there on are fetched meanwhile.
   void (*filter)(const uint8_t* tiles, int count, int planes, const Bound* bounds, int open, int selective,
-                 uint64_t (*survivors)[kWords]);
+                 uint64_t (*survivors)[kWords], const uint8_t* ahead);
 
   // Exact sequential PA-I over the rows of X, in place on Ut (D, l). See learn.inl for the scratch.
   void (*learn_f32)(float* Ut, const float* X, const int8_t* G, int64_t n, int64_t D, int64_t l, float C,

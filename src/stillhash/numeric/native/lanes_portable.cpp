@@ -13,7 +13,7 @@ namespace stillhash {
 namespace {
 
 void filter(const uint8_t* tiles, int count, int planes, const Bound* bounds, int open, int selective,
-            uint64_t (*survivors)[kWords]) {
+            uint64_t (*survivors)[kWords], const uint8_t*) {
   for (int q = 0; q < open + selective; ++q)
     for (int word = 0; word < count * kTile / 64; ++word) {
       const uint8_t* codes = tiles + static_cast<size_t>(word * 64 / kTile) * planes * kTile + word * 64 % kTile;

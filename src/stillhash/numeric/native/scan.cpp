@@ -125,6 +125,18 @@ void fetch_part(const uint8_t* bytes, int64_t count, int64_t part, int64_t parts
     __builtin_prefetch(bytes + at, 0, 2);
 }
 
+// Whether this processor must be told to fetch ahead where a scan reads straight through.
+bool needs_fetching() {
+#ifdef STILLHASH_X86
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
+const bool fetches_ahead = needs_fetching();
+
 // Floors are shared between threads, where there are several: the k-th best score one thread has reached bounds what
 // the others need to keep.
 void take_floors(Ranking* rankings, int64_t count, const std::atomic<float>* floors) {
@@ -152,10 +164,13 @@ void filter_tiles(const Lanes& lanes, const Block& block, Span span, const std::
       const int64_t q = group.first, count = group.end() - q;
       if (floors) take_floors(rankings + q, count, floors + q);
       for (int i = 0; i < count; ++i) bounds[i] = rankings[q + i].bound();
-      // One group reads straight through, and the processor fetches ahead by itself. Several read a strip several
-      // times; meanwhile the next one is fetched.
-      if (groups.size() > 1) fetch_part(tiles + strip * bytes, next * bytes, &group - groups.data(), groups.size());
-      lanes.filter(tiles, strip, planes, bounds, group.open, group.selective, survivors);
+      // Intel's processors must be told to fetch the next strip. Zen 4 fetches ahead by itself where one group reads
+      // straight through, and is slower if told; several groups read a strip several times, and fetch the next one.
+      const bool first = fetches_ahead && q == 0 && next == kStrip;
+      if (!fetches_ahead && groups.size() > 1)
+        fetch_part(tiles + strip * bytes, next * bytes, &group - groups.data(), groups.size());
+      const uint8_t* ahead = first ? tiles + strip * bytes : nullptr;
+      lanes.filter(tiles, strip, planes, bounds, group.open, group.selective, survivors, ahead);
       for (int i = 0; i < count; ++i) rescore(rankings[q + i], block, t * kTile, strip * kTile / 64, survivors[i]);
       if (floors) share_floors(rankings + q, count, floors + q);
     }
