@@ -48,7 +48,15 @@ def test_a_bulk_load_has_columns(tmp_path: Path) -> None:
     items = filters.make_items(3000)
     hasher = Tally(CODE_BITS).fit(random_features(COLLECTION_FIT_ROWS, filters.FILTERED_DIM, seed=0))
     batches = filters.segments(items, tmp_path, lambda _: None)
-    bulk_load(tmp_path / "c", hasher, batches, source="a", learnt=0, settings=filters.LOADED_SETTINGS)
+    bulk_load(
+        tmp_path / "c",
+        hasher,
+        batches,
+        id=filters.COLLECTION_ID,
+        source="a",
+        learnt=0,
+        settings=filters.LOADED_SETTINGS,
+    )
     files = {file.suffix for file in (tmp_path / "c" / "segments").iterdir()}
     with stillhash.open(tmp_path / "c") as collection:
         assert files == {".tiles", ".columns"} and collection.verify() == []
