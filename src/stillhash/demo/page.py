@@ -52,6 +52,7 @@ def run(
             path or Path(temporary) / "collection",
             bits=bits,
             method=method,
+            codes_see_labels=False,  # so that all the page shows is learnt
             encoder=encoder,
             init=(encoder.encode([_picture(image) for image in sample.images]), sample.labels),
             learn_rows=LEARN_ROWS,
