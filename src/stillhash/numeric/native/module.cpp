@@ -18,6 +18,7 @@
 #include "page.hpp"
 #include "quality.hpp"
 #include "scan.hpp"
+#include "tiles.hpp"
 #include "workers.hpp"
 
 namespace nb = nanobind;
@@ -153,24 +154,16 @@ static void pack_signs(In<float, 2> Z, Array<uint8_t, 2> codes) {
 static void write_tiles(Array<uint8_t, 3> tiles, int64_t from, In<uint8_t, 2> codes) {
   const int64_t n = codes.shape(0), planes = codes.shape(1);
   nb::gil_scoped_release free_gil;
-  for (int64_t r = 0; r < n; ++r) {
-    uint8_t* at = tiles.data() + (from + r) / kTile * planes * kTile + (from + r) % kTile;
-    for (int64_t j = 0; j < planes; ++j) at[j * kTile] = codes.data()[r * planes + j];
-  }
+  for (int64_t r = 0; r < n; ++r) write_code(tiles.data(), from + r, planes, codes.data() + r * planes);
 }
 
 static void read_tiles(In<uint8_t, 3> tiles, In<int64_t, 1> rows, Array<uint8_t, 2> codes) {
   const int64_t n = rows.shape(0), planes = codes.shape(1);
   nb::gil_scoped_release free_gil;
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t r = rows.data()[i];
-    const uint8_t* at = tiles.data() + r / kTile * planes * kTile + r % kTile;
-    for (int64_t j = 0; j < planes; ++j) codes.data()[i * planes + j] = at[j * kTile];
-  }
+  for (int64_t i = 0; i < n; ++i) read_code(tiles.data(), rows.data()[i], planes, codes.data() + i * planes);
 }
 
-// The codes of ids, each taken from the block it was found in; returns how many were found. In a block that lists its
-// ids, an id is found only if they ascend.
+// The codes of ids, each from the block that has it; returns how many were found.
 static int64_t read_codes(nb::list list, In<int64_t, 1> ids, Array<uint8_t, 2> codes) {
   const std::vector<Block> blocks = blocks_from(list);
   const int64_t n = ids.shape(0), planes = codes.shape(1);
@@ -180,13 +173,9 @@ static int64_t read_codes(nb::list list, In<int64_t, 1> ids, Array<uint8_t, 2> c
   size_t b = 0;  // neighbouring ids are often in one block
   for (int64_t i = 0; i < n; ++i)
     for (size_t tried = 0; tried < count; ++tried, b = (b + 1) % count) {
-      const Block& block = blocks[b];
-      const int64_t id = ids.data()[i];
-      const int64_t r = block.ids ? std::lower_bound(block.ids, block.ids + block.rows, id) - block.ids : id - block.first;
-      if (r < 0 || r >= block.rows || (block.ids && block.ids[r] != id)) continue;
-      if (block.live && !(block.live[r / 8] >> (r % 8) & 1)) continue;
-      const uint8_t* at = block.tiles + r / kTile * planes * kTile + r % kTile;
-      for (int64_t j = 0; j < planes; ++j) codes.data()[i * planes + j] = at[j * kTile];
+      const int64_t row = row_with(blocks[b], ids.data()[i]);
+      if (row < 0) continue;
+      read_code(blocks[b].tiles, row, planes, codes.data() + i * planes);
       ++found;
       break;
     }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "tiles.hpp"
 #include "workers.hpp"
 
 namespace stillhash {
@@ -27,10 +28,7 @@ struct Span {  // the tiles [from, to) of all blocks laid end to end
 
 int64_t tiles_of(const Block& block) { return (block.rows + kTile - 1) / kTile; }
 
-// The first byte of a row's code; the others are kTile apart.
-const uint8_t* code_of(const Block& block, int64_t row, int planes) {
-  return block.tiles + row / kTile * planes * kTile + row % kTile;
-}
+const uint8_t* code_of(const Block& block, int64_t row, int planes) { return block.tiles + place_of(row, planes); }
 
 // Which of the 64 rows from this one on are live.
 uint64_t live_word(const Block& block, int64_t row) {
@@ -89,7 +87,7 @@ void score_rows(const Block& block, const std::vector<int64_t>& rows, int64_t qu
     if (i + kRowsAhead < rows.size())
       for (int j = 0; j < planes; ++j) __builtin_prefetch(code_of(block, rows[i + kRowsAhead], planes) + j * kTile);
     const int64_t row = rows[i];
-    for (int j = 0; j < planes; ++j) code[j] = code_of(block, row, planes)[j * kTile];
+    read_code(block.tiles, row, planes, code);
     for (int64_t q = 0; q < queries; ++q)
       if (admits(rankings[q].bound(), code, planes))
         rankings[q].offer(rankings[q].losses().score(code, 1), block.ids ? block.ids[row] : block.first + row);
