@@ -157,7 +157,7 @@ def project(X: Array, W: Array) -> Array:
 def encode_rows(
     X: Array, mean: Array, unit_norm: bool, W: Array, t: Array, threads: int = 1
 ) -> tuple[NDArray[np.uint8], Array]:
-    """Return the codes of the signs of Z W + t, where Z is X - mean, at unit length if asked; and the norms |X - mean|.
+    """Return the codes of the signs of Z W + t, where Z is X - mean, scaled with `unit_norm`; and the norms |X - mean|.
 
     On native lanes a code is that of these steps one by one, to the last bit. Norms show what is not finite.
     """
