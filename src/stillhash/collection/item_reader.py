@@ -92,8 +92,9 @@ class ItemReader:
             with self._store.reading() as connection:
                 return int(get_meta(connection, "items"))
         condition = compile_filter(where)
-        with self._view.pinned() as snapshot:
-            return count_bits(snapshot.filter_columns.matching(snapshot.connection, condition))
+        with self._view.pinned(condition) as snapshot:
+            assert snapshot.allowed is not None
+            return count_bits(snapshot.allowed)
 
     def ids(self, where: Filter | None = None, *, after: Id | None = None, limit: int = 1000) -> list[Id]:
         """Return the ids of items, integers first and then texts, each in order; at most `limit`.
@@ -104,5 +105,5 @@ class ItemReader:
         check_integer(limit, "limit", 1)
         last = None if after is None else check_ids([after])[0]
         condition = None if where is None else compile_filter(where)
-        with self._view.pinned() as snapshot:
-            return self._store.items.list_ids(snapshot.connection, snapshot.matching(condition), last, limit)
+        with self._view.pinned(condition) as snapshot:
+            return self._store.items.list_ids(snapshot.connection, snapshot.allowed, last, limit)

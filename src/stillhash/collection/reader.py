@@ -74,8 +74,8 @@ class Reader(ItemReader):
         check_integer(k, "k", 1)
         Q, single = check_query(query, self.dim)
         condition = None if where is None else compile_filter(where)
-        with self._view.pinned() as snapshot:
-            allowed = snapshot.matching(condition)
+        with self._view.pinned(condition) as snapshot:
+            allowed = snapshot.allowed
             number, model = self._model(snapshot, version)
             if snapshot.functions is None:
                 scored, by = rank_by_cosine(self._store, snapshot, Q, k, allowed)
@@ -114,10 +114,10 @@ class Reader(ItemReader):
             check_integer(most, "most", 1)
         Q, single = check_query(query, self.dim)
         condition = None if where is None else compile_filter(where)
-        with self._view.pinned() as snapshot:
+        with self._view.pinned(condition) as snapshot:
             if snapshot.functions is None:
                 raise NotFitted("range_search: the hash functions are not fitted yet: add more rows, or call fit")
-            allowed = snapshot.matching(condition)
+            allowed = snapshot.allowed
             number, model = self._model(snapshot, version)
             hits = snapshot.index.range_search(snapshot.weigh(Q, model), threshold, allowed=allowed)
             total = sum(len(some.ids) for some in hits)
@@ -185,7 +185,7 @@ class Reader(ItemReader):
                 **self._store.counts(snapshot.connection),
                 "index_bytes": snapshot.index.nbytes,
                 "plan": snapshot.index.plan,
-                "filter_columns": snapshot.filter_columns.stats(),
+                "filter_columns": self._view.filter_columns.stats(),
                 "quality": history["quality"],
                 "drift_alarms": history["alarms"],
                 "wrong_label_share": wrong_label_share(self._store, snapshot.connection),
