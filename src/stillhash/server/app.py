@@ -15,6 +15,7 @@ from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server import routes_items, routes_learning, routes_server
 from stillhash.server.dependencies import AppState
+from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import learning, search
@@ -65,12 +66,13 @@ def create_app(
         lifespan=_lifespan,
         exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), _on_error),
     )
-    metrics = Metrics(executors)
-    app.state.stillhash = AppState(executors, settings, metrics, QueryCache())
+    memory = MemoryBudget(settings.max_memory_bytes)
+    metrics = Metrics(executors, memory)
+    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", static_files, "static")
-    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics)
+    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, memory=memory)
     return app
 
 

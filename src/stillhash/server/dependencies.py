@@ -9,6 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import KEY_COOKIE, Role
+from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.query_cache import QueryCache
 from stillhash.server.responses import ErrorResponse
@@ -28,6 +29,7 @@ class AppState(NamedTuple):
     settings: Settings
     metrics: Metrics
     query_cache: QueryCache
+    memory: MemoryBudget
 
 
 def app_state(request: Request) -> AppState:

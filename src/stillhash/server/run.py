@@ -6,16 +6,19 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
 import uvicorn
+from fastapi import FastAPI
 
 from stillhash.collection import Collection
 from stillhash.errors import Conflict
 from stillhash.server.app import create_app
+from stillhash.server.connections import available_connections, limited_connections
 from stillhash.server.settings import Settings
-from stillhash.server.write_queue import ClusterControl, QueryEncoder
+from stillhash.server.write_queue import THREADS_OF_COLLECTION, ClusterControl, QueryEncoder
 
 log = logging.getLogger("stillhash.server")
 
@@ -31,8 +34,7 @@ def serve(
     settings.validate()
     with listen(settings.host, settings.port) as listener:
         app = create_app(collections, settings, query_encoders, clusters)
-        config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=30)
-        config.timeout_graceful_shutdown = 5  # seconds for running requests to end
+        config = uvicorn_config(app, settings)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"http://{host}:{listener.getsockname()[1]}"
         log.info("listening", extra={"fields": {"address": address, "collections": list(collections)}})
@@ -40,6 +42,22 @@ def serve(
         with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
             uvicorn.Server(config).run(sockets=[listener])
         log.info("stopped")
+
+
+def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """Return how uvicorn serves the application, with no more connections than there are file handles for."""
+    threads = len(app.state.stillhash.executors) * THREADS_OF_COLLECTION
+    limits = replace(settings, max_connections=available_connections(settings, threads))
+    return uvicorn.Config(
+        app,
+        http=limited_connections(limits),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=5,  # seconds for running requests to end
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:
