@@ -78,7 +78,7 @@ def log_to_stderr(level: str, log_format: Literal["json", "text"]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of malformed requests, which anyone can send
 
 
 class _JsonFormatter(logging.Formatter):
