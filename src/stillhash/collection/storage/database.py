@@ -6,6 +6,7 @@ It is SQLite with journal_mode=WAL and synchronous=FULL. integrity.py detects da
 import fcntl
 import os
 import sqlite3
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -13,8 +14,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stillhash.collection.storage.checksums import pack_file_checksums
-from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect
-from stillhash.collection.storage.integrity import acknowledge, committed_seq, find_damage, write_page_checksums
+from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale
+from stillhash.collection.storage.integrity import (
+    acknowledge,
+    begin_acknowledging,
+    committed_seq,
+    find_damage,
+    write_page_checksums,
+)
+from stillhash.collection.storage.schema import check_counters
 from stillhash.collection.storage.sealed_files import create_private, holds_lock, lock_folder, sync, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
@@ -22,6 +30,11 @@ from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFa
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
 MAX_WAL_BYTES = 1 << 26  # that an emptied WAL keeps on disk
+# What stored values may raise that are not as this library writes them.
+UNREADABLE = (
+    *(sqlite3.DatabaseError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
+    *(TypeError, ValueError, struct.error),
+)
 
 
 class Database:
@@ -69,12 +82,13 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{path.name}: could not be written: {error}") from error
         write_durably(path / "store.sums", [pack_file_checksums(new)])
+        acknowledge(path, dict(tables["meta"])["seq"], durably=True)
         cls.install(path)
 
     @staticmethod
     def install(path: Path) -> None:
         """Make store.db.new, which is complete and has its checksums, the database, in the place of an older one."""
-        for file in ("acked", "store.db-wal", "store.db-shm"):
+        for file in ("store.db-wal", "store.db-shm"):
             (path / file).unlink(missing_ok=True)
         (path / "store.db.new").rename(path / "store.db")
         sync(path)
@@ -86,16 +100,21 @@ class Database:
         self._check_open()
         self.verify_once()
         try:
-            if getattr(self._local, "connection", None) is None:
-                self._local.connection = connect(self.path, "ro")
-            connection: sqlite3.Connection = self._local.connection
+            connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+            if connection is not None and is_stale(connection, self.path):
+                connection.close()
+                connection = None
+            if connection is None:
+                connection = self._local.connection = connect(self.path, "ro")
             connection.execute("BEGIN")
             try:
                 yield connection
             finally:
                 connection.execute("ROLLBACK")
-        except sqlite3.DatabaseError as error:
-            raise BadState(f"{self.path.name}: cannot be read: {error}") from error
+        except UNREADABLE as error:
+            if isinstance(error, StillhashError):
+                raise
+            raise BadState(f"{self.path.name}: cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
     def verify_once(self) -> None:
         """Raise BadState if the file is damaged; verified before the first use, once for each process."""
@@ -103,7 +122,7 @@ class Database:
             return
         with self._verify_lock:
             if not self._verified:
-                if damage := find_damage(self.path):
+                if damage := find_damage(self.path, check_counters):
                     raise BadState(f"{self.path.name}: damaged: {damage[0]}. Use repair to restore what can be read.")
                 self._verified = True
 
@@ -117,6 +136,7 @@ class Database:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
+                    begin_acknowledging(connection, self.path)
                     yield connection
                     connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'seq'")
                     seq = committed_seq(connection)

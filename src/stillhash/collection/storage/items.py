@@ -15,7 +15,7 @@ from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.schema import batches, get_meta, set_meta
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
-from stillhash.errors import Conflict, InvalidInput, TooLarge
+from stillhash.errors import BadState, Conflict, InvalidInput, TooLarge
 from stillhash.numeric.codes import width
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats, Mask
@@ -115,6 +115,9 @@ class ItemTable:
             sql = f"SELECT row, id, labels, COALESCE(metadata, 'null') FROM items WHERE row IN ({marks})"
             stored = connection.execute(sql, batch).fetchall()
             parts = json.loads(f"[{','.join(text for row in stored for text in row[2:])}]")  # once, not for each item
+            types = set(map(type, parts[::2])), set(map(type, parts[1::2])), {type(row[1]) for row in stored}
+            if not (types[0] <= {list} and types[1] <= {dict, type(None)} and types[2] <= {int, str}):
+                raise BadState("items: expected ids, lists of labels and objects of metadata, got others")
             pairs = zip(parts[::2], parts[1::2], strict=True)
             contents.update((row[0], (row[1], *pair)) for row, pair in zip(stored, pairs, strict=True))
         return contents
@@ -123,7 +126,9 @@ class ItemTable:
         """Return the picture of an item, None if it has none or does not exist."""
         sql = "SELECT data FROM pictures JOIN items USING (row) WHERE id = ?"
         row = connection.execute(sql, [id_]).fetchone()
-        return None if row is None else bytes(row[0])
+        if row is not None and not isinstance(row[0], bytes):
+            raise BadState(f"pictures: expected the bytes of an image, got {row[0]!r:.100}")
+        return None if row is None else row[0]
 
     def matching(self, connection: Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
         """Return the rows that meet a condition (filters.py), as a bitmap; TooLarge if SQL takes too long."""

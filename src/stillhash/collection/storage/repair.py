@@ -20,14 +20,28 @@ import numpy as np
 
 from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.column_files import columns_file
-from stillhash.collection.storage.connections import connect
+from stillhash.collection.storage.connections import check_files, connect, restrict
 from stillhash.collection.storage.database import Database
-from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
-from stillhash.collection.storage.integrity import acknowledge, acknowledged_commit, committed_seq, read_page_checksums
+from stillhash.collection.storage.format_1 import stored_format
+from stillhash.collection.storage.integrity import (
+    acknowledge,
+    acknowledged_commit,
+    committed_seq,
+    lacks_acknowledgement,
+    read_page_checksums,
+)
 from stillhash.collection.storage.schema import SCHEMA, STORE_FORMAT, get_meta
-from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, repair_sealed, write_durably
+from stillhash.collection.storage.schema_check import check_schema
+from stillhash.collection.storage.sealed_files import (
+    check_kind,
+    check_sealed,
+    lock_folder,
+    open_regular,
+    repair_sealed,
+    write_durably,
+)
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
-from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.store import Store, check_folders
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import read_wal, repair_wal
 from stillhash.collection.types import Id
@@ -53,8 +67,10 @@ def repair(path: str | Path) -> RepairReport:
     path = check_path(path)
     if not (path / "store.db").is_file():
         raise InvalidInput(f"path: expected the folder of a collection, got {str(path)!r}")
-    if stored_format(path) == FORMAT_1:
-        raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {FORMAT_1}, which repair does not know")
+    check_files(path)
+    check_folders(path)
+    if (version := stored_format(path)) not in (None, STORE_FORMAT):
+        raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}, which repair does not know")
     report = RepairReport([], [])
     with os.fdopen(lock_folder(path)):
         _repair_database(path, report)
@@ -79,15 +95,25 @@ def _repair_database(path: Path, report: RepairReport) -> None:
         report.actions.append(f"store.db: {len(lost)} pages are lost; the rows of the others were copied to a new file")
         _salvage(path, lost, report)
     _repair_wal(path, report.actions)
-    seq, acknowledged = _readable_seq(path), acknowledged_commit(path)
-    if seq is not None and seq < acknowledged:
+    if (seq := _readable_seq(path)) is None:
+        return
+    with closing(connect(path, "ro")) as connection:
+        missing = lacks_acknowledgement(connection, path)
+    acknowledged = acknowledged_commit(path) or 0
+    if missing:
+        report.actions.append(f"acked: written again; commits after number {seq} are lost, if there were any")
+    elif seq < acknowledged:
         report.actions.append(f"store.db-wal: the last {acknowledged - seq} of {acknowledged} commits are lost")
-        acknowledge(path, seq)
+    if missing or seq < acknowledged:
+        acknowledge(path, seq, durably=True)
 
 
 def _repair_page_checksums(path: Path, actions: list[str]) -> None:
     file = path / "store.sums"
-    data = file.read_bytes() if file.exists() else b""
+    data = b""
+    if check_kind(file):
+        with open_regular(file) as opened:
+            data = opened.read()
     try:
         sums.unpack_checksums(data, file.name)
         return
@@ -105,7 +131,7 @@ def _repair_page_checksums(path: Path, actions: list[str]) -> None:
 
 def _repair_wal(path: Path, actions: list[str]) -> None:
     """Repair the WAL while it lacks acknowledged commits."""
-    while (seq := _readable_seq(path)) is not None and seq < acknowledged_commit(path) and repair_wal(path):
+    while (seq := _readable_seq(path)) is not None and seq < (acknowledged_commit(path) or 0) and repair_wal(path):
         actions.append("store.db-wal: a bit was flipped back")
 
 
@@ -137,6 +163,8 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
             file.write(bytes(PAGE_SIZE))
     try:
         with closing(sqlite3.connect(damaged)) as connection:
+            restrict(connection)
+            check_schema(connection)
             meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
             tables = {table: list(_readable_rows(connection, table)) for table in SALVAGED_TABLES}
             ids: list[tuple[Id, int]] = []
@@ -144,6 +172,8 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
                 ids = connection.execute("SELECT id, row FROM items INDEXED BY sqlite_autoindex_items_1").fetchall()
     except sqlite3.DatabaseError as error:
         raise BadState(f"{path.name}: its settings or its hash functions are lost: {error}") from error
+    if not {"seq", "version", "settings", "format"} <= meta.keys():
+        raise BadState(f"{path.name}: its settings or its hash functions are lost")
     rows, versions = {row[0] for row in tables["items"]}, {row[0] for row in tables["versions"]}
     tables["doubtful_labels"] = [row for row in tables["doubtful_labels"] if row[0] in rows]
     report.lost_ids.extend(name for name, row in ids if row not in rows)
@@ -203,7 +233,7 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
         lost = _repair_file(store.path, f"segments/{record.file}", actions)
         if lost == []:
             try:
-                store.codes.read_segment(record, check=False)
+                store.codes.read_segment(record)
             except BadState:
                 actions.append(f"segments/{record.file}: lost; the file there is another segment")
                 lost = None

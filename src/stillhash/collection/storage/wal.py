@@ -6,7 +6,6 @@ for that: SQLite's do not tell which bit it was.
 """
 
 import functools
-import os
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.checksums import checksum_pair, repair_block
-from stillhash.collection.storage.sealed_files import FILE_MODE, write_durably
+from stillhash.collection.storage.sealed_files import open_regular, open_to_write, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
 FRAME_SIZE = FRAME_HEADER + PAGE_SIZE
+FRAMES_PER_READ = 1 << 10
 READ_BYTES = 1 << 18  # at a time, of frames that were just written
 WAL_MAGIC, WAL_VERSION = 0x377F0682, 3007000
 
@@ -97,12 +97,24 @@ def _frames(data: ByteArray) -> ByteArray:
     return data[WAL_HEADER : WAL_HEADER + count * FRAME_SIZE].reshape(count, FRAME_SIZE)
 
 
-def _read_bytes(path: Path) -> ByteArray:
-    """Read the log; it is not mapped, because another process may truncate it at any time."""
+def _read_bytes(path: Path, *, whole: bool = False) -> ByteArray:
+    """Read the log, as far as frames belong to it; it is not mapped, because another process may truncate it anytime.
+
+    whole: all of it, however large.
+    """
+    parts: list[bytes] = []
     try:
-        return np.frombuffer((path / "store.db-wal").read_bytes(), np.uint8)
+        with open_regular(path / "store.db-wal") as file:
+            header = file.read(WAL_HEADER)
+            parts.append(header)
+            while part := file.read(FRAMES_PER_READ * FRAME_SIZE):
+                parts.append(part)
+                last = len(part) // FRAME_SIZE * FRAME_SIZE - FRAME_SIZE
+                if not whole and (last < 0 or part[last + 8 : last + 16] != header[16:24]):
+                    break
     except FileNotFoundError:
-        return np.empty(0, np.uint8)
+        pass
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 class WalChecksums:
@@ -123,7 +135,7 @@ class WalChecksums:
             while len(frame := file.read(FRAME_SIZE)) == FRAME_SIZE and frame[8:16] == header[16:24]:
                 pairs.append(checksum_pair(frame))
                 committed = len(pairs) if any(frame[4:8]) else committed  # this frame ends a commit
-        with os.fdopen(os.open(self.path / "wal.sums", os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as sums:
+        with open_to_write(self.path / "wal.sums") as sums:
             sums.write(np.array(checksum_pair(header), "<u4").tobytes())
             sums.seek(8 * (1 + first))
             sums.write(np.array(pairs[:committed], "<u4").tobytes())
@@ -132,9 +144,12 @@ class WalChecksums:
 
 def repair_wal(path: Path) -> bool:
     """Flip back a flipped bit of the log's header or of its first damaged frame; return whether there was one."""
-    data = _read_bytes(path)
+    data = _read_bytes(path, whole=True)
     file = path / "wal.sums"
-    stored = file.read_bytes() if file.exists() else b""
+    stored = b""
+    if file.exists():
+        with open_regular(file) as sums:
+            stored = sums.read(8 * (2 + len(data) // FRAME_SIZE))  # more are of an earlier log
     checksums = np.frombuffer(stored[: len(stored) // 8 * 8], "<u4").reshape(-1, 2)
     block, start, size = 0, 0, WAL_HEADER
     if len(data) >= WAL_HEADER and _header_valid(data):
