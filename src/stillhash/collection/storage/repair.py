@@ -3,24 +3,20 @@
 A single flipped bit of a page, a block or a frame is flipped back. What is damaged beyond that is left out: rows that
 SQLite cannot reach, codes of damaged tiles. No other process may have the collection open.
 
-A damaged store.db is read here by SQL of its own, a table at a time and row by row; a sound one through Store.
+A damaged store.db is read by salvage.py; a sound one through Store.
 """
 
 import os
-import shutil
 import sqlite3
-from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from functools import partial
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.column_files import columns_file
-from stillhash.collection.storage.connections import check_files, connect, restrict
+from stillhash.collection.storage.connections import check_files, connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.integrity import (
@@ -30,8 +26,8 @@ from stillhash.collection.storage.integrity import (
     lacks_acknowledgement,
     read_page_checksums,
 )
-from stillhash.collection.storage.schema import SCHEMA, STORE_FORMAT, get_meta
-from stillhash.collection.storage.schema_check import check_schema
+from stillhash.collection.storage.salvage import salvage
+from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
 from stillhash.collection.storage.sealed_files import (
     check_kind,
     check_sealed,
@@ -47,12 +43,6 @@ from stillhash.collection.storage.wal import read_wal, repair_wal
 from stillhash.collection.types import Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
-
-MAX_SKIPPED_ROWS = 1 << 42  # in search of one that can be read
-SALVAGED_TABLES = (
-    *("items", "tombstones", "changed_rows", "segments", "pictures", "pending", "voted_queries", "votes", "versions"),
-    "doubtful_labels",
-)
 
 
 class RepairReport(NamedTuple):
@@ -93,7 +83,9 @@ def _repair_database(path: Path, report: RepairReport) -> None:
     _repair_wal(path, report.actions)
     if lost := _repair_pages(path, report.actions):
         report.actions.append(f"store.db: {len(lost)} pages are lost; the rows of the others were copied to a new file")
-        _salvage(path, lost, report)
+        restored, lost_ids = salvage(path, lost)
+        report.actions.append(restored)
+        report.lost_ids.extend(lost_ids)
     _repair_wal(path, report.actions)
     if (seq := _readable_seq(path)) is None:
         return
@@ -149,68 +141,6 @@ def _repair_pages(path: Path, actions: list[str]) -> list[int]:
         file.flush()
         os.fsync(file.fileno())
     return [page for page in lost if page not in in_wal]
-
-
-def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
-    """Make a new store.db of all rows on sound pages; report the ids of the others, where they can be read."""
-    damaged = path / "store.db.damaged"
-    for suffix in ("", "-wal"):
-        if (path / f"store.db{suffix}").exists():
-            shutil.copyfile(path / f"store.db{suffix}", path / f"{damaged.name}{suffix}")
-    with damaged.open("r+b") as file:
-        for page in lost_pages:  # zeros, so that SQLite reads no wrong rows from them
-            file.seek(page * PAGE_SIZE)
-            file.write(bytes(PAGE_SIZE))
-    try:
-        with closing(sqlite3.connect(damaged)) as connection:
-            restrict(connection)
-            check_schema(connection)
-            meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-            tables = {table: list(_readable_rows(connection, table)) for table in SALVAGED_TABLES}
-            ids: list[tuple[Id, int]] = []
-            with suppress(sqlite3.DatabaseError):  # the index of ids is on other pages than the items
-                ids = connection.execute("SELECT id, row FROM items INDEXED BY sqlite_autoindex_items_1").fetchall()
-    except sqlite3.DatabaseError as error:
-        raise BadState(f"{path.name}: its settings or its hash functions are lost: {error}") from error
-    if not {"seq", "version", "settings", "format"} <= meta.keys():
-        raise BadState(f"{path.name}: its settings or its hash functions are lost")
-    rows, versions = {row[0] for row in tables["items"]}, {row[0] for row in tables["versions"]}
-    tables["doubtful_labels"] = [row for row in tables["doubtful_labels"] if row[0] in rows]
-    report.lost_ids.extend(name for name, row in ids if row not in rows)
-    if meta["version"] not in versions:
-        meta["version"] = max(versions, default=0)
-    meta["items"] = len(rows)
-    Database.create(path, SCHEMA, {"meta": list(meta.items()), **tables})
-    for suffix in ("", "-wal", "-shm"):
-        (path / f"{damaged.name}{suffix}").unlink(missing_ok=True)
-    counts = ", ".join(f"{len(values)} {table}" for table, values in tables.items())
-    report.actions.append(f"store.db: restored {counts}")
-
-
-def _readable_rows(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table that are not on lost pages. The first column of each table is its rowid."""
-    last = -1
-    while True:
-        try:
-            for row in connection.execute(f"SELECT * FROM {table} WHERE rowid > ? ORDER BY rowid", [last]):
-                yield row
-                last = row[0]
-            return
-        except sqlite3.DatabaseError:
-            readable, step = partial(_can_read_after, connection, table), 1
-            while not readable(last + step):
-                step *= 2
-                if step > MAX_SKIPPED_ROWS:
-                    return
-            last = bisect_left(range(last + step), True, last + step // 2 + 1, key=readable)
-
-
-def _can_read_after(connection: sqlite3.Connection, table: str, after: int) -> bool:
-    try:
-        connection.execute(f"SELECT * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT 1", [after]).fetchall()
-    except sqlite3.DatabaseError:
-        return False
-    return True
 
 
 def _readable_seq(path: Path, *, check: bool = False) -> int | None:

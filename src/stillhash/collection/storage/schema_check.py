@@ -32,7 +32,7 @@ CREATE TABLE versions (
   side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
 """
 MAX_NAMED = 3  # unexpected entries that a message names
-MAX_NAME_LENGTH = 60  # of each
+MAX_ENTRY_LENGTH = 60  # of the name of each
 
 SchemaEntry = tuple[str, str, str, str | None]  # type, name, table and statement
 
@@ -59,7 +59,7 @@ def check_schema(connection: sqlite3.Connection) -> None:
 
 
 def _listed(what: str, entries: list[tuple[str, str]]) -> str:
-    names = [f"{kind} {name}"[:MAX_NAME_LENGTH] for kind, name in entries[:MAX_NAMED]]
+    names = [f"{kind} {name}"[:MAX_ENTRY_LENGTH] for kind, name in entries[:MAX_NAMED]]
     return f"{what} {', '.join(names)}" + (" and more" if len(entries) > MAX_NAMED else "") if entries else ""
 
 
