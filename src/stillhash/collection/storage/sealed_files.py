@@ -22,6 +22,9 @@ from stillhash.errors import BadState, Conflict, StoreFailed
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no pipe makes us wait
+MAX_SEALED_BYTES = 1 << 40
+CHECKED_BLOCKS = 1 << 16  # at a time
+TABLE_BYTES = 1 << 20  # of checksums that are read at a time
 STORED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -51,7 +54,7 @@ def read_regular(path: Path, most: int) -> bytes:
     with open_regular(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > most:
             raise BadState(f"{display_name(path)}: expected at most {most} bytes, got {size}")
-        return file.read(most)
+        return file.read(size)
 
 
 def open_to_write(path: Path) -> BinaryIO:
@@ -103,24 +106,31 @@ def write_sealed(path: Path, parts: list[bytes]) -> None:
 def content_size(path: Path) -> int:
     """Return how many bytes of a sealed file are content."""
     with translate_read_errors(path):
+        check_kind(path)
         size = path.lstat().st_size
     blocks = -(-(size - 8) // (BLOCK_SIZE + 8))
     content = size - 8 - 8 * blocks
-    if content < 0 or -(-content // BLOCK_SIZE) != blocks:
+    if content < 0 or -(-content // BLOCK_SIZE) != blocks or size > MAX_SEALED_BYTES:
         raise BadState(f"{display_name(path)}: damaged; no sealed file has {size} bytes")
     return content
 
 
 def check_sealed(path: Path) -> None:
-    """Raise BadState unless the content matches its checksums."""
+    """Raise BadState unless the content matches its checksums; a part at a time, up to the first that is damaged."""
     size = content_size(path)
-    with translate_read_errors(path):
-        with open_regular(path) as file:
-            file.seek(size)
-            checksums = sums.unpack_checksums(file.read(), display_name(path))
-        damaged = sums.damaged_blocks(map_file(path)[:size], checksums)
-    if damaged:
-        raise BadState(f"{display_name(path)}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
+    name, blocks = display_name(path), -(-size // BLOCK_SIZE)
+    with translate_read_errors(path), open_regular(path) as file:
+        file.seek(size)
+        own = sums.running_checksums(lambda: file.read(min(TABLE_BYTES, size + 8 * blocks - file.tell())))
+        if own != file.read():
+            raise BadState(f"{name}: the checksums are damaged")
+        file.seek(size)
+        content = map_file(path)[:size]
+        for start in range(0, blocks, CHECKED_BLOCKS):
+            table = np.frombuffer(file.read(8 * min(CHECKED_BLOCKS, blocks - start)), "<u4").reshape(-1, 2)
+            part = content[start * BLOCK_SIZE : (start + CHECKED_BLOCKS) * BLOCK_SIZE]
+            if damaged := sums.damaged_blocks(part, table):
+                raise BadState(f"{name}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
 
 
 def read_sealed(path: Path) -> bytes:

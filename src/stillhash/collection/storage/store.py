@@ -78,7 +78,7 @@ class Store:
                 version = get_meta(connection, "format")
                 if version != STORE_FORMAT:
                     use = f". Run `stillhash upgrade {path}` to convert it." if version == FORMAT_1 else ""
-                    raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}{use}")
+                    raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version!r:.100}{use}")
                 self.settings = parse_settings(get_meta(connection, "settings"))
                 collection = check_id(get_meta(connection, "collection"))
             self.items = ItemTable(self.settings["dim"], self.settings["bits"])

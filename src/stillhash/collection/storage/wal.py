@@ -40,22 +40,39 @@ class Wal(NamedTuple):
 
 def read_wal(path: Path) -> Wal:
     """Read the frames up to the last commit before the first that is damaged or not written yet."""
-    data = _read_bytes(path)
-    frames = _frames(data)[: _count_valid_frames(data)]
+    frames = _read_valid_frames(path)
     page_counts = np.ascontiguousarray(frames[:, 4:8]).view(">u4").reshape(-1)
     commits = np.flatnonzero(page_counts)
     return Wal(frames[: commits[-1] + 1], int(page_counts[commits[-1]])) if len(commits) else Wal(frames[:0], 0)
 
 
-def _count_valid_frames(data: ByteArray) -> int:
-    """Count the leading frames that belong to this log and match their checksums."""
-    if len(data) < WAL_HEADER or not _header_valid(data):
-        return 0
-    frames = _frames(data)
-    foreign = np.flatnonzero((frames[:, 8:16] != data[16:24]).any(axis=1))
+def _read_valid_frames(path: Path) -> ByteArray:
+    """Read the leading frames that are valid, some at a time, so that no more is read of a file of any size.
+
+    They are not mapped, because another process may truncate the file at any time.
+    """
+    parts = [np.empty((0, FRAME_SIZE), np.uint8)]
+    try:
+        with open_regular(path / "store.db-wal") as file:
+            header = np.frombuffer(file.read(WAL_HEADER), np.uint8)
+            before, complete = header[24:32], len(header) == WAL_HEADER and _header_valid(header)
+            while complete and (data := file.read(FRAMES_PER_READ * FRAME_SIZE)):
+                frames = _frames(np.frombuffer(data, np.uint8))
+                valid = frames[: _count_valid_frames(frames, before, header)]
+                parts.append(valid)
+                complete = len(data) == FRAMES_PER_READ * FRAME_SIZE and len(valid) == len(frames)
+                before = frames[-1, 16:24] if complete else before
+    except FileNotFoundError:
+        pass
+    return np.concatenate(parts)
+
+
+def _count_valid_frames(frames: ByteArray, before: ByteArray, header: ByteArray) -> int:
+    """Count the leading frames that belong to the log of this header and match their checksums, after those before."""
+    foreign = np.flatnonzero((frames[:, 8:16] != header[16:24]).any(axis=1))
     count = int(foreign[0]) if len(foreign) else len(frames)
-    stored = np.concatenate([data[None, 24:32], frames[:count, 16:24]])  # each sum starts from the one before
-    wrong = np.flatnonzero((wal_sums(frames[:count], stored[:-1], data) != stored[1:]).any(axis=1))
+    stored = np.concatenate([before[None], frames[:count, 16:24]])  # each sum starts from the one before
+    wrong = np.flatnonzero((wal_sums(frames[:count], stored[:-1], header) != stored[1:]).any(axis=1))
     return int(wrong[0]) if len(wrong) else count
 
 
@@ -93,28 +110,9 @@ def _sum_weights(size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
 
 
 def _frames(data: ByteArray) -> ByteArray:
-    count = max(0, len(data) - WAL_HEADER) // FRAME_SIZE
-    return data[WAL_HEADER : WAL_HEADER + count * FRAME_SIZE].reshape(count, FRAME_SIZE)
-
-
-def _read_bytes(path: Path, *, whole: bool = False) -> ByteArray:
-    """Read the log, as far as frames belong to it; it is not mapped, because another process may truncate it anytime.
-
-    whole: all of it, however large.
-    """
-    parts: list[bytes] = []
-    try:
-        with open_regular(path / "store.db-wal") as file:
-            header = file.read(WAL_HEADER)
-            parts.append(header)
-            while part := file.read(FRAMES_PER_READ * FRAME_SIZE):
-                parts.append(part)
-                last = len(part) // FRAME_SIZE * FRAME_SIZE - FRAME_SIZE
-                if not whole and (last < 0 or part[last + 8 : last + 16] != header[16:24]):
-                    break
-    except FileNotFoundError:
-        pass
-    return np.frombuffer(b"".join(parts), np.uint8)
+    """Return bytes after the header as frames, without the last one if it is not whole."""
+    count = len(data) // FRAME_SIZE
+    return data[: count * FRAME_SIZE].reshape(count, FRAME_SIZE)
 
 
 class WalChecksums:
@@ -144,8 +142,7 @@ class WalChecksums:
 
 def repair_wal(path: Path) -> bool:
     """Flip back a flipped bit of the log's header or of its first damaged frame; return whether there was one."""
-    data = _read_bytes(path, whole=True)
-    file = path / "wal.sums"
+    data, file = _read_all(path), path / "wal.sums"
     stored = b""
     if file.exists():
         with open_regular(file) as sums:
@@ -153,10 +150,18 @@ def repair_wal(path: Path) -> bool:
     checksums = np.frombuffer(stored[: len(stored) // 8 * 8], "<u4").reshape(-1, 2)
     block, start, size = 0, 0, WAL_HEADER
     if len(data) >= WAL_HEADER and _header_valid(data):
-        block, size = 1 + _count_valid_frames(data), FRAME_SIZE
+        block, size = 1 + _count_valid_frames(_frames(data[WAL_HEADER:]), data[24:32], data[:WAL_HEADER]), FRAME_SIZE
         start = WAL_HEADER + (block - 1) * size
     damaged = data[start : start + size].tobytes()
     if block >= len(checksums) or (repaired := repair_block(damaged, checksums[block])) is None:
         return False
     write_durably(path / "store.db-wal", [data[:start].tobytes(), repaired, data[start + size :].tobytes()])
     return True
+
+
+def _read_all(path: Path) -> ByteArray:
+    try:
+        with open_regular(path / "store.db-wal") as file:
+            return np.frombuffer(file.read(), np.uint8)
+    except FileNotFoundError:
+        return np.empty(0, np.uint8)
