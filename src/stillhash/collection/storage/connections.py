@@ -118,6 +118,7 @@ def is_stale(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def in_use(path: Path) -> bool:
-    """Return whether this process has store.db of this folder open, under any name."""
+    """Return whether this process has store.db of this folder open, under any name, with locks that it could lose."""
     status = (path / "store.db").stat()
-    return any(os.path.samestat(connection.file_status, status) for connection in TrackedConnection.open_connections)
+    locking = [connection for connection in TrackedConnection.open_connections if not connection.immutable]
+    return any(os.path.samestat(connection.file_status, status) for connection in locking)
