@@ -64,7 +64,7 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
                 check_schema(connection)
         except (sqlite3.DatabaseError, OSError) as error:
             if mode == "ro" and not os.access(path, os.W_OK) and wal_bytes(path):
-                use = "Open it once where it can be written, or use a snapshot of it."
+                use = "Run `stillhash flush` on it where it can be written, or use a snapshot of it."
                 problem = "its log store.db-wal has changes, which cannot be read in a folder that cannot be written"
                 raise BadState(f"{path.name}: {problem}. {use}") from error
             raise BadState(f"{path.name}: cannot be opened: {error}") from error
@@ -94,10 +94,11 @@ def check_files(path: Path) -> None:
 def is_immutable(path: Path) -> bool:
     """Return whether this is a closed store in a folder that cannot be written.
 
-    SQLite creates files to read a WAL, also an empty one, unless it takes the database to be immutable. Where there is
-    shared memory, another process may be writing, and SQLite reads that.
+    SQLite creates files to read a WAL, also an empty one, unless it takes the database to be immutable. Where a WAL and
+    shared memory exist, another process may be writing, and SQLite can read both.
     """
-    return not os.access(path, os.W_OK) and not wal_bytes(path) and not (path / "store.db-shm").exists()
+    used = (path / "store.db-wal").exists() and (path / "store.db-shm").exists()
+    return not os.access(path, os.W_OK) and not wal_bytes(path) and not used
 
 
 def wal_bytes(path: Path) -> int:
