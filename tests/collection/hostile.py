@@ -1,4 +1,4 @@
-"""A store from someone else: change what is in it, with sound checksums, and read all of it.
+"""A store from someone else: change what is in it, with sound checksums, and use all of it.
 
 `python -m tests.collection.hostile TEMPLATE FOLDER SEED COUNT` does so with values that nobody would store, in memory
 that is bounded, and prints what it changes. It fails where anything else than an error of this library comes out.
@@ -119,12 +119,37 @@ def verbs(collection: stillhash.Collection) -> list[Callable[[], object]]:
     ]
 
 
+def writing_verbs(collection: stillhash.Collection) -> list[Callable[[], object]]:
+    """Return what writes after reading much."""
+    return [
+        lambda: collection.upsert(["n", 5], *some_rows(2, seed=9)),
+        lambda: collection.delete([6, "a"]),
+        lambda: collection.relabel([8, 9], [["a"], ["b"]]),
+        lambda: collection.learn(*some_rows(30, seed=5)[:2]),
+        lambda: collection.feedback(QUERIES[0], 12, "up"),
+        lambda: collection.rollback(2),
+        lambda: collection.seal(),
+        lambda: collection.compact(),
+    ]
+
+
 def read_all(path: Path) -> list[StillhashError]:
     """Read all that there is; return the errors of this library, and raise all others."""
+    return call_all(path, verbs, read_only=True)
+
+
+def write_all(path: Path) -> list[StillhashError]:
+    """Write in all ways; return the errors of this library, and raise all others."""
+    return call_all(path, writing_verbs, read_only=False)
+
+
+def call_all(
+    path: Path, calls: Callable[[stillhash.Collection], list[Callable[[], object]]], *, read_only: bool
+) -> list[StillhashError]:
     errors = []
     try:
-        with stillhash.open(path, read_only=True) as collection:
-            for verb in verbs(collection):
+        with stillhash.open(path, read_only=read_only) as collection:
+            for verb in calls(collection):
                 try:
                     verb()
                 except StillhashError as error:
@@ -202,7 +227,7 @@ def main(template: Path, folder: Path, seed: str, count: int) -> None:
         path = folder / "c"
         shutil.copytree(template, path)
         print(f"case {number}: {rng.choice(CHANGES)(path, rng)}", flush=True)
-        errors += bool(read_all(path))
+        errors += bool(read_all(path) + write_all(path))
         shutil.rmtree(path)
     print(f"{count} stores, {errors} refused something")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillhash.collection.storage.items import RowNumbers
-from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta
+from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta, parsing
 from stillhash.collection.storage.sealed_files import stored_file
 from stillhash.collection.storage.segments import CodedRows, Segment, SegmentIdentity, read_segment
 from stillhash.errors import BadState
@@ -84,6 +84,7 @@ class CodeTable:
             parts.append(rows.select(rows.numbers > last))
         return CodedRows.join([*parts, self.unsealed(connection, last)], self.bits)
 
+    @parsing("codes")
     def sample(self, connection: Connection, count: int) -> Codes:
         """Return about this many codes of items, of rows at equal distances, whether sealed or not."""
         step = max(1, int(get_meta(connection, "next_row")) // count)
@@ -100,6 +101,7 @@ class CodeTable:
         codes.append(packed.reshape(len(unsealed), width(self.bits)))
         return np.concatenate(codes)
 
+    @parsing("codes")
     def unsealed(self, connection: Connection, last: int = -1) -> CodedRows:
         """Return the rows past this one that are not sealed."""
         sql = "SELECT row, ifnull(feature_digest, ?), code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"

@@ -6,7 +6,6 @@ It is SQLite with journal_mode=WAL and synchronous=FULL. integrity.py detects da
 import fcntl
 import os
 import sqlite3
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -22,7 +21,7 @@ from stillhash.collection.storage.integrity import (
     find_damage,
     write_page_checksums,
 )
-from stillhash.collection.storage.schema import check_counters
+from stillhash.collection.storage.schema import check_counters, parsing
 from stillhash.collection.storage.sealed_files import create_private, holds_lock, lock_folder, sync, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
@@ -30,11 +29,6 @@ from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFa
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
 MAX_WAL_BYTES = 1 << 26  # that an emptied WAL keeps on disk
-# What stored values may raise that are not as this library writes them.
-UNREADABLE = (
-    *(sqlite3.DatabaseError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
-    *(TypeError, ValueError, struct.error),
-)
 
 
 class Database:
@@ -108,13 +102,12 @@ class Database:
                 connection = self._local.connection = connect(self.path, "ro")
             connection.execute("BEGIN")
             try:
-                yield connection
+                with parsing(self.path.name):
+                    yield connection
             finally:
                 connection.execute("ROLLBACK")
-        except UNREADABLE as error:
-            if isinstance(error, StillhashError):
-                raise
-            raise BadState(f"{self.path.name}: cannot be read: {type(error).__name__}: {error!s:.200}") from error
+        except sqlite3.DatabaseError as error:
+            raise BadState(f"{self.path.name}: cannot be read: {error}") from error
 
     def verify_once(self) -> None:
         """Raise BadState if the file is damaged; verified before the first use, once for each process."""

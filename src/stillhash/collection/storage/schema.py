@@ -3,10 +3,12 @@
 import json
 import reprlib
 import sqlite3
+import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from stillhash.errors import BadState
+from stillhash.errors import BadState, StillhashError
 
 STORE_FORMAT = 5
 SCHEMA = """
@@ -43,6 +45,9 @@ OPTIONAL_TABLES = (
 )
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
 MAX_PARAMETERS = 500  # in one statement
+UNREADABLE_VALUES = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError, struct.error),
+)
 MAX_ROW_NUMBER = 1 << 35  # a bitmap of all rows then takes 4 GiB
 
 
@@ -64,6 +69,17 @@ def parse_json(text: Any, kind: type, what: str) -> Any:
     if not isinstance(value, kind):
         raise BadState(f"{what}: expected a {kind.__name__}, got a {type(value).__name__}")
     return value
+
+
+@contextmanager
+def parsing(what: str) -> Iterator[None]:
+    """Raise BadState for whatever reading stored values raises that are not as this library writes them."""
+    try:
+        yield
+    except UNREADABLE_VALUES as error:
+        if isinstance(error, StillhashError):
+            raise
+        raise BadState(f"{what}: cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
 
 def check_counters(connection: sqlite3.Connection) -> None:
