@@ -41,7 +41,7 @@ from tests.collection.hostile import (
 from tests.collection.test_crash import ROOT
 from tests.support.seeds import run_seed
 
-CASES = int(os.environ.get("STILLHASH_HOSTILE", "12"))
+CASES = int(os.environ.get("STILLHASH_HOSTILE", "6"))
 HUGE = 1 << 43  # bytes of a file with a hole
 UNEXPECTED = {
     "view in place of a table": ["ALTER TABLE items RENAME TO i", "CREATE VIEW items AS SELECT * FROM i"],
