@@ -11,7 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stillhash.collection.filter_tree import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH
+from stillhash.collection.filter_tree import (
+    MAX_FILTER_CONDITIONS,
+    MAX_FILTER_DEPTH,
+    MAX_FILTER_PARTS,
+    brief,
+    count_parts,
+)
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.storage import items as storage_items
 from stillhash.collection.validation import check_label_lists, check_metadata
@@ -252,6 +258,50 @@ for _ in range(MAX_FILTER_DEPTH + 1):
 def test_invalid_conditions_are_refused(where: Any, match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
         compile_filter(where)
+
+
+def nested(kind: type, levels: int = 100_000) -> Any:
+    """Return lists in lists, or conditions in conditions."""
+    value: Any = []
+    for _ in range(levels):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        nested(list),
+        nested(dict),
+        {"a": nested(list)},
+        {"a": {"$in": nested(list)}},
+        {"a": {"$in": [nested(dict)]}},
+        {"a": {"$exists": nested(list)}},
+        {"$and": nested(list)},
+        {"$not": nested(list)},
+        {"labels": nested(list)},
+        {"a": [10**5000]},
+        {"a": {"$in": ["x" * 10**6, {}]}},
+        {"$and": [{}] * 10**6},
+        {"$or": [{"$or": [{"$or": [{"a": 1}] * 100}] * 100}] * 100},
+        {f"f{n}": 1 for n in range(10**5)},
+        {"a": {f"$gt{n}": 1 for n in range(10**5)}},
+    ],
+    ids=lambda where: brief(where)[:40],
+)
+def test_conditions_of_any_depth_and_number_are_refused_in_a_few_words(where: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^where: ") as refusal:
+        compile_filter(where)
+    assert len(str(refusal.value)) < 1000
+
+
+def test_parts_are_counted_only_as_far_as_they_matter() -> None:
+    assert count_parts({"a": {"$gt": 1, "$lt": 3}, "$or": [{"b": 1}, {"$not": {"c": 2}}]}) == 13
+    assert count_parts({"$and": [{"a": 1}] * 10**6}) > MAX_FILTER_PARTS
+    wrapped: dict[str, Any] = {"a": {"$exists": True}}
+    for _ in range(MAX_FILTER_DEPTH - 1):
+        wrapped = {"$and": [wrapped]}
+    compile_filter({"$or": [wrapped] * MAX_FILTER_CONDITIONS})  # the most that the other limits accept
 
 
 def test_largest_accepted_conditions_run() -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import stillhash
 from stillhash.cli.main import app
-from stillhash.collection.trainer import load_functions
+from stillhash.collection.stored_models import load_functions
 from stillhash.encoders import open_encoder
 from stillhash.encoders.files import encode_files
 from stillhash.errors import Conflict, InvalidInput

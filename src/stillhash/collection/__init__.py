@@ -8,8 +8,9 @@ from typing import Any
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
-from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
+from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.repair import RepairReport, repair
+from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
 from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade

@@ -24,7 +24,7 @@ from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import NewVersion
 from stillhash.collection.storage.votes import StoredVote
-from stillhash.collection.trainer import fingerprint
+from stillhash.collection.stored_models import fingerprint
 from stillhash.collection.validation import ItemRows, LabelledRows
 from stillhash.errors import BadState, StillhashError
 from stillhash.numeric.validation import Floats

@@ -12,11 +12,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stillhash.collection.storage.schema import get_meta, meta_with_prefix, set_meta
+from stillhash.collection.storage.schema import get_meta, meta_with_prefix, parse_json, set_meta
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.alignment import Alignment, fit_alignment
-from stillhash.numeric.validation import Floats, check_features, check_integer
+from stillhash.numeric.validation import Floats, check_arrays, check_features, check_integer
 
 MIN_PAIRS = 20  # a few hundred are better
 ALIGNMENT_PREFIX = "alignment "  # of the keys in the table `meta`; a fingerprint follows
@@ -95,8 +95,10 @@ def align_features(store: Store, connection: Connection, encoder: EncoderInfo, f
         return X
     try:
         arrays = safetensors.numpy.load(get_meta(connection, ALIGNMENT_PREFIX + theirs.fingerprint))
+        axes = {"mean": "float32 theirs", "A": "float32 theirs ours", "offset": "float32 ours"}
+        check_arrays(arrays, axes, {"theirs": theirs.dim, "ours": store.settings["dim"]})
         return np.ascontiguousarray(Alignment(**arrays).apply(X))
-    except (safetensors.SafetensorError, TypeError) as error:
+    except (safetensors.SafetensorError, KeyError, TypeError) as error:
         raise BadState(f"encoder: the alignment from {theirs} cannot be read: {error}") from error
 
 
@@ -104,6 +106,10 @@ def list_alignments(connection: Connection) -> list[dict[str, Any]]:
     """Describe the alignments of this collection."""
     alignments = []
     for fingerprint, data in meta_with_prefix(connection, ALIGNMENT_PREFIX).items():
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        alignments.append({"fingerprint": fingerprint, **json.loads(header["__metadata__"]["alignment"])})
+        try:
+            header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")], dict, "alignment")
+            description = parse_json(header["__metadata__"]["alignment"], dict, "alignment")
+        except (TypeError, KeyError) as error:
+            raise BadState(f"alignment: cannot be read: {error}") from error
+        alignments.append({"fingerprint": fingerprint, **description})
     return alignments

@@ -21,6 +21,7 @@ from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
 from stillhash.collection.storage.columns import Column, column_bytes
 from stillhash.collection.storage.schema import batches, get_meta
+from stillhash.collection.storage.sealed_files import stored_file
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState
@@ -204,7 +205,7 @@ class FilterColumns:
         for record in self._store.codes.segment_records(connection):
             (rows, first, last), file = record.shape(), record.file
             if file not in self._segments:
-                segment = self._store.path / "segments" / file
+                segment = stored_file(self._store.path / "segments", file)
                 try:
                     columns = ColumnFile(segment, (rows, first, last))
                     opened.append(self._group_rows(file, first, last, columns.seq, columns.blocks))

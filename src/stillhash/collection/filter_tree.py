@@ -1,5 +1,6 @@
 """The conditions of a filter as a small tree, which SQL (filter_sql.py) and columns (filter_columns.py) both answer."""
 
+import reprlib
 import sys
 from typing import Any, NamedTuple
 
@@ -8,9 +9,21 @@ from stillhash.errors import InvalidInput
 COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 MAX_FILTER_DEPTH = 8  # SQLite parses up to 100 levels
 MAX_FILTER_CONDITIONS = 500  # SQLite takes expressions up to 1,000 deep
+MAX_FILTER_PARTS = 40 * MAX_FILTER_CONDITIONS  # conditions, operators and what joins them, before they are parsed
 MAX_FIELD_LENGTH = 1000  # characters of the name of a field
+MAX_INTEGER_BITS = 1000  # of a number that a message shows
 LARGEST_DOUBLE = sys.float_info.max
 COMPARABLE = {str, int, float}  # types of values that have an order
+
+
+class BriefRepr(reprlib.Repr):
+    """Describe values of any depth and length in a few words."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if x.bit_length() < MAX_INTEGER_BITS else "a large integer"
+
+
+brief = BriefRepr().repr
 
 
 class FieldTest(NamedTuple):
@@ -51,16 +64,30 @@ FilterTree = FieldTest | LabelTest | AllOf | AnyOf | Negation
 
 def parse_filter(where: Any) -> FilterTree:
     """Parse and validate a filter."""
-    tree = _parse(where, 0)
-    if count_joins(tree) > MAX_FILTER_CONDITIONS:
+    tree = _parse(where, 0) if count_parts(where) <= MAX_FILTER_PARTS else None
+    if tree is None or count_joins(tree) > MAX_FILTER_CONDITIONS:
         most = f"at most {MAX_FILTER_CONDITIONS} conditions"
         raise InvalidInput(f"where: expected {most}, got more. Use $in for long lists.")
     return tree
 
 
+def count_parts(where: Any) -> int:
+    """Count the conditions, operators and lists of conditions of a filter, up to a few more than are accepted."""
+    parts, left = 0, [where]
+    while left and parts <= MAX_FILTER_PARTS:
+        entries = part.items() if isinstance(part := left.pop(), dict) else ()
+        parts += 1 + len(entries)
+        for key, operand in entries:
+            listed = operand if key in ("$and", "$or") and isinstance(operand, list | tuple) else ()
+            left += listed[:MAX_FILTER_PARTS]
+            left += [operand] if key == "$not" else []
+            parts += len(listed) + (len(operand) if isinstance(operand, dict) and key != "$not" else 0)
+    return parts
+
+
 def _parse(where: Any, depth: int) -> FilterTree:
     if not isinstance(where, dict) or not all(isinstance(key, str) for key in where):
-        raise InvalidInput(f"where: expected a dictionary of conditions, got {where!r}")
+        raise InvalidInput(f"where: expected a dictionary of conditions, got {brief(where)}")
     if depth > MAX_FILTER_DEPTH:
         raise InvalidInput(f"where: expected conditions nested at most {MAX_FILTER_DEPTH} deep, got more")
     return _all_of([_condition(key, operand, depth) for key, operand in where.items()])
@@ -82,7 +109,7 @@ def _condition(key: str, operand: Any, depth: int) -> FilterTree:
         raise InvalidInput(f"where: expected names of fields up to {MAX_FIELD_LENGTH} characters, got {len(key)}")
     tests = operand if isinstance(operand, dict) else {"$eq": operand}
     if not tests or not all(isinstance(operator, str) and operator.startswith("$") for operator in tests):
-        raise InvalidInput(f"where: {key}: expected a value, or operators such as {{'$gt': 3}}, got {operand!r}")
+        raise InvalidInput(f"where: {key}: expected a value, or operators such as {{'$gt': 3}}, got {brief(operand)}")
     test = _label_test if key == "labels" else _field_test
     return _all_of([test(key, operator, value) for operator, value in tests.items()])
 
@@ -90,17 +117,17 @@ def _condition(key: str, operand: Any, depth: int) -> FilterTree:
 def _field_test(key: str, operator: str, value: Any) -> FilterTree:
     if operator == "$exists":
         if not isinstance(value, bool):
-            raise InvalidInput(f"where: {key}: $exists: expected true or false, got {value!r}")
+            raise InvalidInput(f"where: {key}: $exists: expected true or false, got {brief(value)}")
     elif operator in ("$eq", "$ne", "$in"):
         value = check_list(f"{key}: $in", value) if operator == "$in" else value
         values = value if operator == "$in" else [value]
         if not set(map(type, values)) <= {*COMPARABLE, bool, type(None)}:
-            raise InvalidInput(f"where: {key}: expected a number, text, boolean or null, got {value!r}")
+            raise InvalidInput(f"where: {key}: expected a number, text, boolean or null, got {brief(value)}")
         check_values(key, values)
     elif operator not in COMPARISONS:
         raise InvalidInput(f"where: {key}: expected $eq, $ne, $in, $exists, {', '.join(COMPARISONS)}, got {operator}")
     elif type(value) not in COMPARABLE:
-        raise InvalidInput(f"where: {key}: {operator}: expected a number or a text, got {value!r}")
+        raise InvalidInput(f"where: {key}: {operator}: expected a number or a text, got {brief(value)}")
     else:
         check_values(key, [value])
     check_values(key, [key])
@@ -111,7 +138,7 @@ def _label_test(key: str, operator: str, value: Any) -> FilterTree:
     if operator in ("$eq", "$ne", "$in"):
         labels = [value] if operator != "$in" else check_list(f"{key}: $in", value)
         if not set(map(type, labels)) <= COMPARABLE:
-            raise InvalidInput(f"where: labels: expected texts or numbers, got {value!r}")
+            raise InvalidInput(f"where: labels: expected texts or numbers, got {brief(value)}")
         check_values(key, labels)
         return Negation(LabelTest("$in", labels)) if operator == "$ne" else LabelTest("$in", labels)
     if operator == "$exists" and isinstance(value, bool):
@@ -122,7 +149,7 @@ def _label_test(key: str, operator: str, value: Any) -> FilterTree:
 def check_list(operator: str, value: Any) -> list[Any]:
     """Return a list or a tuple as a list."""
     if not isinstance(value, list | tuple):
-        raise InvalidInput(f"where: {operator}: expected a list, got {value!r}")
+        raise InvalidInput(f"where: {operator}: expected a list, got {brief(value)}")
     return list(value)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.collection.storage.schema import get_meta, set_meta
+from stillhash.collection.storage.schema import get_meta, parse_json, set_meta
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher
@@ -73,7 +73,14 @@ def add_point(history: History, quality: Quality, version: int) -> None:
 def load_history(connection: Connection) -> History:
     """Return the last evaluation, the detector, the versions with an alarm, the curve and the rows learnt."""
     text = get_meta(connection, "curve")
-    return {"quality": None, "alarms": [], "curve": [], "rows": 0} if text is None else json.loads(text)
+    if text is None:
+        return {"quality": None, "alarms": [], "curve": [], "rows": 0}
+    history: History = parse_json(text, dict, "curve")
+    kinds = {name: type(history.get(name)) for name in ("alarms", "curve", "rows")}
+    points = all(isinstance(point, dict) for point in history.get("curve", []))
+    if kinds != {"alarms": list, "curve": list, "rows": int} or not points or "quality" not in history:
+        raise BadState("curve: expected evaluations, versions with an alarm, and rows, got others")
+    return history
 
 
 def save_history(connection: Connection, history: History) -> None:

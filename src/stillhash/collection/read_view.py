@@ -13,7 +13,7 @@ from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares
 from stillhash.collection.stored_features import StoredFeatures
-from stillhash.collection.trainer import load_functions, load_model
+from stillhash.collection.stored_models import load_functions, load_model
 from stillhash.errors import StillhashError
 from stillhash.hashers import LinearHasher, Model
 from stillhash.numeric.validation import Floats

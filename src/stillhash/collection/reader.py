@@ -20,7 +20,7 @@ from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.repeats import repeated_rows
 from stillhash.collection.storage.snapshot import snapshot
-from stillhash.collection.trainer import load_model
+from stillhash.collection.stored_models import load_model, verify_models
 from stillhash.collection.types import (
     Answer,
     DoubtfulItem,
@@ -198,7 +198,7 @@ class Reader(ItemReader):
 
     def verify(self) -> list[str]:
         """Check everything that is stored; return one sentence for each problem."""
-        return self._store.verify()
+        return self._store.verify() or verify_models(self._store)
 
     def snapshot(self, path: str | Path) -> int:
         """Copy the collection, as of one commit, to a new folder; return its bytes.

@@ -5,14 +5,10 @@ steps, and each step is evaluated before it is learnt. The steps of one write, a
 transaction. A version's model is in the store, its learner in files beside it.
 """
 
-import hashlib
 from collections.abc import Sequence
 from sqlite3 import Connection
-from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from stillhash.collection.doubtful_labels import LabelJudge
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
@@ -25,6 +21,7 @@ from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote
+from stillhash.collection.stored_models import check_learner, fingerprint, load_functions, load_model, model_bytes
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.hashers import Hasher, LinearHasher, Model
@@ -34,8 +31,6 @@ from stillhash.numeric.validation import Codes, Mask, check_integer
 MIN_STEP_ROWS = 100
 MAX_STEPS = 100  # of one write
 CODE_SAMPLE_ROWS = 8192  # that votes are compared with
-MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v")
-MODEL_NUMBERS = ("power", "balance", "query_power", "item_power", "label_bits")
 
 
 class Trainer:
@@ -182,7 +177,7 @@ class Trainer:
             model = hasher.model()
             if votes := self.store.votes.of_latest_queries(connection, MAX_VERSION, MAX_CORRECTED_QUERIES):
                 model = correct(hasher, model, votes, self.store.codes.sample(connection, CODE_SAMPLE_ROWS))
-        version = versions.publish(connection, new, model.side, _model_bytes(model))
+        version = versions.publish(connection, new, model.side, model_bytes(model))
         self._hasher = version, hasher
         return version
 
@@ -210,8 +205,7 @@ class Trainer:
 
     def _load(self, connection: Connection, files: list[str]) -> Hasher:
         hasher = self.store.learner_files.load(files)
-        if fingerprint(hasher.functions().state()) != get_meta(connection, "fingerprint"):
-            raise BadState(f"learner/{files[0]}: its hash functions have another fingerprint than those of the items")
+        check_learner(hasher, connection, files[0])
         return hasher
 
 
@@ -222,46 +216,3 @@ def step_rows(hasher: Hasher, learn_rows: int, count: int) -> int:
     neither so short that an evaluation says little, nor so many that it takes longer than learning.
     """
     return max(learn_rows, MIN_STEP_ROWS, -(-count // MAX_STEPS)) if hasher.chunk_invariant else learn_rows
-
-
-def load_functions(connection: Connection) -> LinearHasher | None:
-    """Return the fixed hash functions; None before they are fitted."""
-    state = get_meta(connection, "functions")
-    if state is None:
-        return None
-    if fingerprint(state) != get_meta(connection, "fingerprint"):
-        raise BadState("functions: the hash functions are not those that encoded the items: their fingerprint differs")
-    return LinearHasher.load(state)
-
-
-def load_model(store: Store, connection: Connection, version: Any) -> Model:
-    """Return the model of a version; 0 is the query, not quantised, against the codes, before anything was learnt."""
-    if version == "hamming":
-        return Model("hamming")
-    version = check_integer(version, "version", 0, MAX_VERSION)
-    if version == 0:
-        return Model("looks")
-    side, data = store.versions.model(connection, version)
-    if data is None:
-        return Model(side)  # type: ignore[arg-type]
-    try:
-        arrays = safetensors.numpy.load(data)
-        values = {name: float(arrays.pop(name)[0]) for name in MODEL_NUMBERS if name in arrays or name == "power"}
-        values["label_bits"] = int(values.get("label_bits", 0))
-        return Model(side, **values, **arrays)  # type: ignore[arg-type]
-    except (safetensors.SafetensorError, KeyError, TypeError) as error:
-        raise BadState(f"version {version}: its model cannot be read: {error}") from error
-
-
-def _model_bytes(model: Model) -> bytes | None:
-    if not model.learnt:
-        return None
-    present = {name: part for name, part in model._asdict().items() if part is not None}
-    arrays = {name: np.ascontiguousarray(present[name]) for name in MODEL_ARRAYS if name in present}
-    numbers = {name: np.array([present[name]], np.float64) for name in MODEL_NUMBERS if name in present}
-    return safetensors.numpy.save(arrays | numbers)
-
-
-def fingerprint(functions: bytes) -> str:
-    """Return what tells saved hash functions from others."""
-    return hashlib.sha256(functions).hexdigest()

@@ -5,6 +5,7 @@ Adler-32, which is computed differently, then confirms that nothing else changed
 """
 
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,14 @@ def pack_checksums(checksums: BlockChecksums) -> bytes:
     """Serialise checksums, followed by checksums of their own."""
     table = checksums.astype("<u4").tobytes()
     return table + np.array(checksum_pair(table), "<u4").tobytes()
+
+
+def running_checksums(read: Callable[[], bytes]) -> bytes:
+    """Compute and serialise the checksums of all that a function returns, call after call, until it returns nothing."""
+    crc, adler = checksum_pair(b"")
+    while part := read():
+        crc, adler = zlib.crc32(part, crc), zlib.adler32(part, adler)
+    return np.array((crc, adler), "<u4").tobytes()
 
 
 def pack_file_checksums(file: Path) -> bytes:

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from stillhash.collection.storage.items import RowNumbers
-from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta, parsing
+from stillhash.collection.storage.sealed_files import stored_file
 from stillhash.collection.storage.segments import CodedRows, Segment, SegmentIdentity, read_segment
+from stillhash.errors import BadState
 from stillhash.numeric.codes import width
 from stillhash.numeric.feature_digests import NO_DIGEST
 from stillhash.numeric.kernels import read_tiles
@@ -25,6 +27,12 @@ class SegmentRecord(NamedTuple):
     first: int
     last: int
     content: bytes  # the digest of its content
+
+    def check(self) -> None:
+        """Raise BadState unless this can be a segment."""
+        numbers = all(isinstance(value, int) for value in (self.rows, self.first, self.last))
+        if not numbers or not 0 < self.rows <= self.last - self.first + 1 or not 0 <= self.first <= MAX_ROW_NUMBER:
+            raise BadState(f"segments: expected rows of segment {self.number}, got {self.shape()!r:.100}")
 
     def shape(self) -> tuple[int, int, int]:
         """Return how many rows it has, and the first and the last."""
@@ -44,16 +52,25 @@ class CodeTable:
     def segment_records(self, connection: Connection) -> list[SegmentRecord]:
         """Return which segments there are, in order."""
         rows = connection.execute("SELECT number, file, rows, first, last, content FROM segments ORDER BY number")
-        return [SegmentRecord(*row) for row in rows.fetchall()]
+        records = [SegmentRecord(*row) for row in rows.fetchall()]
+        for record in records:
+            record.check()
+        return records
 
     def segment_files(self, connection: Connection) -> list[str]:
         """Return the files of all segments, in order."""
-        return [record.file for record in self.segment_records(connection)]
+        return [stored_file(self.folder, record.file).name for record in self.segment_records(connection)]
 
     def read_segment(self, record: SegmentRecord, *, check: bool = True) -> Segment:
         """Map the segment of this record; BadState if the file is damaged, or another one."""
         identity = SegmentIdentity(self.collection, record.number, record.content)
-        return read_segment(self.folder / record.file, self.bits, (record.rows, identity), check=check)
+        file = stored_file(self.folder, record.file)
+        segment = read_segment(file, self.bits, (record.rows, identity), check=check)
+        first, last = segment.bounds()
+        if (first, last) != (record.first, record.last):
+            expected = f"rows {record.first} to {record.last}"
+            raise BadState(f"segments/{record.file}: expected {expected}, got {first} to {last}")
+        return segment
 
     def add_segment(self, connection: Connection, record: SegmentRecord) -> None:
         """Register a segment."""
@@ -67,6 +84,7 @@ class CodeTable:
             parts.append(rows.select(rows.numbers > last))
         return CodedRows.join([*parts, self.unsealed(connection, last)], self.bits)
 
+    @parsing("codes")
     def sample(self, connection: Connection, count: int) -> Codes:
         """Return about this many codes of items, of rows at equal distances, whether sealed or not."""
         step = max(1, int(get_meta(connection, "next_row")) // count)
@@ -83,6 +101,7 @@ class CodeTable:
         codes.append(packed.reshape(len(unsealed), width(self.bits)))
         return np.concatenate(codes)
 
+    @parsing("codes")
     def unsealed(self, connection: Connection, last: int = -1) -> CodedRows:
         """Return the rows past this one that are not sealed."""
         sql = "SELECT row, ifnull(feature_digest, ?), code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"

@@ -23,7 +23,8 @@ from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.column_builder import NO_LABELS, TableBuilder
 from stillhash.collection.storage.columns import COLUMN_LAYOUTS, Column, column_arrays, layout_of
-from stillhash.collection.storage.sealed_files import content_size, display_name, write_sealed
+from stillhash.collection.storage.schema import parse_json
+from stillhash.collection.storage.sealed_files import content_size, display_name, map_file, open_regular, write_sealed
 from stillhash.errors import BadState, StillhashError
 
 COLUMNS_MAGIC, COLUMNS_FORMAT = b"STILLCOL", 1
@@ -31,6 +32,7 @@ COLUMNS_HEADER = struct.Struct("<8sIIqqqq8s")  # magic, format, directory's byte
 COLUMN_ROWS = 1 << 20  # in one block, with dictionaries of its own
 ROWS_PER_READ = 1 << 14  # from SQLite
 ARRAY_ALIGNMENT = 64  # bytes
+COLUMN_TYPES = frozenset(("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f8"))
 
 LabelsAndMetadata = tuple[list[str], list[str | None]]  # JSON texts of some rows
 
@@ -107,7 +109,7 @@ def _aligned(data: bytes, size: int) -> bytes:
 
 def segment_identity(segment: Path) -> bytes:
     """Return the last bytes of a segment: checksums of its checksums."""
-    with segment.open("rb") as file:
+    with open_regular(segment) as file:
         file.seek(-8, 2)
         return file.read()
 
@@ -119,7 +121,7 @@ class ColumnFile:
         """Open the file; raise BadState or OSError if it cannot be used."""
         self.path = segment.with_suffix(".columns")
         size = content_size(self.path)
-        data = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
+        data = map_file(self.path).view(np.ndarray)
         self._content, self._checksums = data[:size], sums.unpack_checksums(data[size:].tobytes(), self.path.name)
         self.read(0, COLUMNS_HEADER.size)
         head = COLUMNS_HEADER.unpack(self._content[: COLUMNS_HEADER.size].tobytes())
@@ -128,9 +130,14 @@ class ColumnFile:
         if (magic, format_, tuple(rows), identity) != expected:
             raise BadState(f"{display_name(self.path)}: of another segment or format")
         end = COLUMNS_HEADER.size + directory_bytes
-        blocks = json.loads(self.read(0, end)[COLUMNS_HEADER.size :].tobytes())
+        blocks = parse_json(self.read(0, end)[COLUMNS_HEADER.size :].tobytes(), list, display_name(self.path))
         arrays = -(-end // BLOCK_SIZE) * BLOCK_SIZE
-        self.blocks = [FileBlock(self, arrays, **block) for block in blocks]
+        try:
+            self.blocks = [FileBlock(self, arrays, **block) for block in blocks]
+            if sum(block.rows for block in self.blocks) != record[0]:
+                raise ValueError("other rows than the segment")
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BadState(f"{display_name(self.path)}: expected blocks of columns, got {error}") from error
 
     def read(self, start: int, size: int) -> NDArray[np.uint8]:
         """Return some bytes; raise BadState if a block of them does not match its checksum."""
@@ -145,6 +152,8 @@ class FileBlock:
     """The columns of consecutive rows of a segment, read when they are first used."""
 
     def __init__(self, file: ColumnFile, arrays: int, rows: int, complete: bool, fields: dict[str, Any]) -> None:
+        if not isinstance(rows, int) or not isinstance(fields, dict):
+            raise TypeError("no rows or fields")
         self.rows, self.complete = rows, complete
         self._file, self._arrays, self._fields = file, arrays, fields
         self._columns: dict[str, Column | None] = {}
@@ -162,9 +171,18 @@ class FileBlock:
     def _read(self, layout: str | None, start: int, shapes: list[tuple[str, int]]) -> Column | None:
         if layout is None:
             return None
-        sizes = [np.dtype(kind).itemsize * count for kind, count in shapes]
-        ends = np.cumsum([0, *(-(-size // ARRAY_ALIGNMENT) * ARRAY_ALIGNMENT for size in sizes)]).tolist()
-        data = self._file.read(self._arrays + start, ends[-1])
-        arrays = [data[s : s + size].view(kind) for s, size, (kind, _) in zip(ends, sizes, shapes, strict=False)]
-        column: Column = COLUMN_LAYOUTS[layout](*arrays)
+        try:
+            if not all(kind in COLUMN_TYPES for kind, _ in shapes):
+                raise ValueError("arrays of another type")
+            sizes = [np.dtype(kind).itemsize * count for kind, count in shapes]
+            ends = np.cumsum([0, *(-(-size // ARRAY_ALIGNMENT) * ARRAY_ALIGNMENT for size in sizes)]).tolist()
+            data = self._file.read(self._arrays + start, ends[-1])
+            arrays = [data[s : s + size].view(kind) for s, size, (kind, _) in zip(ends, sizes, shapes, strict=False)]
+            if len(arrays[0]) != self.rows:
+                raise ValueError("other rows than the block")
+            column: Column = COLUMN_LAYOUTS[layout](*arrays)
+        except (TypeError, ValueError, LookupError, OverflowError) as error:
+            if isinstance(error, BadState):
+                raise
+            raise BadState(f"{display_name(self._file.path)}: expected a column, got {error}") from error
         return column

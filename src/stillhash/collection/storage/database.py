@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stillhash.collection.storage.checksums import pack_file_checksums
-from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect
-from stillhash.collection.storage.integrity import acknowledge, committed_seq, find_damage, write_page_checksums
+from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale
+from stillhash.collection.storage.integrity import (
+    acknowledge,
+    begin_acknowledging,
+    committed_seq,
+    find_damage,
+    write_page_checksums,
+)
+from stillhash.collection.storage.schema import check_counters, parsing
 from stillhash.collection.storage.sealed_files import create_private, holds_lock, lock_folder, sync, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
@@ -69,12 +76,13 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{path.name}: could not be written: {error}") from error
         write_durably(path / "store.sums", [pack_file_checksums(new)])
+        acknowledge(path, dict(tables["meta"])["seq"], durably=True)
         cls.install(path)
 
     @staticmethod
     def install(path: Path) -> None:
         """Make store.db.new, which is complete and has its checksums, the database, in the place of an older one."""
-        for file in ("acked", "store.db-wal", "store.db-shm"):
+        for file in ("store.db-wal", "store.db-shm"):
             (path / file).unlink(missing_ok=True)
         (path / "store.db.new").rename(path / "store.db")
         sync(path)
@@ -86,12 +94,16 @@ class Database:
         self._check_open()
         self.verify_once()
         try:
-            if getattr(self._local, "connection", None) is None:
-                self._local.connection = connect(self.path, "ro")
-            connection: sqlite3.Connection = self._local.connection
+            connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+            if connection is not None and is_stale(connection, self.path):
+                connection.close()
+                connection = None
+            if connection is None:
+                connection = self._local.connection = connect(self.path, "ro")
             connection.execute("BEGIN")
             try:
-                yield connection
+                with parsing(self.path.name):
+                    yield connection
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.DatabaseError as error:
@@ -103,7 +115,7 @@ class Database:
             return
         with self._verify_lock:
             if not self._verified:
-                if damage := find_damage(self.path):
+                if damage := find_damage(self.path, check_counters):
                     raise BadState(f"{self.path.name}: damaged: {damage[0]}. Use repair to restore what can be read.")
                 self._verified = True
 
@@ -117,6 +129,7 @@ class Database:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
+                    begin_acknowledging(connection, self.path)
                     yield connection
                     connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'seq'")
                     seq = committed_seq(connection)

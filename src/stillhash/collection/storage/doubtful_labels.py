@@ -69,7 +69,10 @@ class DoubtfulLabelTable:
             return np.zeros((2, HISTOGRAM_BINS))
         if not isinstance(data, bytes) or len(data) != 8 * HISTOGRAM_BINS:
             raise BadState(f"{HISTOGRAMS_KEY}: expected two histograms of {HISTOGRAM_BINS} bins, got other data")
-        return np.frombuffer(data, "<f4").reshape(2, HISTOGRAM_BINS).astype(np.float64)
+        counts = np.frombuffer(data, "<f4").reshape(2, HISTOGRAM_BINS).astype(np.float64)
+        if not np.isfinite(counts).all() or (counts < 0).any():
+            raise BadState(f"{HISTOGRAMS_KEY}: expected counts, got negative numbers, infinity or NaN")
+        return counts
 
 
 def histogram_bins(agreements: Floats) -> NDArray[np.int64]:

@@ -1,9 +1,9 @@
 """Read a store of format 1, which version 0.1 wrote; nothing of it is changed. docs/store-format.md says what differs.
 
-SQL and layouts of format 1 are here and nowhere else. All is read in one transaction, so it is of one commit.
+SQL and layouts of format 1 are here and nowhere else, except for its tables (schema_check.py). All is read in one
+transaction, so it is of one commit.
 """
 
-import json
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ import numpy as np
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.items import RowNumbers
-from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, meta_with_prefix
-from stillhash.collection.storage.sealed_files import read_sealed
+from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, meta_with_prefix, parse_json
+from stillhash.collection.storage.schema_check import FORMAT_1
+from stillhash.collection.storage.sealed_files import read_sealed, stored_file
 from stillhash.collection.types import Id
 from stillhash.errors import BadState
 from stillhash.numeric.codes import width
 from stillhash.numeric.validation import Codes
 
-FORMAT_1 = 1
 FORMAT_1_TILE = 1024  # codes per tile, whatever a tile of the scan holds now
 FORMAT_1_HEADER = struct.Struct("<8sIIQq")  # magic, format, bits, rows, first row or -1
 FORMAT_1_TILES_OFFSET = 4096
@@ -87,7 +87,7 @@ class Format1Store:
             self._connection.execute("BEGIN")
             if (version := self.meta("format")) != FORMAT_1:
                 raise BadState(f"{path.name}: expected store format {FORMAT_1}, got {version}")
-            self.settings: dict[str, Any] = json.loads(self.meta("settings"))
+            self.settings: dict[str, Any] = parse_json(self.meta("settings"), dict, "settings")
             self.fitted = is_fitted(self._connection)
             self.numbers, self.codes = self._live_codes()
         except (sqlite3.DatabaseError, ValueError, TypeError, KeyError, struct.error) as error:
@@ -136,7 +136,7 @@ class Format1Store:
 
     def learner(self, file: str) -> bytes:
         """Return the saved state of a learner."""
-        return read_sealed(self.path / "learner" / file)
+        return read_sealed(stored_file(self.path / "learner", file))
 
     def code_of(self, rows: list[int]) -> Codes:
         """Return the codes of items."""
@@ -150,7 +150,7 @@ class Format1Store:
         numbers, codes = [np.empty(0, np.int64)], [np.empty((0, width(bits)), np.uint8)]
         last = -1
         for file, *expected in self._select("SELECT file, rows, first, last FROM segments ORDER BY number"):
-            segment = read_format_1_segment(self.path / "segments" / file, bits)
+            segment = read_format_1_segment(stored_file(self.path / "segments", file), bits)
             numbers.append(segment[0])
             codes.append(segment[1])
             last = int(segment[0][-1])

@@ -9,45 +9,71 @@ match store.sums, before the checkpoint as after. So a crash at any moment leave
 
 To SQLite a damaged WAL ends where the damage begins, and later commits are silently lost. `acked` is written after
 every commit and is not fsynced; it reveals lost commits: what is committed is never less than what was acknowledged.
+
+A store is created with `acked`, fsynced, and says so in `meta`. Each later commit overwrites these few bytes in place,
+so that a power cut leaves the old number or the new one. In such a store `acked` is missing only if it was removed, and
+that is damage: nothing else would reveal that the log was cut. Stores of earlier releases lack the entry in `meta`,
+until their first write.
 """
 
-import os
 import sqlite3
 import struct
 import subprocess
 import zlib
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
 
 from stillhash.collection.storage.checksums import BlockChecksums, checksum_pair, pack_checksums, unpack_checksums
-from stillhash.collection.storage.connections import TrackedConnection, connect, in_use
-from stillhash.collection.storage.sealed_files import FILE_MODE, translate_read_errors, write_durably
+from stillhash.collection.storage.connections import TrackedConnection, check_files, connect, in_use, wal_bytes
+from stillhash.collection.storage.schema import get_meta, set_meta
+from stillhash.collection.storage.sealed_files import (
+    open_regular,
+    open_to_write,
+    read_regular,
+    translate_read_errors,
+    write_durably,
+)
 from stillhash.collection.storage.verify_pages import PAGE_SIZE, mismatched_pages, mismatched_pages_in_subprocess
 from stillhash.collection.storage.wal import FRAME_HEADER, read_wal
 from stillhash.errors import BadState
 
 ACKED_RECORD = struct.Struct("<QI")  # a commit's number, and a checksum
+ACKED_KEY = "acked"  # in `meta`, where the file of this name is never missing
+READ_ATTEMPTS = 3  # while another process overwrites the record
+MAX_CHECKSUM_BYTES = 1 << 16  # of store.sums, beside twice those of the pages that there are
 
 
-def find_damage(path: Path) -> list[str]:
-    """Describe what is wrong with the database file in this folder, one sentence for each problem."""
+def find_damage(path: Path, check: Callable[[sqlite3.Connection], None] | None = None) -> list[str]:
+    """Describe what is wrong with the database file in this folder, one sentence for each problem.
+
+    check: raises BadState for what else is wrong.
+    """
     acknowledged = acknowledged_commit(path)
     try:
+        check_files(path)
         pages = damaged_pages(path)
         with closing(connect(path, "ro")) as connection:
             seq = committed_seq(connection)
-    except (BadState, TypeError, sqlite3.DatabaseError) as error:
+            if not pages and check is not None:
+                check(connection)
+            if acknowledged is None and lacks_acknowledgement(connection, path):
+                return ["acked: missing or damaged, so that commits may be lost from store.db-wal unnoticed"]
+    except (BadState, sqlite3.DatabaseError) as error:
         return [str(error)]
-    if seq < acknowledged:
+    if acknowledged is not None and seq < acknowledged:
         return [f"store.db-wal: lost the last {acknowledged - seq} of {acknowledged} acknowledged commits"]
     return [f"store.db: page {page} does not match its checksum" for page in pages]
 
 
 def committed_seq(connection: sqlite3.Connection) -> int:
     """Return the number of the last commit that this connection sees."""
-    return int(connection.execute("SELECT value FROM meta WHERE key = 'seq'").fetchone()[0])
+    seq = get_meta(connection, "seq")
+    if not isinstance(seq, int):
+        raise BadState(f"seq: expected the number of a commit, got {seq!r:.100}")
+    return seq
 
 
 def damaged_pages(path: Path) -> list[int]:
@@ -70,8 +96,10 @@ def damaged_pages(path: Path) -> list[int]:
 
 
 def read_page_checksums(path: Path) -> BlockChecksums:
-    with translate_read_errors(path / "store.sums"):
-        return unpack_checksums((path / "store.sums").read_bytes(), "store.sums")
+    file = path / "store.sums"
+    with translate_read_errors(file):
+        pages = ((path / "store.db").stat().st_size + wal_bytes(path)) // PAGE_SIZE
+        return unpack_checksums(read_regular(file, 16 * pages + MAX_CHECKSUM_BYTES), file.name)
 
 
 def write_page_checksums(path: Path) -> None:
@@ -89,16 +117,33 @@ def write_page_checksums(path: Path) -> None:
     write_durably(path / "store.sums", [pack_checksums(checksums)])
 
 
-def acknowledged_commit(path: Path) -> int:
-    """Return the number of the last acknowledged commit, 0 if it is not known."""
-    try:
-        seq, crc = ACKED_RECORD.unpack((path / "acked").read_bytes())
-    except (OSError, struct.error):
-        return 0
-    return seq if zlib.crc32(seq.to_bytes(8, "little")) == crc else 0
+def acknowledged_commit(path: Path) -> int | None:
+    """Return the number of the last acknowledged commit, None if it is not known."""
+    for _ in range(READ_ATTEMPTS):
+        with suppress(OSError, BadState, struct.error), open_regular(path / "acked") as file:
+            seq, crc = ACKED_RECORD.unpack(file.read(ACKED_RECORD.size + 1))
+            if zlib.crc32(seq.to_bytes(8, "little")) == crc:
+                return int(seq)
+    return None
 
 
-def acknowledge(path: Path, seq: int) -> None:
-    """Record that this commit was acknowledged, without waiting for the disk."""
-    with os.fdopen(os.open(path / "acked", os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as file:
-        file.write(ACKED_RECORD.pack(seq, zlib.crc32(seq.to_bytes(8, "little"))))
+def lacks_acknowledgement(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether `acked` is missing or damaged in a store that was created with it."""
+    return get_meta(connection, ACKED_KEY) is not None and acknowledged_commit(path) is None
+
+
+def acknowledge(path: Path, seq: int, *, durably: bool = False) -> None:
+    """Record that this commit was acknowledged, without waiting for the disk unless `durably`."""
+    record = ACKED_RECORD.pack(seq, zlib.crc32(seq.to_bytes(8, "little")))
+    if durably:
+        write_durably(path / "acked", [record])
+    else:
+        with open_to_write(path / "acked") as file:
+            file.write(record)
+
+
+def begin_acknowledging(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that `acked` is on disk and never missing from now on, in a store of an earlier release."""
+    if get_meta(connection, ACKED_KEY) is None:
+        acknowledge(path, committed_seq(connection), durably=True)
+        set_meta(connection, ACKED_KEY, 1)

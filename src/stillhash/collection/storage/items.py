@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.schema import batches, get_meta, set_meta
+from stillhash.collection.storage.schema import batches, get_meta, parsing, set_meta
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
-from stillhash.errors import Conflict, InvalidInput, TooLarge
+from stillhash.errors import BadState, Conflict, InvalidInput, TooLarge
 from stillhash.numeric.codes import width
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats, Mask
@@ -128,6 +128,9 @@ class ItemTable:
                     raise TooLarge(f"answer: {message}. Request fewer items.")
                 stored.append(row)
             parts = json.loads(f"[{','.join(text for row in stored for text in row[2:])}]")  # once, not for each item
+            types = set(map(type, parts[::2])), set(map(type, parts[1::2])), {type(row[1]) for row in stored}
+            if not (types[0] <= {list} and types[1] <= {dict, type(None)} and types[2] <= {int, str}):
+                raise BadState("items: expected ids, lists of labels and objects of metadata, got others")
             pairs = zip(parts[::2], parts[1::2], strict=True)
             contents.update((row[0], (row[1], *pair)) for row, pair in zip(stored, pairs, strict=True))
         return contents
@@ -136,7 +139,9 @@ class ItemTable:
         """Return the picture of an item, None if it has none or does not exist."""
         sql = "SELECT data FROM pictures JOIN items USING (row) WHERE id = ?"
         row = connection.execute(sql, [id_]).fetchone()
-        return None if row is None else bytes(row[0])
+        if row is not None and not isinstance(row[0], bytes):
+            raise BadState(f"pictures: expected the bytes of an image, got {row[0]!r:.100}")
+        return None if row is None else row[0]
 
     def matching(self, connection: Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
         """Return the rows that meet a condition (filters.py), as a bitmap; TooLarge if SQL takes too long."""
@@ -185,6 +190,7 @@ class ItemTable:
         items = self.get(connection, rows, max_bytes)
         return [items[row] for row in rows]
 
+    @parsing("labels")
     def sample_labels(self, connection: Connection, count: int, rng: np.random.Generator) -> Labels:
         """Return the labels of items at random, at most `count`, without items that have none."""
         rows = np.unique(rng.integers(max(1, get_meta(connection, "next_row")), size=count)).tolist()
@@ -197,11 +203,12 @@ class ItemTable:
         indptr = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         return Labels(indptr, np.array(indices, np.int64), list(names))
 
+    @parsing("items")
     def awaiting_codes(self, connection: Connection) -> tuple[RowNumbers, LabelledRows]:
         """Return the rows that have no code yet, with their features and labels."""
         sql = "SELECT row, features, labels FROM items WHERE features NOT NULL ORDER BY row"
         rows = connection.execute(sql).fetchall()
-        features = self._features(blob for _, blob, _ in rows)
+        features = self._features([blob for _, blob, _ in rows])
         return np.array([row for row, _, _ in rows], np.int64), LabelledRows.from_texts(features, [r[2] for r in rows])
 
     def set_codes(self, connection: Connection, rows: RowNumbers, codes: Codes, digests: NDArray[np.int64]) -> None:
@@ -236,6 +243,7 @@ class ItemTable:
         sql = "INSERT INTO pending (row, features, labels, code, own_features) VALUES (?, ?, ?, ?, ?)"
         connection.executemany(sql, zip(*columns, strict=True))
 
+    @parsing("pending")
     def take_pending(self, connection: Connection) -> tuple[LabelledRows, Codes, RowNumbers]:
         """Remove all pending rows and return them in order of arrival: only after hash functions.
 
@@ -245,9 +253,10 @@ class ItemTable:
         rows = connection.execute(sql, [NOT_JUDGED]).fetchall()
         connection.execute("DELETE FROM pending")
         codes = np.frombuffer(b"".join(row[2] for row in rows), np.uint8).reshape(len(rows), self.code_bytes)
-        features, numbers = self._features(row[0] for row in rows), np.array([row[3] for row in rows], np.int64)
+        features, numbers = self._features([row[0] for row in rows]), np.array([row[3] for row in rows], np.int64)
         return LabelledRows.from_texts(features, [row[1] for row in rows]), codes, numbers
 
+    @parsing("pending")
     def remove_pending(
         self, connection: Connection, numbers: list[int], rows: LabelledRows
     ) -> tuple[LabelledRows, Mask]:
@@ -263,8 +272,8 @@ class ItemTable:
         connection.executemany("DELETE FROM pending WHERE row = ?", ((row,) for row in numbers))
         return rows._replace(features=features), own
 
-    def _features(self, blobs: Iterable[bytes]) -> Floats:
-        return np.frombuffer(b"".join(blobs), np.float32).reshape(-1, self.dim)
+    def _features(self, blobs: list[bytes]) -> Floats:
+        return np.frombuffer(b"".join(blobs), np.float32).reshape(len(blobs), self.dim)
 
 
 def _blobs(array: NDArray[Any] | None, rows: int) -> list[bytes | None]:

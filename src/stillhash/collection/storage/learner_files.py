@@ -14,11 +14,11 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
+from stillhash.collection.storage.sealed_files import read_sealed, stored_file, write_sealed
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
 from stillhash.hashers import Hasher, load
-from stillhash.numeric.validation import Codes, check_codes
+from stillhash.numeric.validation import Codes, check_codes, check_features, check_integer
 
 MAX_ROWS_SHARE = 4
 MAX_ROW_FILES = 32
@@ -74,16 +74,28 @@ class LearnerFiles:
 
     def load(self, files: list[str]) -> Hasher:
         """Return the hasher that has learnt all of these files."""
-        hasher = load(read_sealed(self.folder / files[0]))
+        hasher = self.read_state(files[0])
         for file in files[1:]:
-            data = read_sealed(self.folder / file)
-            try:
-                header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-                arrays, metadata = safetensors.numpy.load(data), header["__metadata__"]
-                rows = LabelledRows.from_texts(arrays["features"], json.loads(metadata["labels"]))
-                codes = check_codes(arrays["codes"], hasher.bits)
-                learnt = LearntRows(rows, codes, int(metadata["step_rows"]), int(metadata["unlabelled"]))
-            except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
-                raise BadState(f"learner/{file}: cannot be read: {error}") from error
-            learnt.learn(hasher)
+            self.read_rows(file, hasher).learn(hasher)
         return hasher
+
+    def read_state(self, file: str) -> Hasher:
+        """Return the hasher of a checkpoint."""
+        return load(read_sealed(stored_file(self.folder, file)))
+
+    def read_rows(self, file: str, hasher: Hasher) -> LearntRows:
+        """Return the rows of a file, which this hasher can learn."""
+        data = read_sealed(stored_file(self.folder, file))
+        try:
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            arrays, metadata = safetensors.numpy.load(data), header["__metadata__"]
+            features = check_features(arrays["features"], "features", columns=hasher.n_features_in_, whose=file)
+            rows = LabelledRows.from_texts(features, json.loads(metadata["labels"]))
+            codes = check_codes(arrays["codes"], hasher.bits)
+            steps = check_integer(int(metadata["step_rows"]), "step_rows", 1)
+            learnt = LearntRows(rows, codes, steps, int(metadata["unlabelled"]))
+        except (safetensors.SafetensorError, LookupError, ValueError, TypeError, RecursionError) as error:
+            raise BadState(f"learner/{file}: cannot be read: {error}") from error
+        if not len(features) == len(codes) == len(rows.labels):
+            raise BadState(f"learner/{file}: expected features, codes and labels of as many rows, got others")
+        return learnt

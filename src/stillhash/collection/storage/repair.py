@@ -3,42 +3,46 @@
 A single flipped bit of a page, a block or a frame is flipped back. What is damaged beyond that is left out: rows that
 SQLite cannot reach, codes of damaged tiles. No other process may have the collection open.
 
-A damaged store.db is read here by SQL of its own, a table at a time and row by row; a sound one through Store.
+A damaged store.db is read by salvage.py; a sound one through Store.
 """
 
 import os
-import shutil
 import sqlite3
-from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from functools import partial
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.column_files import columns_file
-from stillhash.collection.storage.connections import connect
+from stillhash.collection.storage.connections import check_files, connect
 from stillhash.collection.storage.database import Database
-from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
-from stillhash.collection.storage.integrity import acknowledge, acknowledged_commit, committed_seq, read_page_checksums
-from stillhash.collection.storage.schema import SCHEMA, STORE_FORMAT, get_meta
-from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, repair_sealed, write_durably
+from stillhash.collection.storage.format_1 import stored_format
+from stillhash.collection.storage.integrity import (
+    acknowledge,
+    acknowledged_commit,
+    committed_seq,
+    lacks_acknowledgement,
+    read_page_checksums,
+)
+from stillhash.collection.storage.salvage import salvage
+from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
+from stillhash.collection.storage.sealed_files import (
+    check_kind,
+    check_sealed,
+    lock_folder,
+    open_regular,
+    repair_sealed,
+    write_durably,
+)
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
-from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.store import Store, check_folders
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import read_wal, repair_wal
 from stillhash.collection.types import Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
-
-MAX_SKIPPED_ROWS = 1 << 42  # in search of one that can be read
-SALVAGED_TABLES = (
-    *("items", "tombstones", "changed_rows", "segments", "pictures", "pending", "voted_queries", "votes", "versions"),
-    "doubtful_labels",
-)
 
 
 class RepairReport(NamedTuple):
@@ -53,8 +57,10 @@ def repair(path: str | Path) -> RepairReport:
     path = check_path(path)
     if not (path / "store.db").is_file():
         raise InvalidInput(f"path: expected the folder of a collection, got {str(path)!r}")
-    if stored_format(path) == FORMAT_1:
-        raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {FORMAT_1}, which repair does not know")
+    check_files(path)
+    check_folders(path)
+    if (version := stored_format(path)) not in (None, STORE_FORMAT):
+        raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}, which repair does not know")
     report = RepairReport([], [])
     with os.fdopen(lock_folder(path)):
         _repair_database(path, report)
@@ -77,17 +83,29 @@ def _repair_database(path: Path, report: RepairReport) -> None:
     _repair_wal(path, report.actions)
     if lost := _repair_pages(path, report.actions):
         report.actions.append(f"store.db: {len(lost)} pages are lost; the rows of the others were copied to a new file")
-        _salvage(path, lost, report)
+        restored, lost_ids = salvage(path, lost)
+        report.actions.append(restored)
+        report.lost_ids.extend(lost_ids)
     _repair_wal(path, report.actions)
-    seq, acknowledged = _readable_seq(path), acknowledged_commit(path)
-    if seq is not None and seq < acknowledged:
+    if (seq := _readable_seq(path)) is None:
+        return
+    with closing(connect(path, "ro")) as connection:
+        missing = lacks_acknowledgement(connection, path)
+    acknowledged = acknowledged_commit(path) or 0
+    if missing:
+        report.actions.append(f"acked: written again; commits after number {seq} are lost, if there were any")
+    elif seq < acknowledged:
         report.actions.append(f"store.db-wal: the last {acknowledged - seq} of {acknowledged} commits are lost")
-        acknowledge(path, seq)
+    if missing or seq < acknowledged:
+        acknowledge(path, seq, durably=True)
 
 
 def _repair_page_checksums(path: Path, actions: list[str]) -> None:
     file = path / "store.sums"
-    data = file.read_bytes() if file.exists() else b""
+    data = b""
+    if check_kind(file):
+        with open_regular(file) as opened:
+            data = opened.read()
     try:
         sums.unpack_checksums(data, file.name)
         return
@@ -105,7 +123,7 @@ def _repair_page_checksums(path: Path, actions: list[str]) -> None:
 
 def _repair_wal(path: Path, actions: list[str]) -> None:
     """Repair the WAL while it lacks acknowledged commits."""
-    while (seq := _readable_seq(path)) is not None and seq < acknowledged_commit(path) and repair_wal(path):
+    while (seq := _readable_seq(path)) is not None and seq < (acknowledged_commit(path) or 0) and repair_wal(path):
         actions.append("store.db-wal: a bit was flipped back")
 
 
@@ -123,64 +141,6 @@ def _repair_pages(path: Path, actions: list[str]) -> list[int]:
         file.flush()
         os.fsync(file.fileno())
     return [page for page in lost if page not in in_wal]
-
-
-def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
-    """Make a new store.db of all rows on sound pages; report the ids of the others, where they can be read."""
-    damaged = path / "store.db.damaged"
-    for suffix in ("", "-wal"):
-        if (path / f"store.db{suffix}").exists():
-            shutil.copyfile(path / f"store.db{suffix}", path / f"{damaged.name}{suffix}")
-    with damaged.open("r+b") as file:
-        for page in lost_pages:  # zeros, so that SQLite reads no wrong rows from them
-            file.seek(page * PAGE_SIZE)
-            file.write(bytes(PAGE_SIZE))
-    try:
-        with closing(sqlite3.connect(damaged)) as connection:
-            meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-            tables = {table: list(_readable_rows(connection, table)) for table in SALVAGED_TABLES}
-            ids: list[tuple[Id, int]] = []
-            with suppress(sqlite3.DatabaseError):  # the index of ids is on other pages than the items
-                ids = connection.execute("SELECT id, row FROM items INDEXED BY sqlite_autoindex_items_1").fetchall()
-    except sqlite3.DatabaseError as error:
-        raise BadState(f"{path.name}: its settings or its hash functions are lost: {error}") from error
-    rows, versions = {row[0] for row in tables["items"]}, {row[0] for row in tables["versions"]}
-    tables["doubtful_labels"] = [row for row in tables["doubtful_labels"] if row[0] in rows]
-    report.lost_ids.extend(name for name, row in ids if row not in rows)
-    if meta["version"] not in versions:
-        meta["version"] = max(versions, default=0)
-    meta["items"] = len(rows)
-    Database.create(path, SCHEMA, {"meta": list(meta.items()), **tables})
-    for suffix in ("", "-wal", "-shm"):
-        (path / f"{damaged.name}{suffix}").unlink(missing_ok=True)
-    counts = ", ".join(f"{len(values)} {table}" for table, values in tables.items())
-    report.actions.append(f"store.db: restored {counts}")
-
-
-def _readable_rows(connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table that are not on lost pages. The first column of each table is its rowid."""
-    last = -1
-    while True:
-        try:
-            for row in connection.execute(f"SELECT * FROM {table} WHERE rowid > ? ORDER BY rowid", [last]):
-                yield row
-                last = row[0]
-            return
-        except sqlite3.DatabaseError:
-            readable, step = partial(_can_read_after, connection, table), 1
-            while not readable(last + step):
-                step *= 2
-                if step > MAX_SKIPPED_ROWS:
-                    return
-            last = bisect_left(range(last + step), True, last + step // 2 + 1, key=readable)
-
-
-def _can_read_after(connection: sqlite3.Connection, table: str, after: int) -> bool:
-    try:
-        connection.execute(f"SELECT * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT 1", [after]).fetchall()
-    except sqlite3.DatabaseError:
-        return False
-    return True
 
 
 def _readable_seq(path: Path, *, check: bool = False) -> int | None:
@@ -203,7 +163,7 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
         lost = _repair_file(store.path, f"segments/{record.file}", actions)
         if lost == []:
             try:
-                store.codes.read_segment(record, check=False)
+                store.codes.read_segment(record)
             except BadState:
                 actions.append(f"segments/{record.file}: lost; the file there is another segment")
                 lost = None

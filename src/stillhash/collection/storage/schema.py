@@ -1,10 +1,14 @@
 """The tables of store.db, and the key-value table `meta`."""
 
+import json
+import reprlib
 import sqlite3
+import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from stillhash.errors import BadState
+from stillhash.errors import BadState, StillhashError
 
 STORE_FORMAT = 5
 SCHEMA = """
@@ -35,8 +39,16 @@ CREATE TABLE versions (
   version INTEGER PRIMARY KEY, created TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
   side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
 """
+OPTIONAL_TABLES = (
+    "CREATE TABLE audit (number INTEGER PRIMARY KEY, time TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, "
+    "rows INTEGER NOT NULL, ids TEXT NOT NULL, version_before INTEGER NOT NULL, version_after INTEGER NOT NULL)",
+)
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
 MAX_PARAMETERS = 500  # in one statement
+UNREADABLE_VALUES = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError, struct.error),
+)
+MAX_ROW_NUMBER = 1 << 35  # a bitmap of all rows then takes 4 GiB
 
 
 def get_meta(connection: sqlite3.Connection, key: str) -> Any:
@@ -46,6 +58,37 @@ def get_meta(connection: sqlite3.Connection, key: str) -> Any:
     except sqlite3.DatabaseError as error:
         raise BadState(f"store.db cannot be read: {error}") from error
     return None if row is None else row[0]
+
+
+def parse_json(text: Any, kind: type, what: str) -> Any:
+    """Return what a stored JSON text holds, a list or an object; BadState if it is none or holds something else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadState(f"{what}: expected JSON, got something else: {error}") from error
+    if not isinstance(value, kind):
+        raise BadState(f"{what}: expected a {kind.__name__}, got a {type(value).__name__}")
+    return value
+
+
+@contextmanager
+def parsing(what: str) -> Iterator[None]:
+    """Raise BadState for whatever reading stored values raises that are not as this library writes them."""
+    try:
+        yield
+    except UNREADABLE_VALUES as error:
+        if isinstance(error, StillhashError):
+            raise
+        raise BadState(f"{what}: cannot be read: {type(error).__name__}: {error!s:.200}") from error
+
+
+def check_counters(connection: sqlite3.Connection) -> None:
+    """Raise BadState unless all counters are there and can be true."""
+    for key in COUNTERS:
+        value = get_meta(connection, key)
+        low, high = (-MAX_ROW_NUMBER if key == "unlabelled" else 0), (MAX_ROW_NUMBER if key == "next_row" else 1 << 62)
+        if not isinstance(value, int) or not low <= value <= high:
+            raise BadState(f"{key}: expected an integer from {low} to {high}, got {reprlib.repr(value)}")
 
 
 def set_meta(connection: sqlite3.Connection, key: str, value: Any) -> None:

@@ -3,24 +3,79 @@
 A sealed file is its content, the checksums of each 4,096 bytes of it, and checksums of those. It never changes.
 """
 
+import errno
 import fcntl
 import os
+import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.errors import BadState, Conflict, StoreFailed
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
+OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no pipe makes us wait
+MAX_SEALED_BYTES = 1 << 40
+CHECKED_BLOCKS = 1 << 16  # at a time
+TABLE_BYTES = 1 << 20  # of checksums that are read at a time
+STORED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def stored_file(folder: Path, name: Any) -> Path:
+    """Return the path of a file that the database names; BadState unless it is a plain name, below this folder."""
+    if not isinstance(name, str) or STORED_NAME.fullmatch(name) is None:
+        raise BadState(f"{folder.name}: expected the name of a file in it, got {name!r:.100}")
+    return folder / name
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; BadState if it is a link, a folder, a pipe or a device."""
+    try:
+        handle = os.open(path, os.O_RDONLY | OPEN_FLAGS)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BadState(f"{display_name(path)}: expected a file, got a link") from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise BadState(f"{display_name(path)}: expected a file, got something else")
+    return os.fdopen(handle, "rb")
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return what is in a file; BadState if that is more than expected."""
+    with open_regular(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise BadState(f"{display_name(path)}: expected at most {most} bytes, got {size}")
+        return file.read(size)
+
+
+def open_to_write(path: Path) -> BinaryIO:
+    """Open a file for writing, from its start and without a loss of what is in it, or create it for the owner alone."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | OPEN_FLAGS, FILE_MODE), "wb")
+
+
+def check_kind(path: Path, *, folder: bool = False) -> bool:
+    """Return whether there is something of this name; BadState unless it is a file, or a folder."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
+        raise BadState(f"{display_name(path)}: expected a {'folder' if folder else 'file'}, got something else")
+    return True
 
 
 def create_private(path: Path) -> Path:
     """Create an empty file for the owner alone, or empty one that exists, and return its path."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE))
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN_FLAGS, FILE_MODE))
     return path
 
 
@@ -51,38 +106,50 @@ def write_sealed(path: Path, parts: list[bytes]) -> None:
 def content_size(path: Path) -> int:
     """Return how many bytes of a sealed file are content."""
     with translate_read_errors(path):
-        size = path.stat().st_size
+        check_kind(path)
+        size = path.lstat().st_size
     blocks = -(-(size - 8) // (BLOCK_SIZE + 8))
     content = size - 8 - 8 * blocks
-    if content < 0 or -(-content // BLOCK_SIZE) != blocks:
+    if content < 0 or -(-content // BLOCK_SIZE) != blocks or size > MAX_SEALED_BYTES:
         raise BadState(f"{display_name(path)}: damaged; no sealed file has {size} bytes")
     return content
 
 
 def check_sealed(path: Path) -> None:
-    """Raise BadState unless the content matches its checksums."""
+    """Raise BadState unless the content matches its checksums; a part at a time, up to the first that is damaged."""
     size = content_size(path)
-    with translate_read_errors(path):
-        with path.open("rb") as file:
-            file.seek(size)
-            checksums = sums.unpack_checksums(file.read(), display_name(path))
-        damaged = sums.damaged_blocks(np.memmap(path, np.uint8, "r")[:size], checksums)
-    if damaged:
-        raise BadState(f"{display_name(path)}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
+    name, blocks = display_name(path), -(-size // BLOCK_SIZE)
+    with translate_read_errors(path), open_regular(path) as file:
+        file.seek(size)
+        own = sums.running_checksums(lambda: file.read(min(TABLE_BYTES, size + 8 * blocks - file.tell())))
+        if own != file.read():
+            raise BadState(f"{name}: the checksums are damaged")
+        file.seek(size)
+        content = map_file(path)[:size]
+        for start in range(0, blocks, CHECKED_BLOCKS):
+            table = np.frombuffer(file.read(8 * min(CHECKED_BLOCKS, blocks - start)), "<u4").reshape(-1, 2)
+            part = content[start * BLOCK_SIZE : (start + CHECKED_BLOCKS) * BLOCK_SIZE]
+            if damaged := sums.damaged_blocks(part, table):
+                raise BadState(f"{name}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
 
 
 def read_sealed(path: Path) -> bytes:
     """Return the content of a sealed file, once it is checked."""
     check_sealed(path)
-    with translate_read_errors(path):
-        return np.memmap(path, np.uint8, "r")[: content_size(path)].tobytes()
+    return map_file(path)[: content_size(path)].tobytes()
+
+
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """Map a file that is not empty into memory."""
+    with translate_read_errors(path), open_regular(path) as file:
+        return np.memmap(file, np.uint8, "r")
 
 
 def repair_sealed(path: Path) -> list[int]:
     """Flip back single flipped bits of a sealed file; return the blocks that are damaged beyond that."""
     size = content_size(path)
-    with translate_read_errors(path):
-        data = path.read_bytes()
+    with translate_read_errors(path), open_regular(path) as file:
+        data = file.read()
     content, table = bytearray(data[:size]), sums.repair_packed_checksums(data[size:])
     if table is None:
         raise BadState(f"{display_name(path)}: the checksums are lost")
@@ -125,7 +192,7 @@ def sync(path: Path) -> None:
 def lock_folder(path: Path) -> int:
     """Take the write lock of this folder, which one process has at a time; return its file handle."""
     try:
-        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
+        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | OPEN_FLAGS, FILE_MODE)
     except OSError as error:
         problem = f"{path.name}: cannot be written: {error.strerror}. Use read_only=True to search it."
         raise StoreFailed(problem) from error

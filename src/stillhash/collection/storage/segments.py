@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.checksums import BLOCK_SIZE
-from stillhash.collection.storage.sealed_files import check_sealed, content_size, translate_read_errors, write_sealed
+from stillhash.collection.storage.sealed_files import (
+    check_sealed,
+    content_size,
+    map_file,
+    open_regular,
+    translate_read_errors,
+    write_sealed,
+)
 from stillhash.errors import BadState
 from stillhash.numeric.codes import TILE, Tiles, from_tiles, to_tiles, width
 from stillhash.numeric.feature_digests import NO_DIGEST
@@ -76,6 +83,19 @@ class Segment(NamedTuple):
     def row_numbers(self) -> NDArray[np.int64]:
         return np.arange(self.first, self.first + self.rows) if self.numbers is None else np.asarray(self.numbers)
 
+    def bounds(self) -> tuple[int, int]:
+        """Return the first and the last row number of a segment that is not empty."""
+        if self.numbers is None:
+            return self.first, self.first + self.rows - 1
+        return int(self.numbers[0]), int(self.numbers[-1])
+
+    def check_rows(self) -> None:
+        """Raise BadState unless row numbers ascend from 0 or more, and digests belong to rows that there are."""
+        numbers = self.numbers
+        ascending = numbers is None or bool((numbers[:1] >= 0).all() and (numbers[1:] > numbers[:-1]).all())
+        if not ascending or (len(self.places) and int(self.places.max()) >= self.rows):
+            raise BadState(f"{self.path.parent.name}/{self.path.name}: expected ascending rows, got others")
+
     def rows_with(self, digest: int) -> list[int]:
         """Return the row numbers that have this digest."""
         start = self.digests.searchsorted(digest)
@@ -130,7 +150,7 @@ def read_segment(
 ) -> Segment:
     """Map a segment of these rows and this identity, once its checksums are verified, unless they have been already."""
     name = f"{path.parent.name}/{path.name}"
-    with translate_read_errors(path), path.open("rb") as file:
+    with translate_read_errors(path), open_regular(path) as file:
         head = file.read(SEGMENT_HEADER.size)
     if head[:8] != SEGMENT_MAGIC[: len(head)] or not head:
         raise BadState(f"{name}: not a segment file")
@@ -139,23 +159,25 @@ def read_segment(
     _, format_, stored_bits, rows, first, digests, *identity = SEGMENT_HEADER.unpack(head)
     if format_ != SEGMENT_FORMAT:
         raise BadState(f"{name}: expected format {SEGMENT_FORMAT}, got {format_}")
-    if check:
-        check_sealed(path)
     if expected is not None and expected != (rows, SegmentIdentity(*identity)):
         raise BadState(f"{name}: expected segment {expected[1].number} of this collection, got another")
     layout = Layout(bits, rows, rows if first < 0 else 0, digests)
     if stored_bits != bits or content_size(path) != TILES_OFFSET + layout.ends()[-1]:
         raise BadState(f"{name}: expected codes of {bits} bits, got {rows} of {stored_bits} bits")
-    with translate_read_errors(path):
-        parts = layout.split(np.memmap(path, np.uint8, "r")[TILES_OFFSET:])
+    if check:
+        check_sealed(path)
+    parts = layout.split(map_file(path)[TILES_OFFSET:])
     tiles, numbers = parts[0].reshape(-1, width(bits), TILE), None if first >= 0 else parts[1].view("<i8")
     by_digest = np.asarray(parts[2].view("<i8")), np.asarray(parts[3].view("<u4"))  # found faster without the subclass
-    return Segment(path, bits, rows, first, SegmentIdentity(*identity), tiles, numbers, *by_digest)
+    segment = Segment(path, bits, rows, first, SegmentIdentity(*identity), tiles, numbers, *by_digest)
+    if check:
+        segment.check_rows()
+    return segment
 
 
 def read_surviving(path: Path, bits: int, rows: int, first: int, last: int, lost_blocks: list[int]) -> CodedRows:
     """Read the rows that are on none of these blocks; the header is not read, it may be lost."""
-    content = np.fromfile(path, np.uint8, content_size(path))[TILES_OFFSET:]
+    content = np.array(map_file(path)[TILES_OFFSET : content_size(path)])
     layout = Layout(bits, rows, 0 if last - first == rows - 1 else rows, 0)
     layout = layout._replace(digests=(len(content) - layout.ends()[-1]) // 12)
     sound = np.ones(len(content), np.uint8)

@@ -52,5 +52,4 @@ def _copy(store: Store, connection: sqlite3.Connection, to: Path) -> None:
         connection.backup(target)
     sync(to / "store.db")
     write_durably(to / "store.sums", [pack_file_checksums(to / "store.db")])
-    acknowledge(to, committed_seq(connection))
-    sync(to)
+    acknowledge(to, committed_seq(connection), durably=True)

@@ -25,17 +25,34 @@ from stillhash.collection.storage.column_files import columns_file, segment_cont
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
-from stillhash.collection.storage.format_1 import FORMAT_1
-from stillhash.collection.storage.integrity import find_damage
+from stillhash.collection.storage.integrity import ACKED_KEY, acknowledged_commit, find_damage
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
-from stillhash.collection.storage.schema import COUNTERS, SCHEMA, STORE_FORMAT, count_rows, get_meta, is_fitted
-from stillhash.collection.storage.sealed_files import FOLDER_MODE, check_sealed, lock_folder, remove_unlisted
+from stillhash.collection.storage.schema import (
+    COUNTERS,
+    SCHEMA,
+    STORE_FORMAT,
+    check_counters,
+    count_rows,
+    get_meta,
+    is_fitted,
+)
+from stillhash.collection.storage.schema_check import FORMAT_1
+from stillhash.collection.storage.sealed_files import (
+    FOLDER_MODE,
+    check_kind,
+    check_sealed,
+    lock_folder,
+    remove_unlisted,
+    stored_file,
+)
 from stillhash.collection.storage.segments import CodedRows, write_segment
+from stillhash.collection.storage.settings import check_id, parse_settings
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
 from stillhash.errors import BadState, InvalidInput
 
+STORE_FOLDERS = ("segments", "learner")
 COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "current_votes"}
 
 
@@ -47,9 +64,11 @@ class Store:
 
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path = path
+        self.settings: dict[str, Any]
         if not (path / "store.db").is_file():
             use = "Pass dim= to create one, or run `stillhash create`."
             raise InvalidInput(f"path: no collection at {str(path)!r}. {use}")
+        check_folders(path)
         self.db = Database(path, writer=writer)
         self.reading = self.db.reading
         self._close_at_exit = weakref.finalize(self, self.db.close)
@@ -59,18 +78,18 @@ class Store:
                 version = get_meta(connection, "format")
                 if version != STORE_FORMAT:
                     use = f". Run `stillhash upgrade {path}` to convert it." if version == FORMAT_1 else ""
-                    raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}{use}")
-                self.settings: dict[str, Any] = json.loads(get_meta(connection, "settings"))
-                collection = bytes(get_meta(connection, "collection"))
+                    raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version!r:.100}{use}")
+                self.settings = parse_settings(get_meta(connection, "settings"))
+                collection = check_id(get_meta(connection, "collection"))
             self.items = ItemTable(self.settings["dim"], self.settings["bits"])
             self.codes = CodeTable(path / "segments", self.settings["bits"], collection)
             self.versions = VersionTable(self.settings["keep_versions"])
             self.doubtful_labels = DoubtfulLabelTable()
             self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
-        except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:
+        except sqlite3.DatabaseError as error:
             self.close()
-            raise error if isinstance(error, BadState) else BadState(f"{path.name}: cannot be read: {error}") from error
+            raise BadState(f"{path.name}: cannot be read: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -81,13 +100,14 @@ class Store:
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         with os.fdopen(lock_folder(path)):
             if not (path / "store.db").exists():
-                if (path / "acked").exists() or any(path.glob("segments/*")) or any(path.glob("learner/*")):
+                lost_commits = os.path.lexists(path / "acked") and acknowledged_commit(path) != 0
+                if lost_commits or any(path.glob("segments/*")) or any(path.glob("learner/*")):
                     lost = "a collection without its store.db"  # a new one would throw the rest away
                     raise BadState(f"{path.name}: {lost}. Restore a snapshot, or clear the folder.")
-                for folder in ("segments", "learner"):
+                for folder in STORE_FOLDERS:
                     (path / folder).mkdir(FOLDER_MODE, exist_ok=True)
                 meta = {"format": STORE_FORMAT, "collection": collection or uuid.uuid4().bytes}
-                meta |= {"settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0)}
+                meta |= {"settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
                 Database.create(path, SCHEMA, {"meta": list(meta.items())})
         return cls(path, writer=True)
 
@@ -178,7 +198,7 @@ class Store:
 
     def verify(self) -> list[str]:
         """Check everything that is stored; return one sentence for each problem."""
-        if problems := find_damage(self.path):
+        if problems := find_damage(self.path, check_counters):
             return problems
         with self.reading() as connection:
             generation, learner_files = get_meta(connection, "generation"), self.versions.learner_files(connection)
@@ -187,7 +207,7 @@ class Store:
             checks: list[Callable[[], object]]
             checks = [partial(self.codes.read_segment, record) for record in self.codes.segment_records(connection)]
             checks += [partial(check_sealed, self.path / "segments" / file) for file in self.column_files(connection)]
-            checks += [partial(check_sealed, self.path / "learner" / file) for file in learner_files]
+            checks += [partial(check_sealed, stored_file(self.path / "learner", file)) for file in learner_files]
             for check in checks:
                 try:
                     check()
@@ -209,6 +229,12 @@ class Store:
         with self.reading() as connection:  # another process may have compacted, or removed learner files, meanwhile
             now = get_meta(connection, "generation"), self.versions.learner_files(connection)
         return problems if now == (generation, learner_files) else self.verify()
+
+
+def check_folders(path: Path) -> None:
+    """Raise BadState if a folder of the store is a link: files that no commit names are removed from it."""
+    for name in STORE_FOLDERS:
+        check_kind(path / name, folder=True)
 
 
 def _size(file: Path) -> int:

@@ -2,11 +2,13 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
-from stillhash.collection.storage.schema import get_meta, set_meta
-from stillhash.errors import Conflict, InvalidInput
+from stillhash.collection.storage.schema import get_meta, parse_json, set_meta
+from stillhash.collection.storage.sealed_files import stored_file
+from stillhash.errors import BadState, Conflict, InvalidInput
 
 MAX_VERSION = 2**63 - 1
 VERSION_COLUMNS = ("version", "created", "kind", "rows", "tag")
@@ -64,10 +66,13 @@ class VersionTable:
         """Return the versions that are kept, the latest last."""
         current = get_meta(connection, "version")
         sql = f"SELECT {', '.join(VERSION_COLUMNS)}, notes FROM versions ORDER BY version"
-        return [
-            {**dict(zip(VERSION_COLUMNS, row, strict=False)), "current": row[0] == current, **json.loads(row[-1])}
-            for row in connection.execute(sql).fetchall()
-        ]
+        versions = []
+        for row in connection.execute(sql).fetchall():
+            stored, notes = dict(zip(VERSION_COLUMNS, row, strict=False)), parse_json(row[-1], dict, "notes")
+            if [type(value) for value in row[:4]] != [int, str, str, int] or not isinstance(row[4], str | None):
+                raise BadState(f"versions: expected what describes version {row[0]}, got {stored!r:.200}")
+            versions.append({**stored, "current": row[0] == current, **notes})
+        return versions
 
     def tag(self, connection: Connection, version: int, name: str) -> None:
         """Name a version, so that it is kept."""
@@ -85,7 +90,10 @@ class VersionTable:
         """
         needed = "tag NOT NULL OR version >= (SELECT max(version) FROM versions) - 1"
         rows = connection.execute(f"SELECT version, learner FROM versions WHERE {needed}").fetchall()
-        return {version: json.loads(files) for version, files in rows if files is not None}
+        learners = {version: parse_json(files, list, "learner") for version, files in rows if files is not None}
+        for file in (file for files in learners.values() for file in files):
+            stored_file(Path("learner"), file)
+        return learners
 
     def set_learner(self, connection: Connection, version: int, files: list[str] | None) -> None:
         """Replace the learner files of a version."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.schema import batches
+from stillhash.collection.storage.schema import batches, parsing
 from stillhash.collection.types import Id
 
 DIGEST_BYTES = 16
@@ -89,6 +89,7 @@ class VoteTable:
             voted.disliked.append(np.array([row for row, total in order[::-1] if total < 0], np.int64))
         return voted
 
+    @parsing("votes")
     def of_latest_queries(self, connection: Connection, version: int, queries: int) -> list[StoredVote]:
         """Return the votes that count up to a version, on the latest queries, in their order."""
         shares = self.source_shares(connection, version)

@@ -6,7 +6,6 @@ for that: SQLite's do not tell which bit it was.
 """
 
 import functools
-import os
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.checksums import checksum_pair, repair_block
-from stillhash.collection.storage.sealed_files import FILE_MODE, write_durably
+from stillhash.collection.storage.sealed_files import open_regular, open_to_write, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
 FRAME_SIZE = FRAME_HEADER + PAGE_SIZE
+FRAMES_PER_READ = 1 << 10
 READ_BYTES = 1 << 18  # at a time, of frames that were just written
 WAL_MAGIC, WAL_VERSION = 0x377F0682, 3007000
 
@@ -40,22 +40,39 @@ class Wal(NamedTuple):
 
 def read_wal(path: Path) -> Wal:
     """Read the frames up to the last commit before the first that is damaged or not written yet."""
-    data = _read_bytes(path)
-    frames = _frames(data)[: _count_valid_frames(data)]
+    frames = _read_valid_frames(path)
     page_counts = np.ascontiguousarray(frames[:, 4:8]).view(">u4").reshape(-1)
     commits = np.flatnonzero(page_counts)
     return Wal(frames[: commits[-1] + 1], int(page_counts[commits[-1]])) if len(commits) else Wal(frames[:0], 0)
 
 
-def _count_valid_frames(data: ByteArray) -> int:
-    """Count the leading frames that belong to this log and match their checksums."""
-    if len(data) < WAL_HEADER or not _header_valid(data):
-        return 0
-    frames = _frames(data)
-    foreign = np.flatnonzero((frames[:, 8:16] != data[16:24]).any(axis=1))
+def _read_valid_frames(path: Path) -> ByteArray:
+    """Read the leading frames that are valid, some at a time, so that no more is read of a file of any size.
+
+    They are not mapped, because another process may truncate the file at any time.
+    """
+    parts = [np.empty((0, FRAME_SIZE), np.uint8)]
+    try:
+        with open_regular(path / "store.db-wal") as file:
+            header = np.frombuffer(file.read(WAL_HEADER), np.uint8)
+            before, complete = header[24:32], len(header) == WAL_HEADER and _header_valid(header)
+            while complete and (data := file.read(FRAMES_PER_READ * FRAME_SIZE)):
+                frames = _frames(np.frombuffer(data, np.uint8))
+                valid = frames[: _count_valid_frames(frames, before, header)]
+                parts.append(valid)
+                complete = len(data) == FRAMES_PER_READ * FRAME_SIZE and len(valid) == len(frames)
+                before = frames[-1, 16:24] if complete else before
+    except FileNotFoundError:
+        pass
+    return np.concatenate(parts)
+
+
+def _count_valid_frames(frames: ByteArray, before: ByteArray, header: ByteArray) -> int:
+    """Count the leading frames that belong to the log of this header and match their checksums, after those before."""
+    foreign = np.flatnonzero((frames[:, 8:16] != header[16:24]).any(axis=1))
     count = int(foreign[0]) if len(foreign) else len(frames)
-    stored = np.concatenate([data[None, 24:32], frames[:count, 16:24]])  # each sum starts from the one before
-    wrong = np.flatnonzero((wal_sums(frames[:count], stored[:-1], data) != stored[1:]).any(axis=1))
+    stored = np.concatenate([before[None], frames[:count, 16:24]])  # each sum starts from the one before
+    wrong = np.flatnonzero((wal_sums(frames[:count], stored[:-1], header) != stored[1:]).any(axis=1))
     return int(wrong[0]) if len(wrong) else count
 
 
@@ -93,16 +110,9 @@ def _sum_weights(size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
 
 
 def _frames(data: ByteArray) -> ByteArray:
-    count = max(0, len(data) - WAL_HEADER) // FRAME_SIZE
-    return data[WAL_HEADER : WAL_HEADER + count * FRAME_SIZE].reshape(count, FRAME_SIZE)
-
-
-def _read_bytes(path: Path) -> ByteArray:
-    """Read the log; it is not mapped, because another process may truncate it at any time."""
-    try:
-        return np.frombuffer((path / "store.db-wal").read_bytes(), np.uint8)
-    except FileNotFoundError:
-        return np.empty(0, np.uint8)
+    """Return bytes after the header as frames, without the last one if it is not whole."""
+    count = len(data) // FRAME_SIZE
+    return data[: count * FRAME_SIZE].reshape(count, FRAME_SIZE)
 
 
 class WalChecksums:
@@ -123,7 +133,7 @@ class WalChecksums:
             while len(frame := file.read(FRAME_SIZE)) == FRAME_SIZE and frame[8:16] == header[16:24]:
                 pairs.append(checksum_pair(frame))
                 committed = len(pairs) if any(frame[4:8]) else committed  # this frame ends a commit
-        with os.fdopen(os.open(self.path / "wal.sums", os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as sums:
+        with open_to_write(self.path / "wal.sums") as sums:
             sums.write(np.array(checksum_pair(header), "<u4").tobytes())
             sums.seek(8 * (1 + first))
             sums.write(np.array(pairs[:committed], "<u4").tobytes())
@@ -132,16 +142,26 @@ class WalChecksums:
 
 def repair_wal(path: Path) -> bool:
     """Flip back a flipped bit of the log's header or of its first damaged frame; return whether there was one."""
-    data = _read_bytes(path)
-    file = path / "wal.sums"
-    stored = file.read_bytes() if file.exists() else b""
+    data, file = _read_all(path), path / "wal.sums"
+    stored = b""
+    if file.exists():
+        with open_regular(file) as sums:
+            stored = sums.read(8 * (2 + len(data) // FRAME_SIZE))  # more are of an earlier log
     checksums = np.frombuffer(stored[: len(stored) // 8 * 8], "<u4").reshape(-1, 2)
     block, start, size = 0, 0, WAL_HEADER
     if len(data) >= WAL_HEADER and _header_valid(data):
-        block, size = 1 + _count_valid_frames(data), FRAME_SIZE
+        block, size = 1 + _count_valid_frames(_frames(data[WAL_HEADER:]), data[24:32], data[:WAL_HEADER]), FRAME_SIZE
         start = WAL_HEADER + (block - 1) * size
     damaged = data[start : start + size].tobytes()
     if block >= len(checksums) or (repaired := repair_block(damaged, checksums[block])) is None:
         return False
     write_durably(path / "store.db-wal", [data[:start].tobytes(), repaired, data[start + size :].tobytes()])
     return True
+
+
+def _read_all(path: Path) -> ByteArray:
+    try:
+        with open_regular(path / "store.db-wal") as file:
+            return np.frombuffer(file.read(), np.uint8)
+    except FileNotFoundError:
+        return np.empty(0, np.uint8)

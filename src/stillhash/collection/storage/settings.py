@@ -1,0 +1,49 @@
+"""Read the settings of a collection, in the table `meta`. They are validated, since a store may come from anyone."""
+
+from typing import Any
+
+from stillhash.collection.method_settings import check_codes_see_labels, check_params
+from stillhash.collection.storage.schema import parse_json
+from stillhash.collection.validation import check_filter_fields
+from stillhash.errors import BadState, InvalidInput
+from stillhash.hashers import METHODS, check_fixed_codes
+from stillhash.numeric.validation import check_bits, check_integer, check_number
+
+MAX_DIM = 1 << 24
+MAX_SETTING = 1 << 40
+ENCODER_FIELDS = {"name": str, "fingerprint": str, "dim": int}
+
+
+def parse_settings(text: Any) -> dict[str, Any]:
+    """Return the settings in this JSON text; BadState if one is missing or cannot be true."""
+    settings: dict[str, Any] = parse_json(text, dict, "settings")
+    try:
+        check_integer(settings["dim"], "dim", 1, MAX_DIM)
+        check_bits(settings["bits"])
+        method = check_fixed_codes(settings["method"])
+        check_params(METHODS[method].params_from_json(settings["params"]), method)
+        check_codes_see_labels(settings["codes_see_labels"], method)
+        for name in ("init_rows", "learn_rows", "keep_versions"):
+            check_integer(settings[name], name, 1, MAX_SETTING)
+        check_number(settings["source_cap"], "source_cap", above=0)
+        check_filter_fields(settings["filter_fields"])
+        _check_encoder(settings.get("encoder"))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        problem = f"no {error}" if isinstance(error, KeyError) else str(error)[:200]
+        raise BadState(f"settings: expected those of a collection, got {problem}") from error
+    return settings
+
+
+def _check_encoder(encoder: Any) -> None:
+    if encoder is None:
+        return
+    fields = {name: type(value) for name, value in encoder.items()}
+    if fields != ENCODER_FIELDS:
+        raise InvalidInput(f"encoder: expected {', '.join(ENCODER_FIELDS)}, got others")
+
+
+def check_id(collection: Any) -> bytes:
+    """Return the id of a collection; BadState if it is none."""
+    if not isinstance(collection, bytes) or len(collection) != 16:
+        raise BadState(f"collection: expected an id of 16 bytes, got {collection!r:.100}")
+    return collection

@@ -1,0 +1,139 @@
+"""Read the hash functions and models of a store, and check that they fit its settings: a store may come from anyone."""
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from sqlite3 import Connection
+from typing import Any, get_args
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from stillhash.collection.prequential import load_history
+from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.settings import parse_settings
+from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.versions import MAX_VERSION
+from stillhash.errors import BadState, StillhashError
+from stillhash.hashers import Hasher, LinearHasher, Model
+from stillhash.numeric.validation import check_arrays, check_integer
+
+MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v")
+MODEL_NUMBERS = ("power", "balance", "query_power", "item_power", "label_bits")
+MODEL_SIDES = get_args(Model.__annotations__["side"])
+MAX_POWER = 1000.0
+
+
+def load_functions(connection: Connection) -> LinearHasher | None:
+    """Return the fixed hash functions; None before they are fitted. BadState if they are not of this collection."""
+    state = get_meta(connection, "functions")
+    if state is None:
+        return None
+    if not isinstance(state, bytes) or fingerprint(state) != get_meta(connection, "fingerprint"):
+        raise BadState("functions: the hash functions are not those that encoded the items: their fingerprint differs")
+    settings = parse_settings(get_meta(connection, "settings"))
+    functions = LinearHasher.load(state)
+    check_shape(functions, settings["dim"], settings["bits"], "functions")
+    if functions.label_bits_ > functions.bits:
+        raise BadState(f"functions: expected at most {functions.bits} bits of labels, got {functions.label_bits_}")
+    return functions
+
+
+def check_shape(hasher: Hasher, dim: int, bits: int, name: str) -> None:
+    """Raise BadState unless a hasher takes features of the collection and has codes of its length."""
+    if (hasher.n_features_in_, hasher.bits) != (dim, bits):
+        shape = f"{hasher.n_features_in_} features and {hasher.bits} bits"
+        raise BadState(f"{name}: expected hash functions of {dim} features and {bits} bits, got {shape}")
+
+
+def check_learner(hasher: Hasher, connection: Connection, file: str) -> None:
+    """Raise BadState unless a learner has the hash functions of the items."""
+    if fingerprint(hasher.functions().state()) != get_meta(connection, "fingerprint"):
+        raise BadState(f"learner/{file}: its hash functions have another fingerprint than those of the items")
+
+
+def load_model(store: Store, connection: Connection, version: Any) -> Model:
+    """Return the model of a version; 0 is the query, not quantised, against the codes, before anything was learnt."""
+    if version == "hamming":
+        return Model("hamming")
+    version = check_integer(version, "version", 0, MAX_VERSION)
+    if version == 0:
+        return Model("looks")
+    side, data = store.versions.model(connection, version)
+    try:
+        if side not in MODEL_SIDES:
+            raise BadState(f"side: expected one of {', '.join(MODEL_SIDES)}, got {side!r:.100}")
+        if data is None:
+            return Model(side)  # type: ignore[arg-type]
+        arrays = safetensors.numpy.load(data)
+        values = {name: float(arrays.pop(name)[0]) for name in MODEL_NUMBERS if name in arrays or name == "power"}
+        values["label_bits"] = int(values.get("label_bits", 0))
+        model = Model(side, **values, **arrays)  # type: ignore[arg-type]
+        check_model(model, store.settings["dim"], store.settings["bits"])
+    except (safetensors.SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise BadState(f"version {version}: its model cannot be read: {error}") from error
+    return model
+
+
+def check_model(model: Model, dim: int, bits: int) -> None:
+    """Raise BadState unless the arrays of a model fit each other, the features and the codes, and are finite."""
+    if (model.U is None) != (model.u is None) or (model.V is None) != (model.v is None):
+        raise BadState("model: expected weights of labels with their offsets, got one of both")
+    if (model.U is None and model.V is not None) or (model.side == "code" and model.U is not None):
+        raise BadState(f"model: expected no labels on the side {model.side}, got some")
+    if model.side in ("features", "code", "labels") and not model.learnt:
+        raise BadState(f"model: expected what is learnt of the side {model.side}, got nothing")
+    side = "b" if model.side == "code" else "D" if model.U is None else "l"
+    axes = {"U": "D l", "u": "l", "M": f"{side} b", "m": "b", "N": "D b", "V": "b l", "v": "l"}
+    arrays = {name: array for name in axes if (array := getattr(model, name)) is not None}
+    check_arrays(arrays, {name: f"float32 {axes[name]}" for name in arrays}, {"D": dim, "b": bits})
+    powers = model.power, model.query_power, model.item_power
+    if not all(0 <= power <= MAX_POWER for power in powers):
+        raise BadState(f"model: expected powers from 0 to {MAX_POWER}, got {powers}")
+    if not 0 <= (0 if model.balance is None else model.balance) <= 1 or not 0 <= model.label_bits <= bits:
+        raise BadState(f"model: expected a balance and bits of labels, got {model.balance} and {model.label_bits}")
+
+
+def model_bytes(model: Model) -> bytes | None:
+    """Return a model as it is stored; None if nothing is learnt."""
+    if not model.learnt:
+        return None
+    present = {name: part for name, part in model._asdict().items() if part is not None}
+    arrays = {name: np.ascontiguousarray(present[name]) for name in MODEL_ARRAYS if name in present}
+    numbers = {name: np.array([present[name]], np.float64) for name in MODEL_NUMBERS if name in present}
+    return safetensors.numpy.save(arrays | numbers)
+
+
+def fingerprint(functions: bytes) -> str:
+    """Return what tells saved hash functions from others."""
+    return hashlib.sha256(functions).hexdigest()
+
+
+def verify_models(store: Store) -> list[str]:
+    """Check the hash functions, the models of all versions, and what learning goes on from; return the problems."""
+    with store.reading() as connection:
+        current = get_meta(connection, "version")
+        versions = [current, *(row["version"] for row in store.versions.describe(connection))]
+        checks: list[Callable[[], object]] = [partial(load_functions, connection), partial(load_history, connection)]
+        checks += [partial(load_model, store, connection, version) for version in dict.fromkeys(versions)]
+        files = store.versions.learners(connection).get(current)
+        if files:
+            checks.append(partial(_check_files, store, connection, files))
+        return [problem for check in checks if (problem := _problem(check))]
+
+
+def _check_files(store: Store, connection: Connection, files: list[str]) -> None:
+    """Read all that a learner goes on from, without learning it."""
+    hasher = store.learner_files.read_state(files[0])
+    check_learner(hasher, connection, files[0])
+    for file in files[1:]:
+        store.learner_files.read_rows(file, hasher)
+
+
+def _problem(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except StillhashError as error:
+        return str(error)
+    return None
