@@ -1,7 +1,7 @@
 """Run reads concurrently and writes one at a time, through a bounded queue.
 
 A write is answered once it is on disk. A write that meets a full queue, or waits too long, is refused before it starts:
-`Busy` always means that nothing was stored.
+`Busy` always means that nothing was stored. All threads start with the server, so that none can be refused later.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from stillhash.collection import Collection
-from stillhash.errors import Busy, InvalidInput
+from stillhash.errors import Busy, InvalidInput, report_shortages
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
 
@@ -38,6 +38,21 @@ class ClusterControl(Protocol):
     def drain(self, node: str) -> int: ...
 
 
+@report_shortages
+def started_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """Return a pool that has all its threads. One that starts them later would queue a call and then refuse it."""
+    pool, ready = ThreadPoolExecutor(threads, name), threading.Barrier(threads + 1)
+    try:
+        for _ in range(threads):
+            pool.submit(ready.wait)
+    except BaseException:
+        ready.abort()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    ready.wait()
+    return pool
+
+
 @dataclass(eq=False)
 class CollectionExecutor:
     """Run calls of one collection in threads, for the event loop."""
@@ -52,12 +67,12 @@ class CollectionExecutor:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards `queued`
-        self._readers = ThreadPoolExecutor(2 * usable_cores(), f"search {self.name}")
-        self._writer = ThreadPoolExecutor(1, f"write {self.name}")
+        self._readers = started_pool(2 * usable_cores(), f"search {self.name}")
+        self._writer = started_pool(1, f"write {self.name}")
 
     async def read(self, work: Callable[[Collection], Result], *, unlimited: bool = False) -> Result:
         """Run beside other reads and a write, within the timeout or for as long as it takes (`unlimited`)."""
-        future = self._readers.submit(work, self.collection)
+        future = self._readers.submit(report_shortages(work), self.collection)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), None if unlimited else self.timeout)
         except TimeoutError:
@@ -82,7 +97,12 @@ class CollectionExecutor:
             if self.queued >= self.max_queued:
                 raise Busy(f"write queue: {self.queued} writes are waiting. Try again in a moment")
             self.queued += 1
-        future = self._writer.submit(work, self.collection)
+        try:
+            future = self._writer.submit(work, self.collection)
+        except BaseException:
+            with self._lock:
+                self.queued -= 1
+            raise
         future.add_done_callback(self._release)
         result = asyncio.wrap_future(future)
         started, _ = await asyncio.wait([result], timeout=self.timeout)

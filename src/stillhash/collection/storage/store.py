@@ -29,6 +29,7 @@ from stillhash.collection.storage.format_1 import FORMAT_1
 from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
+from stillhash.collection.storage.scarce_memory import MemorySafeDatabase
 from stillhash.collection.storage.schema import COUNTERS, SCHEMA, STORE_FORMAT, count_rows, get_meta, is_fitted
 from stillhash.collection.storage.sealed_files import FOLDER_MODE, check_sealed, lock_folder, remove_unlisted
 from stillhash.collection.storage.segments import CodedRows, write_segment
@@ -50,7 +51,7 @@ class Store:
         if not (path / "store.db").is_file():
             use = "Pass dim= to create one, or run `stillhash create`."
             raise InvalidInput(f"path: no collection at {str(path)!r}. {use}")
-        self.db = Database(path, writer=writer)
+        self.db = MemorySafeDatabase(path, writer=writer)
         self.reading = self.db.reading
         self._close_at_exit = weakref.finalize(self, self.db.close)
         self._files_checked = not writer
