@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 _Reporting = TypeVar("_Reporting", bound=Callable[..., Any])
 NO_THREAD = "can't start new thread"  # as Python says it
+NO_OBJECT = "PyObject pointer is null"  # as extensions in Rust say it, in an error that is no Exception
 
 
 class StillhashError(Exception):
@@ -97,7 +98,8 @@ def shortage(error: BaseException) -> Busy | None:
     if isinstance(error, StillhashError):
         return None
     number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+    panic = type(error).__name__ == "PanicException" and NO_OBJECT in str(error)
+    if panic or isinstance(error, MemoryError) or number == errno.ENOMEM:
         return OutOfMemory(f"memory: expected enough of it, got {str(error) or 'a failed allocation'}. Use fewer rows")
     if number in (errno.EMFILE, errno.ENFILE):
         return Busy(f"file handles: expected a free one, got {error}. Raise the limit, or close some")
@@ -118,7 +120,7 @@ def report_shortages(target: _Reporting) -> _Reporting:
     def reporting(*args: Any, **kwargs: Any) -> Any:
         try:
             return target(*args, **kwargs)
-        except (MemoryError, OSError, RuntimeError) as error:
+        except BaseException as error:
             if (ours := shortage(error)) is None:
                 raise
             raise ours from error

@@ -64,6 +64,10 @@ class Hasher(Parameters):
     codes_see_labels = False  # True: rows that are encoded with their labels get codes that hold them
     stale_ = False  # whether the last partial_fit changed encode()
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        report_shortages(cls)
+
     def fit(self, X: ArrayLike, Y: Any = None) -> Self:
         """Fix pre-processing and hash functions on the first few hundred rows: the initial stage.
 

@@ -10,10 +10,23 @@ from contextlib import contextmanager
 
 from stillhash.collection.storage.database import CHECKPOINT_FRAMES, Database
 from stillhash.collection.storage.integrity import committed_seq
+from stillhash.errors import BadState
 
 
 class MemorySafeDatabase(Database):
     """Read and write as `Database` does; lack of memory after a commit fails nothing."""
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Read in one transaction: everything in the block is of the same commit."""
+        try:
+            with super().reading() as connection:
+                yield connection
+        except BadState as error:  # without memory SQLite ends a transaction by itself, which the rollback reports
+            before = error.__cause__ and error.__cause__.__context__
+            if isinstance(before, MemoryError):
+                raise before from error
+            raise
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -34,3 +47,10 @@ class MemorySafeDatabase(Database):
             return super().checkpoint(min_frames)
         except MemoryError:
             return False
+
+    def _close_without_checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Close a connection while another is open; without memory for that, leave it open."""
+        try:
+            super()._close_without_checkpoint(connection)
+        except MemoryError:
+            Database.unclosed.append(connection)
