@@ -93,7 +93,8 @@ bool fails(int64_t kind, size_t size, const void* caller) {
     inside = true;
     const bool counted = control->callers == kKernels ? is_kernel(caller) : !aborts(caller);
     inside = false;
-    if (!counted || fresh) return fresh = false;
+    if (!counted) return false;
+    if (control->callers != kKernels && fresh) return fresh = false;
   }
   const int64_t number = __atomic_add_fetch(&control->seen, 1, __ATOMIC_RELAXED), at = control->at;
   const bool due = control->course == kOnce       ? number == at

@@ -20,6 +20,7 @@ LAYOUT = struct.Struct("<8q")  # of Control in faults.cpp
 MEMORY, THREAD, LEARN = 1, 2, 4
 COURSES = {"once": 0, "from then": 1, "each": 2}
 LARGE = 4096  # bytes from which an allocation may fail: a page, so that Python itself can go on
+PYTHON_ARENA = 1 << 20  # bytes that Python takes at a time for its small objects
 NEVER = 1 << 62
 
 Course = Literal["once", "from then", "each"]

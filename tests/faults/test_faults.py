@@ -7,11 +7,15 @@ and prints the tables of docs/guarantees.md.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.faults.injection import missing
+from stillhash.errors import Busy, OutOfMemory
+from tests.faults.injection import MEMORY, PYTHON_ARENA, THREAD, missing
 from tests.faults.scenarios import (
     DISK,
     INDEX,
@@ -26,7 +30,7 @@ from tests.faults.scenarios import (
 from tests.support.seeds import run_seed
 
 FAULTS = int(os.environ.get("STILLHASH_FAULTS", "4"))
-SECONDS = float(os.environ.get("STILLHASH_FAULT_SECONDS", "1"))
+SECONDS = float(os.environ.get("STILLHASH_FAULT_SECONDS", "0.5"))
 NO_THREADS = "threads", "process limit"
 SYSTEM_FAULTS = [(module, kind) for _, module, kind in LIBRARY_FAULTS.values() if module != DISK]
 pytestmark = pytest.mark.xdist_group("faults")  # the libraries are built once
@@ -63,6 +67,27 @@ def test_library_reports_what_lacks_and_changes_nothing(workshop: Workshop, modu
 @pytest.mark.parametrize("fault", SERVER_FAULTS)
 def test_server_answers_goes_on_and_loses_nothing(workshop: Workshop, fault: str) -> None:
     check(SERVER_FAULTS[fault](workshop, SECONDS))
+
+
+@pytest.mark.slow
+def test_command_line_says_what_lacks(workshop: Workshop) -> None:
+    injection, folder = workshop.injection(), workshop.new_folder()
+    np.save(folder / "rows.npy", np.random.default_rng(0).standard_normal((4000, 1024)).astype(np.float32))
+
+    def outcome(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "stillhash", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=injection.environment)
+        return done.returncode, done.stderr.partition(":")[0].splitlines()[-1] if done.stderr else ""
+
+    path = str(folder / "c")
+    assert outcome("create", path, "--dim", "1024") == (0, "")
+    for at in (1, 2, 3):
+        injection.fail(MEMORY, "from then", at, PYTHON_ARENA + 1)
+        assert outcome("add", path, str(folder / "rows.npy")) == (OutOfMemory.exit_code, "OutOfMemory")
+    injection.fail(THREAD, "from then", 1)
+    assert outcome("serve", path, "--port", "0", "--log", "off") == (Busy.exit_code, "Busy")
+    injection.stop()
+    assert outcome("add", path, str(folder / "rows.npy")) == (0, "")
 
 
 @pytest.mark.slow
