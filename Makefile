@@ -8,7 +8,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo check test test-arm lint types contracts fast-tests tests chromium bench clean
+.PHONY: demo check test test-arm lint types contracts fast-tests tests chromium faults bench clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -46,6 +46,10 @@ chromium:
 		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
 		echo "chromium is not installed: the browser tests are skipped (Debian: apt-get install chromium)"
+
+# Faults of memory, threads, file handles, disk and clock: prints the tables of docs/guarantees.md.
+faults: $(VENV)/.installed
+	$(BIN)/python -m tests.faults
 
 bench: $(VENV)/.installed
 	$(BIN)/stillhash bench learn

@@ -1,6 +1,18 @@
-"""All errors of the library. Each class carries its HTTP status and its exit code."""
+"""All errors of the library. Each class carries its HTTP status and its exit code.
 
-from typing import ClassVar
+What the system lacks, memory, file handles or threads, is reported as `Busy`: `report_shortages` stands on the classes
+and functions that callers use.
+"""
+
+import errno
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+_Reporting = TypeVar("_Reporting", bound=Callable[..., Any])
+NO_THREAD = "can't start new thread"  # as Python says it
+NO_OBJECT = "PyObject pointer is null"  # as extensions in Rust say it, in an error that is no Exception
 
 
 class StillhashError(Exception):
@@ -64,9 +76,13 @@ class TooSlow(InvalidInput, status=408):
 
 
 class Busy(StillhashError, status=503, exit_code=10):
-    """The queue is full; nothing of the request was stored. Try again in `retry_after` seconds."""
+    """The queue is full, or file handles or threads lack. Nothing was stored; try again in `retry_after` seconds."""
 
     retry_after = 1
+
+
+class OutOfMemory(Busy, MemoryError, exit_code=13):
+    """There is not enough memory; nothing of the request was stored. Try again with less at a time, or later."""
 
 
 class TooMany(Busy, status=429):
@@ -79,3 +95,38 @@ class Unreachable(StillhashError, ConnectionError, status=502, exit_code=11):
 
 class StoreFailed(StillhashError, OSError, status=507, exit_code=7):
     """The disk refused a write or returned an error; nothing of the request was stored."""
+
+
+def shortage(error: BaseException) -> Busy | None:
+    """Return our error for a lack of memory, file handles or threads; None for all others, and for our own."""
+    if isinstance(error, StillhashError):
+        return None
+    number = error.errno if isinstance(error, OSError) else None
+    panic = type(error).__name__ == "PanicException" and NO_OBJECT in str(error)
+    if panic or isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return OutOfMemory(f"memory: expected enough of it, got {str(error) or 'a failed allocation'}. Use fewer rows")
+    if number in (errno.EMFILE, errno.ENFILE):
+        return Busy(f"file handles: expected a free one, got {error}. Raise the limit, or close some")
+    if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
+        return Busy("threads: expected one more to start, got a refusal of the system. Raise the limit")
+    return None
+
+
+def report_shortages(target: _Reporting) -> _Reporting:
+    """Let a function, or all public methods of a class, raise our errors where memory, handles or threads lack."""
+    if isinstance(target, type):
+        for name, member in list(vars(target).items()):
+            if not name.startswith("_") and inspect.isfunction(member):
+                setattr(target, name, report_shortages(member))
+        return target
+
+    @functools.wraps(target)
+    def reporting(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return target(*args, **kwargs)
+        except BaseException as error:
+            if (ours := shortage(error)) is None:
+                raise
+            raise ours from error
+
+    return reporting  # type: ignore[return-value]

@@ -62,6 +62,8 @@ def take(path: str | Path, collection: Collection, kind: str, args: Any) -> None
         getattr(collection, kind)(*args)
     elif kind == "delete":
         collection.delete(args)
+    elif kind == "search":
+        collection.search(args, 10, where={"odd": True})
     elif kind in ("flush", "seal", "compact"):
         getattr(collection, kind)()
     elif versions and kind == "learn":

@@ -35,6 +35,7 @@ KINDS = {  # of failing disks: the calls that may fail, the error, and when they
     "create": (CREATE, errno.EIO, ONCE),
     "read": (READ, errno.EIO, ONCE),
     "full": (WRITE | GROW | CREATE, errno.ENOSPC, FROM_THEN),
+    "read-only": (CHANGES & ~SYNC, errno.EROFS, FROM_THEN),
     "dead": (CHANGES, errno.EIO, FROM_THEN),
     "shaky": (CHANGES, errno.EIO, NOW_AND_THEN),
 }

@@ -1,7 +1,8 @@
-"""Processes on a failing disk: each takes the same steps, gets one fault, and continues as well as it can.
+"""Processes on a failing disk, or without memory: each takes the same steps, gets one fault, and goes on if it can.
 
-The parent forks, for each fault, a child that gets it, then a child that opens what is left, on a disk that works
-again. It prints one JSON object: for each kind how many faults there are, and what went wrong at which.
+The parent forks, for each fault, a child that gets it, then a child that opens what is left, on a system that works
+again. It prints one JSON object: for each kind how many faults there are, which errors were reported, and what went
+wrong at which.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import shutil
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stillhash import Collection
-from stillhash.errors import BadState, StoreFailed
+from stillhash.errors import BadState, StillhashError, StoreFailed
 from tests.collection import disk
 from tests.collection.crash_writer import KEEP, open_collection, take, take_on_twin
 from tests.collection.fixtures import BITS, INIT, LEARN, some_rows
@@ -44,6 +46,8 @@ STEPS: list[tuple[str, Any]] = [
     ("compact", None),
     ("rollback", None),
     ("tag", "good"),
+    ("feedback", (some_rows(1, seed=3).X[0], [120, 121], [True, False], "source")),
+    ("search", some_rows(4, seed=8).X),
     ("upsert", (list(range(40, 100)), *some_rows(60, seed=6))),
     ("seal", None),
     ("delete", list(range(100, 120))),
@@ -51,6 +55,32 @@ STEPS: list[tuple[str, Any]] = [
 ]
 COMMITTED = "add", "upsert", "delete", "compact"  # other steps may have nothing to do
 LAST: tuple[str, Any] = "upsert", (list(range(310, 370)), *some_rows(60, seed=7))  # enough of them to learn from
+
+
+class Faults(Protocol):
+    """What fails, of a kind, at a call of a number."""
+
+    reported: tuple[type[StillhashError], ...]  # errors by which steps may report the fault
+
+    def start(self, kind: str, at: int) -> None: ...
+    def call_count(self) -> int: ...
+    def failed_calls(self) -> int: ...
+    def before_check(self) -> None: ...  # ends what the check itself would not survive
+    def recover(self) -> None: ...
+
+
+class DiskFaults:
+    """Faults of the disk (disk.py)."""
+
+    reported = StoreFailed, BadState
+    call_count, failed_calls = staticmethod(disk.call_count), staticmethod(disk.failed_calls)
+    recover = staticmethod(disk.recover)
+
+    def start(self, kind: str, at: int) -> None:
+        disk.fail(kind, at, torn=at % 2 == 0)
+
+    def before_check(self) -> None:
+        """Go on: a check expects a failing disk."""
 
 
 @cache
@@ -66,8 +96,9 @@ def twin_of(*steps: int) -> Twin:
 class Run:
     """A process that gets the fault."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, faults: Faults) -> None:
+        self.path, self.faults = path, faults
+        self.errors: Counter[str] = Counter()
         self.collection: Collection | None = None
         self.done: list[int] = []
         self.uncertain: list[int] = []  # failed since the last commit; one of them may appear, from the WAL
@@ -78,7 +109,8 @@ class Run:
                 self.reopen()
             if STEPS[number][0] != "reopen":
                 self.take(number)
-        except (StoreFailed, BadState):
+        except self.faults.reported as error:
+            self.errors[type(error).__name__] += 1
             self.check()
 
     def reopen(self) -> None:
@@ -99,10 +131,11 @@ class Run:
 
     def check(self) -> None:
         """Check that completed steps are there, and failed ones whole or not at all; read errors are fine."""
-        if self.collection is not None and disk.failed_calls():
+        if self.collection is not None and self.faults.failed_calls():
+            self.faults.before_check()
             try:
                 self.done, self.uncertain = settle(self.collection, self.done, self.uncertain)
-            except (StoreFailed, BadState):
+            except self.faults.reported:
                 return
 
 
@@ -116,19 +149,19 @@ def settle(collection: Collection, done: list[int], uncertain: list[int]) -> tup
     raise AssertionError(f"steps {done} are done, of {uncertain} one may be, but something else is there")
 
 
-def run_with_fault(path: str, kind: str, at: int) -> dict[str, Any]:
-    run = Run(path)
+def run_with_fault(path: str, faults: Faults, kind: str, at: int) -> dict[str, Any]:
+    run = Run(path, faults)
     for number in range(len(STEPS)):
         if number == (FIT_STEP if kind == "shaky" else 0):
-            disk.fail(kind, at, torn=at % 2 == 0)
+            faults.start(kind, at)
         run.step(number)
     if run.collection is not None and at % 4 < 2:  # else it ends as if it were killed
         run.collection.close()
-    return {"done": run.done, "uncertain": run.uncertain, "calls": disk.call_count()}
+    return {"done": run.done, "uncertain": run.uncertain, "calls": faults.call_count(), "errors": run.errors}
 
 
-def recover(path: str, done: list[int], uncertain: list[int]) -> dict[str, Any]:
-    disk.recover()
+def recover(path: str, faults: Faults, done: list[int], uncertain: list[int]) -> dict[str, Any]:
+    faults.recover()
     with open_collection(path) as collection:
         done, _ = settle(collection, done, uncertain)
         assert collection.verify() == []
@@ -158,32 +191,36 @@ def run_in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return json.loads(output) if output else {"wrong": f"the process ended with {status}"}
 
 
-def try_fault(path: str, kind: str, at: int) -> str | None:
-    """Try one fault, from an empty disk on; return what went wrong."""
-    result = run_in_fork(lambda: run_with_fault(path, kind, at))
-    result |= {} if "wrong" in result else run_in_fork(lambda: recover(path, result["done"], result["uncertain"]))
+def try_fault(path: str, faults: Faults, kind: str, at: int) -> dict[str, Any]:
+    """Try one fault, from an empty disk on; return what was reported, and what went wrong."""
+    result = run_in_fork(lambda: run_with_fault(path, faults, kind, at))
+    faults.recover()
+    if "wrong" not in result:
+        result |= run_in_fork(lambda: recover(path, faults, result["done"], result["uncertain"]))
     shutil.rmtree(path, ignore_errors=True)
-    return result.get("wrong")
+    return result
 
 
-def count_calls(path: str, kind: str) -> int:
+def count_calls(path: str, faults: Faults, kind: str) -> int:
     """Count the calls of this kind in a run without a fault; children inherit what it loads and computes."""
-    result = run_with_fault(path, "dead" if kind == "shaky" else kind, NO_CALL)
+    result = run_with_fault(path, faults, "dead" if kind == "shaky" else kind, NO_CALL)
     twin_of(*result["done"])
-    recover(path, result["done"], [])
+    recover(path, faults, result["done"], [])
     shutil.rmtree(path)
     return SHAKY_PATTERNS if kind == "shaky" else int(result["calls"])
 
 
-def try_faults(path: str, kind: str, most: int, seed: str) -> dict[str, Any]:
+def try_faults(path: str, faults: Faults, kind: str, most: int, seed: str) -> dict[str, Any]:
     """Try faults of one kind, each from an empty disk on."""
-    calls = count_calls(path, kind)
+    calls = count_calls(path, faults, kind)
     calls_to_fail = sorted(random.Random(seed).sample(range(1, calls + 1), min(most, calls)))
-    wrong = {at: text for at in calls_to_fail if (text := try_fault(path, kind, at))}
-    return {"calls": calls, "tried": len(calls_to_fail), "wrong": wrong}
+    results = {at: try_fault(path, faults, kind, at) for at in calls_to_fail}
+    errors = sum((Counter(result.get("errors", {})) for result in results.values()), Counter[str]())
+    wrong = {at: result["wrong"] for at, result in results.items() if "wrong" in result}
+    return {"calls": calls, "tried": len(calls_to_fail), "errors": errors, "wrong": wrong}
 
 
 if __name__ == "__main__":
     root, most, seed, *kinds = sys.argv[1:]
     disk.watch(Path(root))
-    print(json.dumps({kind: try_faults(f"{root}/store", kind, int(most), seed) for kind in kinds}))
+    print(json.dumps({kind: try_faults(f"{root}/store", DiskFaults(), kind, int(most), seed) for kind in kinds}))

@@ -13,7 +13,7 @@ from stillhash.cli import bench, cluster, collection, experiment, images, learni
 from stillhash.cli.collection import optional_module
 from stillhash.cli.output import AsJson, answer, pairs
 from stillhash.cli.serve import PORT, announce
-from stillhash.errors import InvalidInput, StillhashError
+from stillhash.errors import InvalidInput, StillhashError, report_shortages
 
 DEMO_PLOT = Path("stillhash-demo.png")
 
@@ -33,7 +33,7 @@ for name, group in (("cluster", cluster.app), ("bench", bench.app), ("experiment
 def run() -> None:
     """Run the command; an error of ours ends it with one line and its own exit code."""
     try:
-        app()
+        report_shortages(app)()
     except StillhashError as error:
         Console(stderr=True).print(Text.assemble((type(error).__name__, "bold red"), f": {error}"), soft_wrap=True)
         sys.exit(error.exit_code)

@@ -15,7 +15,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
 from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
-from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
+from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, report_shortages
 from stillhash.hashers import DEFAULT_HASHER, check_fixed_codes
 from stillhash.numeric.label_codes import MIN_LOOKS_CODE
 from stillhash.numeric.validation import check_bits, check_integer, check_number
@@ -25,6 +25,7 @@ MIN_INIT_ROWS = 300
 DEFAULT_BITS = MIN_LOOKS_CODE
 
 
+@report_shortages
 def open(
     path: str | Path,
     dim: int | None = None,

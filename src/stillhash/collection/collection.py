@@ -22,7 +22,7 @@ from stillhash.collection.types import Id, ItemIds, Vector, Vote
 from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, check_items, check_rows
 from stillhash.collection.vote_validation import check_feedback, check_votes
 from stillhash.collection.votes import stored_votes
-from stillhash.errors import Conflict, InvalidInput, StillhashError
+from stillhash.errors import Conflict, InvalidInput, StillhashError, report_shortages
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.validation import check_integer
 from stillhash.search import Index
@@ -30,6 +30,7 @@ from stillhash.search import Index
 SEAL_ROWS = 131_072  # unsealed rows that become a segment
 
 
+@report_shortages
 class Collection(Reader):
     """A durable, growing index, made by `stillhash.open`. All verbs may be called from any thread."""
 
@@ -95,7 +96,7 @@ class Collection(Reader):
                 if codes is None and get_meta(connection, "items") >= self._store.settings["init_rows"]:
                     self._trainer.fit(connection)
             if numbers.stop // SEAL_ROWS > numbers.start // SEAL_ROWS:
-                with suppress(StillhashError, OSError):  # the rows are on disk; sealing is tried again later
+                with suppress(StillhashError, OSError, MemoryError):  # the rows are on disk; sealed later
                     self._store.seal()
         return len(new.ids)
 

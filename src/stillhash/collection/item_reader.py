@@ -12,10 +12,12 @@ from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, Item, ItemIds
 from stillhash.collection.validation import check_ids
+from stillhash.errors import report_shortages
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import Index
 
 
+@report_shortages
 class ItemReader:
     """The verbs that read items by their ids, or list them."""
 

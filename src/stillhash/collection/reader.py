@@ -34,7 +34,7 @@ from stillhash.collection.types import (
 )
 from stillhash.collection.validation import check_path, check_query
 from stillhash.collection.votes import voted_rows
-from stillhash.errors import NotFitted, TooLarge
+from stillhash.errors import NotFitted, TooLarge, report_shortages
 from stillhash.hashers import Model
 from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search.first_page import PLACED, search_page
@@ -45,6 +45,7 @@ HAMMING_RANKING = "Hamming distance"  # of all other models that have learnt not
 LEARNT_RANKING = "learnt similarity"
 
 
+@report_shortages
 class Reader(ItemReader):
     """The verbs of a collection that change nothing."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stillhash.errors import BadState, InvalidInput, NotFitted
+from stillhash.errors import BadState, InvalidInput, NotFitted, report_shortages
 from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.parameters import COUNT, Check, Parameters, parameter
 from stillhash.hashers.state import read_state, write_state
@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 ENCODE_ROWS = 128  # rows prepared and encoded at a time, so that they stay in the cache
 
 
+@report_shortages
 @dataclass(eq=False, repr=False)
 class Hasher(Parameters):
     """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk).
+
+    For lack of memory `fit` changes nothing; after a `partial_fit` that raises, use a copy from before it (`state`).
 
     bits : code length b, 8 to 512.
     center, unit_norm : pre-processing of features and queries.
@@ -60,6 +63,10 @@ class Hasher(Parameters):
 
     codes_see_labels = False  # True: rows that are encoded with their labels get codes that hold them
     stale_ = False  # whether the last partial_fit changed encode()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        report_shortages(cls)
 
     def fit(self, X: ArrayLike, Y: Any = None) -> Self:
         """Fix pre-processing and hash functions on the first few hundred rows: the initial stage.

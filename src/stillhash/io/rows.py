@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import InvalidInput, shortage
 
 JSON_NUMBER = re.compile(r"-?(0|[1-9]\d{0,99})(\.\d{1,99})?([eE][+-]?\d{1,3})?", re.ASCII)
 
@@ -99,10 +99,12 @@ def parse_json_object(text: str | None, name: str) -> dict[str, Any] | None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise InvalidInput for a file that cannot be opened or read."""
+    """Raise InvalidInput for a file that cannot be opened or read, unless the system lacks something for it."""
     try:
         yield
     except OSError as error:
+        if (lack := shortage(error)) is not None:
+            raise lack from None
         raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None
 
 

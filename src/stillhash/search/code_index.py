@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import InvalidInput, report_shortages
 from stillhash.numeric import kernels
 from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
@@ -39,8 +39,12 @@ class Searcher(Protocol):
     def codes(self, ids: ArrayLike) -> Codes: ...
 
 
+@report_shortages
 class CodeIndex(ABC):
-    """Base of Scan, MIWQ and Index: everything but how the best hits are found."""
+    """Base of Scan, MIWQ and Index: everything but how the best hits are found.
+
+    A change is computed first and then published, so one that fails, for lack of memory say, changes nothing.
+    """
 
     def __init__(self, bits: int, *, threads: int | None = None) -> None:
         self.bits = check.check_bits(bits)
@@ -66,8 +70,9 @@ class CodeIndex(ABC):
         """Add codes (n, ceil(bits / 8)) under their ids, or under the next free numbers."""
         codes = check.check_codes(codes, self.bits)
         with self._writing:
-            first, names = self._reserve_ids(ids, len(codes))
+            first, names, next_id = assign_ids(self._blocks, self._next_id, ids, len(codes))
             self._publish(append_codes(self._blocks, codes, self.bits, first, names))
+            self._next_id = next_id
 
     def add_tiles(self, tiles: Tiles, rows: int, ids: ArrayLike | None = None) -> None:
         """Add `rows` codes that already are tiles (tiles, planes, 256), without a copy: mapped from a file, say."""
@@ -78,8 +83,9 @@ class CodeIndex(ABC):
             raise InvalidInput(f"tiles: expected {expected}, got shape {tiles.shape} and dtype {tiles.dtype}")
         advise_huge_pages(tiles)
         with self._writing:
-            first, names = self._reserve_ids(ids, rows)
+            first, names, next_id = assign_ids(self._blocks, self._next_id, ids, rows)
             self._publish((*self._blocks, Block(tiles, rows, first, names, None)))
+            self._next_id = next_id
 
     def remove(self, ids: ArrayLike) -> int:
         """Remove these ids and return how many there were; unknown ids are ignored."""
@@ -87,8 +93,8 @@ class CodeIndex(ABC):
         with self._writing:
             parts = [block.without(ids) for block in self._blocks]
             removed = sum(count for _, count in parts)
-            self._removed += removed
             self._publish(tuple(block for block, _ in parts), ids)
+            self._removed += removed
         return removed
 
     def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
@@ -145,10 +151,6 @@ class CodeIndex(ABC):
     @abstractmethod
     def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
         """Return the k best hits of each query, where k is no more than there are rows."""
-
-    def _reserve_ids(self, ids: ArrayLike | None, count: int) -> tuple[int, IdArray | None]:
-        first, names, self._next_id = assign_ids(self._blocks, self._next_id, ids, count)
-        return first, names
 
     def _publish(self, blocks: tuple[Block, ...], removed: IdArray | None = None) -> None:
         """Let searches see these blocks from here on; `removed` are the ids that have just gone."""

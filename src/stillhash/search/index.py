@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stillhash.errors import report_shortages
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.validation import check_integer, check_weights
@@ -71,6 +72,7 @@ class CostPlanner(TablePlanner):
         return (self.costs.probe, self.costs.row), most
 
 
+@report_shortages
 class Index(MIWQ):
     """An exact index for any size: it scans, and builds tables where they are worth their memory.
 

@@ -7,13 +7,14 @@ hold it, with their codes beside them. Tables cost (4 + bits / 8) bytes a row ea
 import math
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import InvalidInput, report_shortages, shortage
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import width
 from stillhash.numeric.exact_scores import Grid
@@ -98,6 +99,13 @@ class TableState(NamedTuple):
         return sum(block.rows for block in self.blocks)
 
 
+def state_of(blocks: tuple[Block, ...], tables: SubstringTables | None, merged: tuple[int, ...]) -> TableState:
+    """Return what a search sees of these blocks, with tables over so many rows of the first ones."""
+    counts = merged + (0,) * (len(blocks) - len(merged))
+    unmerged = [block.skip_rows(n) for block, n in zip(blocks, counts, strict=True) if block.rows > n]
+    return TableState(blocks, tables, merged, tuple(unmerged))
+
+
 class TablePlanner:
     """When tables are built and how far they are probed; this one always builds and never gives up."""
 
@@ -113,6 +121,7 @@ class TablePlanner:
         return PRICE, np.inf
 
 
+@report_shortages
 class MIWQ(CodeIndex):
     """An exact index that probes substring tables in order of loss; new rows are scanned until they are merged.
 
@@ -158,7 +167,12 @@ class MIWQ(CodeIndex):
             return
         if self._merging.acquire(blocking=False):  # released by the thread
             # Not a daemon: one that comes back from a kernel while Python shuts down would end the process badly.
-            threading.Thread(target=self._merge_and_release, name="stillhash-merge").start()
+            try:
+                threading.Thread(target=self._merge_and_release, name="stillhash-merge").start()
+            except (RuntimeError, MemoryError) as error:  # the next `add` tries again; until then rows are scanned
+                self._merging.release()
+                if shortage(error) is None:
+                    raise
 
     def wait_for_merge(self) -> None:
         """Return once no merge is under way."""
@@ -166,23 +180,21 @@ class MIWQ(CodeIndex):
             pass
 
     def _publish(self, blocks: tuple[Block, ...], removed: IdArray | None = None) -> None:
-        super()._publish(blocks, removed)
         tables = self.state.tables
+        if removed is not None and tables is not None:
+            tables = tables.without(removed)
+        state = state_of(blocks, tables, self.state.merged)
         if removed is not None:
             self._removed_meanwhile.append(removed)
-            tables = tables.without(removed) if tables else None
-        self._publish_tables(tables, self.state.merged)
+        super()._publish(blocks, removed)
+        self.state = state
         if removed is None:
             self.merge_if_due()  # its thread waits until this write is over
 
-    def _publish_tables(self, tables: SubstringTables | None, merged: tuple[int, ...]) -> None:
-        counts = merged + (0,) * (len(self._blocks) - len(merged))
-        unmerged = [block.skip_rows(n) for block, n in zip(self._blocks, counts, strict=True) if block.rows > n]
-        self.state = TableState(self._blocks, tables, merged, tuple(unmerged))
-
     def _merge_and_release(self) -> None:
         try:
-            self._merge()
+            with suppress(MemoryError):  # the next `add` tries again
+                self._merge()
         finally:
             self._merging.release()
 
@@ -195,7 +207,7 @@ class MIWQ(CodeIndex):
         with self._writing:
             for ids in self._removed_meanwhile:
                 tables = tables.without(ids)
-            self._publish_tables(tables, tuple(block.rows for block in blocks))
+            self.state = state_of(self._blocks, tables, tuple(block.rows for block in blocks))
 
     def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
         state = self.state

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from stillhash.errors import Busy, InvalidInput, NotFound, StillhashError, WrongType
+from stillhash.errors import Busy, InvalidInput, NotFound, StillhashError, WrongType, shortage
 
 JSON_MEDIA = "application/json"
 
@@ -28,6 +28,10 @@ class ErrorResponse(BaseModel):
 
 class Unexpected(StillhashError):
     """A bug; the log has the details."""
+
+
+class Exhausted(StillhashError):
+    """Memory, file handles or threads lacked while the server answered; what was sent may be stored."""
 
 
 class NotAllowed(StillhashError, status=405):
@@ -61,7 +65,11 @@ def to_error(error: Exception, route: str = "") -> StillhashError:
     if isinstance(error, HTTPException):
         kind = {404: NotFound, 405: NotAllowed}.get(error.status_code, InvalidInput)
         return kind(f"{route}: {error.detail}")
-    return error if isinstance(error, StillhashError) else Unexpected("unexpected error; the server's log has details")
+    if isinstance(error, StillhashError):
+        return error
+    if (lack := shortage(error)) is not None:
+        return Exhausted(f"{lack}. What was sent may be stored")
+    return Unexpected("unexpected error; the server's log has details")
 
 
 def _validation_error(error: ValidationError | RequestValidationError) -> InvalidInput:

@@ -4,7 +4,7 @@ Reads that may be slow, such as filters and large batches, have few threads of t
 quick ones need not wait for them. Upkeep, such as a snapshot, has one thread.
 
 A write is answered once it is on disk. A write that meets a full queue, or waits too long, is refused before it starts:
-`Busy` always means that nothing was stored.
+`Busy` always means that nothing was stored. All threads start with the server, so that none can be refused later.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from stillhash.collection import Collection
-from stillhash.errors import Busy, InvalidInput
+from stillhash.errors import Busy, InvalidInput, report_shortages
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
 
@@ -49,6 +49,21 @@ class ClusterControl(Protocol):
     def drain(self, node: str) -> int: ...
 
 
+@report_shortages
+def started_pool(threads: int, name: str, on_start: Callable[[], None] | None = None) -> ThreadPoolExecutor:
+    """Return a pool that has all its threads. One that starts them later would queue a call and then refuse it."""
+    pool, ready = ThreadPoolExecutor(threads, name, on_start), threading.Barrier(threads + 1)
+    try:
+        for _ in range(threads):
+            pool.submit(ready.wait)
+    except BaseException:
+        ready.abort()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    ready.wait()
+    return pool
+
+
 @dataclass(eq=False)
 class CollectionExecutor:
     """Run calls of one collection in threads, for the event loop."""
@@ -64,15 +79,15 @@ class CollectionExecutor:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards `queued`
         self._readers = {
-            "quick": ThreadPoolExecutor(QUICK_THREADS, f"search {self.name}"),
-            "slow": ThreadPoolExecutor(SLOW_THREADS, f"slow search {self.name}", lower_priority),
-            "upkeep": ThreadPoolExecutor(1, f"upkeep {self.name}", lower_priority),
+            "quick": started_pool(QUICK_THREADS, f"search {self.name}"),
+            "slow": started_pool(SLOW_THREADS, f"slow search {self.name}", lower_priority),
+            "upkeep": started_pool(1, f"upkeep {self.name}", lower_priority),
         }
-        self._writer = ThreadPoolExecutor(1, f"write {self.name}")
+        self._writer = started_pool(1, f"write {self.name}")
 
     async def read(self, work: Callable[[Collection], Result], kind: ReadKind = "quick") -> Result:
         """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
-        future = self._readers[kind].submit(work, self.collection)
+        future = self._readers[kind].submit(report_shortages(work), self.collection)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), None if kind == "upkeep" else self.timeout)
         except TimeoutError:
@@ -97,7 +112,12 @@ class CollectionExecutor:
             if self.queued >= self.max_queued:
                 raise Busy(f"write queue: {self.queued} writes are waiting. Try again in a moment")
             self.queued += 1
-        future = self._writer.submit(work, self.collection)
+        try:
+            future = self._writer.submit(work, self.collection)
+        except BaseException:
+            with self._lock:
+                self.queued -= 1
+            raise
         future.add_done_callback(self._release)
         result = asyncio.wrap_future(future)
         started, _ = await asyncio.wait([result], timeout=self.timeout)

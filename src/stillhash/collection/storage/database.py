@@ -105,7 +105,8 @@ class Database:
                 with parsing(self.path.name):
                     yield connection
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # without memory SQLite ends it by itself
+                    connection.execute("ROLLBACK")
         except sqlite3.DatabaseError as error:
             raise BadState(f"{self.path.name}: cannot be read: {error}") from error
 
@@ -125,7 +126,7 @@ class Database:
         self.check_writer()
         self.verify_once()
         with self._write_lock:
-            connection = self._writer_connection()
+            connection, seq = self._writer_connection(), 0
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
@@ -141,8 +142,12 @@ class Database:
             except sqlite3.DatabaseError as error:
                 self._commit_failed = True
                 raise StoreFailed(f"{self.path.name}: could not be written: {error}") from error
+            except MemoryError:  # perhaps after the commit
+                if not seq or committed_seq(connection) != seq:
+                    self._commit_failed = True
+                    raise
             self._commit_failed = False
-            with suppress(OSError):  # the commit is on disk; only its checksums are missing
+            with suppress(OSError, MemoryError):  # the commit is on disk; only its checksums are missing
                 acknowledge(self.path, seq)
                 self._wal_checksums.update()
             self.checkpoint()
@@ -197,7 +202,7 @@ class Database:
                     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 finally:
                     connection.execute(f"PRAGMA busy_timeout = {1000 * LOCK_TIMEOUT}")
-            except (StillhashError, OSError, sqlite3.DatabaseError):
+            except (StillhashError, OSError, MemoryError, sqlite3.DatabaseError):
                 return False
             return True
 
@@ -235,7 +240,7 @@ class Database:
 
     def _close_without_checkpoint(self, connection: sqlite3.Connection) -> None:
         """Close a connection while another is open: the last to close would move pages without their checksums."""
-        with suppress(sqlite3.DatabaseError, BadState), closing(connect(self.path, "ro")) as other:
+        with suppress(sqlite3.DatabaseError, MemoryError, BadState), closing(connect(self.path, "ro")) as other:
             other.execute("SELECT 1 FROM meta").fetchone()
             connection.close()
             return

@@ -45,9 +45,7 @@ OPTIONAL_TABLES = (
 )
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
 MAX_PARAMETERS = 500  # in one statement
-UNREADABLE_VALUES = (
-    *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError, struct.error),
-)
+UNREADABLE_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 MAX_ROW_NUMBER = 1 << 35  # a bitmap of all rows then takes 4 GiB
 
 

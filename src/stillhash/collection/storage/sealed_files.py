@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.checksums import BLOCK_SIZE
-from stillhash.errors import BadState, Conflict, StoreFailed
+from stillhash.errors import BadState, Conflict, StoreFailed, shortage
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no pipe makes us wait
@@ -160,10 +160,12 @@ def repair_sealed(path: Path) -> list[int]:
 
 @contextmanager
 def translate_read_errors(path: Path) -> Iterator[None]:
-    """Raise BadState where reading this file raises OSError, also if there is no such file."""
+    """Raise BadState where reading this file raises OSError, also if there is no such file; our own for shortages."""
     try:
         yield
     except OSError as error:
+        if (lack := shortage(error)) is not None:
+            raise lack from error
         raise BadState(f"{display_name(path)}: cannot be read: {error.strerror or error}") from error
 
 
@@ -174,7 +176,11 @@ def display_name(path: Path) -> str:
 
 def remove_unlisted(folder: Path, names: set[str]) -> None:
     """Remove files that are not listed: obsolete, or never finished. One that cannot be removed does no harm."""
-    for file in folder.iterdir():
+    try:
+        files = list(folder.iterdir())
+    except OSError:
+        return
+    for file in files:
         if file.name not in names:
             with suppress(OSError):
                 file.unlink()

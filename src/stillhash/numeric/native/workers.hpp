@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -42,6 +43,7 @@ void on_threads(int64_t count, const Work& work) {
   try {
     for (int64_t w = 1; w < count; ++w) std::thread(run, w).detach();
   } catch (const std::system_error&) {  // no more threads: those there are do it all
+  } catch (const std::bad_alloc&) {     // no memory for one: the same
   }
   run(0);
   std::unique_lock<std::mutex> lock(state->mutex);
