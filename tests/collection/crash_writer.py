@@ -82,14 +82,17 @@ def take(path: str | Path, collection: Collection, kind: str, args: Any) -> None
             collection.tag(versions[-1]["version"], args)
 
 
-def take_on_twin(twin: Twin, kind: str, args: Any) -> None:
-    """Take the same step on the reference model."""
+def take_on_twin(twin: Twin, kind: str, args: Any) -> bool:
+    """Take the same step on the reference model; return whether it changes anything, and so has an audit entry."""
     if kind in ("add", "upsert"):
         twin.put(*args)
+    elif kind == "compact":
+        pass
     elif kind == "delete":
-        twin.delete(args)
+        return twin.delete(args) > 0
     elif kind == "flush":
-        twin.flush()
+        version = twin.version
+        return twin.flush() > version
     elif twin.versions and kind == "learn":
         twin.learn(*args)
     elif twin.versions and kind == "feedback":
@@ -97,10 +100,14 @@ def take_on_twin(twin: Twin, kind: str, args: Any) -> None:
         votes = [(i, liked) for i, liked in zip(ids, likes, strict=True) if i in twin.items]
         if votes:
             twin.feedback(query, *map(list, zip(*votes, strict=True)), source)
+        return bool(votes)
     elif twin.versions and kind == "rollback":
         twin.rollback(min(twin.versions))
     elif twin.versions and kind == "tag" and args not in [v.tag for n, v in twin.versions.items() if n != twin.version]:
         twin.versions[twin.version].tag = args
+    else:
+        return False
+    return True
 
 
 def open_collection(path: str | Path) -> Collection:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import stillhash
+from stillhash.collection.storage.audit import MAX_ENTRIES
 from tests.collection.crash_writer import KEEP, open_collection, step_at, take_on_twin
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN
 from tests.collection.reference import Twin, agree
@@ -44,8 +45,10 @@ def run_and_kill(path: Path, seed: int, number: int, steps: int, delay: float) -
     return number + len(lines)
 
 
-def differs(collection: stillhash.Collection, twin: Twin) -> bool:
-    """Return whether the collection holds anything else than the reference model."""
+def differs(collection: stillhash.Collection, twin: Twin, changes: int) -> bool:
+    """Return whether the collection holds anything else than the reference model, after so many changes."""
+    if len(collection.audit(after=0, limit=MAX_ENTRIES)) != changes:
+        return True
     stats = collection.stats()
     versions = [(v["version"], v["tag"]) for v in collection.versions()]
     if (stats["items"], stats["pending"], stats["version"]) != (len(twin.items), len(twin.pending), twin.version):
@@ -66,16 +69,18 @@ def differs(collection: stillhash.Collection, twin: Twin) -> bool:
 def survive(path: Path, seed: int, kills: int, rng: random.Random) -> tuple[int, int]:
     """Kill one process after another over one store; count acknowledged steps, and interrupted ones that are there."""
     twin = Twin(BITS, INIT, LEARN, KEEP)
-    number = completed = 0
+    number = completed = changes = 0
     for _ in range(kills):
         after = run_and_kill(path, seed, number, rng.randrange(MAX_STEPS), rng.uniform(0, MAX_DELAY))
-        for step in range(number, after):
-            take_on_twin(twin, *step_at(seed, step))
+        for acknowledged in range(number, after):
+            changes += take_on_twin(twin, *step_at(seed, acknowledged))
         with open_collection(path) as collection:
-            if differs(collection, twin):
-                take_on_twin(twin, *step_at(seed, after))
+            if differs(collection, twin, changes):
+                changes += take_on_twin(twin, *step_at(seed, after))
                 after, completed = after + 1, completed + 1
-                assert not differs(collection, twin), f"seed {seed}, step {after - 1}: {step_at(seed, after - 1)[0]}"
+                assert not differs(collection, twin, changes), (
+                    f"seed {seed}, step {after - 1}: {step_at(seed, after - 1)[0]}"
+                )
             assert collection.verify() == []
             if twin.hasher is not None:
                 agree(collection, twin, QUERIES[0], 10, {"odd": True})

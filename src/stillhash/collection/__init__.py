@@ -5,13 +5,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from stillhash.collection.actor import acting_as
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
 from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.store import Store
-from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
+from stillhash.collection.types import Answer, AuditEntry, DoubtfulItem, Hit, Item, Vote
 from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed
@@ -121,6 +122,7 @@ def _open_store(
 
 __all__ = [
     "Answer",
+    "AuditEntry",
     "Collection",
     "DoubtfulItem",
     "Hit",
@@ -128,6 +130,7 @@ __all__ = [
     "RepairReport",
     "UpgradeReport",
     "Vote",
+    "acting_as",
     "open",
     "repair",
     "upgrade",

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from stillhash.collection.actor import set_actor
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import KEY_COOKIE, Role
 from stillhash.server.metrics import Metrics
@@ -35,11 +36,17 @@ def app_state(request: Request) -> AppState:
     return state
 
 
+def actor(request: Request) -> str:
+    """Return who sends a request, for the audit log: the name of its key."""
+    return str(getattr(request.state, "actor", "anonymous"))
+
+
 async def get_executor(request: Request, name: str) -> CollectionExecutor:
-    """Return the collection that the path names."""
+    """Return the collection that the path names; what the request writes there is logged under the name of its key."""
     executors = app_state(request).executors
     if name not in executors:
         raise NotFound(f"No collection {name!r}. Available: {', '.join(executors)}")
+    set_actor(actor(request))  # of this request's task; the write queue takes it along
     return executors[name]
 
 

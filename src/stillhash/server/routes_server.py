@@ -57,6 +57,17 @@ async def verify(executor: ExecutorParam) -> schemas.VerifyResponse:
     return schemas.VerifyResponse(problems=await executor.read(Collection.verify, unlimited=True))
 
 
+@write_router.get("/audit", response_model=schemas.AuditResponse)
+async def audit(
+    executor: ExecutorParam,
+    after: schemas.AuditAfter = None,
+    limit: schemas.AuditLimit = 100,
+    who: schemas.AuditName = None,
+) -> Response:
+    """List who changed what, and when, the latest last; page by page."""
+    return json_response({"entries": await executor.read(lambda c: c.audit(after, limit, who=who))})
+
+
 @write_router.post("/snapshot")
 async def snapshot(request: Request, executor: ExecutorParam) -> schemas.SnapshotResponse:
     """Copy the collection at one commit to the server's folder of snapshots."""

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -82,7 +83,8 @@ class CollectionExecutor:
             if self.queued >= self.max_queued:
                 raise Busy(f"write queue: {self.queued} writes are waiting. Try again in a moment")
             self.queued += 1
-        future = self._writer.submit(work, self.collection)
+        context = copy_context()  # who sent the request, for the audit log
+        future = self._writer.submit(context.run, work, self.collection)
         future.add_done_callback(self._release)
         result = asyncio.wrap_future(future)
         started, _ = await asyncio.wait([result], timeout=self.timeout)

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.storage import checksums as sums
+from stillhash.collection.storage.audit import has_audit
 from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
 from stillhash.collection.storage.integrity import acknowledge, acknowledged_commit, committed_seq, read_page_checksums
-from stillhash.collection.storage.schema import SCHEMA, STORE_FORMAT, get_meta
+from stillhash.collection.storage.schema import OPTIONAL_TABLES, SCHEMA, STORE_FORMAT, get_meta
 from stillhash.collection.storage.sealed_files import check_sealed, lock_folder, repair_sealed, write_durably
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
 from stillhash.collection.storage.store import Store
@@ -63,6 +64,9 @@ def repair(path: str | Path) -> RepairReport:
         _repair_learners(store, report.actions)
         _delete_lost(store, report.lost_ids)
         _rebuild_columns(store, report.actions)
+        if report.actions or report.lost_ids:
+            with store.change("repair", len(report.lost_ids), report.lost_ids):
+                pass
         if damage := store.verify():
             raise BadState(f"{path.name}: damaged beyond repair: {damage[0]}")
     return report
@@ -138,7 +142,8 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
     try:
         with closing(sqlite3.connect(damaged)) as connection:
             meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-            tables = {table: list(_readable_rows(connection, table)) for table in SALVAGED_TABLES}
+            names = [*SALVAGED_TABLES, *(["audit"] if has_audit(connection) else [])]
+            tables = {table: list(_readable_rows(connection, table)) for table in names}
             ids: list[tuple[Id, int]] = []
             with suppress(sqlite3.DatabaseError):  # the index of ids is on other pages than the items
                 ids = connection.execute("SELECT id, row FROM items INDEXED BY sqlite_autoindex_items_1").fetchall()
@@ -150,7 +155,7 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
     if meta["version"] not in versions:
         meta["version"] = max(versions, default=0)
     meta["items"] = len(rows)
-    Database.create(path, SCHEMA, {"meta": list(meta.items()), **tables})
+    Database.create(path, SCHEMA + OPTIONAL_TABLES, {"meta": list(meta.items()), **tables})
     for suffix in ("", "-wal", "-shm"):
         (path / f"{damaged.name}{suffix}").unlink(missing_ok=True)
     counts = ", ".join(f"{len(values)} {table}" for table, values in tables.items())
