@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.transport import row_to_json, to_answer, to_json
+from stillhash.collection.actor import check_actor
 from stillhash.collection.types import (
     Answer,
     AuditEntry,
@@ -209,8 +210,9 @@ class Client(CollectionRequests):
 
     def audit(self, after: int | None = None, limit: int = 100, *, who: str | None = None) -> list[AuditEntry]:
         """Return the entries of the audit log, the latest last: the latest, or the first past the number `after`."""
-        options = {"after": after, "limit": limit, "who": who}
-        verb = f"audit?{urlencode({name: value for name, value in options.items() if value is not None})}"
+        options: dict[str, Any] = {"limit": check_integer(limit, "limit", 1)}
+        options |= {} if after is None else {"after": check_integer(after, "after", 0)}
+        verb = f"audit?{urlencode(options | ({} if who is None else {'who': check_actor(who, 'who')}))}"
         return [AuditEntry(**entry) for entry in self._get(verb)["entries"]]
 
     def tag(self, version: int, name: str) -> None:
