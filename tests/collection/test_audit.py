@@ -21,6 +21,7 @@ from stillhash import AuditEntry, Collection, acting_as
 from stillhash.collection.encoder_alignment import EncoderIdentity
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_IDS_LENGTH
 from stillhash.collection.storage.checksums import BLOCK_SIZE
+from stillhash.collection.storage.schema import count_rows
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted, StillhashError, StoreFailed, WrongType
 from tests.collection.fixtures import DIM, begin, copied, some_rows
 from tests.collection.format_1 import unpack_golden
@@ -207,15 +208,18 @@ def test_other_pages_are_refused(collection: Collection, options: dict[str, int]
 
 
 def test_the_oldest_entries_are_removed(collection: Collection) -> None:
-    entries = f"WITH RECURSIVE n (x) AS (SELECT 2 UNION ALL SELECT x + 1 FROM n WHERE x < {MAX_ENTRIES})"
+    entries = f"WITH RECURSIVE n (x) AS (SELECT 2 UNION ALL SELECT x + 1 FROM n WHERE x < {MAX_ENTRIES - 1})"
     with collection._store.transaction() as connection:
         connection.execute(f"INSERT INTO audit {entries} SELECT x, '', 'a', 'b', 0, '[]', 2, 2 FROM n")
-    assert len(whole_log(collection)) == MAX_ENTRIES
-    for number in range(3):
+    counts = []
+    for number in range(102):
         collection.delete([number])
+        with collection._store.reading() as connection:
+            counts.append(count_rows(connection, "audit"))
+    assert counts == [*range(MAX_ENTRIES - 100, MAX_ENTRIES), MAX_ENTRIES - 100, MAX_ENTRIES - 99]
     log = whole_log(collection)
-    assert [entry.number for entry in log] == list(range(4, MAX_ENTRIES + 4))
-    assert [entry.ids for entry in log[-3:]] == [[0], [1], [2]]
+    assert [entry.number for entry in log] == list(range(201, MAX_ENTRIES + 102))
+    assert [entry.ids for entry in log[-102:]] == [[number] for number in range(102)]
 
 
 def test_long_ids_are_listed_as_far_as_they_fit(collection: Collection) -> None:

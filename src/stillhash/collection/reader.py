@@ -178,7 +178,7 @@ class Reader(ItemReader):
         """Return the entries of the audit log, the latest last: who changed what, and when; at most `limit`.
 
         after: the first entries past this number, 0 for the oldest; the last number leads to the next page. Without it,
-        the latest entries. who: only the changes of this name. The latest 100,000 entries are kept.
+        the latest entries. who: only the changes of this name. Up to 100,000 are kept.
         """
         check_integer(limit, "limit", 1, MAX_ENTRIES)
         first = None if after is None else check_integer(after, "after", 0, MAX_NUMBER)

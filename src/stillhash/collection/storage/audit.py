@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import accumulate
 from sqlite3 import Connection
 
 from stillhash.collection.actor import current_actor
@@ -18,9 +17,11 @@ from stillhash.collection.types import AuditEntry, Id
 from stillhash.errors import BadState
 
 MAX_ENTRIES = 100_000
+REMOVED_AT_ONCE = 100  # of the oldest entries; one at a time would write a page more for each change
 MAX_NUMBER = 2**63 - 1  # that SQLite takes
 MAX_IDS = 10  # of an entry
 MAX_IDS_LENGTH = 2100  # characters of these ids as JSON; one id always fits
+encode_json = json.JSONEncoder(ensure_ascii=False).encode
 AUDIT_COLUMNS = ("number", "time", "who", "what", "rows", "ids", "version_before", "version_after")
 
 
@@ -38,7 +39,7 @@ class AuditTable:
     """Entries in the order of their commits."""
 
     def add(self, change: Change, version_before: int) -> None:
-        """Write the entry of a change, if it has changed anything, and remove the oldest entry beyond MAX_ENTRIES."""
+        """Write the entry of a change, if it has changed anything, and remove the oldest beyond MAX_ENTRIES."""
         if change.rows is None:
             return
         connection, time = change.connection, datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -46,8 +47,9 @@ class AuditTable:
         connection.execute(OPTIONAL_TABLES)
         values = time, current_actor(), change.what, change.rows, ids_text(change.ids), *versions
         cursor = connection.execute("INSERT INTO audit VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", values)
-        assert cursor.lastrowid is not None
-        connection.execute("DELETE FROM audit WHERE number <= ?", [cursor.lastrowid - MAX_ENTRIES])
+        number = cursor.lastrowid or 0
+        if number % REMOVED_AT_ONCE == 0:
+            connection.execute("DELETE FROM audit WHERE number <= ?", [number - MAX_ENTRIES + REMOVED_AT_ONCE])
 
     def entries(self, connection: Connection, after: int | None, limit: int, who: str | None) -> list[AuditEntry]:
         """Return entries, the latest last: the first ones past a number, or without one the last of all."""
@@ -73,6 +75,7 @@ def has_audit(connection: Connection) -> bool:
 
 def ids_text(ids: Sequence[Id]) -> str:
     """Return the first ids as a JSON list: at most MAX_IDS, and fewer where they are long."""
-    texts = [json.dumps(name, ensure_ascii=False) for name in ids[:MAX_IDS]]
-    lengths = accumulate(len(text) + 2 for text in texts)
-    return f"[{', '.join(text for text, length in zip(texts, lengths, strict=True) if length <= MAX_IDS_LENGTH)}]"
+    first = list(ids[:MAX_IDS])
+    while len(text := encode_json(first)) > MAX_IDS_LENGTH:
+        first.pop()
+    return text
