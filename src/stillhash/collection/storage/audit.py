@@ -44,7 +44,8 @@ class AuditTable:
             return
         connection, time = change.connection, datetime.now(UTC).isoformat(timespec="milliseconds")
         versions = version_before, get_meta(connection, "version")
-        connection.execute(OPTIONAL_TABLES)
+        if not has_audit(connection):
+            connection.execute(OPTIONAL_TABLES[0])
         values = time, current_actor(), change.what, change.rows, ids_text(change.ids), *versions
         cursor = connection.execute("INSERT INTO audit VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", values)
         number = cursor.lastrowid or 0

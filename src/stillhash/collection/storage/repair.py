@@ -155,7 +155,7 @@ def _salvage(path: Path, lost_pages: list[int], report: RepairReport) -> None:
     if meta["version"] not in versions:
         meta["version"] = max(versions, default=0)
     meta["items"] = len(rows)
-    Database.create(path, SCHEMA + OPTIONAL_TABLES, {"meta": list(meta.items()), **tables})
+    Database.create(path, SCHEMA + ";".join(OPTIONAL_TABLES), {"meta": list(meta.items()), **tables})
     for suffix in ("", "-wal", "-shm"):
         (path / f"{damaged.name}{suffix}").unlink(missing_ok=True)
     counts = ", ".join(f"{len(values)} {table}" for table, values in tables.items())

@@ -35,11 +35,10 @@ CREATE TABLE versions (
   version INTEGER PRIMARY KEY, created TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
   side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
 """
-OPTIONAL_TABLES = """
-CREATE TABLE IF NOT EXISTS audit (
-  number INTEGER PRIMARY KEY, time TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, rows INTEGER NOT NULL,
-  ids TEXT NOT NULL, version_before INTEGER NOT NULL, version_after INTEGER NOT NULL);
-"""  # which the writer creates when it first needs them; older programs ignore them
+OPTIONAL_TABLES = (
+    "CREATE TABLE audit (number INTEGER PRIMARY KEY, time TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, "
+    "rows INTEGER NOT NULL, ids TEXT NOT NULL, version_before INTEGER NOT NULL, version_after INTEGER NOT NULL)",
+)
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
 MAX_PARAMETERS = 500  # in one statement
 
