@@ -36,17 +36,12 @@ def app_state(request: Request) -> AppState:
     return state
 
 
-def actor(request: Request) -> str:
-    """Return who sends a request, for the audit log: the name of its key."""
-    return str(getattr(request.state, "actor", "anonymous"))
-
-
 async def get_executor(request: Request, name: str) -> CollectionExecutor:
-    """Return the collection that the path names; what the request writes there is logged under the name of its key."""
+    """Return the collection that the path names."""
     executors = app_state(request).executors
     if name not in executors:
         raise NotFound(f"No collection {name!r}. Available: {', '.join(executors)}")
-    set_actor(actor(request))  # of this request's task; the write queue takes it along
+    set_actor(actor(request))  # for the audit log; the write queue takes it along from this task
     return executors[name]
 
 
@@ -68,6 +63,11 @@ def check_key(request: Request, credentials: HTTPAuthorizationCredentials | None
     """Check the key in the request's header, or in the cookie of a browser that has signed in."""
     key = credentials.credentials if credentials else request.cookies.get(KEY_COOKIE)
     app_state(request).settings.keys.check(key, role)
+
+
+def actor(request: Request) -> str:
+    """Return the name of the key that a request has, "anonymous" without one."""
+    return str(getattr(request.state, "actor", "anonymous"))
 
 
 KEY_CHECKS = {"read": [Depends(require_read)], "write": [Depends(require_write)], None: []}

@@ -51,12 +51,6 @@ async def stats(executor: ExecutorParam) -> Response:
     return json_response(await executor.read(Collection.stats))
 
 
-@read_router.post("/verify")
-async def verify(executor: ExecutorParam) -> schemas.VerifyResponse:
-    """Check everything that is stored, and list the problems."""
-    return schemas.VerifyResponse(problems=await executor.read(Collection.verify, unlimited=True))
-
-
 @write_router.get("/audit", response_model=schemas.AuditResponse)
 async def audit(
     executor: ExecutorParam,
@@ -66,6 +60,12 @@ async def audit(
 ) -> Response:
     """List who changed what, and when, the latest last; page by page."""
     return json_response({"entries": await executor.read(lambda c: c.audit(after, limit, who=who))})
+
+
+@read_router.post("/verify")
+async def verify(executor: ExecutorParam) -> schemas.VerifyResponse:
+    """Check everything that is stored, and list the problems."""
+    return schemas.VerifyResponse(problems=await executor.read(Collection.verify, unlimited=True))
 
 
 @write_router.post("/snapshot")
