@@ -82,8 +82,13 @@ def take(path: str | Path, collection: Collection, kind: str, args: Any) -> None
             collection.tag(versions[-1]["version"], args)
 
 
-def take_on_twin(twin: Twin, kind: str, args: Any) -> bool:
-    """Take the same step on the reference model; return whether it changes anything, and so has an audit entry."""
+def take_on_twin(twin: Twin, kind: str, args: Any) -> None:
+    """Take the same step on the reference model, and count it if it changes anything."""
+    twin.changes += changes_twin(twin, kind, args)
+
+
+def changes_twin(twin: Twin, kind: str, args: Any) -> bool:
+    """Take a step on the reference model; return whether it changes anything, and so has an entry in the audit log."""
     if kind in ("add", "upsert"):
         twin.put(*args)
     elif kind == "compact":
