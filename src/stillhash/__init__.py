@@ -16,6 +16,7 @@ import numpy as np
 from stillhash import errors
 from stillhash.collection import (
     Answer,
+    AuditEntry,
     Collection,
     DoubtfulItem,
     Hit,
@@ -23,6 +24,7 @@ from stillhash.collection import (
     RepairReport,
     UpgradeReport,
     Vote,
+    acting_as,
     open,
     repair,
     upgrade,
@@ -103,6 +105,7 @@ __all__ = [
     "OSH",
     "PCAITQ",
     "Answer",
+    "AuditEntry",
     "Client",
     "Collection",
     "DoubtfulItem",
@@ -124,6 +127,7 @@ __all__ = [
     "Tuned",
     "UpgradeReport",
     "Vote",
+    "acting_as",
     "errors",
     "info",
     "load",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import inspect
 import json
 import re
@@ -27,7 +28,7 @@ X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
 ITEMS = ["create", "add", "delete", "get", "count", "ids", "search", "range-search"]
 LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
-VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "verify", "repair", "upgrade"]
+VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
 
 
@@ -381,6 +382,36 @@ def test_learn_flush_tag_and_rollback(films: Path, tmp_path: Path) -> None:
     gain = quality["ndcg"] - quality["before"]["ndcg"]
     assert f"nDCG@10 {quality['ndcg']:.3f} ({gain:+.3f})" in call("stats", films)[1]
     assert call("rollback", films, 99)[0] == 2
+
+
+def test_audit_lists_who_changed_what(films: Path) -> None:
+    with stillhash.open(films) as collection, stillhash.acting_as("ann [b]&"):
+        collection.delete(["r1", "r2"])
+        collection.delete(["r3"])
+        collection.rollback(1)
+    call_json("delete", films, "r4")
+    with stillhash.open(films, read_only=True) as collection:
+        entries = [vars(entry) for entry in collection.audit(after=0, limit=1000)]
+    assert call_json("audit", films) == {"entries": entries[-20:]}
+    assert call_json("audit", films, "--after", 0, "--limit", 2) == {"entries": entries[:2]}
+    assert call_json("audit", films, "--after", entries[-3]["number"]) == {"entries": entries[-2:]}
+    assert call_json("audit", films, "--who", "ann [b]&") == {"entries": entries[-4:-1]}
+    table = call("audit", films)[1].splitlines()
+    assert len(table) == len(entries) + 1
+    ann, user = table[-2], table[-1]
+    assert "ann [b]&" in ann and "rollback to 1" in ann and "2 to 3" in ann
+    assert getpass.getuser() in user and "delete" in user and "r4" in user and user.split()[-1] == "3"
+    assert "r1, r2" in table[-4] and "…" in table[1]
+    assert [call("audit", films, *option)[0] for option in (["--limit", 0], ["--after", -1], ["--who", ""])] == [2] * 3
+    call_json("create", films.with_name("empty"), "--dim", 16)
+    assert call("audit", films.with_name("empty"))[1] == "no entries\n"
+
+
+def test_audit_cannot_control_the_terminal(films: Path) -> None:
+    with stillhash.open(films) as collection, collection._store.transaction() as connection:
+        connection.execute("UPDATE audit SET who = ?, what = ?", ["\x1b[31m red", "\x07"])
+    assert "\\x1b[31m red" in call("audit", films)[1] and "\x1b" not in call("audit", films)[1]
+    assert "\x1b" not in call("audit", films, "--json")[1]
 
 
 def test_doubtful_lists_the_least_plausible_labels(tmp_path: Path) -> None:

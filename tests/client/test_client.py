@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,10 @@ LIFE: list[Verb] = [
     ("rollback", lambda c: c.rollback(1)),
     ("rolled back", lambda c: c.search(QUERIES, 30)),
     ("delete", lambda c: c.delete([5, 6, "nobody"])),
+    ("audit", lambda c: [replace(entry, time="", who="") for entry in c.audit(after=0, limit=1000)]),
+    ("latest entries", lambda c: [entry.what for entry in c.audit(limit=2)]),
+    ("a page of entries", lambda c: [entry.number for entry in c.audit(3, 2)]),
+    ("entries of nobody", lambda c: c.audit(who="nobody & no one=?")),
     ("sample", lambda c: sorted(str(item) for item in c.sample(10_000))),
     ("end", lambda c: (c.count(), c.dim, c.bits, c.stats(), c.quality(), c.verify(), c.search(QUERIES, 1000))),
 ]
@@ -191,6 +196,13 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda c: c.get(5),
     lambda c: c.reconstruct([None]),
     lambda c: c.sample(0),
+    lambda c: c.audit(-1),
+    lambda c: c.audit(2**63),
+    lambda c: c.audit(limit=0),
+    lambda c: c.audit(limit=100_001),
+    lambda c: c.audit(limit=2.5),
+    lambda c: c.audit(who=""),
+    lambda c: c.audit(who="a\nb"),
     lambda c: c.sample("2"),
     lambda c: c.search(X[0], 0),
     lambda c: c.search(X[0], 2.5),

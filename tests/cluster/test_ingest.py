@@ -34,6 +34,8 @@ def test_a_data_set_becomes_a_collection_that_has_learnt(tmp_path: Path) -> None
         assert collection.count() == 1200 and collection.verify() == []
         (version,) = collection.versions()
         assert version["rows"] == 1200
+        (entry,) = collection.audit()
+        assert (entry.what, entry.rows, entry.version_before, entry.version_after) == ("bulk load", 1200, 0, 1)
         hasher = stillhash.Tally(32).fit(X[:400], label_lists(Y[:400]))
         codes = hasher.encode(X[:1200], Y[:1200])
         hasher.partial_fit(X[:1200], Y[:1200], codes)

@@ -85,13 +85,21 @@ def take(path: str | Path, collection: Collection, kind: str, args: Any) -> None
 
 
 def take_on_twin(twin: Twin, kind: str, args: Any) -> None:
-    """Take the same step on the reference model."""
+    """Take the same step on the reference model, and count it if it changes anything."""
+    twin.changes += changes_twin(twin, kind, args)
+
+
+def changes_twin(twin: Twin, kind: str, args: Any) -> bool:
+    """Take a step on the reference model; return whether it changes anything, and so has an entry in the audit log."""
     if kind in ("add", "upsert"):
         twin.put(*args)
+    elif kind == "compact":
+        pass
     elif kind == "delete":
-        twin.delete(args)
+        return twin.delete(args) > 0
     elif kind == "flush":
-        twin.flush()
+        version = twin.version
+        return twin.flush() > version
     elif twin.versions and kind == "learn":
         twin.learn(*args)
     elif twin.versions and kind == "feedback":
@@ -99,10 +107,14 @@ def take_on_twin(twin: Twin, kind: str, args: Any) -> None:
         votes = [(i, liked) for i, liked in zip(ids, likes, strict=True) if i in twin.items]
         if votes:
             twin.feedback(query, *map(list, zip(*votes, strict=True)), source)
+        return bool(votes)
     elif twin.versions and kind == "rollback":
         twin.rollback(min(twin.versions))
     elif twin.versions and kind == "tag" and args not in [v.tag for n, v in twin.versions.items() if n != twin.version]:
         twin.versions[twin.version].tag = args
+    else:
+        return False
+    return True
 
 
 def open_collection(path: str | Path) -> Collection:

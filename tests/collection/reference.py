@@ -54,6 +54,7 @@ class Twin:
     hasher: Hasher | None = None
     votes: list[tuple[int, StoredVote]] = field(default_factory=list)  # of all versions
     unlabelled: int = 0  # rows that were stored without labels since the last learning
+    changes: int = 0  # steps of crash_writer.py that have an entry in the audit log
 
     # ---- items ----
 

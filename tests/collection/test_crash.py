@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import stillhash
+from stillhash.collection.storage.audit import MAX_ENTRIES
 from tests.collection.crash_writer import KEEP, open_collection, step_at, take_on_twin
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN
 from tests.collection.reference import Twin, agree
@@ -45,7 +46,9 @@ def run_and_kill(path: Path, seed: int, number: int, steps: int, delay: float) -
 
 
 def differs(collection: stillhash.Collection, twin: Twin) -> bool:
-    """Return whether the collection holds anything else than the reference model."""
+    """Return whether the collection, or its audit log, holds anything else than the reference model."""
+    if len(collection.audit(after=0, limit=MAX_ENTRIES)) != twin.changes:
+        return True
     stats = collection.stats()
     versions = [(v["version"], v["tag"]) for v in collection.versions()]
     if (stats["items"], stats["pending"], stats["version"]) != (len(twin.items), len(twin.pending), twin.version):

@@ -47,6 +47,14 @@ WHERE = st.sampled_from(
 )
 
 
+Entry = tuple[str, int, list[Id], int, int]  # what, rows, ids, and the version before and after
+
+
+def audit_log(collection: Collection) -> list[Entry]:
+    entries = collection.audit(after=0, limit=1000)
+    return [(entry.what, entry.rows, entry.ids, entry.version_before, entry.version_after) for entry in entries]
+
+
 class History(RuleBasedStateMachine):
     """The steps of both state machines; `start` creates the collection."""
 
@@ -56,6 +64,8 @@ class History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.log: list[Entry] = []
+        self.logged_version = 0
         self.folder = Path(tempfile.mkdtemp(prefix="stillhash-"))
         self.path = self.folder / "c"
 
@@ -66,6 +76,11 @@ class History(RuleBasedStateMachine):
 
     def rows(self, n: int, seed: int) -> Any:
         return some_rows(n, seed)
+
+    def expect(self, what: str, rows: int, ids: list[Id] | None = None) -> None:
+        """Expect an entry in the audit log, of a change that the reference model has made."""
+        self.log.append((what, rows, (ids or [])[:10], self.logged_version, self.twin.version))
+        self.logged_version = self.twin.version
 
     # ---- items ----
 
@@ -79,12 +94,16 @@ class History(RuleBasedStateMachine):
             rows = self.rows(len(ids), seed)
         assert self.collection.add(ids, *rows, learn=learn) == len(ids)
         self.twin.put(ids, *rows, learn=learn)
+        if ids:
+            self.expect("add", len(ids), ids)
 
     @rule(ids=st.lists(IDS, max_size=6, unique=True), seed=SEEDS)
     def upsert(self, ids: list[Id], seed: int) -> None:
         rows = self.rows(len(ids), seed)
         assert self.collection.upsert(ids, *rows) == len(ids)
         self.twin.put(ids, *rows)
+        if ids:
+            self.expect("upsert", len(ids), ids)
 
     @rule(first=st.integers(0, 2), seed=SEEDS)
     def upsert_many(self, first: int, seed: int) -> None:
@@ -92,10 +111,14 @@ class History(RuleBasedStateMachine):
         rows, ids = self.rows(60, seed), list(range(first * 60, first * 60 + 60))
         assert self.collection.upsert(ids, *rows) == 60
         self.twin.put(ids, *rows)
+        self.expect("upsert", 60, list(ids))
 
     @rule(ids=st.lists(IDS, max_size=8, unique=True))
     def delete(self, ids: list[Id]) -> None:
-        assert self.collection.delete(ids) == self.twin.delete(ids)
+        existing = [id_ for id_ in ids if id_ in self.twin.items]
+        assert self.collection.delete(ids) == self.twin.delete(ids) == len(existing)
+        if existing:
+            self.expect("delete", len(existing), existing)
 
     @rule(ids=st.lists(IDS, max_size=6))
     def get(self, ids: list[Id]) -> None:
@@ -110,6 +133,7 @@ class History(RuleBasedStateMachine):
             assert self.collection.relabel(existing, [labels] * len(existing), learn=False) == len(existing)
             for id_ in existing:
                 self.twin.items[id_] = replace(self.twin.items[id_], labels=labels)  # pending rows keep theirs
+            self.expect("relabel", len(existing), existing)
 
     # ---- search ----
 
@@ -126,6 +150,7 @@ class History(RuleBasedStateMachine):
     def answers_are_equal(self) -> None:
         assert self.collection.count() == len(self.twin.items)
         agree(self.collection, self.twin, self.query(0), 12)
+        assert audit_log(self.collection) == self.log
 
     def query(self, number: int) -> np.ndarray:
         return np.asarray(QUERIES[number])
@@ -140,6 +165,7 @@ class History(RuleBasedStateMachine):
                 self.collection.learn(*rows[:2])
         else:
             assert self.collection.learn(*rows[:2]) == self.twin.learn(*rows[:2])
+            self.expect("learn", n)
 
     @rule(query=st.integers(0, 3), ids=st.lists(IDS, max_size=4, unique=True), data=st.data())
     def feedback(self, query: int, ids: list[Id], data: st.DataObject) -> None:
@@ -156,10 +182,14 @@ class History(RuleBasedStateMachine):
         if existing:
             version = self.collection.feedback(self.query(query), existing, likes, source=source)
             assert version == self.twin.feedback(self.query(query), existing, likes, source)
+            self.expect("feedback", len(existing), existing)
 
     @rule()
     def flush(self) -> None:
+        pending = len(self.twin.pending)
         assert self.collection.flush() == self.twin.flush()
+        if self.twin.hasher is not None and pending:
+            self.expect("flush", pending)
 
     @rule(back=st.integers(0, KEEP + 1), name=st.sampled_from(["good", "better", "best"]))
     def tag(self, back: int, name: str) -> None:
@@ -174,6 +204,7 @@ class History(RuleBasedStateMachine):
         else:
             self.collection.tag(version, name)
             self.twin.versions[version].tag = name
+            self.expect(f"tag {version}", 0)
 
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
@@ -184,6 +215,7 @@ class History(RuleBasedStateMachine):
             return
         hits = self.collection.search(QUERIES, 20, version=version)
         assert self.collection.rollback(version) == self.twin.rollback(version)
+        self.expect(f"rollback to {version}", 0)
         now = self.collection.search(QUERIES, 20)
         assert [answer.hits for answer in now] == [answer.hits for answer in hits]
 
@@ -202,7 +234,9 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
+        deleted = self.collection.stats()["deleted"]
         self.collection.compact()
+        self.expect("compact", deleted)
         stats = self.collection.stats()
         assert (stats["deleted"], stats["unsealed"]) == (0, 0) and stats["segments"] <= 1
 
@@ -218,7 +252,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def verify(self) -> None:
-        assert self.collection.verify() == []
+        assert self.collection.verify() == [] and audit_log(self.reader) == self.log
         stats = self.reader.stats()
         counts = {name: stats[name] for name in ("items", "pending", "version", "fitted")}
         assert counts == {
@@ -241,6 +275,7 @@ class Fitted(History):
         self.collection = stillhash.open(self.path)
         self.reader = stillhash.open(self.path, read_only=True)
         self.twin = copy.deepcopy(self.first)
+        self.log, self.logged_version = [("add", 320, list(range(10)), 0, self.twin.version)], self.twin.version
 
 
 class Waiting(History):
@@ -266,6 +301,7 @@ class Waiting(History):
         rows, ids = self.rows(120, seed), [f"h{r}" for r in range(first * 120, first * 120 + 120)]
         assert self.collection.upsert(ids, *rows) == 120
         self.twin.put(ids, *rows)
+        self.expect("upsert", 120, list(ids))
 
     @rule()
     def fit(self) -> None:
@@ -278,6 +314,7 @@ class Waiting(History):
         elif len(self.twin.items) > 100:
             self.collection.fit()
             self.twin.fit()
+            self.expect("fit", len(self.twin.items))
 
 
 def many(share: float) -> settings:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -84,6 +85,28 @@ def test_reads_equal_the_library(shared: LiveServer, library: Collection) -> Non
     sample = ok(shared.request("GET", f"{PATH}/sample?count=7"))["items"]
     assert 0 < len(sample) <= 7 and as_json(library.get([item["id"] for item in sample])) == sample
     assert len(ok(shared.request("GET", f"{PATH}/sample"))["items"]) == 1
+
+
+def test_audit_equals_the_library(serving: Callable[..., LiveServer], library: Collection) -> None:
+    server = serving()
+    body = {"ids": ["x", "y", "z"], "features": X.tolist()}
+    lines = [json.dumps({"id": r, "features": X[0].tolist()}) for r in range(1000, 2500)]
+    with stillhash.acting_as("anonymous"):
+        assert ok(server.request("POST", f"{PATH}/add", body)) == {"count": library.add(body["ids"], X)}
+        assert ok(server.request("POST", f"{PATH}/ingest", "\n".join(lines).encode())) == {"count": 1500}
+        for ids in (range(1000, 2000), range(2000, 2500)):
+            library.add(ids, X[:1].repeat(len(ids), axis=0))
+        assert ok(server.request("POST", f"{PATH}/rollback", {"version": 1}))["version"] == library.rollback(1)
+        ok(server.request("POST", f"{PATH}/delete", {"ids": ["nobody"]}))
+
+    def without_time(entries: Any) -> Any:
+        return [{**entry, "time": ""} for entry in entries]
+
+    for options in ({}, {"after": 0}, {"after": 2, "limit": 2}, {"limit": 1}, {"who": "anonymous"}, {"who": "no?&"}):
+        reply = ok(server.request("GET", f"{PATH}/audit?{urlencode(options)}"))
+        assert without_time(reply["entries"]) == without_time(as_json(library.audit(**options)))
+    for name, value in (("after", -1), ("after", 2**63), ("limit", 0), ("limit", 10_001), ("who", ""), ("limit", "x")):
+        failed(server.request("GET", f"{PATH}/audit?{name}={value}"), 422, "InvalidInput", name)
 
 
 def test_stats_say_whether_codes_see_labels(tmp_path: Path) -> None:

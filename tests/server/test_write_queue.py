@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
+from stillhash.collection.actor import set_actor
 from stillhash.errors import Busy, Conflict
 from stillhash.server.write_queue import CollectionExecutor
 from tests.collection.fixtures import DIM, copied
@@ -53,6 +55,22 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(work(), TIMEOUT)
 
     asyncio.run(limited())
+
+
+def test_a_write_is_logged_under_the_name_of_its_task(template: Path, tmp_path: Path) -> None:
+    with opened(template, tmp_path / "c", max_queued=10) as executor:
+
+        async def delete(number: int) -> None:
+            set_actor(f"user {number}")
+            await executor.write(lambda c: c.delete([number]))
+
+        async def delete_all() -> None:
+            await asyncio.gather(*(asyncio.create_task(delete(number)) for number in range(5)))
+            await executor.write(lambda c: c.delete([5]))
+
+        run(delete_all)
+        names = {entry.ids[0]: entry.who for entry in executor.collection.audit(after=1)}
+        assert names == {**{number: f"user {number}" for number in range(5)}, 5: getpass.getuser()}
 
 
 async def until(condition: Callable[[], bool]) -> None:

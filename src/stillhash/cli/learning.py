@@ -11,6 +11,7 @@ import stillhash
 from stillhash.cli import output
 from stillhash.cli.collection import QUERY_HELP, ChunkRows, CollectionPath, LabelsFile, RowsFile, current_version
 from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
+from stillhash.collection.storage.audit import MAX_ENTRIES
 from stillhash.errors import BadState, InvalidInput
 from stillhash.io import Chunk, parse_ids, read_chunks, read_json_lines, read_queries
 
@@ -20,6 +21,7 @@ MAX_LISTED_IDS = 20
 VOTED_HELP = """Ids of hits; or, without --vector, a file with one vote a line: \
 '{"query": [0.1, 0.2], "id": "a", "vote": "up", "source": "ann", "position": 9}', '-' for stdin; "query_id", a stored \
 item, may stand for "query"."""
+AFTER_HELP = "The first entries past this number, 0 for the oldest; without it the latest ones."
 SAMPLE_HELP = "Sample of rows, as for add; default: the items."
 
 SampleFile = Annotated[Path | None, Argument(metavar="FILE", help=SAMPLE_HELP)]
@@ -191,6 +193,20 @@ def stats(path: CollectionPath, as_json: AsJson = False) -> None:
     """Show settings, counts and disk use."""
     with stillhash.open(path, read_only=True) as collection:
         answer(collection.stats(), as_json, output.stats)
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def audit(
+    path: CollectionPath,
+    limit: Annotated[int, Option(min=1, max=MAX_ENTRIES, help="Entries to list.")] = 20,
+    after: Annotated[int | None, Option(min=0, metavar="NUMBER", help=AFTER_HELP)] = None,
+    who: Annotated[str | None, Option(metavar="NAME", help="Only the changes of this name.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who changed what, and when, the latest last."""
+    with stillhash.open(path, read_only=True) as collection:
+        entries = collection.audit(after, limit, who=who)
+    answer({"entries": [asdict(entry) for entry in entries]}, as_json, output.audit)
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)

@@ -147,6 +147,28 @@ def doubtful_labels(result: dict[str, Any], console: Console) -> None:
         print_table(console, None, columns, rows, text=columns[:3])
 
 
+def audit(result: dict[str, Any], console: Console) -> None:
+    """Print who changed what, and when."""
+    if not result["entries"]:
+        console.print("no entries")
+        return
+    columns = ("number", "time", "who", "what", "rows", "ids", "version")
+    rows: list[list[str | Text]] = []
+    for entry in result["entries"]:
+        versions = dict.fromkeys((entry["version_before"], entry["version_after"]))
+        who, what = Text(_printable(entry["who"]), style="bold"), Text(_printable(entry["what"]))
+        about = [str(entry["number"]), entry["time"][:19].replace("T", " "), who, what, f"{entry['rows']:,}"]
+        rows.append([*about, _ids_cell(entry), " to ".join(map(str, versions))])
+    print_table(console, None, columns, rows, text=("time", "who", "what", "ids", "version"))
+
+
+def _ids_cell(entry: dict[str, Any]) -> Text:
+    text = ", ".join(_printable(str(name)) for name in entry["ids"])
+    if len(text) > METADATA_WIDTH:
+        return Text(text[: METADATA_WIDTH - 1] + "…")
+    return Text(text + (", …" if len(entry["ids"]) < entry["rows"] and text else ""))
+
+
 def _label_cell(labels: list[Any]) -> Text:
     return Text(", ".join(_printable(str(label)) for label in labels))
 

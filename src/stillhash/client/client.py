@@ -7,14 +7,17 @@ import base64
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Unpack, overload
+from urllib.parse import urlencode
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.transport import row_to_json, to_answer, to_json
+from stillhash.collection.actor import check_actor
 from stillhash.collection.types import (
     Answer,
+    AuditEntry,
     DoubtfulItem,
     Filter,
     Id,
@@ -204,6 +207,13 @@ class Client(CollectionRequests):
         """Return the items whose labels are least plausible, at most `count`, the most doubtful first."""
         verb = f"doubtful_labels?count={check_integer(count, 'count', 1)}"
         return [DoubtfulItem(**item) for item in self._get(verb)["items"]]
+
+    def audit(self, after: int | None = None, limit: int = 100, *, who: str | None = None) -> list[AuditEntry]:
+        """Return the entries of the audit log, the latest last: the latest, or the first past the number `after`."""
+        options: dict[str, Any] = {"limit": check_integer(limit, "limit", 1)}
+        options |= {} if after is None else {"after": check_integer(after, "after", 0)}
+        verb = f"audit?{urlencode(options | ({} if who is None else {'who': check_actor(who, 'who')}))}"
+        return [AuditEntry(**entry) for entry in self._get(verb)["entries"]]
 
     def tag(self, version: int, name: str) -> None:
         """Name a version, which keeps it permanently."""

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from stillhash.collection.actor import acting_as
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
@@ -12,7 +13,7 @@ from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.store import Store
-from stillhash.collection.types import Answer, DoubtfulItem, Hit, Item, Vote
+from stillhash.collection.types import Answer, AuditEntry, DoubtfulItem, Hit, Item, Vote
 from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, report_shortages
@@ -123,6 +124,7 @@ def _open_store(
 
 __all__ = [
     "Answer",
+    "AuditEntry",
     "Collection",
     "DoubtfulItem",
     "Hit",
@@ -130,6 +132,7 @@ __all__ = [
     "RepairReport",
     "UpgradeReport",
     "Vote",
+    "acting_as",
     "open",
     "repair",
     "upgrade",

@@ -52,10 +52,11 @@ def bulk_load(
         shutil.rmtree(unfinished, ignore_errors=True)  # of an earlier attempt
         with closing(Store.create(unfinished, model | settings, id)) as store:
             trainer = Trainer(store)
-            with store.transaction() as connection:
-                _insert(store, connection, batches)
-                set_meta(connection, SOURCE_KEY, source)
-                trainer.start(connection, hasher, "learn" if learnt else "fit", learnt)
+            with store.change("bulk load") as change:
+                _insert(store, change.connection, batches)
+                set_meta(change.connection, SOURCE_KEY, source)
+                trainer.start(change.connection, hasher, "learn" if learnt else "fit", learnt)
+                change.rows = int(get_meta(change.connection, "items"))
         unfinished.rename(path)
         sync(path.parent)
     except OSError as error:

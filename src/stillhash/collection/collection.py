@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.reader import Reader
 from stillhash.collection.storage.repair import RepairReport, repair
-from stillhash.collection.storage.schema import get_meta, is_fitted
+from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.trainer import Trainer
@@ -83,7 +83,8 @@ class Collection(Reader):
             return 0
         items = self._store.items
         with self._write_lock:
-            with self._store.transaction() as connection:
+            with self._store.change("upsert" if replace else "add", len(new.ids), new.ids) as change:
+                connection = change.connection
                 if replace:
                     items.delete(connection, new.ids)
                 codes = self._trainer.encode(connection, rows)
@@ -103,8 +104,10 @@ class Collection(Reader):
     def delete(self, ids: ItemIds) -> int:
         """Delete these items and return how many there were."""
         names = check_ids(ids)
-        with self._write_lock, self._store.transaction() as connection:
-            return self._store.items.delete(connection, names)
+        with self._write_lock, self._store.change("delete") as change:
+            change.ids = self._store.items.delete(change.connection, names)
+            change.rows = len(change.ids) or None
+            return len(change.ids)
 
     def relabel(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> int:
         """Replace the labels of items, learn from them unless `learn` is false, and return how many.
@@ -115,7 +118,8 @@ class Collection(Reader):
         names, items = check_ids(ids), self._store.items
         with self._write_lock:
             rows, codes = check_rows(self.reconstruct(names), labels, self.dim), self.codes(names)
-            with self._store.transaction() as connection:
+            with self._store.change("relabel", len(names) or None, names) as change:
+                connection = change.connection
                 numbers = items.existing_rows(connection, names).tolist()
                 without = items.relabel(connection, numbers, rows.label_texts)
                 if learn:
@@ -130,16 +134,18 @@ class Collection(Reader):
         if features is None and labels is not None:
             raise InvalidInput("labels: expected features with them; rows that wait have their own labels")
         sample = None if features is None else check_rows(features, labels, self.dim, least=2)
-        with self._write_lock, self._store.transaction() as connection:
-            if is_fitted(connection):
+        with self._write_lock, self._store.change("fit") as change:
+            if is_fitted(change.connection):
                 raise Conflict("fit: the hash functions are fitted already, and never change")
-            self._trainer.fit(connection, sample)
+            waiting = int(get_meta(change.connection, "items"))
+            change.rows = waiting if sample is None else len(sample.features)
+            self._trainer.fit(change.connection, sample)
 
     def learn(self, features: Any, labels: Any) -> int:
         """Learn from labelled rows that are not stored as items, publish a version, and return its number."""
         rows = check_rows(features, labels, self.dim)
-        with self._write_lock, self._store.transaction() as connection:
-            return self._trainer.learn(connection, rows)
+        with self._write_lock, self._store.change("learn", len(rows.features)) as change:
+            return self._trainer.learn(change.connection, rows)
 
     def feedback(
         self, query: Vector | NDArray[Any], id: Id | ItemIds, vote: Any, *, source: str = "", position: Any = None
@@ -166,23 +172,27 @@ class Collection(Reader):
             self._store.db.check_writer()
             with self._view.pinned() as snapshot:
                 stored = stored_votes(self._store, snapshot, votes)
-            with self._store.transaction() as connection:
+            what = "feedback" if any(vote.vote for vote in stored) else "undo feedback"
+            voted = list(dict.fromkeys(vote.item for vote in stored))
+            with self._store.change(what, len(stored) or None, voted) as change:
+                connection = change.connection
                 return self._trainer.feedback(connection, stored) if stored else int(get_meta(connection, "version"))
 
     def flush(self) -> int:
         """Learn the pending rows, however few; return the current version."""
-        with self._write_lock, self._store.transaction() as connection:
-            if is_fitted(connection):
-                self._trainer.flush(connection)
-            return int(get_meta(connection, "version"))
+        with self._write_lock, self._store.change("flush", None) as change:
+            if is_fitted(change.connection):
+                change.rows = count_rows(change.connection, "pending") or None
+                self._trainer.flush(change.connection)
+            return int(get_meta(change.connection, "version"))
 
     def tag(self, version: int, name: str) -> None:
         """Name a version, so that it is kept."""
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise InvalidInput(f"name: expected a printable string, got {name!r}")
         version = check_integer(version, "version", 1, MAX_VERSION)
-        with self._write_lock, self._store.transaction() as connection:
-            self._store.versions.tag(connection, version, name)
+        with self._write_lock, self._store.change(f"tag {version}") as change:
+            self._store.versions.tag(change.connection, version, name)
 
     def rollback(self, version: int) -> int:
         """Restore an earlier version under a new number, which is returned; results are identical.
@@ -190,8 +200,8 @@ class Collection(Reader):
         Learning goes on from what that version had learnt where that is kept, as it is for the latest two versions and
         for those with a tag, and from the present otherwise. Votes that came after the version are dropped permanently.
         """
-        with self._write_lock, self._store.transaction() as connection:
-            return self._trainer.rollback(connection, version)
+        with self._write_lock, self._store.change(f"rollback to {version}") as change:
+            return self._trainer.rollback(change.connection, version)
 
     def align(self, encoder: EncoderInfo, theirs: Any, ours: Any) -> dict[str, Any]:
         """Accept features of another encoder: fit an alignment, by the same things encoded by it and by our own.
@@ -199,8 +209,10 @@ class Collection(Reader):
         A few hundred pairs are enough. Codes stay, and learning goes on. Returns the share of the variance of our
         features that it explains, on pairs it was not fitted on.
         """
-        with self._write_lock, self._store.transaction() as connection:
-            return build_alignment(self._store, connection, encoder, (theirs, ours))
+        with self._write_lock, self._store.change("align") as change:
+            alignment = build_alignment(self._store, change.connection, encoder, (theirs, ours))
+            change.rows = alignment["pairs"]
+            return alignment
 
     def seal(self) -> bool:
         """Move unsealed codes into a segment now; return False if there are none."""

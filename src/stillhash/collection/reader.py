@@ -10,6 +10,7 @@ from typing import Any, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.actor import check_actor
 from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
@@ -19,10 +20,12 @@ from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.repeats import repeated_rows
+from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.stored_models import load_model, verify_models
 from stillhash.collection.types import (
     Answer,
+    AuditEntry,
     DoubtfulItem,
     Filter,
     Hit,
@@ -176,6 +179,18 @@ class Reader(ItemReader):
         """
         with self._store.reading() as connection:
             return list_doubtful(self._store, connection, count)
+
+    def audit(self, after: int | None = None, limit: int = 100, *, who: str | None = None) -> list[AuditEntry]:
+        """Return the entries of the audit log, the latest last: who changed what, and when; at most `limit`.
+
+        after: the first entries past this number, 0 for the oldest; the last number leads to the next page. Without it,
+        the latest entries. who: only the changes of this name. Up to 100,000 are kept.
+        """
+        check_integer(limit, "limit", 1, MAX_ENTRIES)
+        first = None if after is None else check_integer(after, "after", 0, MAX_NUMBER)
+        name = None if who is None else check_actor(who, "who")
+        with self._store.reading() as connection:
+            return self._store.audit.entries(connection, first, limit, name)
 
     def stats(self) -> dict[str, Any]:
         """Return settings, counts, disk and memory use.

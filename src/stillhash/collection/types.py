@@ -1,4 +1,4 @@
-"""What a collection takes and returns: queries and options; items, hits, answers and explanations."""
+"""What a collection takes and returns: queries and options; items, hits, answers, explanations and audit entries."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +73,20 @@ class DoubtfulItem:
     labels: list[Any]
     predicted: list[Any]  # labels that are predicted instead, best first
     chance: float  # that its labels are wrong, 0 to 1
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """A change of a collection, as its audit log has it."""
+
+    number: int  # from 1, in the order of the changes
+    time: str  # UTC, ISO 8601
+    who: str
+    what: str  # the verb; with the version for `tag` and `rollback`
+    rows: int  # how many items, rows or votes it was about
+    ids: list[Id]  # the first of these items, at most 10
+    version_before: int  # of the model
+    version_after: int
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from stillhash.collection.convert_format_1 import convert
 from stillhash.collection.storage.format_1 import Format1Store, stored_format
-from stillhash.collection.storage.schema import STORE_FORMAT
+from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
 from stillhash.collection.storage.sealed_files import lock_folder, sync
 from stillhash.collection.storage.store import Store
 from stillhash.collection.validation import check_path
@@ -96,7 +96,9 @@ def _upgrade(folders: Folders) -> list[str]:
         try:
             with Format1Store(path) as store:
                 actions = convert(store, unfinished)
-            with closing(Store(unfinished, writer=False)) as new:
+            with closing(Store(unfinished, writer=True)) as new:
+                with new.change("upgrade") as change:
+                    change.rows = int(get_meta(change.connection, "items"))
                 if problems := new.verify():
                     raise StoreFailed(f"{path.name}: could not be upgraded: {problems[0]}")
             unfinished.rename(complete)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from stillhash.collection.actor import set_actor
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import KEY_COOKIE, Role
 from stillhash.server.memory import MemoryBudget
@@ -42,6 +43,7 @@ async def get_executor(request: Request, name: str) -> CollectionExecutor:
     executors = app_state(request).executors
     if name not in executors:
         raise NotFound(f"No collection {name!r}. Available: {', '.join(executors)}")
+    set_actor(actor(request))  # for the audit log; the write queue takes it along from this task
     return executors[name]
 
 
@@ -63,6 +65,11 @@ def check_key(request: Request, credentials: HTTPAuthorizationCredentials | None
     """Check the key in the request's header, or in the cookie of a browser that has signed in."""
     key = credentials.credentials if credentials else request.cookies.get(KEY_COOKIE)
     app_state(request).settings.keys.check(key, role)
+
+
+def actor(request: Request) -> str:
+    """Return the name of the key that a request has, "anonymous" without one."""
+    return str(getattr(request.state, "actor", "anonymous"))
 
 
 KEY_CHECKS = {"read": [Depends(require_read)], "write": [Depends(require_write)], None: []}

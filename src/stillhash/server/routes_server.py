@@ -51,6 +51,17 @@ async def stats(executor: ExecutorParam) -> Response:
     return json_response(await executor.read(Collection.stats))
 
 
+@write_router.get("/audit", response_model=schemas.AuditResponse)
+async def audit(
+    executor: ExecutorParam,
+    after: schemas.AuditAfter = None,
+    limit: schemas.AuditLimit = 100,
+    who: schemas.AuditName = None,
+) -> Response:
+    """List who changed what, and when, the latest last; page by page."""
+    return json_response({"entries": await executor.read(lambda c: c.audit(after, limit, who=who))})
+
+
 @read_router.post("/verify")
 async def verify(executor: ExecutorParam) -> schemas.VerifyResponse:
     """Check everything that is stored, and list the problems."""

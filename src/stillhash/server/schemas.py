@@ -4,13 +4,15 @@ import base64
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from stillhash.collection import Answer, DoubtfulItem, Item
+from stillhash.collection import Answer, AuditEntry, DoubtfulItem, Item
 from stillhash.errors import InvalidInput
 from stillhash.server.request_body import RequestBody
 
 MAX_INT64 = 2**63 - 1
+MAX_AUDIT_PAGE = 10_000  # entries
 
 JsonId = StrictInt | str
 JsonVote = StrictBool | float | Literal["up", "down"]
@@ -34,6 +36,12 @@ FilterCondition = Annotated[
     dict[str, Any] | None,
     Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
 ]
+
+AuditAfter = Annotated[
+    int | None, Query(ge=0, le=MAX_INT64, description="The last number of the page before; 0 for the oldest entries.")
+]
+AuditLimit = Annotated[int, Query(ge=1, le=MAX_AUDIT_PAGE)]
+AuditName = Annotated[str | None, Query(description="Only the changes of this key.")]
 
 
 class AddBody(RequestBody):
@@ -208,6 +216,10 @@ class QualityResponse(BaseModel):
 class DoubtfulLabelsResponse(BaseModel):
     wrong_label_share: Annotated[float | None, Field(description="Estimated, of all labelled rows; null without one.")]
     items: Annotated[list[DoubtfulItem], Field(description="The most doubtful first.")]
+
+
+class AuditResponse(BaseModel):
+    entries: Annotated[list[AuditEntry], Field(description="The latest last.")]
 
 
 class FeaturesResponse(BaseModel):

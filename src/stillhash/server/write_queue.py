@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -112,8 +113,9 @@ class CollectionExecutor:
             if self.queued >= self.max_queued:
                 raise Busy(f"write queue: {self.queued} writes are waiting. Try again in a moment")
             self.queued += 1
+        context = copy_context()  # who sent the request, for the audit log
         try:
-            future = self._writer.submit(work, self.collection)
+            future = self._writer.submit(context.run, work, self.collection)
         except BaseException:
             with self._lock:
                 self.queued -= 1

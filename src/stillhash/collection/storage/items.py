@@ -67,14 +67,15 @@ class ItemTable:
         set_meta(connection, "items", get_meta(connection, "items") + len(rows))
         return rows
 
-    def delete(self, connection: Connection, ids: list[Id]) -> int:
-        """Delete these items and return how many there were."""
-        rows = list(self.rows_of(connection, ids).values())
+    def delete(self, connection: Connection, ids: list[Id]) -> list[Id]:
+        """Delete these items and return the ids that existed."""
+        existing = self.rows_of(connection, ids)
+        rows = list(existing.values())
         self.add_tombstones(connection, rows)
         for table in ("items", "pending", "pictures", "doubtful_labels", "changed_rows"):
             connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
         set_meta(connection, "items", get_meta(connection, "items") - len(rows))
-        return len(rows)
+        return [name for name in ids if name in existing]
 
     def add_tombstones(self, connection: Connection, rows: Iterable[int]) -> None:
         """Mark rows as deleted."""

@@ -69,6 +69,9 @@ def repair(path: str | Path) -> RepairReport:
         _repair_learners(store, report.actions)
         _delete_lost(store, report.lost_ids)
         _rebuild_columns(store, report.actions)
+        if report.actions or report.lost_ids:
+            with store.change("repair", len(report.lost_ids), report.lost_ids):
+                pass
         if damage := store.verify():
             raise BadState(f"{path.name}: damaged beyond repair: {damage[0]}")
     return report

@@ -14,12 +14,13 @@ import os
 import sqlite3
 import uuid
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stillhash.collection.storage.audit import AuditTable, Change
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.column_files import columns_file, segment_contents, write_columns
 from stillhash.collection.storage.connections import connect
@@ -50,6 +51,7 @@ from stillhash.collection.storage.segments import CodedRows, write_segment
 from stillhash.collection.storage.settings import check_id, parse_settings
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
+from stillhash.collection.types import Id
 from stillhash.errors import BadState, InvalidInput
 
 STORE_FOLDERS = ("segments", "learner")
@@ -59,7 +61,7 @@ COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tomb
 class Store:
     """All SQL of a collection, by table, and the files beside the database.
 
-    The tables are `items`, `codes`, `versions`, `votes` and `doubtful_labels`.
+    The tables are `items`, `codes`, `versions`, `votes`, `doubtful_labels` and `audit`.
     """
 
     def __init__(self, path: Path, *, writer: bool) -> None:
@@ -85,6 +87,7 @@ class Store:
             self.codes = CodeTable(path / "segments", self.settings["bits"], collection)
             self.versions = VersionTable(self.settings["keep_versions"])
             self.doubtful_labels = DoubtfulLabelTable()
+            self.audit = AuditTable()
             self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
         except sqlite3.DatabaseError as error:
@@ -121,6 +124,14 @@ class Store:
         self._check_writable()
         return self.db.transaction()
 
+    @contextmanager
+    def change(self, what: str, rows: int | None = 0, ids: Sequence[Id] = ()) -> Iterator[Change]:
+        """Write in one transaction, with an entry in the audit log; rows and ids may be set in the block."""
+        with self.transaction() as connection:
+            version, change = get_meta(connection, "version"), Change(connection, what, rows, ids)
+            yield change
+            self.audit.add(change, version)
+
     def _check_writable(self) -> None:
         """Raise Conflict unless this may write; before the first write, remove what unfinished writes left."""
         self.db.check_writer()
@@ -154,12 +165,15 @@ class Store:
         self.db.check_writer()
         with self.reading() as connection:
             rows = self.codes.live(connection)
-        self.write_segment(rows, replace=True)
+        self.write_segment(rows, replace=True, audit=True)
         self._remove_unlisted_segments()
         self.db.shrink()
 
-    def write_segment(self, rows: CodedRows, *, replace: bool = False) -> None:
-        """Move the codes of these rows to a new segment; to replace all others, it must hold all live rows."""
+    def write_segment(self, rows: CodedRows, *, replace: bool = False, audit: bool = False) -> None:
+        """Move the codes of these rows to a new segment; to replace all others, it must hold all live rows.
+
+        audit: the audit log has it as `compact`, with the number of deleted rows.
+        """
         self._check_writable()
         with self.reading() as connection:
             number = get_meta(connection, "seq") + 1  # of that transaction, so that no file ever had this name
@@ -168,7 +182,10 @@ class Store:
             path = self.path / "segments" / file
             content = write_segment(path, rows, self.settings["bits"], self.codes.collection, number)
             self.write_columns(file, numbers)
-        with self.transaction() as connection:
+        with self.change("compact", None) as change:
+            connection = change.connection
+            if audit:
+                change.rows = count_rows(connection, "tombstones")
             if replace:
                 self.codes.forget_segments(connection)
             if len(numbers):

@@ -1,0 +1,82 @@
+"""The audit log: who changed what, when, and the version of the model before and after.
+
+An entry is written in the transaction of its change, so there is never one without the other. The table is created when
+it is first needed; a store without it has an empty log. Numbers count up from 1, and the oldest entries are removed, so
+the log has at most MAX_ENTRIES.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from sqlite3 import Connection
+
+from stillhash.collection.actor import current_actor
+from stillhash.collection.storage.schema import OPTIONAL_TABLES, get_meta
+from stillhash.collection.types import AuditEntry, Id
+from stillhash.errors import BadState
+
+MAX_ENTRIES = 100_000
+REMOVED_AT_ONCE = 100  # of the oldest entries; one at a time would write a page more for each change
+MAX_NUMBER = 2**63 - 1  # that SQLite takes
+MAX_IDS = 10  # of an entry
+MAX_IDS_LENGTH = 2100  # characters of these ids as JSON; one id always fits
+encode_json = json.JSONEncoder(ensure_ascii=False).encode
+AUDIT_COLUMNS = ("number", "time", "who", "what", "rows", "ids", "version_before", "version_after")
+
+
+@dataclass
+class Change:
+    """A change under way, inside its transaction, as the audit log will have it."""
+
+    connection: Connection
+    what: str
+    rows: int | None  # how many items, rows or votes it is about; None: nothing has changed, so there is no entry
+    ids: Sequence[Id] = ()
+
+
+class AuditTable:
+    """Entries in the order of their commits."""
+
+    def add(self, change: Change, version_before: int) -> None:
+        """Write the entry of a change, if it has changed anything, and remove the oldest beyond MAX_ENTRIES."""
+        if change.rows is None:
+            return
+        connection, time = change.connection, datetime.now(UTC).isoformat(timespec="milliseconds")
+        versions = version_before, get_meta(connection, "version")
+        if not has_audit(connection):
+            connection.execute(OPTIONAL_TABLES[0])
+        values = time, current_actor(), change.what, change.rows, ids_text(change.ids), *versions
+        cursor = connection.execute("INSERT INTO audit VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", values)
+        number = cursor.lastrowid or 0
+        if number % REMOVED_AT_ONCE == 0:
+            connection.execute("DELETE FROM audit WHERE number <= ?", [number - MAX_ENTRIES + REMOVED_AT_ONCE])
+
+    def entries(self, connection: Connection, after: int | None, limit: int, who: str | None) -> list[AuditEntry]:
+        """Return entries, the latest last: the first ones past a number, or without one the last of all."""
+        if not has_audit(connection):
+            return []
+        order = "DESC" if after is None else "ASC"
+        meets = "number > :after AND (:who IS NULL OR who = :who)"
+        sql = f"SELECT {', '.join(AUDIT_COLUMNS)} FROM audit WHERE {meets} ORDER BY number {order} LIMIT :limit"
+        rows = connection.execute(sql, {"after": after or 0, "who": who, "limit": limit}).fetchall()
+        try:
+            fields = [dict(zip(AUDIT_COLUMNS, row, strict=True)) for row in rows]
+            entries = [AuditEntry(**{**entry, "ids": json.loads(entry["ids"])}) for entry in fields]
+        except (TypeError, ValueError) as error:
+            raise BadState(f"audit: an entry cannot be read: {error}") from error
+        return entries[::-1] if after is None else entries
+
+
+def has_audit(connection: Connection) -> bool:
+    """Return whether the store has the table of the audit log."""
+    sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'audit'"
+    return connection.execute(sql).fetchone() is not None
+
+
+def ids_text(ids: Sequence[Id]) -> str:
+    """Return the first ids as a JSON list: at most MAX_IDS, and fewer where they are long."""
+    first = list(ids[:MAX_IDS])
+    while len(text := encode_json(first)) > MAX_IDS_LENGTH:
+        first.pop()
+    return text
