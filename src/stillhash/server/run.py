@@ -14,7 +14,9 @@ import uvicorn
 from stillhash.collection import Collection
 from stillhash.errors import Conflict
 from stillhash.server.app import create_app
+from stillhash.server.reload import on_hangup
 from stillhash.server.settings import Settings
+from stillhash.server.tls import load_certificate
 from stillhash.server.write_queue import ClusterControl, QueryEncoder
 
 log = logging.getLogger("stillhash.server")
@@ -33,11 +35,16 @@ def serve(
         app = create_app(collections, settings, query_encoders, clusters)
         config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=30)
         config.timeout_graceful_shutdown = 5  # seconds for running requests to end
+        config.load()
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            config.ssl = load_certificate(settings.tls_cert, settings.tls_key)
+        reloader = app.state.stillhash.reloader
+        reloader.tls = config.ssl
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        address = f"http://{host}:{listener.getsockname()[1]}"
+        address = f"{'https' if config.ssl else 'http'}://{host}:{listener.getsockname()[1]}"
         log.info("listening", extra={"fields": {"address": address, "collections": list(collections)}})
         on_start(address)
-        with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
+        with on_hangup(reloader), suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
             uvicorn.Server(config).run(sockets=[listener])
         log.info("stopped")
 
