@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import re
 import signal
 import stat
@@ -19,8 +20,10 @@ from stillhash import Client
 from stillhash.errors import Conflict, Denied, Forbidden, InvalidInput, NotFound
 from stillhash.server import ROLES, Keys, add_key, load_keys, read_keys, remove_key
 from stillhash.server.auth import ANONYMOUS, Key
+from stillhash.server.key_file import hash_key
 from tests.collection.fixtures import copied
 from tests.server.serve_command import serve_command, wait_until
+from tests.support.seeds import run_seed
 
 PLAIN = "a-key-of-the-environment"
 
@@ -67,6 +70,29 @@ def test_only_the_whole_key_is_accepted(file: Path) -> None:
     for part in (stored["sha256"], f"sh_{stored['id']}_{stored['sha256']}"):
         with pytest.raises(Denied):
             keys.find(part)
+
+
+def test_the_lookup_by_id_equals_a_search_of_all_keys(file: Path) -> None:
+    plain = [f"{PLAIN}-{number}" for number in range(5)]
+    values = [*plain, *(add_key(file, f"key-{number}", "read") for number in range(20))]
+    keys = load_keys(file, {"STILLHASH_WRITE_KEYS": " ".join(plain)})
+    stored = [*(keys.find(value) for value in plain), *read_keys(file)]
+    rng = random.Random(int(run_seed()))
+    accepted_values = 0
+    for _ in range(500):
+        value = list(rng.choice(values))
+        for _ in range(rng.randrange(3)):
+            value[rng.randrange(len(value))] = rng.choice("aZ09_-")
+        if rng.random() < 0.2:  # the beginning of one key, and the end of another
+            value = [*value[: rng.randrange(40)], *rng.choice(values)[rng.randrange(40) :]]
+        text = "".join(value)
+        expected = [key for key in stored if hash_key(text, key.salt) == key.digest]
+        try:
+            assert [keys.find(text)] == expected
+            accepted_values += 1
+        except Denied:
+            assert expected == []
+    assert 50 < accepted_values < 450
 
 
 def test_names_are_unique_and_removed_by_name(file: Path) -> None:

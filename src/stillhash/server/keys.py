@@ -43,7 +43,7 @@ class Keys:
         if file is not None:
             self._load(file, _file_state(file))
             if not self._keys:
-                log.warning("keys: none of %s is valid yet. Run: stillhash keys add", file)
+                log.warning("keys: %s has none, so that every request is refused. Run: stillhash keys add", file)
         else:
             self._keys = {key.id: key for key in self._plain}
 

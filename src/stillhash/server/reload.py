@@ -34,12 +34,18 @@ class Reloader:
         """Reload whenever there is a reason, until cancelled."""
         while True:
             await asyncio.sleep(RELOAD_POLL_SECONDS)
-            requested, self._requested = self._requested, False
-            if requested or self.settings.keys.changed():
-                self.settings.keys.reload()
-                self.sessions.end_without_key()
-            if requested and self.tls is not None:
-                self._reload_certificate(self.tls)
+            try:
+                self._reload_if_needed()
+            except Exception:  # or keys that are removed later would stay valid
+                log.exception("reloading failed; trying again")
+
+    def _reload_if_needed(self) -> None:
+        requested, self._requested = self._requested, False
+        if requested or self.settings.keys.changed():
+            self.settings.keys.reload()
+            self.sessions.end_without_key()
+        if requested and self.tls is not None:
+            self._reload_certificate(self.tls)
 
     def _reload_certificate(self, context: ssl.SSLContext) -> None:
         certificate, key = self.settings.tls_cert, self.settings.tls_key
@@ -65,4 +71,4 @@ def on_hangup(reloader: Reloader | None) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)  # None: not set by Python

@@ -55,7 +55,7 @@ async def search(
 async def _page_query(request: Request, executor: CollectionExecutor, like: str, q: str) -> PageQuery:
     if like:
         return await executor.read(lambda c: view_models.item_query(c, like))
-    upload = app_state(request).query_cache.get(q)
+    upload = app_state(request).query_cache.get(executor.name, q)
     return PageQuery(upload.vector, q, None, upload.title)
 
 
@@ -73,7 +73,7 @@ async def upload(request: Request, executor: ExecutorParam) -> Response:
     try:
         form = await read_form(request, min(MAX_UPLOAD_BYTES, state.settings.max_body_bytes))
         try:
-            token = state.query_cache.put(await _uploaded_query(executor, form))
+            token = state.query_cache.put(executor.name, await _uploaded_query(executor, form))
         finally:
             await form.close()
     except StillhashError as error:
@@ -149,7 +149,7 @@ async def picture(request: Request, executor: ExecutorParam, id: str = "", q: st
     """Return the thumbnail of an item, or of an upload."""
     state = app_state(request)
     if q:
-        query = state.query_cache.get(q)
+        query = state.query_cache.get(executor.name, q)
         return thumbnail_response(request, query.picture or draw_thumbnail(query.title))
 
     def find(collection: Collection) -> Picture:
