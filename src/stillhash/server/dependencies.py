@@ -43,7 +43,7 @@ async def get_executor(request: Request, name: str) -> CollectionExecutor:
     """Return the collection that the path names; one that the key has not is as one that does not exist."""
     executors = visible_executors(request)
     if name not in executors:
-        raise NotFound(f"No collection {name!r}. Available: {', '.join(executors)}")
+        raise NotFound(f"No collection {name!r}. Available: {', '.join(executors) or 'none'}")
     return executors[name]
 
 

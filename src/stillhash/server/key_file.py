@@ -80,7 +80,7 @@ def _check_name(name: str) -> None:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text("utf-8")
     except (OSError, ValueError) as error:
         raise InvalidInput(f"keys: cannot read {str(file)!r}: {error}") from None
 
@@ -128,7 +128,7 @@ def _parse_line(line: str) -> Key:
 def _locked(file: Path) -> Iterator[None]:
     """Keep other commands from changing files of this folder meanwhile."""
     try:
-        folder = os.open(file.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+        folder = os.open(file.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise InvalidInput(f"keys: cannot open the folder of {str(file)!r}: {error}") from None
     try:
@@ -144,7 +144,7 @@ def _replace(file: Path, text: str) -> None:
     new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as output:
+        with os.fdopen(handle, "w", encoding="utf-8") as output:
             if file.exists():
                 before = file.stat()
                 os.fchmod(handle, before.st_mode & 0o777)

@@ -43,9 +43,10 @@ def serve(
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"{'https' if config.ssl else 'http'}://{host}:{listener.getsockname()[1]}"
         log.info("listening", extra={"fields": {"address": address, "collections": list(collections)}})
-        on_start(address)
-        with on_hangup(reloader), suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
-            uvicorn.Server(config).run(sockets=[listener])
+        with on_hangup(reloader):
+            on_start(address)
+            with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
+                uvicorn.Server(config).run(sockets=[listener])
         log.info("stopped")
 
 
