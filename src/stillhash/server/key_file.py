@@ -88,6 +88,7 @@ def _read(file: Path) -> str:
 def _parse(file: Path, text: str) -> dict[int, Key]:
     """Parse the keys by the numbers of their lines. No message repeats a line, which may hold a secret."""
     keys: dict[int, Key] = {}
+    taken: set[tuple[str, str]] = set()  # ids and names
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -100,8 +101,10 @@ def _parse(file: Path, text: str) -> dict[int, Key]:
             reason = "a key itself, which is no longer stored. Delete this line, then" if role else "another. Instead"
             message = f"expected a line that 'stillhash keys add' wrote, got {reason} run: {command}"
             raise InvalidInput(f"keys: {file}, line {number}: {message}") from None
-        if any(key.id == other.id or key.name == other.name for other in keys.values()):
-            raise InvalidInput(f"keys: {file}, line {number}: expected different names, got {key.name!r} twice")
+        own = {("id", key.id), ("name", key.name)}
+        if own & taken:
+            raise InvalidInput(f"keys: {file}, line {number}: expected different names and ids, got {key.name!r} twice")
+        taken |= own
         keys[number] = key
     return keys
 
