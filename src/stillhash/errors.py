@@ -59,6 +59,10 @@ class TooLarge(InvalidInput, status=413):
     """The request is larger than the server accepts."""
 
 
+class TooSlow(InvalidInput, status=408):
+    """The body of the request did not arrive in time."""
+
+
 class Busy(StillhashError, status=503, exit_code=10):
     """The queue is full; nothing of the request was stored. Try again in `retry_after` seconds."""
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stillhash.collection.filter_columns import RowGroup
 from stillhash.collection.filter_matching import NotInColumns, column_tree
 from stillhash.collection.filter_tree import compared_fields, count_joins
 from stillhash.collection.filters import compile_filter
+from stillhash.collection.row_groups import RowGroup
 from stillhash.collection.storage import column_builder
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS, TableBuilder
 from stillhash.collection.storage.columns import DictionaryColumn, NumberColumn, column_bytes
@@ -44,7 +44,7 @@ def select_by_columns(where: dict[str, Any], rows: list[Row], named: list[str] |
     fields, labels = compared_fields(condition.tree)
     selected: list[list[int]] = []
     for source in (builder, builder.freeze()):
-        group = RowGroup(0, None, source)
+        group = RowGroup(0, None, source, source.rows)
         columns = {name: group.column(name) for name in (*fields, *([LABELS] if labels else []))}
         bitmap = np.zeros(-(-len(rows) // 8), np.uint8)
         group.set_matches(column_tree(condition.tree), columns, bitmap)

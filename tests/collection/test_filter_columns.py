@@ -12,7 +12,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection import filter_columns
+from stillhash.collection import filter_columns, row_groups
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.storage import column_files
 from stillhash.collection.storage.column_files import ColumnFile
@@ -58,10 +58,8 @@ def by_sql(collection: Collection, where: dict[str, Any]) -> list[int]:
 
 
 def by_columns(collection: Collection, where: dict[str, Any]) -> list[int]:
-    with collection._view.pinned() as snapshot:
-        bitmap = snapshot.matching(compile_filter(where))
-    assert bitmap is not None
-    return rows_in(bitmap)
+    with collection._view.pinned(compile_filter(where)) as snapshot:
+        return rows_in(snapshot.allowed)
 
 
 def rows_in(bitmap: Any) -> list[int]:
@@ -112,7 +110,8 @@ def test_columns_follow_every_write(path: Path) -> None:
 
 
 def test_many_small_commits_and_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filter_columns, "GROUP_ROWS", 7)
+    for module in (filter_columns, row_groups):
+        monkeypatch.setattr(module, "GROUP_ROWS", 7)
     monkeypatch.setattr(column_files, "COLUMN_ROWS", 50)
     monkeypatch.setattr(column_files, "ROWS_PER_READ", 16)
     with stillhash.open(path) as collection:

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from stillhash import Collection
 from stillhash.server import Settings, create_app
 from stillhash.server.dependencies import AppState
+from stillhash.server.run import uvicorn_config
 from stillhash.server.write_queue import CollectionExecutor
 
 TIMEOUT = 60.0  # seconds until a server that does not start, or does not stop, is a failure
@@ -65,7 +66,7 @@ def live_server(
     app = create_app(collections, settings, query_encoders, clusters)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, ws="none"))
+    server = uvicorn.Server(uvicorn_config(app, settings or Settings()))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     pool = urllib3.PoolManager(maxsize=16)

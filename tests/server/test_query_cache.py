@@ -34,7 +34,7 @@ def as_npy(array: Any, **options: Any) -> bytes:
     ],
 )
 def test_vector_is_parsed_from_several_formats(data: bytes) -> None:
-    assert np.asarray(parse_vector(data)).tolist() == [1.0, 2.5, -3.0]
+    assert np.asarray(parse_vector(data, 3)).tolist() == [1.0, 2.5, -3.0]
 
 
 def huge() -> bytes:
@@ -67,7 +67,7 @@ def huge() -> bytes:
 )
 def test_invalid_vectors_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput):
-        parse_vector(data)
+        parse_vector(data, 3)
 
 
 def uploaded(number: int, size: int = 1) -> UploadedQuery:

@@ -165,13 +165,13 @@ def test_errors_of_writes_are_raised_and_not_logged(
     assert caplog.records == []
 
 
-def test_slow_read_times_out_unless_unlimited(template: Path, place: Path) -> None:
+def test_slow_read_times_out_unless_it_is_upkeep(template: Path, place: Path) -> None:
     async def work() -> None:
         slow, other = SlowWrite(), threading.Event()
         with pytest.raises(Busy, match=r"^timeout"):
             await executor.read(slow)
         slow.end.set()
-        waiting = asyncio.create_task(executor.read(lambda c: other.wait(TIMEOUT), unlimited=True))
+        waiting = asyncio.create_task(executor.read(lambda c: other.wait(TIMEOUT), "upkeep"))
         await asyncio.sleep(0.2)
         other.set()
         assert await waiting is True

@@ -62,8 +62,11 @@ def identifiers(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
+OTHERS_NAMES = ("NotFound", "connection_made")  # of HTTP, and of asyncio
+
+
 def retired_in(name: str, allowed: frozenset[str] = frozenset()) -> bool:
-    return name != "NotFound" and any(word.lower() in RETIRED - allowed for word in WORD.findall(name))
+    return name not in OTHERS_NAMES and any(word.lower() in RETIRED - allowed for word in WORD.findall(name))
 
 
 def retired_words(modules: dict[str, ast.Module]) -> Iterator[Problem]:

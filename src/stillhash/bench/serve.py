@@ -79,13 +79,15 @@ def labelled(rows: int, seed: int) -> tuple[Floats, list[list[str]]]:
 
 
 def fill(path: Path, items: int, progress: ReportProgress) -> None:
-    """Make a collection of so many items that has learnt a little."""
+    """Make a collection of so many items that has learnt a little. Filters on m, not on n, need SQL."""
     sample = labelled(SERVED_FIT_ROWS, seed=1)
-    with stillhash.open(path, SERVED_DIM, CODE_BITS, learn_rows=LOAD_CHUNK, init=sample) as collection:
+    collection = stillhash.open(path, SERVED_DIM, CODE_BITS, learn_rows=LOAD_CHUNK, filter_fields=["n"], init=sample)
+    with collection:
         for start in range(0, items, FILL_ROWS):
             progress(f"{start:,} of {items:,} items")
             ids = range(start, min(start + FILL_ROWS, items))
-            collection.add(ids, *labelled(len(ids), seed=2 + start), [{"n": number} for number in ids], learn=False)
+            metadata = [{"n": number, "m": number % 1000} for number in ids]
+            collection.add(ids, *labelled(len(ids), seed=2 + start), metadata, learn=False)
         collection.learn(*sample)
 
 
@@ -134,13 +136,13 @@ def measure_load(url: str, items: int, seconds: float) -> Figures:
     return {"clients": CLIENT_THREADS, "seconds": seconds, **searches, **added, "versions": versions, **failures}
 
 
-def search_all(url: str, seconds: float) -> LoadOutcome:
+def search_all(url: str, seconds: float, key: str | None = None) -> LoadOutcome:
     """Run sixteen clients, a thread each."""
     Q, times, errors = queries(), list[float](), list[str]()
     start = threading.Barrier(CLIENT_THREADS)
 
     def search(turn: int) -> None:
-        with stillhash.Client(url, retries=0) as client:
+        with stillhash.Client(url, key=key, retries=0) as client:
             client.search(Q[0], TOP_K)
             start.wait()
             end = time.perf_counter() + seconds

@@ -108,10 +108,14 @@ def serve(
     quick: Quick = False,
     items: Annotated[int, typer.Option(min=1000, help="Items of the collection that is served.")] = 1_000_000,
     seconds: Annotated[float, typer.Option(min=1, help="How long sixteen clients search.")] = 60.0,
+    hostile: Annotated[bool, typer.Option("--hostile", help="Good clients alone, then beside hostile ones.")] = False,
     folder: DiskFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Search over HTTP, against the library; with many clients beside learning; and kill the server."""
+    if hostile:
+        _bench("serve_hostile", as_json, quick=quick, items=items, seconds=seconds, folder=folder)
+        return
     _bench("serve", as_json, repeats=repeats, quick=quick, items=items, seconds=seconds, folder=folder)
 
 

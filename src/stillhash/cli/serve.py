@@ -23,6 +23,7 @@ IMAGES_HELP = "Folder that `image` paths in metadata are relative to."
 CLUSTER_HELP = "A Ray cluster that holds the codes: see 'stillhash cluster'."
 PARTIAL_HELP = "With --cluster: answer without missing shards, and report their share."
 RATE_HELP = f"Requests a second of one client, 0 for no limit; default {REMOTE_RATE_LIMIT:g}, on localhost 0."
+MEMORY_HELP = "Memory for the bodies and answers of all requests in flight."
 KEYS_HELP = "File of 'stillhash keys add'; also STILLHASH_READ_KEYS, ..._FEEDBACK_KEYS, _WRITE_KEYS, _ADMIN_KEYS."
 IDLE_HELP = "How long an unused session of the page lasts."
 CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
@@ -49,6 +50,9 @@ def serve(
     queue: Annotated[int, Option(min=1, metavar="N", help="Writes that may wait in the queue.")] = 64,
     timeout: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
     max_body_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest body of a request.")] = 64,
+    max_answer_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest answer.")] = 16,
+    memory_mib: Annotated[int, Option(min=64, metavar="MIB", help=MEMORY_HELP)] = 1024,
+    max_connections: Annotated[int, Option(min=8, metavar="N", help="Connections at a time.")] = 1000,
     log: Annotated[str, Option(metavar="FORMAT", help="json, text or off; text on a terminal.")] = "",
 ) -> None:
     """Serve collections over HTTP: an API under /v1, and a page that shows them learn."""
@@ -69,6 +73,9 @@ def serve(
         max_queued_writes=queue,
         timeout=timeout,
         max_body_bytes=max_body_mib << 20,
+        max_answer_bytes=max_answer_mib << 20,
+        max_memory_bytes=memory_mib << 20,
+        max_connections=max_connections,
         images=images and images.resolve(),
         snapshots=snapshots and snapshots.resolve(),
         session_idle=60 * session_idle,

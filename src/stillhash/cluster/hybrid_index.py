@@ -6,7 +6,7 @@ both; the collection's read view, which follows commit by commit, lets no search
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,6 +76,10 @@ class HybridIndex:
         codes = np.zeros((len(names), width(self.bits)), np.uint8)
         codes[is_local], codes[~is_local] = self.local.codes(names[is_local]), self.cluster.codes(names[~is_local])
         return codes
+
+    def frozen(self) -> Self:
+        """Return this index itself, since shards change in place: nobody may change it while it is read."""
+        return self
 
     def close(self) -> None:
         self.cluster.close()

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.types import Answer, Explanation
+from stillhash.errors import TooLarge
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, predict_labels
@@ -14,6 +15,14 @@ from stillhash.search import Index
 from stillhash.search.first_page import search_page
 
 BITS_IN_GROUP = 8
+EXPLAINED_BIT_BYTES = 24  # of a bit's contribution and of its group's, as JSON
+
+
+def check_explained_bytes(answers: list[Answer], bits: int, max_bytes: int | None) -> None:
+    """Raise TooLarge if explanations of all hits would take more bytes."""
+    needed = sum(len(answer.hits) for answer in answers) * bits * EXPLAINED_BIT_BYTES
+    if max_bytes is not None and needed > max_bytes:
+        raise TooLarge(f"explain: expected at most {max_bytes} bytes, got about {needed}. Request fewer hits.")
 
 
 def explain_answers(

@@ -7,18 +7,17 @@ does.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from sqlite3 import Connection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stillhash.collection.filter_matching import NotInColumns, column_tree, match_tree
+from stillhash.collection.filter_matching import NotInColumns, column_tree
 from stillhash.collection.filter_tree import compared_fields
 from stillhash.collection.filters import Condition
-from stillhash.collection.storage.bitmaps import set_rows, set_span
-from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS, TableBuilder
+from stillhash.collection.row_groups import GROUP_ROWS, ColumnSource, GrowingRows, ItemTexts, RowGroup
+from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
 from stillhash.collection.storage.columns import Column, column_bytes
 from stillhash.collection.storage.schema import batches, get_meta
@@ -29,78 +28,6 @@ from stillhash.search.blocks import Bitmap
 
 MAX_COLUMN_BYTES = 1 << 30  # of all columns in use; SQL answers for further fields
 MAX_CACHED_FILTERS = 16  # bitmaps of the latest filters, of one commit
-GROUP_ROWS = 1 << 14  # unsealed rows with columns of their own
-
-ItemTexts = tuple[int, str, str | None]  # row, labels and metadata
-
-
-class ColumnSource(Protocol):
-    """Columns of some rows, in memory or in a file."""
-
-    rows: int
-    complete: bool
-
-    def names(self) -> Iterable[str]: ...
-    def column(self, name: str) -> Column | None: ...
-
-
-class RowGroup(NamedTuple):
-    """Rows first, first + 1, ..., or `numbers`, and their columns."""
-
-    first: int
-    numbers: NDArray[np.int64] | None
-    source: ColumnSource
-
-    def column(self, name: str) -> Column | None:
-        """Return the column of a field; None if no row has it."""
-        if name not in self.source.names() and self.source.complete:
-            return None
-        column = self.source.column(name) if name in self.source.names() else None
-        if column is None:
-            raise NotInColumns
-        return column
-
-    def set_matches(self, tree: Any, columns: dict[str, Column | None], bitmap: Bitmap) -> None:
-        """Set which rows match, in a bitmap of all rows."""
-        matcher = match_tree(tree, columns)
-        matches = np.full(self.source.rows, matcher) if isinstance(matcher, bool) else matcher()
-        if self.numbers is None:
-            set_span(bitmap, self.first, matches)
-        else:
-            set_rows(bitmap, self.numbers, matches)
-
-
-class GrowingRows:
-    """Rows that were read from SQLite, in groups; a group that is full is never changed again."""
-
-    def __init__(self, named: list[str] | None) -> None:
-        self._named = named
-        self._full: list[RowGroup] = []
-        self._start_group()
-
-    def _start_group(self) -> None:
-        self._builder, self._numbers = TableBuilder(self._named), np.empty(0, np.int64)
-
-    def append(self, rows: list[ItemTexts]) -> None:
-        """Append rows with their labels and metadata."""
-        for start in range(0, len(rows), GROUP_ROWS):
-            numbers, labels, metadata = map(list, zip(*rows[start : start + GROUP_ROWS], strict=True))
-            self._builder.append(labels, metadata)
-            self._numbers = np.concatenate([self._numbers, np.array(numbers, np.int64)])
-            if len(self._numbers) >= GROUP_ROWS:
-                self._full.append(RowGroup(0, self._numbers, self._builder.freeze()))
-                self._start_group()
-
-    def drop_until(self, last: int) -> None:
-        """Drop the groups that hold no row past this one."""
-        self._full = [group for group in self._full if group.numbers is not None and group.numbers[-1] > last]
-        if len(self._numbers) and self._numbers[-1] <= last:
-            self._start_group()
-
-    def groups(self) -> list[RowGroup]:
-        """Return all groups, in order."""
-        return [*self._full, RowGroup(0, self._numbers, self._builder)] if len(self._numbers) else self._full
-
 
 GroupColumns = list[tuple[RowGroup, dict[str, Column | None]]]
 
@@ -114,8 +41,12 @@ class SegmentGroups(NamedTuple):
     groups: list[RowGroup]
 
 
+class MovedOn(Exception):
+    """The columns are of a later commit than the transaction."""
+
+
 class FilterColumns:
-    """The columns of a read view. Searches of one commit share them; they change when the view has moved on."""
+    """The columns of a read view, of the latest commit that a filter was compared at."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
@@ -133,10 +64,14 @@ class FilterColumns:
         self._cache: OrderedDict[Any, Bitmap] = OrderedDict()
 
     def matching(self, connection: Connection, condition: Condition) -> Bitmap:
-        """Return the rows that meet a condition, as a bitmap, at the commit of this transaction."""
+        """Return the rows that meet a condition, as a bitmap, at the commit of this transaction.
+
+        Raises MovedOn if a later commit was seen before.
+        """
+        seq = int(get_meta(connection, "seq"))
         with self._lock:
             try:
-                self._update(connection)
+                self._update(connection, seq)
                 if (cached := self._cache.get(condition.key)) is not None:
                     self._cache.move_to_end(condition.key)
                     return cached
@@ -154,7 +89,8 @@ class FilterColumns:
             bitmap[: len(deleted)] &= ~deleted
         bitmap.setflags(write=False)
         with self._lock:
-            self._cache[condition.key] = bitmap
+            if self._seq == seq:
+                self._cache[condition.key] = bitmap
             if len(self._cache) > MAX_CACHED_FILTERS:
                 self._cache.popitem(last=False)
         return bitmap
@@ -212,9 +148,10 @@ class FilterColumns:
             except BadState:
                 self._segments[file] = self._build(connection, file, segment.first, segment.last)
 
-    def _update(self, connection: Connection) -> None:
+    def _update(self, connection: Connection, seq: int) -> None:
         """Bring the columns to the commit of this transaction."""
-        seq = int(get_meta(connection, "seq"))
+        if seq < self._seq:
+            raise MovedOn
         if seq == self._seq:
             return
         try:
@@ -291,6 +228,6 @@ class FilterColumns:
         start = 0
         for block in blocks:
             own = None if numbers is None else numbers[start : start + block.rows]
-            groups.append(RowGroup(first + start, own, block))
+            groups.append(RowGroup(first + start, own, block, block.rows))
             start += block.rows
         return SegmentGroups(first, last, seq, groups)

@@ -45,12 +45,16 @@ class ItemReader:
         self._store.close()
         self._view.close()
 
-    def get(self, ids: ItemIds) -> list[Item | None]:
-        """Return one entry for each id, None where there is no such item."""
+    def get(self, ids: ItemIds, *, max_bytes: int | None = None) -> list[Item | None]:
+        """Return one entry for each id, None where there is no such item.
+
+        max_bytes: refuse more bytes of labels and metadata, as JSON.
+        """
         names = check_ids(ids, distinct=False)
         with self._store.reading() as connection:
             rows = self._store.items.rows_of(connection, names)
-            items = self._store.items.get(connection, rows.values())
+            known = (rows[name] for name in names if name in rows)
+            items = self._store.items.get(connection, known, max_bytes)
         return [items[rows[name]] if name in rows else None for name in names]
 
     def picture(self, id: Id) -> bytes | None:
@@ -80,11 +84,11 @@ class ItemReader:
             rows = self._store.items.existing_rows(snapshot.connection, names)
             return None if snapshot.functions is None else snapshot.index.codes(rows)
 
-    def sample(self, count: int = 1) -> list[Item]:
-        """Return some items at random, at most `count`."""
+    def sample(self, count: int = 1, *, max_bytes: int | None = None) -> list[Item]:
+        """Return some items at random, at most `count`; `max_bytes` is as in `get`."""
         check_integer(count, "count", 1, 10_000)
         with self._store.reading() as connection:
-            return self._store.items.sample(connection, count)
+            return self._store.items.sample(connection, count, max_bytes)
 
     def count(self, where: Filter | None = None) -> int:
         """Return how many items there are, or how many meet a condition (filters.py)."""
@@ -92,8 +96,9 @@ class ItemReader:
             with self._store.reading() as connection:
                 return int(get_meta(connection, "items"))
         condition = compile_filter(where)
-        with self._view.pinned() as snapshot:
-            return count_bits(snapshot.filter_columns.matching(snapshot.connection, condition))
+        with self._view.pinned(condition) as snapshot:
+            assert snapshot.allowed is not None
+            return count_bits(snapshot.allowed)
 
     def ids(self, where: Filter | None = None, *, after: Id | None = None, limit: int = 1000) -> list[Id]:
         """Return the ids of items, integers first and then texts, each in order; at most `limit`.
@@ -104,5 +109,5 @@ class ItemReader:
         check_integer(limit, "limit", 1)
         last = None if after is None else check_ids([after])[0]
         condition = None if where is None else compile_filter(where)
-        with self._view.pinned() as snapshot:
-            return self._store.items.list_ids(snapshot.connection, snapshot.matching(condition), last, limit)
+        with self._view.pinned(condition) as snapshot:
+            return self._store.items.list_ids(snapshot.connection, snapshot.allowed, last, limit)

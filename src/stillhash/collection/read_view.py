@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sqlite3 import Connection
 from typing import Any
 
-from stillhash.collection.filter_columns import FilterColumns
+from stillhash.collection.filter_columns import FilterColumns, MovedOn
 from stillhash.collection.filters import Condition
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
@@ -32,11 +32,7 @@ class Snapshot:
     model: Model
     source_shares: SourceShares  # of the votes up to this version; empty without any
     stored_features: StoredFeatures
-    filter_columns: FilterColumns
-
-    def matching(self, condition: Condition | None) -> Bitmap | None:
-        """Return the rows that meet a condition, as a bitmap; None without a condition."""
-        return None if condition is None else self.filter_columns.matching(self.connection, condition)
+    allowed: Bitmap | None  # rows that meet the condition of the search; None without one
 
     def weigh(self, Q: Floats, model: Model | None = None) -> Floats:
         """Return the weights of validated queries, by the current model or another one."""
@@ -45,10 +41,9 @@ class Snapshot:
 
 
 class ReadView:
-    """Searches pin the view, side by side; it moves to a later commit when none of them is left.
+    """A search sees the latest commit, frozen, for as long as it takes; later ones do not wait for it.
 
-    A search always sees the latest commit, so one that comes after a commit waits for those before it, and no search
-    is ever repeated.
+    Only an index that cannot be frozen, on a cluster, is pinned: it moves on when no search is left that reads it.
     """
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
@@ -64,23 +59,24 @@ class ReadView:
         self._stored_features = StoredFeatures(store.codes)
 
     @contextmanager
-    def pinned(self) -> Iterator[Snapshot]:
-        """Hold the view at the latest commit. Do not pin again within the block."""
+    def pinned(self, condition: Condition | None = None) -> Iterator[Snapshot]:
+        """Hold the latest commit, with the rows that meet a condition. Do not pin again within the block."""
         while True:
             failure: StillhashError | None = None
             with self.store.reading() as connection:
                 seq = int(get_meta(connection, "seq"))
                 try:
-                    pinned = self._pin(connection, seq)
+                    snapshot = self._pin(connection, seq)
                 except StillhashError as error:
-                    pinned, failure = False, error
-                if pinned:
+                    snapshot, failure = None, error
+                if snapshot is not None:
                     try:
-                        state = self._functions, self._version, self._model, self._source_shares
-                        yield Snapshot(connection, self._index, *state, self._stored_features, self.filter_columns)
+                        yield self._restrict(snapshot, condition)
+                        return
+                    except MovedOn:  # another filter has seen a later commit
+                        continue
                     finally:
-                        self._unpin()
-                    return
+                        self._unpin(snapshot)
             if failure is not None:
                 with self.store.reading() as connection:
                     if int(get_meta(connection, "seq")) == seq:  # else a later commit removed files of this one
@@ -90,19 +86,27 @@ class ReadView:
         """Close the index."""
         self._index.close()
 
-    def _pin(self, connection: Connection, seq: int) -> bool:
-        """Pin the view at the commit of this transaction; return False if it has moved past it."""
+    def _restrict(self, snapshot: Snapshot, condition: Condition | None) -> Snapshot:
+        if condition is None:
+            return snapshot
+        return replace(snapshot, allowed=self.filter_columns.matching(snapshot.connection, condition))
+
+    def _pin(self, connection: Connection, seq: int) -> Snapshot | None:
+        """Return the view at the commit of this transaction; None if it has moved past it."""
         with self._changed:
             self._changed.wait_for(lambda: self._seq >= seq or not self._pins)
             if self._seq < seq:
                 self._update(connection, seq)
-            if self._seq == seq:
-                self._pins += 1
-            return self._seq == seq
+            if self._seq > seq:
+                return None
+            index, stored = self._index.frozen(), self._stored_features.frozen(self._last_row)
+            self._pins += index is self._index
+            state = self._functions, self._version, self._model, self._source_shares
+            return Snapshot(connection, index, *state, stored, None)
 
-    def _unpin(self) -> None:
+    def _unpin(self, snapshot: Snapshot) -> None:
         with self._changed:
-            self._pins -= 1
+            self._pins -= snapshot.index is self._index
             if not self._pins:
                 self._changed.notify_all()
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
-from stillhash.collection.explain import explain_answers
+from stillhash.collection.explain import check_explained_bytes, explain_answers
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.prequential import load_history
@@ -26,8 +26,8 @@ from stillhash.collection.types import (
     DoubtfulItem,
     Filter,
     Hit,
-    RangeOptions,
-    SearchOptions,
+    LocalRangeOptions,
+    LocalSearchOptions,
     Vector,
     Vectors,
     VersionName,
@@ -49,11 +49,11 @@ class Reader(ItemReader):
     """The verbs of a collection that change nothing."""
 
     @overload
-    def search(self, query: Vector, k: int = ..., **options: Unpack[SearchOptions]) -> Answer: ...
+    def search(self, query: Vector, k: int = ..., **options: Unpack[LocalSearchOptions]) -> Answer: ...
     @overload
-    def search(self, query: Vectors, k: int = ..., **options: Unpack[SearchOptions]) -> list[Answer]: ...
+    def search(self, query: Vectors, k: int = ..., **options: Unpack[LocalSearchOptions]) -> list[Answer]: ...
     @overload  # the type of an array does not say how many dimensions it has
-    def search(self, query: NDArray[Any], k: int = ..., **options: Unpack[SearchOptions]) -> Any: ...
+    def search(self, query: NDArray[Any], k: int = ..., **options: Unpack[LocalSearchOptions]) -> Any: ...
     def search(
         self,
         query: Vector | Vectors | NDArray[Any],
@@ -63,6 +63,7 @@ class Reader(ItemReader):
         version: VersionName | None = None,
         balance: float | None = None,
         explain: bool | int = False,
+        max_bytes: int | None = None,
     ) -> Answer | list[Answer]:
         """Return the k best items for a query (D,) as an Answer, or for queries (m, D) as a list of Answers.
 
@@ -70,24 +71,27 @@ class Reader(ItemReader):
         earlier version of the model; 0 is before anything was learnt, "hamming" is by Hamming distance. balance: from
         0, items that look alike, to 1, items with the same labels; None follows from the evidence. explain: each hit
         says what each bit adds to its score, and its rank by the version of this number, or by the earliest if True.
+        max_bytes: refuse an answer with more bytes of labels, metadata and explanations, as JSON.
         """
         check_integer(k, "k", 1)
         Q, single = check_query(query, self.dim)
         condition = None if where is None else compile_filter(where)
-        with self._view.pinned() as snapshot:
-            allowed = snapshot.matching(condition)
+        with self._view.pinned(condition) as snapshot:
+            allowed = snapshot.allowed
             number, model = self._model(snapshot, version)
             if snapshot.functions is None:
                 scored, by = rank_by_cosine(self._store, snapshot, Q, k, allowed)
-                answers = self._answers(snapshot, scored, 0, by)
+                answers = self._answers(snapshot, scored, 0, by, max_bytes=max_bytes)
             else:
                 ranking = snapshot.functions.rank_checked(model, Q, balance)
                 votes = voted_rows(self._store, snapshot, Q, number, allowed)
                 repeats = repeated_rows(self._store, snapshot, Q, allowed)
                 most = min(k, max(1, len(snapshot.index)))
                 hits = search_page(snapshot.index, ranking, most, allowed=allowed, repeats=repeats, **votes._asdict())
-                answers = self._answers(snapshot, zip(*hits[:3], strict=True), number, model, hits.missing)
+                scored = list(zip(*hits[:3], strict=True))
+                answers = self._answers(snapshot, scored, number, model, hits.missing, max_bytes)
                 if explain is not False:
+                    check_explained_bytes(answers, self.bits, max_bytes)
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
                     _, other_model = self._model(snapshot, other)
                     rankings = ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
@@ -95,11 +99,11 @@ class Reader(ItemReader):
         return answers[0] if single else answers
 
     @overload
-    def range_search(self, query: Vector, threshold: float, **options: Unpack[RangeOptions]) -> Answer: ...
+    def range_search(self, query: Vector, threshold: float, **options: Unpack[LocalRangeOptions]) -> Answer: ...
     @overload
-    def range_search(self, query: Vectors, threshold: float, **options: Unpack[RangeOptions]) -> list[Answer]: ...
+    def range_search(self, query: Vectors, threshold: float, **options: Unpack[LocalRangeOptions]) -> list[Answer]: ...
     @overload
-    def range_search(self, query: NDArray[Any], threshold: float, **options: Unpack[RangeOptions]) -> Any: ...
+    def range_search(self, query: NDArray[Any], threshold: float, **options: Unpack[LocalRangeOptions]) -> Any: ...
     def range_search(
         self,
         query: Vector | Vectors | NDArray[Any],
@@ -108,16 +112,17 @@ class Reader(ItemReader):
         where: Filter | None = None,
         version: VersionName | None = None,
         most: int | None = None,
+        max_bytes: int | None = None,
     ) -> Answer | list[Answer]:
         """Return all items of at least this score, by score; otherwise as `search`. More than `most` are refused."""
         if most is not None:
             check_integer(most, "most", 1)
         Q, single = check_query(query, self.dim)
         condition = None if where is None else compile_filter(where)
-        with self._view.pinned() as snapshot:
+        with self._view.pinned(condition) as snapshot:
             if snapshot.functions is None:
                 raise NotFitted("range_search: the hash functions are not fitted yet: add more rows, or call fit")
-            allowed = snapshot.matching(condition)
+            allowed = snapshot.allowed
             number, model = self._model(snapshot, version)
             hits = snapshot.index.range_search(snapshot.weigh(Q, model), threshold, allowed=allowed)
             total = sum(len(some.ids) for some in hits)
@@ -125,7 +130,7 @@ class Reader(ItemReader):
                 raise TooLarge(f"threshold: expected at most {most} hits, got {total}. Use a higher threshold.")
             missing = max((some.missing for some in hits), default=0.0)
             scored = ((some.scores, some.ids, np.zeros(len(some.ids), np.uint8)) for some in hits)
-            answers = self._answers(snapshot, scored, number, model, missing)
+            answers = self._answers(snapshot, scored, number, model, missing, max_bytes)
         return answers[0] if single else answers
 
     @property
@@ -185,7 +190,7 @@ class Reader(ItemReader):
                 **self._store.counts(snapshot.connection),
                 "index_bytes": snapshot.index.nbytes,
                 "plan": snapshot.index.plan,
-                "filter_columns": snapshot.filter_columns.stats(),
+                "filter_columns": self._view.filter_columns.stats(),
                 "quality": history["quality"],
                 "drift_alarms": history["alarms"],
                 "wrong_label_share": wrong_label_share(self._store, snapshot.connection),
@@ -210,13 +215,20 @@ class Reader(ItemReader):
         return 0 if version == "hamming" else int(version), model
 
     def _answers(
-        self, snapshot: Snapshot, scored: ScoredRows, version: int, model: Model | str, missing: float = 0.0
+        self,
+        snapshot: Snapshot,
+        scored: ScoredRows,
+        version: int,
+        model: Model | str,
+        missing: float = 0.0,
+        max_bytes: int | None = None,
     ) -> list[Answer]:
         if not isinstance(model, str):
             initial = LOOKS_RANKING if model.side == "looks" else HAMMING_RANKING
             model = LEARNT_RANKING if model.learnt else initial
         columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
-        items = self._store.items.contents(snapshot.connection, {row for _, rows, _ in columns for row in rows})
+        every_row = (row for _, rows, _ in columns for row in rows)
+        items = self._store.items.contents(snapshot.connection, every_row, max_bytes)
         hits = [
             [Hit(*items[row], score, version, PLACED[placed]) for score, row, placed in zip(*some, strict=True)]
             for some in columns

@@ -4,8 +4,10 @@ A code may hold labels in place of features, and many items may have the same co
 of each item, and finds exact repeats.
 """
 
+import copy
 from collections.abc import Iterable
 from sqlite3 import Connection
+from typing import Self
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from stillhash.collection.storage.codes import CodeTable
 from stillhash.collection.storage.segments import CodedRows, Segment
 from stillhash.numeric.feature_digests import NO_DIGEST
 
+NO_ROW_LIMIT = 2**63 - 1
 MAX_UNSEALED_DIGESTS = 1 << 18  # in memory, before those that are sealed by now are dropped
 
 
@@ -21,6 +24,7 @@ class StoredFeatures:
 
     def __init__(self, codes: CodeTable) -> None:
         self._codes = codes
+        self._last_row = NO_ROW_LIMIT
         self.use([])
 
     def use(self, segments: Iterable[Segment]) -> None:
@@ -46,4 +50,10 @@ class StoredFeatures:
     def rows(self, digest: int) -> list[int]:
         """Return the rows with this digest, deleted ones perhaps among them, ascending."""
         sealed = [row for segment in self._segments for row in segment.rows_with(digest)]
-        return sealed + self._unsealed.get(digest, [])
+        return [row for row in sealed + self._unsealed.get(digest, []) if row <= self._last_row]
+
+    def frozen(self, last_row: int) -> Self:
+        """Return what is known at this moment, of the rows up to this one: later rows do not reach it."""
+        frozen = copy.copy(self)
+        frozen._last_row = last_row
+        return frozen

@@ -25,12 +25,24 @@ class SearchOptions(TypedDict, total=False):
     explain: bool | int
 
 
+class LocalSearchOptions(SearchOptions, total=False):
+    """Options of `Collection.search`."""
+
+    max_bytes: int | None
+
+
 class RangeOptions(TypedDict, total=False):
     """Options of `range_search`."""
 
     where: Filter | None
     version: VersionName | None
     most: int | None
+
+
+class LocalRangeOptions(RangeOptions, total=False):
+    """Options of `Collection.range_search`."""
+
+    max_bytes: int | None
 
 
 class Vote(NamedTuple):

@@ -5,9 +5,10 @@ takes the tuple of blocks as it is at that moment: one writer may add and remove
 sees one state.
 """
 
+import copy
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -132,6 +133,11 @@ class CodeIndex(ABC):
         """Return all ids, rising."""
         parts = [block.ids_of(block.live_rows()) for block in self._blocks]
         return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+
+    def frozen(self) -> Self:
+        """Return the index as it is at this moment, to read from: later changes do not reach it."""
+        with self._writing:
+            return copy.copy(self)
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: only an index on a cluster holds something to release."""

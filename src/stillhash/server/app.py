@@ -16,6 +16,7 @@ from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server import routes_items, routes_learning, routes_server
 from stillhash.server.dependencies import AppState
+from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import learning, login, search
@@ -69,13 +70,13 @@ def create_app(
         lifespan=_lifespan,
         exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), _on_error),
     )
-    metrics, sessions = Metrics(executors), Sessions(settings.keys, settings.session_idle)
-    reloader = Reloader(settings, sessions)
-    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), sessions, reloader)
+    memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
+    metrics, reloader = Metrics(executors, memory), Reloader(settings, sessions)
+    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory, sessions, reloader)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", static_files, "static")
-    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, sessions=sessions)
+    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, memory=memory, sessions=sessions)
     return app
 
 

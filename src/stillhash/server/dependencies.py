@@ -9,6 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import ANONYMOUS, ANONYMOUS_NAME, ROLES, Key, Role
+from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.query_cache import QueryCache
 from stillhash.server.reload import Reloader
@@ -30,6 +31,7 @@ class AppState(NamedTuple):
     settings: Settings
     metrics: Metrics
     query_cache: QueryCache
+    memory: MemoryBudget
     sessions: Sessions
     reloader: Reloader
 

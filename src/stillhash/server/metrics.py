@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from stillhash.server.memory import MemoryBudget
 from stillhash.server.write_queue import CollectionExecutor
 
 TIME_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)  # seconds
@@ -31,8 +32,8 @@ QUALITY_MEASURES = ("map", "precision", "ndcg")
 class Metrics(Collector):
     """Times of requests, and gauges that are read from the stats of each collection on every scrape."""
 
-    def __init__(self, executors: dict[str, CollectionExecutor]) -> None:
-        self.executors, self.registry = executors, CollectorRegistry()
+    def __init__(self, executors: dict[str, CollectionExecutor], memory: MemoryBudget) -> None:
+        self.executors, self.memory, self.registry = executors, memory, CollectorRegistry()
         self.registry.register(self)
         labels = ("method", "route", "status")
         self._seconds = Histogram(
@@ -63,4 +64,5 @@ class Metrics(Collector):
                 values |= {f"quality_before_{key}": quality["before"][key] for key in QUALITY_MEASURES}
             for key, value in values.items():
                 gauges[key].add_metric([name], float(value))
-        return gauges.values()
+        held = "Bytes that large requests in flight hold, in bodies and answers."
+        return [*gauges.values(), GaugeMetricFamily("stillhash_request_bytes", held, self.memory.used)]

@@ -1,4 +1,4 @@
-"""ASGI middleware: request id, access log, metrics, rate limit, Host and Origin checks.
+"""ASGI middleware: request id, access log, metrics, rate limit, memory, Host and Origin checks.
 
 The last two protect browsers. A page of another site can make a visitor's browser send a POST here, so requests with a
 foreign Origin are refused. A name of that site can resolve to this machine (DNS rebinding), so a server without keys
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stillhash.errors import Forbidden, StillhashError, TooLarge
 from stillhash.server.auth import is_loopback
+from stillhash.server.memory import MemoryBudget, RequestMemory
 from stillhash.server.metrics import Metrics
 from stillhash.server.rate_limit import RateLimiter
 from stillhash.server.responses import error_response
@@ -27,6 +28,7 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 STATIC_PATHS = re.compile(r"/static/")  # which the rate limit does not count
 PICTURE_PATHS = re.compile(r"/c/[^/]*/picture$")  # nor these, parts of a page, of a browser that has signed in
 MAX_HEADERS = 100
+SEND_BYTES = 1 << 18  # of an answer that are sent at a time
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}")
 RESPONSE_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -39,8 +41,10 @@ log = logging.getLogger("stillhash.server")
 
 
 class RequestMiddleware:
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, sessions: Sessions) -> None:
-        self.app, self.settings, self.metrics, self.sessions = app, settings, metrics, sessions
+    def __init__(
+        self, app: ASGIApp, settings: Settings, metrics: Metrics, memory: MemoryBudget, sessions: Sessions
+    ) -> None:
+        self.app, self.settings, self.metrics, self.memory, self.sessions = app, settings, metrics, memory, sessions
         self.rate_limiter = RateLimiter(settings.rate_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +55,9 @@ class RequestMiddleware:
         request_id = headers.get("x-request-id", "")
         if not REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
-        scope["state"]["request_id"] = request_id
+        client = scope["client"][0] if scope.get("client") else ""
+        memory = RequestMemory(self.memory, client)
+        scope["state"].update(request_id=request_id, memory=memory)
         status = 500
 
         async def send_with_headers(message: Message) -> None:
@@ -62,21 +68,26 @@ class RequestMiddleware:
                 sent.update({"x-request-id": request_id, **RESPONSE_HEADERS})
                 if "location" in sent:  # a path of this server, whatever Host the request named
                     sent["location"] = _split(sent["location"])._replace(scheme="", netloc="").geturl()
+            elif len(body := message.get("body", b"")) > SEND_BYTES:  # a piece at a time, as the client takes them
+                memory.hold_answer(len(body))
+                for start in range(0, len(body) - SEND_BYTES, SEND_BYTES):
+                    await send({**message, "body": body[start : start + SEND_BYTES], "more_body": True})
+                message = {**message, "body": body[start + SEND_BYTES :]}
             await send(message)
 
         try:
-            self._check(scope, headers)
+            self._check(scope, headers, client)
         except StillhashError as error:
             await error_response(error, request_id)(scope, receive, send_with_headers)
         else:
             await self.app(scope, receive, send_with_headers)
         finally:
+            memory.release()
             self._record(scope, status, time.perf_counter() - start)
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
-        client = scope.get("client")
+    def _check(self, scope: Scope, headers: Headers, client: str) -> None:
         if not (STATIC_PATHS.match(scope["path"]) or self._is_page_picture(scope)):
-            self.rate_limiter.take(client[0] if client else "")
+            self.rate_limiter.take(client)
         if len(headers) > MAX_HEADERS:
             raise TooLarge(f"headers: expected at most {MAX_HEADERS}, got {len(headers)}")
         host = _split(f"//{headers.get('host', '')}").hostname or ""

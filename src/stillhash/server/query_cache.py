@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillhash.errors import InvalidInput, NotFound
+from stillhash.errors import InvalidInput, NotFound, TooLarge
 from stillhash.numeric.validation import Floats
+from stillhash.server.large_json import max_row_characters
 
 MAX_CACHED_QUERIES = 1000
 MAX_CACHED_BYTES = 64 << 20
@@ -82,10 +83,13 @@ def active_votes(votes: dict[str, HitVote], versions: list[dict[str, Any]]) -> d
     return {item: vote.up for item, vote in votes.items() if not any(vote.version in gap for gap in gaps)}
 
 
-def parse_vector(data: bytes) -> Any:
+def parse_vector(data: bytes, dim: int) -> Any:
     """Parse the numbers (D,) of an .npy file, a JSON list or a row of text; the values are not validated yet."""
+    is_npy = data.startswith(b"\x93NUMPY")
+    if not is_npy and len(data) > max_row_characters(dim):
+        raise TooLarge(f"file: expected text of at most {max_row_characters(dim)} bytes, got {len(data)}")
     try:
-        array = _load_npy(data) if data.startswith(b"\x93NUMPY") else _parse_text(data.decode("utf-8-sig").strip())
+        array = _load_npy(data) if is_npy else _parse_text(data.decode("utf-8-sig").strip())
     except UnicodeDecodeError:
         raise InvalidInput("file: expected an .npy array, or text with numbers") from None
     except (ValueError, EOFError, OSError, MemoryError, RecursionError, OverflowError) as error:

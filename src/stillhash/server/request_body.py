@@ -14,13 +14,16 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
-from stillhash.errors import InvalidInput, TooLarge
+from stillhash.errors import InvalidInput, TooLarge, TooSlow
 from stillhash.server.dependencies import ExecutorParam, app_state
+from stillhash.server.large_json import max_row_characters, number_array, parse_large_object
+from stillhash.server.memory import BODY_COPIES, RequestMemory
 from stillhash.server.responses import JSON_MEDIA, to_error
+from stillhash.server.settings import MIN_RATE
 
 RAW_MEDIA, NDJSON_MEDIA = "application/octet-stream", "application/x-ndjson"
-THREAD_BYTES = 1 << 18  # larger JSON is parsed in a thread, so that other requests do not wait
-STREAM_CHUNK = 1000  # rows of a stream that are stored together
+THREAD_BYTES = 1 << 18  # larger JSON is parsed in a thread and in steps, so that other requests do not wait
+STREAM_CHUNK, STREAM_BYTES = 1000, 16 << 20  # rows of a stream that are stored together: how many, and how large
 ROW_KEYS = {"id": "ids", "features": "features", "labels": "labels", "metadata": "metadata"}  # of a stream -> of `add`
 JSON_OBJECT = TypeAdapter(dict[str, Any])
 
@@ -48,11 +51,12 @@ class RequestBody(BaseModel):
             expected = JSON_MEDIA if cls.raw_field is None else f"{JSON_MEDIA} or {RAW_MEDIA}"
             raise InvalidInput(f"content-type: expected {expected}, got {media!r}")
         data = await read_body(request, settings.max_body_bytes)
+        dim = executor.collection.dim
         try:
             if raw:
-                body = cls._parse_raw(data, executor.collection.dim)
+                body = cls._parse_raw(data, dim)
             elif len(data) > THREAD_BYTES:
-                body = await asyncio.to_thread(cls.model_validate_json, data)
+                body = await asyncio.to_thread(cls._parse_large, data, settings.max_rows, max_row_characters(dim))
             else:
                 body = cls.model_validate_json(data)
         except ValidationError as error:
@@ -60,6 +64,10 @@ class RequestBody(BaseModel):
         if (rows := body.row_count()) > settings.max_rows:
             raise TooLarge(f"{cls.row_field}: expected at most {settings.max_rows} rows, got {rows}")
         return body
+
+    @classmethod
+    def _parse_large(cls, data: bytes, max_rows: int, max_row: int) -> Self:
+        return cls.model_validate(parse_large_object(data, max_rows, max_row))
 
     @classmethod
     def _parse_raw(cls, data: bytes, dim: int) -> Self:
@@ -118,11 +126,12 @@ class RowStream:
     """Rows of an NDJSON body of any length, read as they arrive."""
 
     request: Request
-    max_bytes: int
+    max_line: int  # characters
 
     @classmethod
-    async def from_request(cls, request: Request) -> Self:
-        return cls(request, app_state(request).settings.max_body_bytes)
+    async def from_request(cls, request: Request, executor: ExecutorParam) -> Self:
+        max_bytes = app_state(request).settings.max_body_bytes
+        return cls(request, min(max_bytes, max_row_characters(executor.collection.dim)))
 
     @staticmethod
     def openapi_body() -> OpenApi:
@@ -130,17 +139,20 @@ class RowStream:
 
     async def chunks(self) -> AsyncIterator[dict[str, list[Any]]]:
         """Yield chunks of rows, each as the arguments of `Collection.add`."""
-        rows: list[dict[str, Any]] = []
+        memory: RequestMemory = self.request.state.memory
+        lines: list[tuple[int, bytes]] = []
         size = 0
         async for number, line in self._lines():
             if line.strip():
-                rows.append(_parse_row(line, number))
+                lines.append((number, line))
                 size += len(line)
-            if len(rows) == STREAM_CHUNK or size > self.max_bytes:
-                yield _columns(rows)
-                rows, size = [], 0
-        if rows:
-            yield _columns(rows)
+                memory.hold(BODY_COPIES * len(line))
+            if len(lines) == STREAM_CHUNK or size > STREAM_BYTES:
+                yield await asyncio.to_thread(_parse_rows, lines)
+                lines, size = [], 0
+                memory.release()
+        if lines:
+            yield await asyncio.to_thread(_parse_rows, lines)
 
     async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
         number, size = 1, 0
@@ -148,13 +160,16 @@ class RowStream:
         async for data in _received(self.request):
             *lines, last = data.split(b"\n")
             for line in lines:
-                yield number, b"".join([*parts, line])
+                whole = b"".join([*parts, line])
+                if len(whole) > self.max_line:
+                    raise TooLarge(f"line {number}: expected at most {self.max_line} bytes, got more")
+                yield number, whole
                 number, size = number + 1, 0
                 parts.clear()
             parts.append(last)
             size += len(last)
-            if size > self.max_bytes:
-                raise TooLarge(f"line {number}: expected at most {self.max_bytes} bytes, got more")
+            if size > self.max_line:
+                raise TooLarge(f"line {number}: expected at most {self.max_line} bytes, got more")
         yield number, b"".join(parts)
 
 
@@ -165,10 +180,10 @@ class VoteLines:
     votes: list[Any]
 
     @classmethod
-    async def from_request(cls, request: Request) -> Self:
+    async def from_request(cls, request: Request, executor: ExecutorParam) -> Self:
         settings = app_state(request).settings
         data = await read_body(request, settings.max_body_bytes)
-        votes = await asyncio.to_thread(_parse_lines, data)
+        votes = await asyncio.to_thread(_parse_lines, data, max_row_characters(executor.collection.dim))
         if len(votes) > settings.max_rows:
             raise TooLarge(f"votes: expected at most {settings.max_rows} lines, got {len(votes)}")
         return cls(votes)
@@ -176,8 +191,12 @@ class VoteLines:
     openapi_body = RowStream.openapi_body
 
 
-def _parse_lines(data: bytes) -> list[Any]:
-    return [_parse_line(line, number) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+def _parse_lines(data: bytes, max_line: int) -> list[Any]:
+    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+    for number, line in lines:
+        if len(line) > max_line:
+            raise TooLarge(f"line {number}: expected at most {max_line} bytes, got {len(line)}")
+    return [_parse_line(line, number) for number, line in lines]
 
 
 def _parse_line(line: bytes, number: int) -> Any:
@@ -187,14 +206,16 @@ def _parse_line(line: bytes, number: int) -> Any:
         raise InvalidInput(f"line {number}: expected JSON: {error}") from None
 
 
-def _parse_row(line: bytes, number: int) -> dict[str, Any]:
-    row = _parse_line(line, number)
-    if not isinstance(row, dict) or not {"id", "features"} <= row.keys() <= ROW_KEYS.keys():
-        raise InvalidInput(f"line {number}: expected an object with id and features, and optional labels and metadata")
-    return row
-
-
-def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+def _parse_rows(lines: list[tuple[int, bytes]]) -> dict[str, list[Any]]:
+    """Parse lines, with their numbers, to the arguments of `Collection.add`."""
+    rows = []
+    for number, line in lines:
+        row = _parse_line(line, number)
+        if not isinstance(row, dict) or not {"id", "features"} <= row.keys() <= ROW_KEYS.keys():
+            expected = "an object with id and features, and optional labels and metadata"
+            raise InvalidInput(f"line {number}: expected {expected}")
+        row["features"] = number_array(row["features"])
+        rows.append(row)
     return {column: [row.get(key) for row in rows] for key, column in ROW_KEYS.items()}
 
 
@@ -203,18 +224,31 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > max_bytes:
         raise TooLarge(f"body: expected at most {max_bytes} bytes, got {length}")
+    memory: RequestMemory = request.state.memory
     parts, size = [], 0
     async for data in _received(request):
         size += len(data)
         if size > max_bytes:
             raise TooLarge(f"body: expected at most {max_bytes} bytes, got more")
+        memory.hold(BODY_COPIES * len(data))
         parts.append(data)
     return b"".join(parts)
 
 
 async def _received(request: Request) -> AsyncIterator[bytes]:
+    """Yield the parts of a body; TooSlow if the client takes too long, not counting the time between parts here."""
+    stream, clock = request.stream(), asyncio.get_running_loop().time
+    left = app_state(request).settings.body_seconds
     try:
-        async for data in request.stream():
+        while True:
+            began = clock()
+            async with asyncio.timeout(left):
+                data = await anext(stream)
+            left += len(data) / MIN_RATE - (clock() - began)
             yield data
+    except StopAsyncIteration:
+        return
     except ClientDisconnect:
         raise InvalidInput("body: the connection ended early") from None
+    except TimeoutError:
+        raise TooSlow(f"body: expected at least {MIN_RATE} bytes a second, got fewer") from None

@@ -21,6 +21,10 @@ from stillhash.server.schemas import (
     PictureResponse,
     SearchResponse,
 )
+from stillhash.server.write_queue import ReadKind
+
+NUMBER_BYTES, HIT_BYTES = 24, 512  # of an answer, about
+QUICK_QUERIES, QUICK_HITS = 32, 32  # of a request that is answered by the threads for quick ones
 
 read_router, write_router = api_router("read", "items"), api_router("write", "items")
 search_router = api_router("read", "search")
@@ -70,22 +74,28 @@ async def relabel(body: schemas.RelabelBody, executor: ExecutorParam) -> CountRe
 
 
 @read_router.post("/get", response_model=ItemsResponse)
-async def get(body: schemas.IdsBody, executor: ExecutorParam) -> Response:
+async def get(request: Request, body: schemas.IdsBody, executor: ExecutorParam) -> Response:
     """Return items by their ids."""
-    return json_response({"items": await executor.read(lambda c: c.get(body.ids))})
+    limit = app_state(request).settings.max_answer_bytes
+    return await executor.read(lambda c: json_response({"items": c.get(body.ids, max_bytes=limit)}))
 
 
 @read_router.get("/sample", response_model=ItemsResponse)
-async def sample(executor: ExecutorParam, count: int = 1) -> Response:
+async def sample(request: Request, executor: ExecutorParam, count: int = 1) -> Response:
     """Return random items."""
-    return json_response({"items": await executor.read(lambda c: c.sample(count))})
+    limit = app_state(request).settings.max_answer_bytes
+    return await executor.read(lambda c: json_response({"items": c.sample(count, max_bytes=limit)}))
 
 
 @read_router.post("/reconstruct", response_model=FeaturesResponse)
-async def reconstruct(body: schemas.IdsBody, executor: ExecutorParam) -> Response:
+async def reconstruct(request: Request, body: schemas.IdsBody, executor: ExecutorParam) -> Response:
     """Return features rebuilt from the codes of items, to search for similar ones."""
-    features = await executor.read(lambda c: c.reconstruct(body.ids))
-    return json_response({"features": features.tolist()})
+    numbers, limit = len(body.ids) * executor.collection.dim, app_state(request).settings.max_answer_bytes
+    if numbers * NUMBER_BYTES > limit:
+        most = limit // (NUMBER_BYTES * executor.collection.dim)
+        raise TooLarge(f"ids: expected at most {most} for an answer of {limit} bytes, got {len(body.ids)}")
+    request.state.memory.hold(numbers * NUMBER_BYTES)
+    return await executor.read(lambda c: json_response({"features": c.reconstruct(body.ids).tolist()}))
 
 
 @read_router.post("/picture")
@@ -104,7 +114,7 @@ async def count(executor: ExecutorParam) -> CountResponse:
 @read_router.post("/count", operation_id="count_matching")
 async def count_matching(body: schemas.CountBody, executor: ExecutorParam) -> CountResponse:
     """Count the items that meet a condition."""
-    return CountResponse(count=await executor.read(lambda c: c.count(body.where)))
+    return CountResponse(count=await executor.read(lambda c: c.count(body.where), "slow"))
 
 
 @read_router.post("/ids", response_model=IdsResponse)
@@ -113,7 +123,9 @@ async def ids(request: Request, body: schemas.ListIdsBody, executor: ExecutorPar
     limit = app_state(request).settings.max_total_hits
     if body.limit > limit:
         raise TooLarge(f"limit: expected at most {limit}, got {body.limit}")
-    return json_response({"ids": await executor.read(lambda c: c.ids(**vars(body)))})
+    request.state.memory.hold(body.limit * HIT_BYTES)
+    kind: ReadKind = "quick" if body.where is None else "slow"
+    return await executor.read(lambda c: json_response({"ids": c.ids(**vars(body))}), kind)
 
 
 @search_router.post("/search", response_model=SearchResponse)
@@ -123,15 +135,21 @@ async def search(request: Request, body: schemas.SearchBody, executor: ExecutorP
     if body.k > settings.max_hits or body.k * queries > settings.max_total_hits:
         limits = f"{settings.max_hits} for each query and {settings.max_total_hits} in total"
         raise TooLarge(f"k: expected at most {limits}, got {body.k} for {queries} queries")
-    return await executor.read(lambda c: search_response(c.search(**vars(body))))
+    explained = body.explain is not False
+    hit_bytes = HIT_BYTES + explained * NUMBER_BYTES * executor.collection.bits
+    request.state.memory.hold(min(body.k * queries * hit_bytes, settings.max_answer_bytes))
+    slow = body.where is not None or explained or max(queries, body.k / QUICK_HITS) > QUICK_QUERIES
+    arguments = {**vars(body), "max_bytes": settings.max_answer_bytes}
+    return await executor.read(lambda c: search_response(c.search(**arguments)), "slow" if slow else "quick")
 
 
 @search_router.post("/range_search", response_model=SearchResponse)
 async def range_search(request: Request, body: schemas.RangeSearchBody, executor: ExecutorParam) -> Response:
     """Return all items of at least this score."""
-    limit = app_state(request).settings.max_total_hits
-    arguments = {**vars(body), "most": min(body.most or limit, limit)}
-    return await executor.read(lambda c: search_response(c.range_search(**arguments)))
+    settings = app_state(request).settings
+    limits = {"most": min(body.most or settings.max_total_hits, settings.max_total_hits)}
+    arguments = {**vars(body), **limits, "max_bytes": settings.max_answer_bytes}
+    return await executor.read(lambda c: search_response(c.range_search(**arguments)), "slow")
 
 
 def search_response(answers: Answer | list[Answer]) -> Response:

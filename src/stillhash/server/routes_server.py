@@ -63,7 +63,7 @@ async def stats(executor: ExecutorParam) -> Response:
 @admin_router.post("/verify")
 async def verify(executor: ExecutorParam) -> schemas.VerifyResponse:
     """Check everything that is stored, and list the problems."""
-    return schemas.VerifyResponse(problems=await executor.read(Collection.verify, unlimited=True))
+    return schemas.VerifyResponse(problems=await executor.read(Collection.verify, "upkeep"))
 
 
 @admin_router.post("/snapshot")
@@ -73,7 +73,7 @@ async def snapshot(request: Request, executor: ExecutorParam) -> schemas.Snapsho
     if folder is None:
         raise NotFound("snapshots: this server has no folder for them. Start it with --snapshots FOLDER")
     name = f"{executor.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-    size = await executor.read(lambda c: c.snapshot(folder / name), unlimited=True)
+    size = await executor.read(lambda c: c.snapshot(folder / name), "upkeep")
     return schemas.SnapshotResponse(name=name, bytes=size)
 
 
@@ -95,10 +95,10 @@ async def status(executor: ExecutorParam, cluster: ClusterParam) -> Response:
 @cluster_admin_router.post("/cluster/add_shard")
 async def add_shard(executor: ExecutorParam, cluster: ClusterParam) -> dict[str, int]:
     """Add a shard, and move its share of the rows to it. Searches go on."""
-    return {"shard": await executor.read(lambda _: cluster.add_shard(), unlimited=True)}
+    return {"shard": await executor.read(lambda _: cluster.add_shard(), "upkeep")}
 
 
 @cluster_admin_router.post("/cluster/drain")
 async def drain(executor: ExecutorParam, cluster: ClusterParam, body: schemas.DrainBody) -> dict[str, int]:
     """Move every actor off a node, and stop using it."""
-    return {"moved": await executor.read(lambda _: cluster.drain(body.node), unlimited=True)}
+    return {"moved": await executor.read(lambda _: cluster.drain(body.node), "upkeep")}

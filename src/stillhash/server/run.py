@@ -6,18 +6,21 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
 import uvicorn
+from fastapi import FastAPI
 
 from stillhash.collection import Collection
 from stillhash.errors import Conflict
 from stillhash.server.app import create_app
+from stillhash.server.connections import available_connections, limited_connections
 from stillhash.server.reload import on_hangup
 from stillhash.server.settings import Settings
 from stillhash.server.tls import load_certificate
-from stillhash.server.write_queue import ClusterControl, QueryEncoder
+from stillhash.server.write_queue import THREADS_OF_COLLECTION, ClusterControl, QueryEncoder
 
 log = logging.getLogger("stillhash.server")
 
@@ -33,8 +36,7 @@ def serve(
     settings.validate()
     with listen(settings.host, settings.port) as listener:
         app = create_app(collections, settings, query_encoders, clusters)
-        config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=30)
-        config.timeout_graceful_shutdown = 5  # seconds for running requests to end
+        config = uvicorn_config(app, settings)
         config.load()
         if settings.tls_cert is not None and settings.tls_key is not None:
             config.ssl = load_certificate(settings.tls_cert, settings.tls_key)
@@ -48,6 +50,22 @@ def serve(
             with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
                 uvicorn.Server(config).run(sockets=[listener])
         log.info("stopped")
+
+
+def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """Return how uvicorn serves the application, with no more connections than there are file handles for."""
+    threads = len(app.state.stillhash.executors) * THREADS_OF_COLLECTION
+    limits = replace(settings, max_connections=available_connections(settings, threads))
+    return uvicorn.Config(
+        app,
+        http=limited_connections(limits),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=5,  # seconds for running requests to end
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -68,7 +86,7 @@ def log_to_stderr(level: str, log_format: Literal["json", "text"]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of malformed requests, which anyone can send
 
 
 class _JsonFormatter(logging.Formatter):

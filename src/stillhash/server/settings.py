@@ -8,6 +8,8 @@ from stillhash.server.auth import is_loopback
 from stillhash.server.keys import Keys
 from stillhash.server.tls import load_certificate
 
+MIN_RATE = 1 << 14  # bytes a second
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -21,6 +23,12 @@ class Settings:
     max_rows: int = 10_000  # queries or items of a request
     max_hits: int = 10_000  # of a query
     max_total_hits: int = 200_000  # of a request
+    max_answer_bytes: int = 16 << 20
+    max_memory_bytes: int = 1 << 30  # that all requests in flight hold, in bodies and answers
+    max_connections: int = 1000
+    header_seconds: float = 10.0  # for the headers of a request to arrive
+    body_seconds: float = 30.0  # for a body to arrive, and 1 second more for each `MIN_RATE` bytes
+    send_seconds: float = 20.0  # for the client to take a piece of an answer
     images: Path | None = None  # folder that `image` paths in metadata are relative to; without it no file is read
     snapshots: Path | None = None  # folder for snapshots; without it there are none
     max_image_bytes: int = 32 << 20  # of an uploaded image

@@ -1,15 +1,21 @@
 """Run reads concurrently and writes one at a time, through a bounded queue.
 
+Reads that may be slow, such as filters and large batches, have few threads of their own, at a lower priority, so that
+quick ones need not wait for them. Upkeep, such as a snapshot, has one thread.
+
 A write is answered once it is on disk. A write that meets a full queue, or waits too long, is refused before it starts:
 `Busy` always means that nothing was stored.
 """
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from stillhash.collection import Collection
 from stillhash.errors import Busy, InvalidInput
@@ -17,6 +23,11 @@ from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
 
 SLOT_POLL_SECONDS = 0.02
+QUICK_THREADS, SLOW_THREADS = 2 * usable_cores(), max(1, usable_cores() // 2)
+THREADS_OF_COLLECTION = QUICK_THREADS + SLOW_THREADS + 2
+SLOW_NICENESS = 5  # of threads: the larger, the less they get of a busy processor
+
+ReadKind = Literal["quick", "slow", "upkeep"]
 
 Result = TypeVar("Result")
 
@@ -52,14 +63,18 @@ class CollectionExecutor:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards `queued`
-        self._readers = ThreadPoolExecutor(2 * usable_cores(), f"search {self.name}")
+        self._readers = {
+            "quick": ThreadPoolExecutor(QUICK_THREADS, f"search {self.name}"),
+            "slow": ThreadPoolExecutor(SLOW_THREADS, f"slow search {self.name}", lower_priority),
+            "upkeep": ThreadPoolExecutor(1, f"upkeep {self.name}", lower_priority),
+        }
         self._writer = ThreadPoolExecutor(1, f"write {self.name}")
 
-    async def read(self, work: Callable[[Collection], Result], *, unlimited: bool = False) -> Result:
-        """Run beside other reads and a write, within the timeout or for as long as it takes (`unlimited`)."""
-        future = self._readers.submit(work, self.collection)
+    async def read(self, work: Callable[[Collection], Result], kind: ReadKind = "quick") -> Result:
+        """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
+        future = self._readers[kind].submit(work, self.collection)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), None if unlimited else self.timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(future), None if kind == "upkeep" else self.timeout)
         except TimeoutError:
             message = f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
             raise Busy(message) from None
@@ -98,4 +113,12 @@ class CollectionExecutor:
     def close(self) -> None:
         """Wait for running calls. The caller closes the collection."""
         self._writer.shutdown(cancel_futures=True)
-        self._readers.shutdown(cancel_futures=True)
+        for readers in self._readers.values():
+            readers.shutdown(cancel_futures=True)
+
+
+def lower_priority() -> None:
+    """Let other threads go first on a busy processor, where a thread has a priority of its own: on Linux."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SLOW_NICENESS)

@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from sqlite3 import Connection, IntegrityError, OperationalError
@@ -104,16 +105,28 @@ class ItemTable:
             raise InvalidInput(f"id: no item {absent[0]!r}")
         return np.array([rows[name] for name in ids], np.int64)
 
-    def get(self, connection: Connection, rows: Iterable[int]) -> dict[int, Item]:
-        """Return the items of these rows."""
-        return {row: Item(*content) for row, content in self.contents(connection, rows).items()}
+    def get(self, connection: Connection, rows: Iterable[int], max_bytes: int | None = None) -> dict[int, Item]:
+        """Return the items of these rows; TooLarge if they take more bytes."""
+        return {row: Item(*content) for row, content in self.contents(connection, rows, max_bytes).items()}
 
-    def contents(self, connection: Connection, rows: Iterable[int]) -> dict[int, ItemContent]:
-        """Return id, labels and metadata of the items of these rows."""
+    def contents(
+        self, connection: Connection, rows: Iterable[int], max_bytes: int | None = None
+    ) -> dict[int, ItemContent]:
+        """Return id, labels and metadata of the items of these rows.
+
+        TooLarge if their labels and metadata take more bytes, as often as their rows are listed.
+        """
         contents: dict[int, ItemContent] = {}
-        for marks, batch in batches(list(rows)):
+        times, left = Counter(rows), max_bytes or 0
+        for marks, batch in batches(list(times)):
             sql = f"SELECT row, id, labels, COALESCE(metadata, 'null') FROM items WHERE row IN ({marks})"
-            stored = connection.execute(sql, batch).fetchall()
+            stored = []
+            for row in connection.execute(sql, batch):
+                left -= times[row[0]] * (len(row[2]) + len(row[3]))
+                if max_bytes is not None and left < 0:
+                    message = f"expected labels and metadata of at most {max_bytes} bytes, got more"
+                    raise TooLarge(f"answer: {message}. Request fewer items.")
+                stored.append(row)
             parts = json.loads(f"[{','.join(text for row in stored for text in row[2:])}]")  # once, not for each item
             pairs = zip(parts[::2], parts[1::2], strict=True)
             contents.update((row[0], (row[1], *pair)) for row, pair in zip(stored, pairs, strict=True))
@@ -163,13 +176,13 @@ class ItemTable:
         bits = allowed.tobytes()
         return list(islice((name for row, name in ordered if bits[row >> 3] >> (row & 7) & 1), limit))
 
-    def sample(self, connection: Connection, count: int) -> list[Item]:
+    def sample(self, connection: Connection, count: int, max_bytes: int | None = None) -> list[Item]:
         """Return items at random, mostly `count`: each is the first at or after a random row number."""
         places = random.choices(range(max(1, get_meta(connection, "next_row"))), k=2 * count)
         sql = "SELECT row FROM items WHERE row >= ? ORDER BY row LIMIT 1"
         draws = [connection.execute(sql, [place]).fetchone() for place in places]
         rows = list(dict.fromkeys(row for (row,) in filter(None, draws)))[:count]
-        items = self.get(connection, rows)
+        items = self.get(connection, rows, max_bytes)
         return [items[row] for row in rows]
 
     def sample_labels(self, connection: Connection, count: int, rng: np.random.Generator) -> Labels:

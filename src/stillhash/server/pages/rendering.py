@@ -1,5 +1,6 @@
 """Render pages, and show errors as pages."""
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Coroutine
@@ -16,10 +17,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
-from stillhash.errors import InvalidInput, StillhashError, TooLarge
+from stillhash.errors import InvalidInput, StillhashError, TooLarge, TooSlow
 from stillhash.server.auth import ANONYMOUS, Key, Role
-from stillhash.server.dependencies import KEY_CHECKS, visible_executors
+from stillhash.server.dependencies import KEY_CHECKS, app_state, visible_executors
 from stillhash.server.responses import to_error
+from stillhash.server.settings import MIN_RATE
 from stillhash.server.write_queue import CollectionExecutor
 
 SERVER_FOLDER = Path(__file__).parent.parent
@@ -98,7 +100,11 @@ async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES) -> FormDa
         raise InvalidInput("content-length: expected the size of the form, got none")
     if int(length) > max_bytes:
         raise TooLarge(f"form: expected at most {max_bytes} bytes, got {length}")
-    return await request.form(max_files=1, max_fields=16, max_part_size=max_bytes)
+    try:
+        async with asyncio.timeout(app_state(request).settings.body_seconds + int(length) / MIN_RATE):
+            return await request.form(max_files=1, max_fields=16, max_part_size=max_bytes)
+    except TimeoutError:
+        raise TooSlow(f"form: expected at least {MIN_RATE} bytes a second, got fewer") from None
 
 
 def form_text(form: FormData, field: str) -> str:

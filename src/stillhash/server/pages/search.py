@@ -93,7 +93,10 @@ async def _uploaded_query(executor: CollectionExecutor, form: FormData) -> Uploa
     if not data.strip():
         raise InvalidInput("file: expected a file or a list of numbers, got nothing")
     kind = picture_type(data)
-    vector = await executor.encode_query(data) if kind is not None else parse_vector(data)
+    if kind is None:
+        vector = await executor.read(lambda c: parse_vector(data, c.dim))
+    else:
+        vector = await executor.encode_query(data)
     (features,) = check_features(vector[None], "file", columns=executor.collection.dim, whose="this collection")
     return UploadedQuery(features, title, None if kind is None else Picture(data, kind))
 

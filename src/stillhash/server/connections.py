@@ -1,0 +1,128 @@
+"""Connections with limits: how many there are, and how long each may take to send a request or to take an answer.
+
+uvicorn has a timeout for idle connections only. Without these, clients that send half a request, or do not read their
+answer, would keep file handles and memory for as long as they like.
+"""
+
+import asyncio
+import resource
+from pathlib import Path
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from stillhash.errors import Busy, InvalidInput
+from stillhash.server.responses import error_response
+from stillhash.server.settings import Settings
+
+MAX_HEADER_BYTES = 1 << 16  # of a request, before its body
+MAX_OPEN_FILES = 1 << 16  # that the limit of this process is raised to
+SPARE_FILES = 16  # for files that are open for a moment
+MIN_CONNECTIONS = 8
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """One connection. If there are too many, the one that has waited longest for its next request is closed."""
+
+    settings: ClassVar[Settings]
+    waiting: ClassVar[dict["LimitedConnection", None]]  # for a request, in order of time
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._header_bytes, self._in_body = 0, False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._send_deadline: asyncio.TimerHandle | None = None
+        if len(self.connections) > self.settings.max_connections:
+            if not self.waiting:
+                self._refuse()
+                return
+            next(iter(self.waiting)).abort()
+        self.waiting[self] = None
+        self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self in self.waiting and not self.transport.is_closing():
+            self._header_bytes += 0 if self._in_body else len(data)
+            if self._header_bytes > MAX_HEADER_BYTES:
+                self.abort()
+            elif self._deadline is None:
+                self._await_headers()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:  # otherwise the next request is here already
+            self._header_bytes = 0
+            self.waiting[self] = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Start the time in which the client must take what was sent: less than a piece of an answer."""
+        super().pause_writing()
+        if self._send_deadline is None:
+            self._send_deadline = self.loop.call_later(self.settings.send_seconds, self.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._send_deadline is not None:
+            self._send_deadline.cancel()
+            self._send_deadline = None
+
+    def abort(self) -> None:
+        """Close the connection now, without sending what is left."""
+        self._stop_waiting()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _await_headers(self) -> None:
+        self._deadline = self.loop.call_later(self.settings.header_seconds, self.abort)
+
+    def _stop_waiting(self) -> None:
+        self.waiting.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _refuse(self) -> None:
+        response = error_response(Busy(f"connections: all {self.settings.max_connections} are in use"), "")
+        head = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in response.raw_headers)
+        status = f"HTTP/1.1 {response.status_code} Service Unavailable\r\nconnection: close\r\n"
+        self.transport.write(f"{status}{head}\r\n".encode() + bytes(response.body))
+        self.transport.close()
+
+
+def limited_connections(settings: Settings) -> type[LimitedConnection]:
+    """Return the protocol of one server's connections."""
+    return type("ServerConnection", (LimitedConnection,), {"settings": settings, "waiting": {}})
+
+
+def available_connections(settings: Settings, reading_threads: int) -> int:
+    """Return how many connections this process has file handles for, at most those of the settings.
+
+    Each thread that reads has its own connection to SQLite, of up to three files.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft == resource.RLIM_INFINITY:
+        return settings.max_connections
+    reserved = len(list(Path("/dev/fd").iterdir())) + 3 * reading_threads + SPARE_FILES
+    if soft - reserved < MIN_CONNECTIONS:
+        least = reserved + MIN_CONNECTIONS
+        raise InvalidInput(f"open files: expected a limit of at least {least} (ulimit -n), got {soft}")
+    return min(settings.max_connections, soft - reserved)
