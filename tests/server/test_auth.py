@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import Request
 
-from stillhash.errors import Denied, Forbidden, InvalidInput, TooMany
-from stillhash.server import Keys, Settings, load_keys
-from stillhash.server.auth import is_loopback
+import stillhash
+from stillhash.errors import InvalidInput, TooMany
+from stillhash.server import ROLES, Keys, Settings, add_key, load_keys
+from stillhash.server.auth import Role, is_loopback
+from stillhash.server.dependencies import actor
 from stillhash.server.rate_limit import MAX_CLIENTS, RateLimiter
 from stillhash.server.run import log_to_stderr
-from tests.server.live_server import LiveServer, Reply
+from tests.collection.fixtures import copied
+from tests.server.live_server import LiveServer, Reply, live_server
 
 READ, WRITE = "a-key-that-may-read", "a-key-that-may-write"
 KEYS = Keys((READ, "another-key-that-may-read"), (WRITE,))
@@ -21,6 +26,7 @@ PATH = "/v1/collections/c"
 READ_ROUTES = [("GET", "/v1/collections"), ("GET", f"{PATH}/count"), ("POST", f"{PATH}/get"), ("GET", "/v1/metrics")]
 WRITE_ROUTES = [("POST", f"{PATH}/delete"), ("POST", f"{PATH}/flush")]
 BODY = {"ids": [999]}
+GUIDE = Path(__file__).parents[2] / "docs" / "http.md"
 
 
 def send(server: LiveServer, method: str, path: str, **headers: str) -> Reply:
@@ -30,7 +36,11 @@ def send(server: LiveServer, method: str, path: str, **headers: str) -> Reply:
 # ---- keys ----
 
 
-def test_keys_allow_their_role(serving: Callable[..., LiveServer]) -> None:
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def test_unknown_keys_are_refused(serving: Callable[..., LiveServer]) -> None:
     server = serving(keys=KEYS)
     for method, path in READ_ROUTES + WRITE_ROUTES:
         reply = send(server, method, path)
@@ -43,84 +53,177 @@ def test_keys_allow_their_role(serving: Callable[..., LiveServer]) -> None:
         assert send(server, method, f"{path}?key={WRITE}").status == 401
         for scheme in ("Bearer", "bearer", "BEARER"):
             assert send(server, method, path, authorization=f"{scheme} {WRITE}").status == 200
-        assert send(server, method, path, cookie=f"a=b; stillhash_key={WRITE}").status == 200
-        assert send(server, method, path, cookie="stillhash_key=nonsense").status == 401
-    for key in KEYS.read:
-        assert all(send(server, *read, authorization=f"Bearer {key}").status == 200 for read in READ_ROUTES)
-        for write in WRITE_ROUTES:
-            for reply in (
-                send(server, *write, authorization=f"Bearer {key}"),
-                send(server, *write, cookie=f"stillhash_key={key}"),
-            ):
-                assert reply.status == 403 and reply.json["error"] == "Forbidden"
 
 
-def test_every_route_but_health_requires_a_key(serving: Callable[..., LiveServer]) -> None:
+def documented_roles() -> dict[tuple[str, str], str]:
+    """Return the role of each route, by method and path, from the table of the guide."""
+    rows = re.findall(r"^\|[^|]*\| `(GET|POST) (/[^`?]*)[^`]*` \| (\w*) *\|", GUIDE.read_text(), re.MULTILINE)
+    prefix = "/v1/collections/{name}"
+    return {(way, path if path.startswith("/v1/") else prefix + path): role for way, path, role in rows}
+
+
+def test_every_route_requires_the_documented_role(serving: Callable[..., LiveServer], tmp_path: Path) -> None:
+    keys = {role: f"a-key-of-the-role-{role}" for role in ROLES}
+    server = serving(keys=Keys((keys["read"],), (keys["write"],), feedback=(keys["feedback"],), admin=(keys["admin"],)))
+    paths = server.request("GET", "/v1/openapi.json").json["paths"]
+    routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    documented = documented_roles()
+    assert documented.keys() == routes and documented.pop(("GET", "/v1/health")) == "" and len(documented) > 30
+    for (method, path), role in documented.items():
+        assert server.request(method, path.replace("{name}", "c")).status == 401, path
+        for place, name in enumerate(ROLES):
+            reply = server.request(method, path.replace("{name}", "c"), **bearer(keys[name]))
+            refused = place < ROLES.index(role)
+            assert (reply.status == 403) is refused and reply.status not in (401, 500), (path, name, reply)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        *(("GET", path, "read") for path in ("/c/c", "/c/c/learning", "/c/c/collection", "/c/c/versions")),
+        *(("GET", path, "read") for path in ("/c/c/doubtful_labels", "/c/c/picture?id=1", "/c/c/explain?id=1&like=2")),
+        ("POST", "/c/c/upload", "read"),
+        ("POST", "/c/c/thumb", "feedback"),
+        ("POST", "/c/c/labels", "write"),
+        ("POST", "/c/c/tag", "write"),
+        ("POST", "/c/c/rollback", "write"),
+        ("POST", "/c/c/verify", "admin"),
+    ],
+)
+def test_pages_require_a_role(serving: Callable[..., LiveServer], method: str, path: str, role: str) -> None:
+    keys = {name: f"a-key-of-the-role-{name}" for name in ROLES}
+    server = serving(keys=Keys((keys["read"],), (keys["write"],), feedback=(keys["feedback"],), admin=(keys["admin"],)))
+    assert server.request(method, path, hx_request="true").status == 401
+    for place, name in enumerate(ROLES):
+        reply = server.request(method, path, b"" if method == "POST" else None, hx_request="true", **bearer(keys[name]))
+        assert (reply.status == 403) is (place < ROLES.index(role)) and reply.status not in (401, 500), name
+
+
+def test_the_page_offers_what_the_key_may_do(serving: Callable[..., LiveServer]) -> None:
+    keys = {role: f"a-key-of-the-role-{role}" for role in ROLES}
+    server = serving(keys=Keys((keys["read"],), (keys["write"],), feedback=(keys["feedback"],), admin=(keys["admin"],)))
+    offers = [("/c/c?like=7", "/thumb", "feedback"), ("/c/c?like=7", "/labels", "write")]
+    offers += [("/c/c/learning", f"/{verb}", "write") for verb in ("tag", "rollback")]
+    offers += [("/c/c/collection", "/verify", "admin")]
+    for path, action, role in offers:
+        for place, name in enumerate(ROLES):
+            page = server.request("GET", path, **bearer(keys[name])).data.decode()
+            assert (f'hx-post="/c/c{action}"' in page) is (place >= ROLES.index(role)), (path, action, name)
+
+
+def test_health_needs_no_key_and_counts_with_one(serving: Callable[..., LiveServer]) -> None:
     server = serving(keys=KEYS)
-    routes = 0
-    assert server.request("GET", "/v1/health").json["collections"] == {}
-    assert server.request("GET", "/v1/health", authorization=f"Bearer {READ}").json["collections"] == {"c": 320}
-    for path, methods in server.request("GET", "/v1/openapi.json").json["paths"].items():
-        for method in methods if path != "/v1/health" else ():
-            reply = server.request(method.upper(), path.replace("{name}", "c"))
-            assert reply.status == 401, f"{method} {path}"
-            routes += path.startswith("/v1/")
-    assert routes > 20
+    for headers in ({}, bearer("nonsense")):
+        assert server.request("GET", "/v1/health", **headers).json["collections"] == {}
+    assert server.request("GET", "/v1/health", **bearer(READ)).json["collections"] == {"c": 320}
 
 
 def test_the_key_is_checked_first(serving: Callable[..., LiveServer]) -> None:
     """Without a key, a client learns no names of collections."""
     server = serving(keys=KEYS)
     assert server.request("GET", "/v1/collections/none/count").status == 401
-    assert server.request("GET", "/v1/collections/none/count", authorization=f"Bearer {READ}").status == 404
+    assert server.request("GET", "/v1/collections/none/count", **bearer(READ)).status == 404
     assert server.request("POST", f"{PATH}/add", b"nonsense").status == 401
+    large = server.request("POST", "/login", b"x" * 100_000, content_type="application/x-www-form-urlencoded")
+    assert large.status == 413 and b'href="/c/' not in large.data
 
 
-def test_read_keys_alone() -> None:
-    read_only = Keys(read=(READ,))
-    read_only.check(READ, "read")
-    with pytest.raises(Forbidden):
-        read_only.check(READ, "write")
-    with pytest.raises(Denied):
-        read_only.check(None, "write")
-    Keys().check(None, "write")
+# ---- collections of a key ----
 
 
-def test_keys_are_loaded_from_files_and_the_environment(tmp_path: Path) -> None:
+@pytest.fixture
+def two(template: Path, tmp_path: Path) -> Iterator[tuple[LiveServer, Path]]:
+    """Start a server of the collections cats and dogs, with a file of keys."""
     file = tmp_path / "keys"
-    file.write_text(f"# who may\n\nread {READ}\n  write   {WRITE}  \nread 0123456789abcdef\n")
-    assert load_keys(file, {}) == Keys((READ, "0123456789abcdef"), (WRITE,))
-    environment = {"STILLHASH_READ_KEYS": f"{READ}, 0123456789abcdef", "STILLHASH_WRITE_KEYS": WRITE}
-    assert load_keys(None, environment) == Keys((READ, "0123456789abcdef"), (WRITE,))
-    assert load_keys(file, environment).write == (WRITE, WRITE)
-    assert load_keys(None, {}) == Keys() and not load_keys(None, {}).required
+    collections = {name: stillhash.open(copied(template, tmp_path / name)) for name in ("cats", "dogs")}
+    add_key(file, "nobody-has-it", "read")
+    settings = Settings(keys=load_keys(file, {}), snapshots=tmp_path)
+    with live_server(collections, settings) as server:
+        yield server, file
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        (f"# a comment\n\nread {READ}\nadmin {WRITE}\n", "^keys: .*line 4"),
-        (f"{READ}\n", "^keys: .*line 1"),
-        ("read\n", "^keys: .*line 1"),
-        ("read short\n", "^keys"),
-        ("write ääääääääääääääääää\n", "^keys"),
-    ],
-)
-def test_invalid_key_files_are_refused(tmp_path: Path, text: str, match: str) -> None:
-    file = tmp_path / "keys"
-    file.write_text(text)
-    with pytest.raises(InvalidInput, match=match) as raised:
-        load_keys(file, {})
-    assert READ not in str(raised.value) and WRITE not in str(raised.value)
+def new_key(two: tuple[LiveServer, Path], role: Role, collections: list[str] | None) -> dict[str, str]:
+    """Return the header of a new key, which the server knows already."""
+    server, file = two
+    key = add_key(file, f"key-{role}", role, collections)
+    server.app.state.stillhash.settings.keys.reload()
+    return bearer(key)
 
 
-def test_unreadable_key_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    for path in (tmp_path / "none", tmp_path, tmp_path / "bytes"):
-        with pytest.raises(InvalidInput, match=r"^keys"):
-            load_keys(path, {})
-    with pytest.raises(InvalidInput, match=r"^keys"):
-        load_keys(None, {"STILLHASH_WRITE_KEYS": "abc"})
+def test_a_key_sees_only_its_collections(two: tuple[LiveServer, Path]) -> None:
+    server = two[0]
+    for role in ROLES:
+        header = new_key(two, role, ["dogs", "not-served"])
+        assert server.request("GET", "/v1/collections", **header).json == {"collections": ["dogs"]}
+        assert server.request("GET", "/v1/health", **header).json["collections"] == {"dogs": 320}
+        assert server.request("GET", "/v1/collections/dogs/count", **header).json == {"count": 320}
+        reply = server.request("GET", "/v1/metrics", **header)
+        assert reply.status == 403 and "collections" in reply.json["message"]
+        assert server.request("GET", "/", **header).headers["location"] == "/c/dogs"
+        page = server.request("GET", "/c/dogs", **header).data
+        assert b"/c/dogs" in page and b"/c/cats" not in page
+    everything = bearer(add_key(two[1], "all", "read"))
+    server.app.state.stillhash.settings.keys.reload()
+    assert server.request("GET", "/v1/collections", **everything).json == {"collections": ["cats", "dogs"]}
+    assert server.request("GET", "/v1/metrics", **everything).status == 200
+    assert b"/c/cats" in server.request("GET", "/c/dogs", **everything).data
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_hidden_collection_is_as_one_that_does_not_exist(two: tuple[LiveServer, Path], role: Role) -> None:
+    server, header = two[0], new_key(two, role, ["dogs"])
+    before = server.executor("cats").collection.stats()
+
+    def replies(name: str) -> list[tuple[int, bytes]]:
+        paths = server.request("GET", "/v1/openapi.json").json["paths"]
+        some = [(method.upper(), path) for path, methods in paths.items() if "{name}" in path for method in methods]
+        some += [("GET", f"/c/{{name}}{path}") for path in ("", "?like=7", "/learning", "/collection", "/events")]
+        some += [
+            ("GET", f"/c/{{name}}{path}") for path in ("/versions", "/doubtful_labels", "/picture?id=1", "/explain")
+        ]
+        some += [("POST", f"/c/{{name}}/{verb}") for verb in ("upload", "thumb", "labels", "tag", "rollback", "verify")]
+        answers = []
+        for method, path in some:
+            for body in (None,) if method == "GET" else (None, {}, {"ids": [1]}, {"version": 1, "name": "a"}, b"x"):
+                reply = server.request(method, path.replace("{name}", name), body, **header)
+                plain = re.sub(rb'"request_id":"[^"]*"', b"", reply.data).replace(name.encode(), b"NAME")
+                answers.append((reply.status, plain))
+        return answers
+
+    hidden, missing = replies("cats"), replies("owls")
+    assert hidden == missing and {404} <= {status for status, _ in hidden} <= {403, 404, 422}
+    assert server.executor("cats").collection.stats() == before
+
+
+def test_a_key_without_a_collection_of_this_server(two: tuple[LiveServer, Path]) -> None:
+    server, header = two[0], new_key(two, "admin", ["elsewhere"])
+    assert server.request("GET", "/v1/collections", **header).json == {"collections": []}
+    assert server.request("GET", "/v1/health", **header).json["collections"] == {}
+    reply = server.request("GET", "/", **header)
+    assert reply.status == 404 and b"no collection" in reply.data
+
+
+def test_the_log_names_the_actor(two: tuple[LiveServer, Path], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "stillhash.server")
+    server, header = two[0], new_key(two, "read", ["dogs"])
+    server.request("GET", "/v1/collections/dogs/count", **header)
+    server.request("POST", "/v1/collections/dogs/flush", **header)
+    server.request("GET", "/v1/collections/dogs/count", **bearer("nonsense"))
+    server.request("GET", "/v1/openapi.json")
+    fields = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "request"]
+    assert [(one["actor"], one["status"]) for one in fields] == [
+        ("key-read", 200),
+        ("key-read", 403),
+        (None, 401),
+        (None, 200),
+    ]
+
+
+def test_actor_is_anonymous_without_keys(shared: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "stillhash.server")
+    shared.request("GET", f"{PATH}/count")
+    assert [vars(record)["fields"]["actor"] for record in caplog.records] == ["anonymous"]
+    assert actor(Request({"type": "http"})) == "anonymous"
 
 
 # ---- hosts and pages ----
@@ -207,14 +310,6 @@ def test_rate_zero_is_no_limit_and_clients_are_bounded() -> None:
     assert len(strict) == MAX_CLIENTS and len(free) == 0
 
 
-def test_pictures_are_beyond_the_rate_limit_only_with_a_key(serving: Callable[..., LiveServer]) -> None:
-    server = serving(keys=KEYS, rate_limit=2.0)
-    cookie = f"stillhash_key={READ}"
-    assert {server.request("GET", "/c/c/picture?id=1", cookie=cookie).status for _ in range(30)} <= {200, 404}
-    assert 429 in {server.request("GET", "/c/c/picture?id=1").status for _ in range(30)}
-    assert server.request("GET", "/static/style.css").status in (200, 404)
-
-
 def test_many_headers_are_refused(serving: Callable[..., LiveServer]) -> None:
     server = serving()
     many = {f"x_{number}": "y" for number in range(101)}
@@ -226,20 +321,10 @@ def test_many_headers_are_refused(serving: Callable[..., LiveServer]) -> None:
 def test_a_redirect_does_not_repeat_the_host(serving: Callable[..., LiveServer]) -> None:
     server = serving(keys=KEYS)
     for path in ("/v1/health/", "/login/", "/"):
-        reply = server.request("GET", path, host="evil.example", cookie=f"stillhash_key={READ}")
+        reply = server.request("GET", path, host="evil.example", **bearer(READ))
         assert "evil" not in reply.headers.get("location", "/")
         assert reply.status not in (301, 302, 303, 307, 308) or reply.headers["location"].startswith("/")
     assert server.request("GET", "/v1/health/").headers["location"] == "/v1/health"
-
-
-def test_a_key_file_that_others_can_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"read {READ}\n")
-    for mode, warned in ((0o600, False), (0o400, False), (0o640, True), (0o604, True)):
-        caplog.clear()
-        file.chmod(mode)
-        assert load_keys(file, {}).read == (READ,)
-        assert bool(caplog.records) is warned and all("chmod 600" in record.getMessage() for record in caplog.records)
 
 
 def test_a_text_log_escapes_what_is_not_printable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -380,7 +380,9 @@ def test_stopped_server_is_noticed(tmp_path: Path, visit: Callable[..., Any]) ->
 
 def test_sign_in_with_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None:
     reading, writing = "reading-" * 3, "writing-" * 3
-    with live_server({"toys": fill(tmp_path / "toys")}, Settings(keys=Keys((reading,), (writing,)))) as server:
+    voting = "voting-" * 3
+    settings = Settings(keys=Keys((reading,), (writing,), feedback=(voting,)))
+    with live_server({"toys": fill(tmp_path / "toys")}, settings) as server:
         page = visit(f"{server.url}/c/toys?like=77")
         page.get_by_label("Key").fill("not a key at all")
         page.keyboard.press("Enter")
@@ -389,10 +391,24 @@ def test_sign_in_with_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None:
         page.keyboard.press("Enter")
         page.wait_for_url("**like=77")
         assert len(order(page)) == 12
-        page.locator(".now .thumb.up").first.click()
-        page.locator("#error", has_text="may read, not write").wait_for()
+        assert page.locator(".thumb, .edit-labels").count() == 0  # of what the key may not do
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_url("**/login")
+        page.get_by_label("Key").fill(voting)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/c/toys")
+        assert page.locator(".sign-out", has_text="env-feedback-1").count() == 1
+        page.goto(f"{server.url}/c/toys?like=77")
+        page.locator(".now .thumb.up").first.click()
+        wait_for_message(page, "Learnt as version")
+        assert page.locator(".edit-labels").count() == 0
+        server.app.state.stillhash.sessions.end(page.context.cookies()[0]["value"])
+        page.locator(".now .thumb.up").first.click()  # of a session that has ended
+        page.wait_for_url("**/login?next=*")
+        page.get_by_label("Key").fill(writing)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**like=77")
+        assert page.locator(".edit-labels").count() == 1
 
 
 # ---- looks ----

@@ -21,7 +21,7 @@ from tests.server.live_server import live_server
 from tests.support.seeds import run_seed
 
 EXAMPLES = int(os.environ.get("STILLHASH_EXAMPLES", "8"))
-KEY = "a-key-that-may-write"
+KEY = "a-key-that-may-do-all"
 CHECKS = (  # not that every valid request is accepted: a schema cannot say how wide vectors are, or which ids exist
     "not_a_server_error",
     "status_code_conformance",
@@ -76,7 +76,7 @@ def test_api_conforms_to_its_schema(template: Path, tmp_path: Path) -> None:
     problems: dict[str, list[str]] = {}
     requests: dict[str, int] = {}
     collection = stillhash.open(copied(template, tmp_path / "c"))
-    settings = Settings(snapshots=tmp_path / "snapshots", max_rows=100, keys=Keys(write=(KEY,)))
+    settings = Settings(snapshots=tmp_path / "snapshots", max_rows=100, keys=Keys(admin=(KEY,)))
     with live_server({"c": collection}, settings) as server:
         schema = schemathesis.openapi.from_url(f"{server.url}/v1/openapi.json", config=config(seed))
         routes = sum(len(methods) for path, methods in schema.raw_schema["paths"].items() if path.startswith("/v1/"))

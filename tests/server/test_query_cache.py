@@ -77,25 +77,26 @@ def uploaded(number: int, size: int = 1) -> UploadedQuery:
 def test_least_recently_used_upload_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_cache, "MAX_CACHED_QUERIES", 3)
     cache = QueryCache()
-    tokens = [cache.put(uploaded(number)) for number in range(3)]
-    cache.get(tokens[0])
-    cache.put(uploaded(3))
-    assert cache.get(tokens[0]).title == "0"
-    with pytest.raises(NotFound):
-        cache.get(tokens[1])
+    tokens = [cache.put("c", uploaded(number)) for number in range(3)]
+    cache.get("c", tokens[0])
+    cache.put("c", uploaded(3))
+    assert cache.get("c", tokens[0]).title == "0"
+    for collection, token in (("c", tokens[1]), ("d", tokens[0])):  # an upload belongs to its collection
+        with pytest.raises(NotFound):
+            cache.get(collection, token)
 
 
 def test_cache_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_cache, "MAX_CACHED_BYTES", 1000)
     cache = QueryCache()
     for _ in range(3):  # the same query counts once
-        first = cache.put(uploaded(0, 400))
-    second = cache.put(uploaded(1, 400))
-    assert cache.get(first) and cache.get(second)
-    third = cache.put(uploaded(2, 400))
-    assert cache.get(third)
+        first = cache.put("c", uploaded(0, 400))
+    second = cache.put("c", uploaded(1, 400))
+    assert cache.get("c", first) and cache.get("c", second)
+    third = cache.put("c", uploaded(2, 400))
+    assert cache.get("c", third)
     with pytest.raises(NotFound):
-        cache.get(first)
+        cache.get("c", first)
 
 
 def test_votes_that_a_rollback_forgot_are_inactive() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 import stillhash
-from stillhash.cli import bench, cluster, collection, experiment, images, learning, serve
+from stillhash.cli import bench, cluster, collection, experiment, images, keys, learning, serve
 from stillhash.cli.collection import optional_module
 from stillhash.cli.output import AsJson, answer, pairs
 from stillhash.cli.serve import PORT, announce
@@ -26,8 +26,8 @@ app = typer.Typer(
 )
 for module in (collection, images, learning, serve):
     app.registered_commands += module.app.registered_commands
-for name, group in (("cluster", cluster.app), ("bench", bench.app), ("experiment", experiment.app)):
-    app.add_typer(group, name=name)
+for name, group in (("keys", keys), ("cluster", cluster), ("bench", bench), ("experiment", experiment)):
+    app.add_typer(group.app, name=name)
 
 
 def run() -> None:

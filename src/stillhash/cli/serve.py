@@ -24,7 +24,9 @@ CLUSTER_HELP = "A Ray cluster that holds the codes: see 'stillhash cluster'."
 PARTIAL_HELP = "With --cluster: answer without missing shards, and report their share."
 RATE_HELP = f"Requests a second of one client, 0 for no limit; default {REMOTE_RATE_LIMIT:g}, on localhost 0."
 MEMORY_HELP = "Memory for the bodies and answers of all requests in flight."
-KEYS_HELP = "Lines 'read KEY' and 'write KEY'; also STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS."
+KEYS_HELP = "File of 'stillhash keys add'; also STILLHASH_READ_KEYS, ..._FEEDBACK_KEYS, _WRITE_KEYS, _ADMIN_KEYS."
+IDLE_HELP = "How long an unused session of the page lasts."
+CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
 
 
 @app.command(rich_help_panel="Collections: serving")
@@ -33,6 +35,9 @@ def serve(
     host: Annotated[str, Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
     keys: Annotated[Path | None, Option(metavar="FILE", help=KEYS_HELP)] = None,
+    session_idle: Annotated[float, Option(min=1, metavar="MINUTES", help=IDLE_HELP)] = 60.0,
+    tls_cert: Annotated[Path | None, Option(metavar="FILE", help=CERT_HELP)] = None,
+    tls_key: Annotated[Path | None, Option(metavar="FILE", help="Private key of the certificate, in PEM.")] = None,
     read_only: Annotated[bool, Option("--read-only", help="Search only; another process may write.")] = False,
     encoder: Annotated[str | None, Option(metavar="NAME", help=IMAGE_ENCODER_HELP)] = None,
     images: Annotated[Path | None, Option(metavar="FOLDER", help=IMAGES_HELP)] = None,
@@ -73,6 +78,9 @@ def serve(
         max_connections=max_connections,
         images=images and images.resolve(),
         snapshots=snapshots and snapshots.resolve(),
+        session_idle=60 * session_idle,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
     )
     settings.validate()
     default_format = "text" if sys.stderr.isatty() else "json"
@@ -84,6 +92,7 @@ def serve(
         storage = {name: path.resolve().with_name(f"{name}.shards") for name, path in folders.items()}
         clusters = {name: factory(folder, **options) for name, folder in storage.items()}
     with ExitStack() as stack:
+        stack.enter_context(server.on_hangup(None))  # until the server runs, and reloads its keys
         collections: dict[str, stillhash.Collection] = {}
         for name, path in folders.items():
             collection = stillhash.open(path, read_only=read_only, searcher=clusters.get(name, Index))

@@ -38,9 +38,10 @@ from stillhash.numeric.validation import Floats, check_features, check_integer
 class Client(CollectionRequests):
     """Call a served collection. The verbs are `Collection`'s, with its arguments and results; any thread may call them.
 
-    url, key : of the server, as http://HOST:PORT; and a key, if it needs one.
+    url, key : of the server, as http://HOST:PORT or https://HOST:PORT; and a key, if it needs one.
     collection : its name; optional if the server has only one.
     timeout, retries : seconds until a request fails, and how often it is sent again.
+    ca : file of certificates in PEM to trust, if the server's is not of an authority that the system trusts.
     """
 
     def __len__(self) -> int:

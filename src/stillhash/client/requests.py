@@ -1,5 +1,6 @@
 """Send requests to one served collection."""
 
+import os
 from functools import cached_property
 from typing import Any, Self
 from urllib.parse import quote
@@ -13,12 +14,19 @@ class CollectionRequests:
     """The connection to a server, and the name of the collection."""
 
     def __init__(
-        self, url: str, key: str | None = None, *, collection: str | None = None, timeout: float = 30, retries: int = 4
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        collection: str | None = None,
+        timeout: float = 30,
+        retries: int = 4,
+        ca: str | os.PathLike[str] | None = None,
     ) -> None:
         if collection is not None and not (isinstance(collection, str) and collection):
             raise InvalidInput(f"collection: expected a name, got {collection!r}")
         self._name = collection
-        self._transport = Transport(url, key, timeout, retries)
+        self._transport = Transport(url, key, timeout, retries, ca)
 
     def __repr__(self) -> str:
         return f"Client({self._transport.url!r}" + (f", collection={self._name!r})" if self._name else ")")

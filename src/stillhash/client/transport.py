@@ -5,7 +5,9 @@ nothing was stored: by the server's answer, or because it could not be reached.
 """
 
 import json
+import os
 import random
+import ssl
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -37,7 +39,9 @@ RetryWhen = Literal["always", "not stored", "not sent"]
 
 
 class Transport:
-    def __init__(self, url: str, key: str | None, timeout: float, retries: int) -> None:
+    def __init__(
+        self, url: str, key: str | None, timeout: float, retries: int, ca: str | os.PathLike[str] | None = None
+    ) -> None:
         if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise InvalidInput(f"url: expected http://HOST:PORT, got {url!r}")
         if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable()):
@@ -53,7 +57,7 @@ class Transport:
             "not stored": policy(status_forcelist=NOTHING_STORED, read=False),
             "not sent": policy(read=False, respect_retry_after_header=False),
         }
-        self._pool = urllib3.PoolManager(maxsize=16, timeout=timeout)
+        self._pool = urllib3.PoolManager(maxsize=16, timeout=timeout, ssl_context=_tls_context(ca))
         self._closed = False
 
     def close(self) -> None:
@@ -113,6 +117,14 @@ class Transport:
             except (TypeError, ValueError, RecursionError) as error:
                 raise InvalidInput(f"vote {number}: cannot be sent as JSON: {error}") from None
         return int(self.request("POST", path, b"\n".join(lines), NDJSON_TYPE, "not stored")["version"])
+
+
+def _tls_context(ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
+    """Return a context that trusts the certificates of a file; None trusts those of the system."""
+    try:
+        return None if ca is None else ssl.create_default_context(cafile=ca)
+    except (OSError, TypeError) as error:  # ssl.SSLError, if the file has no certificate, is an OSError
+        raise InvalidInput(f"ca: expected a file of certificates in PEM, got {ca!r}: {error}") from None
 
 
 def _to_error(payload: dict[str, Any], retry_after: str) -> StillhashError:

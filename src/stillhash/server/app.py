@@ -1,8 +1,9 @@
 """The ASGI application: state, routes, pages, middleware and error handlers."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -18,20 +19,23 @@ from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
-from stillhash.server.pages import learning, search
-from stillhash.server.pages.rendering import login_router, static_files
+from stillhash.server.pages import learning, login, search
+from stillhash.server.pages.rendering import static_files
 from stillhash.server.query_cache import QueryCache
+from stillhash.server.reload import Reloader
 from stillhash.server.responses import Unexpected, error_response, to_error
+from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder
 
 ROUTERS = (
     routes_items.search_router,  # first, since routes are tried in this order
-    *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.write_router),
+    *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_items.read_router, routes_items.write_router),
-    *(routes_learning.read_router, routes_learning.write_router),
-    *(routes_server.cluster_read_router, routes_server.cluster_write_router),
-    *(login_router, search.read_router, search.write_router, learning.read_router, learning.write_router),
+    *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
+    *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
+    *(login.router, search.read_router, search.feedback_router, search.write_router),
+    *(learning.read_router, learning.write_router, learning.admin_router),
 )
 
 log = logging.getLogger("stillhash.server")
@@ -66,19 +70,23 @@ def create_app(
         lifespan=_lifespan,
         exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), _on_error),
     )
-    memory = MemoryBudget(settings.max_memory_bytes)
-    metrics = Metrics(executors, memory)
-    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory)
+    memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
+    metrics, reloader = Metrics(executors, memory), Reloader(settings, sessions)
+    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory, sessions, reloader)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", static_files, "static")
-    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, memory=memory)
+    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, memory=memory, sessions=sessions)
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    reloading = asyncio.create_task(app.state.stillhash.reloader.run())
     yield
+    reloading.cancel()
+    with suppress(asyncio.CancelledError):
+        await reloading
     for executor in app.state.stillhash.executors.values():
         executor.close()
 

@@ -9,11 +9,13 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from stillhash.collection.actor import set_actor
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
-from stillhash.server.auth import KEY_COOKIE, Role
+from stillhash.server.auth import ANONYMOUS, ANONYMOUS_NAME, ROLES, Key, Role
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.query_cache import QueryCache
+from stillhash.server.reload import Reloader
 from stillhash.server.responses import ErrorResponse
+from stillhash.server.sessions import SESSION_COOKIE, Sessions
 from stillhash.server.settings import Settings
 from stillhash.server.write_queue import CollectionExecutor
 
@@ -31,6 +33,8 @@ class AppState(NamedTuple):
     metrics: Metrics
     query_cache: QueryCache
     memory: MemoryBudget
+    sessions: Sessions
+    reloader: Reloader
 
 
 def app_state(request: Request) -> AppState:
@@ -39,10 +43,10 @@ def app_state(request: Request) -> AppState:
 
 
 async def get_executor(request: Request, name: str) -> CollectionExecutor:
-    """Return the collection that the path names."""
-    executors = app_state(request).executors
+    """Return the collection that the path names; one that the key has not is as one that does not exist."""
+    executors = visible_executors(request)
     if name not in executors:
-        raise NotFound(f"No collection {name!r}. Available: {', '.join(executors)}")
+        raise NotFound(f"No collection {name!r}. Available: {', '.join(executors) or 'none'}")
     set_actor(actor(request))  # for the audit log; the write queue takes it along from this task
     return executors[name]
 
@@ -53,26 +57,49 @@ bearer = HTTPBearer(auto_error=False, description="A key of this server, if it h
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 
 
-async def require_read(request: Request, credentials: Credentials = None) -> None:
-    check_key(request, credentials, "read")
-
-
-async def require_write(request: Request, credentials: Credentials = None) -> None:
-    check_key(request, credentials, "write")
-
-
 def check_key(request: Request, credentials: HTTPAuthorizationCredentials | None, role: Role) -> None:
-    """Check the key in the request's header, or in the cookie of a browser that has signed in."""
-    key = credentials.credentials if credentials else request.cookies.get(KEY_COOKIE)
-    app_state(request).settings.keys.check(key, role)
+    """Check the key in the request's header, or the session of a browser that has signed in; and remember the key."""
+    state, token = app_state(request), request.cookies.get(SESSION_COOKIE)
+    key: Key | None = ANONYMOUS
+    if state.settings.keys.required and credentials is not None:
+        key = state.settings.keys.find(credentials.credentials)
+    elif state.settings.keys.required:
+        key = state.sessions.get(token) if token else None
+    if key is None:
+        raise Denied("this server needs a key: send 'Authorization: Bearer KEY'")
+    request.state.key, request.state.actor = key, key.name
+    key.check_role(role)
 
 
 def actor(request: Request) -> str:
     """Return the name of the key that a request has, "anonymous" without one."""
-    return str(getattr(request.state, "actor", "anonymous"))
+    return str(getattr(request.state, "actor", ANONYMOUS_NAME))
 
 
-KEY_CHECKS = {"read": [Depends(require_read)], "write": [Depends(require_write)], None: []}
+def visible_executors(request: Request) -> dict[str, CollectionExecutor]:
+    """Return the collections that the request's key has; none before the key is checked."""
+    key: Key | None = getattr(request.state, "key", None)
+    executors = app_state(request).executors
+    return {} if key is None else {name: executors[name] for name in key.visible(executors)}
+
+
+def check_all_collections(request: Request) -> None:
+    """Raise Forbidden unless the request's key has all collections."""
+    key: Key = request.state.key
+    if key.collections is not None:
+        raise Forbidden(f"collections: expected a key of all collections, got one of {len(key.collections)}")
+
+
+def require(role: Role) -> Any:
+    """Return a dependency that checks the key of a request for a role."""
+
+    async def check(request: Request, credentials: Credentials = None) -> None:
+        check_key(request, credentials, role)
+
+    return Depends(check)
+
+
+KEY_CHECKS: dict[Role | None, list[Any]] = {None: [], **{role: [require(role)] for role in ROLES}}
 
 
 class ApiRoute(APIRoute):

@@ -16,16 +16,17 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stillhash.errors import Forbidden, StillhashError, TooLarge
-from stillhash.server.auth import KEY_COOKIE, is_loopback
+from stillhash.server.auth import is_loopback
 from stillhash.server.memory import MemoryBudget, RequestMemory
 from stillhash.server.metrics import Metrics
 from stillhash.server.rate_limit import RateLimiter
 from stillhash.server.responses import error_response
+from stillhash.server.sessions import SESSION_COOKIE, Sessions
 from stillhash.server.settings import Settings
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 STATIC_PATHS = re.compile(r"/static/")  # which the rate limit does not count
-PICTURE_PATHS = re.compile(r"/c/[^/]*/picture$")  # nor these, parts of a page, of a request with a key
+PICTURE_PATHS = re.compile(r"/c/[^/]*/picture$")  # nor these, parts of a page, of a browser that has signed in
 MAX_HEADERS = 100
 SEND_BYTES = 1 << 18  # of an answer that are sent at a time
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}")
@@ -40,8 +41,10 @@ log = logging.getLogger("stillhash.server")
 
 
 class RequestMiddleware:
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, memory: MemoryBudget) -> None:
-        self.app, self.settings, self.metrics, self.memory = app, settings, metrics, memory
+    def __init__(
+        self, app: ASGIApp, settings: Settings, metrics: Metrics, memory: MemoryBudget, sessions: Sessions
+    ) -> None:
+        self.app, self.settings, self.metrics, self.memory, self.sessions = app, settings, metrics, memory, sessions
         self.rate_limiter = RateLimiter(settings.rate_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,14 +99,11 @@ class RequestMiddleware:
             raise Forbidden("origin: the request comes from a page of another site")
 
     def _is_page_picture(self, scope: Scope) -> bool:
-        """Return whether a request for a picture comes from someone who may read."""
+        """Return whether a request for a picture comes from a browser that has signed in."""
         if not PICTURE_PATHS.match(scope["path"]):
             return False
-        try:
-            self.settings.keys.check(HTTPConnection(scope).cookies.get(KEY_COOKIE), "read")
-        except StillhashError:
-            return False
-        return True
+        token = HTTPConnection(scope).cookies.get(SESSION_COOKIE, "")
+        return not self.settings.keys.required or self.sessions.get(token) is not None
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unknown")  # not the path itself, which could be anything
@@ -113,6 +113,7 @@ class RequestMiddleware:
             "client": scope["client"][0] if scope.get("client") else None,
             "method": scope["method"],
             "path": scope["path"],
+            "actor": scope["state"].get("actor"),
             "status": status,
             "ms": round(1000 * seconds, 2),
         }

@@ -45,24 +45,25 @@ class QueryCache:
     """Least recently used uploads and votes. Not thread-safe: only the event loop uses it."""
 
     def __init__(self) -> None:
-        self._queries: OrderedDict[str, UploadedQuery] = OrderedDict()
+        self._queries: OrderedDict[tuple[str, str], UploadedQuery] = OrderedDict()  # by collection and token
         self._votes: OrderedDict[tuple[str, str], dict[str, HitVote]] = OrderedDict()
         self._size = 0
 
-    def put(self, query: UploadedQuery) -> str:
-        """Store a query, and return its token."""
+    def put(self, collection: str, query: UploadedQuery) -> str:
+        """Store a query of a collection, and return its token."""
         token = hashlib.sha256(query.vector.tobytes()).hexdigest()[:20]
-        self._size += query.size - (self._queries.pop(token).size if token in self._queries else 0)
-        self._queries[token] = query
+        before = self._queries.pop((collection, token), None)
+        self._size += query.size - (before.size if before is not None else 0)
+        self._queries[collection, token] = query
         while len(self._queries) > MAX_CACHED_QUERIES or (self._size > MAX_CACHED_BYTES and len(self._queries) > 1):
             self._size -= self._queries.popitem(last=False)[1].size
         return token
 
-    def get(self, token: str) -> UploadedQuery:
-        if token not in self._queries:
+    def get(self, collection: str, token: str) -> UploadedQuery:
+        if (collection, token) not in self._queries:
             raise NotFound("this upload is no longer remembered. Upload it again")
-        self._queries.move_to_end(token)
-        return self._queries[token]
+        self._queries.move_to_end((collection, token))
+        return self._queries[collection, token]
 
     def add_vote(self, collection: str, query: str, item: str, vote: HitVote) -> None:
         self._votes.setdefault((collection, query), {})[item] = vote

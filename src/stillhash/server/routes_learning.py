@@ -12,6 +12,7 @@ from stillhash.server.responses import json_response
 from stillhash.server.schemas import DoubtfulLabelsResponse, QualityResponse, VersionResponse, VersionsResponse
 
 read_router, write_router = api_router("read", "learning"), api_router("write", "learning")
+feedback_router = api_router("feedback", "learning")
 
 
 @write_router.post("/learn")
@@ -31,13 +32,13 @@ def _fit(collection: Collection, body: schemas.FitBody) -> int:
     return int(collection.stats()["version"])
 
 
-@write_router.post("/feedback")
+@feedback_router.post("/feedback")
 async def feedback(body: schemas.FeedbackBody, executor: ExecutorParam) -> VersionResponse:
     """Learn from a vote up or down on hits of a query."""
     return VersionResponse(version=await executor.write(partial(Collection.feedback, **body.arguments())))
 
 
-@write_router.post("/feedback_many")
+@feedback_router.post("/feedback_many")
 async def feedback_many(lines: VoteLines, executor: ExecutorParam) -> VersionResponse:
     """Learn from many votes: lines of JSON with id, vote, query or query_id, and optional source and position.
 

@@ -1,5 +1,6 @@
 """Routes of the server itself, of a collection's upkeep, and of the cluster that holds its codes."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -9,30 +10,38 @@ from starlette.responses import PlainTextResponse, Response
 from stillhash.collection import Collection
 from stillhash.errors import Denied, NotFound
 from stillhash.server import schemas
-from stillhash.server.dependencies import Credentials, ExecutorParam, api_router, app_state, check_key
+from stillhash.server.dependencies import (
+    Credentials,
+    ExecutorParam,
+    api_router,
+    app_state,
+    check_all_collections,
+    check_key,
+    visible_executors,
+)
 from stillhash.server.responses import json_response
 from stillhash.server.write_queue import ClusterControl
 
 public_router, server_router = api_router(None, "server", "/v1"), api_router("read", "server", "/v1")
-read_router, write_router = api_router("read", "upkeep"), api_router("write", "upkeep")
-cluster_read_router, cluster_write_router = api_router("read", "cluster"), api_router("write", "cluster")
+read_router, admin_router = api_router("read", "upkeep"), api_router("admin", "upkeep")
+cluster_read_router, cluster_admin_router = api_router("read", "cluster"), api_router("admin", "cluster")
 
 
 @public_router.get("/health")
 async def health(request: Request, credentials: Credentials = None) -> schemas.HealthResponse:
-    """Return whether the server can answer; with a key, also the number of items of each collection."""
+    """Return whether the server can answer; with a key, also the number of items of each of its collections."""
     executors = app_state(request).executors
     counts = {name: await executor.read(Collection.count) for name, executor in executors.items()}
-    try:
+    with suppress(Denied):
         check_key(request, credentials, "read")
-    except Denied:
-        counts = {}
-    return schemas.HealthResponse(status="ok", stillhash=request.app.version, collections=counts)
+    visible = {name: counts[name] for name in visible_executors(request)}
+    return schemas.HealthResponse(status="ok", stillhash=request.app.version, collections=visible)
 
 
 @server_router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
-    """Return metrics for Prometheus."""
+    """Return metrics of all collections for Prometheus."""
+    check_all_collections(request)
     state = app_state(request)
     executor = next(iter(state.executors.values()))
     data = await executor.read(lambda _: state.metrics.render())
@@ -41,8 +50,8 @@ async def metrics(request: Request) -> Response:
 
 @server_router.get("/collections")
 async def collections(request: Request) -> schemas.CollectionsResponse:
-    """List the collections."""
-    return schemas.CollectionsResponse(collections=list(app_state(request).executors))
+    """List the collections that the key has."""
+    return schemas.CollectionsResponse(collections=list(visible_executors(request)))
 
 
 @read_router.get("/stats", response_model=schemas.StatsResponse)
@@ -51,7 +60,7 @@ async def stats(executor: ExecutorParam) -> Response:
     return json_response(await executor.read(Collection.stats))
 
 
-@write_router.get("/audit", response_model=schemas.AuditResponse)
+@admin_router.get("/audit", response_model=schemas.AuditResponse)
 async def audit(
     executor: ExecutorParam,
     after: schemas.AuditAfter = None,
@@ -62,13 +71,13 @@ async def audit(
     return json_response({"entries": await executor.read(lambda c: c.audit(after, limit, who=who))})
 
 
-@read_router.post("/verify")
+@admin_router.post("/verify")
 async def verify(executor: ExecutorParam) -> schemas.VerifyResponse:
     """Check everything that is stored, and list the problems."""
     return schemas.VerifyResponse(problems=await executor.read(Collection.verify, "upkeep"))
 
 
-@write_router.post("/snapshot")
+@admin_router.post("/snapshot")
 async def snapshot(request: Request, executor: ExecutorParam) -> schemas.SnapshotResponse:
     """Copy the collection at one commit to the server's folder of snapshots."""
     folder = app_state(request).settings.snapshots
@@ -94,13 +103,13 @@ async def status(executor: ExecutorParam, cluster: ClusterParam) -> Response:
     return json_response(await executor.read(lambda _: cluster.status()))
 
 
-@cluster_write_router.post("/cluster/add_shard")
+@cluster_admin_router.post("/cluster/add_shard")
 async def add_shard(executor: ExecutorParam, cluster: ClusterParam) -> dict[str, int]:
     """Add a shard, and move its share of the rows to it. Searches go on."""
     return {"shard": await executor.read(lambda _: cluster.add_shard(), "upkeep")}
 
 
-@cluster_write_router.post("/cluster/drain")
+@cluster_admin_router.post("/cluster/drain")
 async def drain(executor: ExecutorParam, cluster: ClusterParam, body: schemas.DrainBody) -> dict[str, int]:
     """Move every actor off a node, and stop using it."""
     return {"moved": await executor.read(lambda _: cluster.drain(body.node), "upkeep")}

@@ -17,7 +17,9 @@ from stillhash.collection import Collection
 from stillhash.errors import Conflict
 from stillhash.server.app import create_app
 from stillhash.server.connections import available_connections, limited_connections
+from stillhash.server.reload import on_hangup
 from stillhash.server.settings import Settings
+from stillhash.server.tls import load_certificate
 from stillhash.server.write_queue import THREADS_OF_COLLECTION, ClusterControl, QueryEncoder
 
 log = logging.getLogger("stillhash.server")
@@ -35,12 +37,18 @@ def serve(
     with listen(settings.host, settings.port) as listener:
         app = create_app(collections, settings, query_encoders, clusters)
         config = uvicorn_config(app, settings)
+        config.load()
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            config.ssl = load_certificate(settings.tls_cert, settings.tls_key)
+        reloader = app.state.stillhash.reloader
+        reloader.tls = config.ssl
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        address = f"http://{host}:{listener.getsockname()[1]}"
+        address = f"{'https' if config.ssl else 'http'}://{host}:{listener.getsockname()[1]}"
         log.info("listening", extra={"fields": {"address": address, "collections": list(collections)}})
-        on_start(address)
-        with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
-            uvicorn.Server(config).run(sockets=[listener])
+        with on_hangup(reloader):
+            on_start(address)
+            with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
+                uvicorn.Server(config).run(sockets=[listener])
         log.info("stopped")
 
 

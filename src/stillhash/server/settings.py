@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhash.errors import InvalidInput
-from stillhash.server.auth import Keys, is_loopback
+from stillhash.server.auth import is_loopback
+from stillhash.server.keys import Keys
+from stillhash.server.tls import load_certificate
 
 MIN_RATE = 1 << 14  # bytes a second
 
@@ -30,11 +32,19 @@ class Settings:
     images: Path | None = None  # folder that `image` paths in metadata are relative to; without it no file is read
     snapshots: Path | None = None  # folder for snapshots; without it there are none
     max_image_bytes: int = 32 << 20  # of an uploaded image
+    session_idle: float = 3600.0  # seconds until an unused session of a browser ends
+    tls_cert: Path | None = None  # PEM file; with it and its key the server speaks HTTPS
+    tls_key: Path | None = None
 
     def validate(self) -> None:
-        """Refuse to listen on an address that other machines can reach without keys."""
+        """Refuse to listen on an address that other machines can reach without keys, and an invalid certificate."""
         if not is_loopback(self.host) and not self.keys.required:
             raise InvalidInput(
-                f"host: {self.host!r} can be reached from other machines, which requires keys. Use --keys FILE with "
-                "lines 'read KEY' and 'write KEY', or STILLHASH_READ_KEYS and STILLHASH_WRITE_KEYS"
+                f"host: {self.host!r} can be reached from other machines, which requires keys. Run: stillhash keys add "
+                "FILE --name NAME --role ROLE, and use --keys FILE"
             )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls-cert" if self.tls_cert is None else "tls-key"
+            raise InvalidInput(f"{missing}: expected both --tls-cert and --tls-key, got only one of them")
+        if self.tls_cert is not None and self.tls_key is not None:
+            load_certificate(self.tls_cert, self.tls_key)

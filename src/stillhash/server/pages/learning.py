@@ -20,7 +20,7 @@ STREAM_EVENTS, EVENT_SECONDS = 5, 1.0  # of one stream: how many events, and the
 LISTED_ITEMS = 100  # with doubtful labels
 RECONNECT_MS = 200  # until the browser opens the next stream
 
-read_router, write_router = page_router("read"), page_router("write")
+read_router, write_router, admin_router = page_router("read"), page_router("write"), page_router("admin")
 
 
 templates.env.filters["format_time"] = lambda timestamp: f"{datetime.fromisoformat(timestamp):%d %b %H:%M:%S}"
@@ -113,7 +113,7 @@ async def collection(request: Request, executor: ExecutorParam) -> Response:
     return render(request, "collection.html", executor, stats=await executor.read(Collection.stats))
 
 
-@read_router.post("/c/{name}/verify")
+@admin_router.post("/c/{name}/verify")
 async def verify(request: Request, executor: ExecutorParam) -> Response:
     """Check everything that is stored."""
     return render(request, "verified.html", problems=await executor.read(Collection.verify, "upkeep"))

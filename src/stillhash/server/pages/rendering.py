@@ -1,4 +1,4 @@
-"""Render pages, show errors as pages, and sign visitors in."""
+"""Render pages, and show errors as pages."""
 
 import asyncio
 import hashlib
@@ -17,9 +17,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
-from stillhash.errors import Denied, InvalidInput, StillhashError, TooLarge, TooSlow
-from stillhash.server.auth import KEY_COOKIE, Role
-from stillhash.server.dependencies import KEY_CHECKS, app_state
+from stillhash.errors import InvalidInput, StillhashError, TooLarge, TooSlow
+from stillhash.server.auth import ANONYMOUS, Key, Role
+from stillhash.server.dependencies import KEY_CHECKS, app_state, visible_executors
 from stillhash.server.responses import to_error
 from stillhash.server.settings import MIN_RATE
 from stillhash.server.write_queue import CollectionExecutor
@@ -51,11 +51,11 @@ def render(
     request: Request, template: str, executor: CollectionExecutor | None = None, *, status: int = 200, **context: Any
 ) -> Response:
     """Render a page, or a part of one; with an executor, a page of its collection."""
-    state = app_state(request)
     if executor is not None:
         context |= {"executor": executor, "name": executor.name}
-    context["collections"] = list(state.executors)
-    context["signed_in"] = state.settings.keys.required and KEY_COOKIE in request.cookies
+    key: Key | None = getattr(request.state, "key", None)  # None before the visitor has signed in
+    context["collections"] = list(visible_executors(request))
+    context |= {"visitor": key, "signed_in": key not in (None, ANONYMOUS)}
     return templates.TemplateResponse(request, template, context, status, {"cache-control": "no-cache"})
 
 
@@ -117,35 +117,3 @@ def parse_integer(text: str, field: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise InvalidInput(f"{field}: expected a whole number, got {text!r}")
     return int(text)
-
-
-login_router = page_router()
-
-
-@login_router.get("/login")
-async def login(request: Request, next: str = "/") -> Response:
-    if not app_state(request).settings.keys.required:
-        return RedirectResponse("/", 303)
-    return render(request, "login.html", next=next)
-
-
-@login_router.post("/login")
-async def sign_in(request: Request) -> Response:
-    """Store a valid key in a cookie that scripts cannot read and other sites cannot use."""
-    form = await read_form(request)
-    key, next = form_text(form, "key").strip(), form_text(form, "next")
-    try:
-        app_state(request).settings.keys.check(key, "read")
-    except Denied as error:
-        return render(request, "login.html", status=401, next=next, error=error)
-    response = RedirectResponse(next if LOCAL_PATH.fullmatch(next) else "/", 303)
-    secure = request.url.scheme == "https"
-    response.set_cookie(KEY_COOKIE, key, httponly=True, samesite="strict", secure=secure)
-    return response
-
-
-@login_router.post("/logout")
-async def sign_out(request: Request) -> Response:
-    response = RedirectResponse("/login", 303)
-    response.delete_cookie(KEY_COOKIE, httponly=True, samesite="strict")
-    return response

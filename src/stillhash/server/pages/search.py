@@ -9,9 +9,9 @@ from starlette.responses import RedirectResponse, Response
 
 from stillhash.collection import Collection, Item
 from stillhash.collection.validation import picture_type
-from stillhash.errors import InvalidInput, StillhashError
+from stillhash.errors import InvalidInput, NotFound, StillhashError
 from stillhash.numeric.validation import check_features
-from stillhash.server.dependencies import ExecutorParam, app_state
+from stillhash.server.dependencies import ExecutorParam, app_state, visible_executors
 from stillhash.server.pages import view_models
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
 from stillhash.server.pages.thumbnails import draw_thumbnail, find_thumbnail, thumbnail_response
@@ -22,12 +22,15 @@ from stillhash.server.write_queue import CollectionExecutor
 START_ITEMS = 12  # offered on the start page
 MAX_UPLOAD_BYTES = 8 << 20
 
-read_router, write_router = page_router("read"), page_router("write")
+read_router, feedback_router, write_router = page_router("read"), page_router("feedback"), page_router("write")
 
 
 @read_router.get("/")
 async def start(request: Request) -> Response:
-    return RedirectResponse(f"/c/{quote(next(iter(app_state(request).executors)))}", 307)
+    name = next(iter(visible_executors(request)), None)
+    if name is None:
+        raise NotFound("This key has no collection of this server")
+    return RedirectResponse(f"/c/{quote(name)}", 307)
 
 
 @read_router.get("/c/{name}")
@@ -52,7 +55,7 @@ async def search(
 async def _page_query(request: Request, executor: CollectionExecutor, like: str, q: str) -> PageQuery:
     if like:
         return await executor.read(lambda c: view_models.item_query(c, like))
-    upload = app_state(request).query_cache.get(q)
+    upload = app_state(request).query_cache.get(executor.name, q)
     return PageQuery(upload.vector, q, None, upload.title)
 
 
@@ -70,7 +73,7 @@ async def upload(request: Request, executor: ExecutorParam) -> Response:
     try:
         form = await read_form(request, min(MAX_UPLOAD_BYTES, state.settings.max_body_bytes))
         try:
-            token = state.query_cache.put(await _uploaded_query(executor, form))
+            token = state.query_cache.put(executor.name, await _uploaded_query(executor, form))
         finally:
             await form.close()
     except StillhashError as error:
@@ -98,7 +101,7 @@ async def _uploaded_query(executor: CollectionExecutor, form: FormData) -> Uploa
     return UploadedQuery(features, title, None if kind is None else Picture(data, kind))
 
 
-@write_router.post("/c/{name}/thumb")
+@feedback_router.post("/c/{name}/thumb")
 async def thumb(request: Request, executor: ExecutorParam) -> Response:
     """Learn from a thumb, and show the new results and which hits moved."""
     form = await read_form(request)
@@ -149,7 +152,7 @@ async def picture(request: Request, executor: ExecutorParam, id: str = "", q: st
     """Return the thumbnail of an item, or of an upload."""
     state = app_state(request)
     if q:
-        query = state.query_cache.get(q)
+        query = state.query_cache.get(executor.name, q)
         return thumbnail_response(request, query.picture or draw_thumbnail(query.title))
 
     def find(collection: Collection) -> Picture:
