@@ -16,7 +16,7 @@ from stillhash import Collection
 from stillhash.collection import doubtful_labels
 from stillhash.collection.doubtful_labels import estimate_wrong_labels, rising_ratios
 from stillhash.collection.storage import doubtful_labels as storage
-from stillhash.collection.storage.repair import SALVAGED_TABLES
+from stillhash.collection.storage.salvage import SALVAGED_TABLES
 from stillhash.collection.storage.schema import SCHEMA, set_meta
 from stillhash.errors import BadState, InvalidInput, WrongType
 from tests.support.toys import toy
