@@ -16,11 +16,11 @@ from stillhash.collection.method_settings import new_hasher
 from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner_files import LearntRows
-from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, set_meta
+from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
-from stillhash.collection.storage.votes import StoredVote
+from stillhash.collection.storage.votes import StoredVote, check_stored_votes
 from stillhash.collection.stored_models import check_learner, fingerprint, load_functions, load_model, model_bytes
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
@@ -176,7 +176,9 @@ class Trainer:
         if model is None:
             model = hasher.model()
             if votes := self.store.votes.of_latest_queries(connection, MAX_VERSION, MAX_CORRECTED_QUERIES):
-                model = correct(hasher, model, votes, self.store.codes.sample(connection, CODE_SAMPLE_ROWS))
+                check_stored_votes(votes, self.store.items.dim, self.store.items.code_bytes)
+                with parsing("votes"):
+                    model = correct(hasher, model, votes, self.store.codes.sample(connection, CODE_SAMPLE_ROWS))
         version = versions.publish(connection, new, model.side, model_bytes(model))
         self._hasher = version, hasher
         return version

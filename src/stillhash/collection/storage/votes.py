@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.schema import batches, parsing
 from stillhash.collection.types import Id
+from stillhash.errors import BadState
 
 DIGEST_BYTES = 16
 LATEST = "SELECT *, max(version) FROM votes WHERE version <= ? GROUP BY digest, item, source"
@@ -111,6 +112,14 @@ class VoteTable:
         """Drop votes that came after a version."""
         connection.execute("DELETE FROM votes WHERE version > ?", [version])
         connection.execute("DELETE FROM voted_queries WHERE digest NOT IN (SELECT digest FROM votes)")
+
+
+def check_stored_votes(votes: list[StoredVote], dim: int, code_bytes: int) -> None:
+    """Raise BadState unless each vote has a query of so many features, a code of so many bytes, and labels."""
+    for vote in votes:
+        sizes = [len(data) if isinstance(data, bytes) else -1 for data in (vote.query, vote.code)]
+        if sizes != [4 * dim, code_bytes] or not isinstance(vote.labels, list):
+            raise BadState(f"votes: expected {dim} features, codes of {code_bytes} bytes and labels, got others")
 
 
 def digest(query: bytes) -> bytes:
