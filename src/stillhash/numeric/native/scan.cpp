@@ -154,13 +154,13 @@ void filter_strip(const Lanes& lanes, const Block& block, int64_t t, int strip, 
   Bound bounds[kGroup];
   const int planes = rankings[0].losses().planes;
   for (const Group& group : groups) {
-    const int64_t q = group.first, count = group.end() - q;
+    const int64_t q = group.first, count = group.end() - q, part = &group - groups.data();
     if (floors) take_floors(rankings + q, count, floors + q);
     for (int i = 0; i < count; ++i) bounds[i] = rankings[q + i].bound();
     // Intel's processors must be told to fetch the next strip. Zen 4 fetches ahead by itself where one group reads
     // straight through, and is slower if told; several groups read a strip several times, and fetch the next one.
     const uint8_t* after = tiles + strip * planes * kTile;
-    if (!fetches_ahead && groups.size() > 1) fetch_part(after, next * planes * kTile, &group - groups.data(), groups.size());
+    if (!fetches_ahead && groups.size() > 1) fetch_part(after, next * planes * kTile, part, groups.size());
     const uint8_t* ahead = fetches_ahead && q == 0 && next == kStrip ? after : nullptr;
     lanes.filter(tiles, strip, planes, bounds, group.open, group.selective, survivors, ahead);
     for (int i = 0; i < count; ++i) rescore(rankings[q + i], block, t * kTile, strip * kTile / 64, survivors[i]);
