@@ -38,17 +38,8 @@ def work(name: str, seconds: float, current: str) -> None:
 def run_target(name: str, seconds: float) -> dict[str, Any]:
     """Fuzz one target in a process of its own; if that ends early, the last input is the failure."""
     with tempfile.NamedTemporaryFile(prefix="stillhash-fuzz-input-") as current:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.fuzz",
-            "--work",
-            name,
-            "--seconds",
-            str(seconds),
-            "--input",
-            current.name,
-        ]
+        arguments = ["--work", name, "--seconds", str(seconds), "--input", current.name]
+        command = [sys.executable, "-m", "tests.fuzz", *arguments]
         child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if child.returncode == 0:
             result: dict[str, Any] = json.loads(child.stdout.strip().rpartition("\n")[2])

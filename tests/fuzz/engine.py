@@ -62,7 +62,8 @@ def run_case(target: Target, data: bytes) -> str | None:
     try:
         target.run(data)
     except target.refusals as error:
-        if isinstance(error.__cause__ or error.__context__, MemoryError):
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, MemoryError) and "allocate" in str(cause):  # Python's parser has one for deep nesting
             raise MemoryError("sizes must be compared before so much is allocated") from error
         return f"{type(error).__name__}: {without_values(str(error))}"
     return None
@@ -70,7 +71,7 @@ def run_case(target: Target, data: bytes) -> str | None:
 
 def without_values(message: str) -> str:
     """Return a message without the values of this input, so that messages of one origin are the same."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"|[^ ]*\d[^ ]*|got .*", "#", message[:200])[:100]
+    return re.sub(r"'[^']*'|\"[^\"]*\"|[^ ]*\d[^ ]*|got .*", "#", message[:200])[:60]
 
 
 def failure_of(error: BaseException) -> str:

@@ -28,20 +28,7 @@ from tests.fuzz.engine import Target
 from tests.fuzz.mutations import EXTREME_VALUES, Rng, mutate_bytes, mutate_value, to_json
 from tests.support.toys import toy
 
-STATE_WORDS = [
-    "format",
-    "method",
-    "params",
-    "extra",
-    "bits",
-    "F32",
-    "F64",
-    "I64",
-    "U8",
-    "shape",
-    "dtype",
-    "data_offsets",
-]
+STATE_WORDS = ["format", "method", "params", "extra", "bits", "F32", "F64", "I64", "U8", "shape", "dtype"]
 
 
 @cache

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import zipfile
 from functools import cache
 from typing import Any
 
@@ -26,12 +27,13 @@ from tests.collection.reference import Row, matches
 from tests.encoders.sample_images import samples
 from tests.fuzz.engine import Target
 from tests.fuzz.file_targets import scratch, write
-from tests.fuzz.mutations import Rng, mutate_json, mutate_json_lines
+from tests.fuzz.mutations import Rng, mutate_bytes, mutate_json, mutate_json_lines
 
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve address space in advance, which is limited
 
-WHERE_WORDS = "$eq $ne $in $gt $gte $lt $lte $exists $and $or $not labels n tone text deep deep.x cat 7".split()
-BODY_WORDS = "id ids features labels metadata query queries k vote votes source position where version".split()
+OPERATORS = ["$eq", "$ne", "$in", "$gt", "$gte", "$lt", "$lte", "$exists", "$and", "$or", "$not"]
+WHERE_WORDS = [*OPERATORS, "labels", "n", "tone", "text", "deep", "deep.x", "cat", "7"]
+BODY_WORDS = ["id", "ids", "features", "labels", "metadata", "query", "k", "vote", "source", "position", "where"]
 FILTERS: list[dict[str, Any]] = [
     {"n": 3, "tone": {"$gte": 0.25, "$lt": 1}},
     {"$or": [{"labels": {"$in": ["cat", 7, 2.5]}}, {"$not": {"text": "b"}}]},
@@ -160,10 +162,8 @@ def features(rows: int = 5) -> list[list[float]]:
 def records() -> list[dict[str, Any]]:
     details = [{"n": 1, "text": "a"}, None, {"deep": {"x": [1, None]}}, {}, {"flag": True}]
     labels = [["cat"], [], ["cat", "dog"], [7], None]
-    rows = zip(features(), labels, details, strict=True)
-    return [
-        {"id": f"i{n}", "features": row, "labels": some, "metadata": one} for n, (row, some, one) in enumerate(rows)
-    ]
+    rows = zip("abcde", features(), labels, details, strict=True)
+    return [dict(zip(("id", "features", "labels", "metadata"), row, strict=True)) for row in rows]
 
 
 def votes() -> list[dict[str, Any]]:
@@ -189,10 +189,8 @@ def bodies() -> list[bytes]:
 
 
 def raw_bodies() -> list[bytes]:
-    rows = np.array(features(), "<f4").tobytes()
-    return [
-        json.dumps(head).encode() + b"\n" + rows for head in ({"ids": list(range(5))}, {"k": 3, "where": FILTERS[1]})
-    ]
+    heads: list[Any] = [{"ids": list(range(5))}, {"k": 3, "where": FILTERS[1]}]
+    return [json.dumps(head).encode() + b"\n" + np.array(features(), "<f4").tobytes() for head in heads]
 
 
 def saved(*arrays: Any, **named: Any) -> bytes:
@@ -209,12 +207,8 @@ def arrays() -> list[bytes]:
 
 
 def archives() -> list[bytes]:
-    X, ids = np.array(features(), np.float32), np.array(["a", "b", "c", "d", "e"])
-    return [
-        saved(features=X),
-        saved(features=X, ids=ids, labels=ids),
-        saved(features=X, labels=np.eye(5, dtype=np.uint8)),
-    ]
+    X, ids, matrix = np.array(features(), np.float32), np.array(list("abcde")), np.eye(5, dtype=np.uint8)
+    return [saved(features=X), saved(features=X, ids=ids, labels=ids), saved(features=X, labels=matrix)]
 
 
 def tables() -> list[bytes]:
@@ -228,11 +222,8 @@ def parquet_files() -> list[bytes]:
     import pyarrow
     import pyarrow.parquet
 
-    out = []
-    for columns in (
-        {"id": list("abcde"), "labels": [["x"], [], ["y"], None, ["x"]], "year": [1, 2, None, 4, 5]},
-        {"id": [1, 2, 3, 4, 5]},
-    ):
+    out, labels = [], [["x"], [], ["y"], None, ["x"]]
+    for columns in ({"id": list("abcde"), "labels": labels, "year": [1, 2, None, 4, 5]}, {"id": [1, 2, 3, 4, 5]}):
         file = io.BytesIO()
         pyarrow.parquet.write_table(pyarrow.table({"features": features(), **columns}), file)
         out.append(file.getvalue())
@@ -251,15 +242,29 @@ def line_mutation(rng: Rng, data: bytes, pool: list[bytes]) -> bytes:
     return mutate_json_lines(rng, data, pool, BODY_WORDS)
 
 
+def mutate_archive(rng: Rng, data: bytes, pool: list[bytes]) -> bytes:
+    """Mutate a member of an archive, whose checksum is then right, or the archive itself."""
+    if rng.random() < 0.3:
+        return mutate_bytes(rng, data, pool)
+    out = io.BytesIO()
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(out, "w") as changed:
+            chosen = rng.choice(archive.namelist())
+            for name in archive.namelist():
+                member = archive.read(name)
+                changed.writestr(name, mutate_bytes(rng, member, pool) if name == chosen else member)
+    except Exception:  # it is damaged already
+        return mutate_bytes(rng, data, pool)
+    return out.getvalue()
+
+
 def vectors() -> list[bytes]:
     row = features()[0]
-    return [
-        *(saved(np.array(row, kind)) for kind in ("<f4", ">f8", "<i8")),
-        json.dumps(row).encode(),
-        b"1 2 3 4,5;6 7 8",
-    ]
+    texts = [json.dumps(row).encode(), b"1 2 3 4,5;6 7 8"]
+    return [*(saved(np.array(row, kind)) for kind in ("<f4", ">f8", "<i8")), *texts]
 
 
+HEADER_ERRORS = (ValueError, IndexError, struct.error)
 INPUT_TARGETS = [
     Target("where", run_where, lambda: [json.dumps(where).encode() for where in FILTERS], where_mutation),
     Target("ndjson", run_ndjson, lambda: [json_lines(records()), json_lines(votes())], line_mutation),
@@ -271,10 +276,10 @@ INPUT_TARGETS = [
         "image-header",
         run_image_header,
         lambda: list(samples().values()),
-        refusals=(ValueError, IndexError, struct.error),
+        refusals=HEADER_ERRORS,
     ),
     Target("npy", lambda data: run_rows(".npy", data), arrays),
-    Target("npz", lambda data: run_rows(".npz", data), archives),
+    Target("npz", lambda data: run_rows(".npz", data), archives, mutate_archive),
     Target("csv", lambda data: run_rows(".csv", data), tables),
     Target("jsonl", lambda data: run_rows(".jsonl", data), lambda: [json_lines(records())], line_mutation),
     Target("parquet", lambda data: run_rows(".parquet", data), parquet_files),

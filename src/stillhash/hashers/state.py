@@ -31,7 +31,7 @@ def read_state(state: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         description = json.loads(json.loads(state[8 : 8 + size])["__metadata__"]["stillhash"])
         version = description["format"]
         description["method"], description["params"], description["extra"]
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadState(f"state: cannot be read: {error}") from error
     if version != STATE_FORMAT:
         raise BadState(f"state: expected format version {STATE_FORMAT}, got {version}")
