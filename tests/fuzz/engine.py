@@ -76,9 +76,9 @@ def without_values(message: str) -> str:
 
 def failure_of(error: BaseException) -> str:
     """Return the kind of an exception, and the last place of ours that it passed."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "stillhash" in frame.filename]
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
-    return f"{type(error).__name__} at {place}"
+    frames = traceback.extract_tb(error.__traceback__)
+    last = ([frame for frame in frames if "/stillhash/" in frame.filename] or frames)[-1]
+    return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
 
 
 def next_case(target: Target, rng: Rng, pool: list[bytes]) -> bytes:

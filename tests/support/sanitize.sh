@@ -67,9 +67,9 @@ lanes=$(on_sanitizers "$tools/python" -c 'from stillhash.numeric import kernels;
 widest=${lanes%% *}
 if test $kind = address; then
     # Not run: a test that limits the address space, of which AddressSanitizer reserves terabytes.
-    run "$widest" -n 2 --deselect tests/numeric/test_threads.py::test_a_search_needs_no_thread_but_its_own "$@"
+    run "$widest" -n 2 --max-worker-restart 2 --deselect tests/numeric/test_threads.py::test_a_search_needs_no_thread_but_its_own "$@"
     for narrower in ${lanes#"$widest"}; do
-        run "$narrower" -n 2 -m "not slow" tests/search tests/numeric/test_*kernel.py
+        run "$narrower" -n 2 --max-worker-restart 2 -m "not slow" tests/search tests/numeric/test_*kernel.py
     done
 else
     for each in $lanes; do run "$each" "$@"; done
