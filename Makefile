@@ -8,7 +8,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo check test test-arm lint types contracts fast-tests tests chromium faults bench clean
+.PHONY: demo check test test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium bench clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -23,6 +23,19 @@ test: lint types contracts tests
 # Kernels and indexes on 64-bit ARM, emulated: Debian's qemu-user and g++-aarch64-linux-gnu, installed if this is root.
 test-arm:
 	tests/support/arm.sh build/arm $(PYTHON) -m "not slow" $(wildcard tests/numeric/*kernel*.py) tests/search $(ARGS)
+
+# Memory errors and undefined behaviour of the kernels: AddressSanitizer and UndefinedBehaviorSanitizer of g++.
+sanitize:
+	tests/support/sanitize.sh address build/sanitize $(PYTHON) -m "not slow" tests/numeric tests/search tests/hashers tests/collection $(ARGS)
+
+# Data races of the kernels, between their own threads and those of callers: ThreadSanitizer of g++.
+sanitize-threads:
+	tests/support/sanitize.sh thread build/sanitize-threads $(PYTHON) tests/search/test_concurrent_search.py $(ARGS)
+
+# Hostile input to everything that reads files and requests, for so many seconds: make fuzz SECONDS=300 ARGS="--only where"
+SECONDS ?= 60
+fuzz: $(VENV)/.installed
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

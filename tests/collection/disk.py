@@ -53,7 +53,8 @@ def build(library: Path) -> None:
 
 def preloaded(library: Path) -> dict[str, str]:
     """Return the environment of a process that runs on this disk."""
-    return {**os.environ, "LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
+    before = os.environ.get("LD_PRELOAD", "")  # the runtime of a sanitizer, which must be first
+    return {**os.environ, "LD_PRELOAD": f"{before} {library}".strip(), "OPENBLAS_NUM_THREADS": "1"}
 
 
 def watch(folder: Path, log: Path | None = None) -> None:

@@ -57,7 +57,7 @@ class ItemReader:
             rows = self._store.items.rows_of(connection, names)
             known = (rows[name] for name in names if name in rows)
             items = self._store.items.get(connection, known, max_bytes)
-        return [items[rows[name]] if name in rows else None for name in names]
+            return [items[rows[name]] if name in rows else None for name in names]
 
     def picture(self, id: Id) -> bytes | None:
         """Return the small image that an item came with, if it did."""

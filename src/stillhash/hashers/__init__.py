@@ -39,7 +39,7 @@ DEFAULT_HASHER = Tally  # the default of everything built on the library
 def load(state: bytes) -> Hasher:
     """Return the hasher, of any method, that `state()` saved."""
     method = read_state(state)[0]["method"]
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise BadState(f"state: expected one of the methods {', '.join(METHODS)}, got {method!r}")
     return METHODS[method].load(state)
 

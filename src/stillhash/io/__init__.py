@@ -5,7 +5,7 @@
 nothing is skipped. Lines count from 1, rows of arrays and of Parquet from 0.
 """
 
-from stillhash.io.arrays import RowBlock, siblings
+from stillhash.io.arrays import RowBlock, check_npy, siblings
 from stillhash.io.chunks import Chunk, read_chunks, read_features, read_queries
 from stillhash.io.folders import IMAGE_SUFFIXES, count_rows, list_images, list_row_files, read_blocks
 from stillhash.io.rows import format_id, parse_ids, parse_json, parse_json_object, read_json_lines, reading
@@ -14,6 +14,7 @@ __all__ = [
     "IMAGE_SUFFIXES",
     "Chunk",
     "RowBlock",
+    "check_npy",
     "count_rows",
     "format_id",
     "list_images",

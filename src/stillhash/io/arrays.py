@@ -1,9 +1,14 @@
 """NumPy arrays: .npy and .npz. Nothing is unpickled, so arrays hold numbers or texts."""
 
+import lzma
+import math
+import sys
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +19,8 @@ from stillhash.io.rows import Row, integer_or_text, parse_labels, parse_metadata
 ARRAY_DIMENSIONS = {"ids": "1", "features": "2", "labels": "1 or 2", "metadata": "1"}
 SIBLING_NAMES = ("ids", "labels")  # arrays in files of their own, beside the features
 BLOCK_ROWS = 2048  # rows read at a time
+HEADER_ERRORS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError, MemoryError, RecursionError, EOFError)
+ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, lzma.LZMAError, EOFError)
 
 
 class RowBlock(NamedTuple):
@@ -25,10 +32,41 @@ class RowBlock(NamedTuple):
     metadata: list[dict[str, Any] | None] | None
 
 
+def check_npy(file: IO[bytes], size: int) -> None:
+    """Raise ValueError unless this is a .npy file whose array fits into `size` bytes; go back to its beginning.
+
+    NumPy would allocate what the header says. Its parser of headers raises nearly anything.
+    """
+    try:
+        major, _ = np.lib.format.read_magic(file)
+        length_bytes = 2 if major == 1 else 4
+        if int.from_bytes(file.read(length_bytes), "little") > size:
+            raise ValueError("the file ends early")
+        file.seek(-length_bytes, 1)
+        read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        if math.prod(shape) * dtype.itemsize > size:
+            raise ValueError("the file ends early")
+    except HEADER_ERRORS as error:
+        raise ValueError(f"the header cannot be read: {error}") from None
+    file.seek(0)
+
+
+def check_texts(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array; raise ValueError if texts in it have characters that do not exist."""
+    if array.dtype.kind == "U" and array.nbytes:
+        points = array.ravel(order="K").view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if points.max() > sys.maxunicode:
+            raise ValueError(f"expected texts in Unicode, got the character {points.max():#x}")
+    return array
+
+
 def open_npy(path: Path) -> NDArray[Any]:
     """Map the array of a .npy file, of one or two dimensions."""
     try:
-        array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        with path.open("rb") as file:
+            check_npy(file, path.stat().st_size)
+        array = check_texts(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)))
     except (ValueError, EOFError) as error:
         raise InvalidInput(f"{path.name}: expected a .npy array of numbers or texts: {error}") from None
     if not 1 <= array.ndim <= 2:
@@ -65,10 +103,16 @@ def npy_blocks(path: Path, start: int, stop: int) -> Iterator[RowBlock]:
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {}
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                with archive.open(member) as file:
+                    check_npy(file, member.file_size)
+                    array = check_texts(np.lib.format.read_array(file, allow_pickle=False))
+                arrays[member.filename.removesuffix(".npy")] = array
+            return arrays
+    except (ValueError, *ZIP_ERRORS) as error:
         raise InvalidInput(f"{path.name}: expected arrays of numbers and texts: {error}") from None
 
 

@@ -64,11 +64,11 @@ def _open(path: Path) -> Iterator[Any]:
         parquet = import_module("pyarrow.parquet")
     except ModuleNotFoundError:
         raise MissingExtra(f"{path.name}: Parquet needs pyarrow: pip install 'stillhash[parquet]'") from None
-    arrow_errors: tuple[type[Exception], ...] = (import_module("pyarrow").ArrowException,)
+    damage: tuple[type[Exception], ...] = (import_module("pyarrow").ArrowException, UnicodeDecodeError)
     try:
         with parquet.ParquetFile(path) as file:
             yield file
-    except arrow_errors as error:
+    except damage as error:
         raise InvalidInput(f"{path.name}: cannot be read as Parquet: {error}") from None
 
 

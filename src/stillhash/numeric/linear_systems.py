@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from stillhash.errors import BadState
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles
 
@@ -12,12 +13,17 @@ PANEL_ROWS = 96  # of the factor, that are solved for at a time
 def solve_symmetric(A: Doubles, diagonal: Doubles, B: Doubles) -> Doubles:
     """Return X (n, m) with (A + diag(diagonal)) X = B, for a symmetric A (n, n) and B (n, m).
 
-    By a Cholesky factorisation U^T U; if rounding has left the sum not positive definite, by an LU factorisation.
+    By a Cholesky factorisation U^T U; if rounding has left the sum not positive definite, by an LU factorisation. A
+    singular sum is never that of real rows: BadState.
     """
     try:
         return _solve_positive(A, diagonal, B)
     except np.linalg.LinAlgError:
+        pass
+    try:
         return np.asarray(np.linalg.solve(A + np.diag(diagonal), B), np.float64)
+    except np.linalg.LinAlgError as error:
+        raise BadState(f"statistics: expected those of real rows, got a system without a solution: {error}") from None
 
 
 def _solve_positive(A: Doubles, diagonal: Doubles, B: Doubles) -> Doubles:

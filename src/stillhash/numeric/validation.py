@@ -53,6 +53,8 @@ def check_number(value: Any, name: str, *, above: float = -np.inf, low: float = 
         number = float(value)
     except (TypeError, ValueError):
         raise WrongType(f"{name}: expected a number, got {value!r}") from None
+    except OverflowError:  # an integer beyond all doubles
+        number = np.inf
     if not np.isfinite(number) or number <= above or not low <= number <= high:
         bounds = {"above": above, "at least": low, "at most": high}
         expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if np.isfinite(bound))

@@ -6,7 +6,6 @@ An address names an uploaded query by a token, so that its page can be loaded ag
 import hashlib
 import io
 import json
-import math
 import re
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.errors import InvalidInput, NotFound, TooLarge
+from stillhash.io import check_npy
 from stillhash.numeric.validation import Floats
 from stillhash.server.large_json import max_row_characters
 
@@ -101,12 +101,8 @@ def parse_vector(data: bytes, dim: int) -> Any:
 
 def _load_npy(data: bytes) -> Any:
     file = io.BytesIO(data)
-    major, _ = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
-    if math.prod(shape) * dtype.itemsize > len(data):  # before np.load allocates so much
-        raise ValueError("the file ends early")
-    return np.load(io.BytesIO(data), allow_pickle=False)
+    check_npy(file, len(data))
+    return np.load(file, allow_pickle=False)
 
 
 def _parse_text(text: str) -> Any:

@@ -123,6 +123,8 @@ class ColumnFile:
         size = content_size(self.path)
         data = map_file(self.path).view(np.ndarray)
         self._content, self._checksums = data[:size], sums.unpack_checksums(data[size:].tobytes(), self.path.name)
+        if size < COLUMNS_HEADER.size:
+            raise BadState(f"{display_name(self.path)}: shorter than its header")
         self.read(0, COLUMNS_HEADER.size)
         head = COLUMNS_HEADER.unpack(self._content[: COLUMNS_HEADER.size].tobytes())
         magic, format_, directory_bytes, self.seq, *rows, identity = head

@@ -8,7 +8,7 @@ import functools
 import sqlite3
 from contextlib import closing
 
-from stillhash.collection.storage.schema import OPTIONAL_TABLES, SCHEMA, STORE_FORMAT, get_meta
+from stillhash.collection.storage.schema import OPTIONAL_TABLES, SCHEMA, STORE_FORMAT, get_meta, parsing
 from stillhash.errors import BadState
 
 FORMAT_1 = 1
@@ -72,7 +72,8 @@ def _expected(script: str) -> frozenset[SchemaEntry]:
 
 
 def _entries(connection: sqlite3.Connection) -> frozenset[SchemaEntry]:
-    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+    with parsing("store.db"):
+        rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
     if not set(map(type, (value for row in rows for value in row))) <= {str, type(None)}:
         raise BadState("store.db: expected the tables of a collection, got entries without a name")
     entries = frozenset((*row[:3], row[3] and " ".join(row[3].split())) for row in rows)

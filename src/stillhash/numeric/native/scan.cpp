@@ -147,32 +147,46 @@ void share_floors(const Ranking* rankings, int64_t count, std::atomic<float>* fl
       floors[i].store(rankings[i].floor(), std::memory_order_relaxed);
 }
 
-// The queries of all groups over a span of the tiles of one block, read straight through.
-void filter_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups,
-                  Ranking* rankings, std::atomic<float>* floors) {
+// The queries of all groups over a strip of a block: from tile t on, at `tiles`, and followed by `next` tiles.
+void filter_strip(const Lanes& lanes, const Block& block, int64_t t, int strip, const uint8_t* tiles, int64_t next,
+                  const std::vector<Group>& groups, Ranking* rankings, std::atomic<float>* floors) {
   uint64_t survivors[kGroup][kWords];
   Bound bounds[kGroup];
   const int planes = rankings[0].losses().planes;
-  const int64_t bytes = static_cast<int64_t>(planes) * kTile;
-  for (int64_t t = span.from; t < span.to; t += kStrip) {
-    const int strip = static_cast<int>(std::min<int64_t>(kStrip, span.to - t));
-    const uint8_t* tiles = block.tiles + t * bytes;
-    const int64_t next = std::min<int64_t>(kStrip, span.to - t - strip);  // tiles of the next strip
-    for (const Group& group : groups) {
-      const int64_t q = group.first, count = group.end() - q;
-      if (floors) take_floors(rankings + q, count, floors + q);
-      for (int i = 0; i < count; ++i) bounds[i] = rankings[q + i].bound();
-      // Intel's processors must be told to fetch the next strip. Zen 4 fetches ahead by itself where one group reads
-      // straight through, and is slower if told; several groups read a strip several times, and fetch the next one.
-      const bool first = fetches_ahead && q == 0 && next == kStrip;
-      if (!fetches_ahead && groups.size() > 1)
-        fetch_part(tiles + strip * bytes, next * bytes, &group - groups.data(), groups.size());
-      const uint8_t* ahead = first ? tiles + strip * bytes : nullptr;
-      lanes.filter(tiles, strip, planes, bounds, group.open, group.selective, survivors, ahead);
-      for (int i = 0; i < count; ++i) rescore(rankings[q + i], block, t * kTile, strip * kTile / 64, survivors[i]);
-      if (floors) share_floors(rankings + q, count, floors + q);
-    }
+  for (const Group& group : groups) {
+    const int64_t q = group.first, count = group.end() - q, part = &group - groups.data();
+    if (floors) take_floors(rankings + q, count, floors + q);
+    for (int i = 0; i < count; ++i) bounds[i] = rankings[q + i].bound();
+    // Intel's processors must be told to fetch the next strip. Zen 4 fetches ahead by itself where one group reads
+    // straight through, and is slower if told; several groups read a strip several times, and fetch the next one.
+    const uint8_t* after = tiles + strip * planes * kTile;
+    if (!fetches_ahead && groups.size() > 1) fetch_part(after, next * planes * kTile, part, groups.size());
+    const uint8_t* ahead = fetches_ahead && q == 0 && next == kStrip ? after : nullptr;
+    lanes.filter(tiles, strip, planes, bounds, group.open, group.selective, survivors, ahead);
+    for (int i = 0; i < count; ++i) rescore(rankings[q + i], block, t * kTile, strip * kTile / 64, survivors[i]);
+    if (floors) share_floors(rankings + q, count, floors + q);
   }
+}
+
+// The same over a span of the tiles of one block, read straight through. A last tile that is not full is filtered in a
+// copy, which has only the rows of this block: another thread may be writing later rows to the same tile.
+void filter_tiles(const Lanes& lanes, const Block& block, Span span, const std::vector<Group>& groups,
+                  Ranking* rankings, std::atomic<float>* floors) {
+  const int64_t planes = rankings[0].losses().planes, bytes = planes * kTile;
+  const int64_t full = std::min(span.to, block.rows / kTile);
+  for (int64_t t = span.from; t < full; t += kStrip) {
+    const int strip = static_cast<int>(std::min<int64_t>(kStrip, full - t));
+    const int64_t next = std::min<int64_t>(kStrip, full - t - strip);
+    filter_strip(lanes, block, t, strip, block.tiles + t * bytes, next, groups, rankings, floors);
+  }
+  if (full == span.to) return;
+  alignas(64) uint8_t last[kMaxPlanes * kTile];
+  const int64_t rows = block.rows % kTile;
+  for (int j = 0; j < planes; ++j) {
+    std::memcpy(last + j * kTile, block.tiles + full * bytes + j * kTile, rows);
+    std::memset(last + j * kTile + rows, 0, kTile - rows);
+  }
+  filter_strip(lanes, block, full, 1, last, 0, groups, rankings, floors);
 }
 
 // The same where not all rows are live: chunks without live rows are skipped, and of chunks with few these are scored
