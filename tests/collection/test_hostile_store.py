@@ -1,7 +1,6 @@
 """A folder that comes from someone else: nothing in it runs, leads elsewhere, or raises anything but our errors.
 
-STILLHASH_HOSTILE is how many changed stores are read; 2,000 make a campaign. STILLHASH_HOSTILE_WRITES=1 writes to them,
-too. STILLHASH_SEED repeats a run.
+STILLHASH_HOSTILE is how many changed stores are read and written; 2,000 make a campaign. STILLHASH_SEED repeats a run.
 """
 
 from __future__ import annotations

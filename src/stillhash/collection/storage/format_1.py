@@ -70,7 +70,8 @@ def stored_format(path: Path) -> int | None:
     """Return the format of the store in this folder, None if it cannot be read."""
     try:
         with closing(connect(path, "ro")) as connection:
-            return None if (value := get_meta(connection, "format")) is None else int(value)
+            value = get_meta(connection, "format")
+            return value if isinstance(value, int) else None
     except (BadState, ValueError):
         return None
 
