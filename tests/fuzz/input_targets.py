@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import zipfile
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from stillhash.collection.filters import compile_filter
 from stillhash.collection.validation import check_items, check_query, check_rows
 from stillhash.collection.vote_validation import check_votes
 from stillhash.encoders import image_headers, pixels
+from stillhash.errors import InvalidInput
 from stillhash.io import count_rows, read_blocks, read_chunks, read_queries
 from stillhash.server import request_body
 from stillhash.server.query_cache import parse_vector
@@ -31,6 +33,7 @@ from tests.fuzz.mutations import Rng, mutate_bytes, mutate_json, mutate_json_lin
 
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve address space in advance, which is limited
 
+MAX_LINE = 1 << 16
 OPERATORS = ["$eq", "$ne", "$in", "$gt", "$gte", "$lt", "$lte", "$exists", "$and", "$or", "$not"]
 WHERE_WORDS = [*OPERATORS, "labels", "n", "tone", "text", "deep", "deep.x", "cat", "7"]
 BODY_WORDS = ["id", "ids", "features", "labels", "metadata", "query", "k", "vote", "source", "position", "where"]
@@ -76,8 +79,8 @@ def run_where(data: bytes) -> None:
         return
     condition = compile_filter(where)
     collection = item_collection()
-    with collection._view.pinned() as snapshot:
-        columns = _rows(snapshot.matching(condition))
+    with collection._view.pinned(condition) as snapshot:
+        columns = _rows(snapshot.allowed)
         sql = _rows(collection._store.items.matching(snapshot.connection, condition.sql))
     reference = [row for row, item in enumerate(ITEMS) if matches(where, item)]
     assert columns == sql == reference, f"columns {columns}, SQL {sql}, reference {reference}"
@@ -90,14 +93,13 @@ def _rows(bitmap: Any) -> list[int]:
 
 def run_ndjson(data: bytes) -> None:
     """Parse a stream of rows and one of votes, and validate what the collection gets."""
-    lines = [line for line in data.split(b"\n") if line.strip()]
-    votes = request_body._parse_lines(data)
+    lines = [(number, line) for number, line in enumerate(data.split(b"\n")) if line.strip()]
+    votes = request_body._parse_lines(data, MAX_LINE)
     if votes and isinstance(votes[0], dict) and "vote" in votes[0]:
         check_votes(votes, DIM)
         return
-    rows = [request_body._parse_row(line, number) for number, line in enumerate(lines)]
-    if rows:
-        check_items(**request_body._columns(rows), pictures=None, dim=DIM)
+    if lines:
+        check_items(**request_body._parse_rows(lines), pictures=None, dim=DIM)
 
 
 def run_json_body(data: bytes) -> None:
@@ -105,17 +107,25 @@ def run_json_body(data: bytes) -> None:
     kind = LearnBody if b'"ids"' not in data else AddBody
     kind = SearchBody if b'"query"' in data else kind
     kind = FeedbackBody if b'"vote"' in data else kind
-    _validated(kind, data, raw=False)
+    refusals = []
+    for parse in (kind.model_validate_json, lambda data: kind._parse_large(data, 10_000, MAX_LINE)):
+        try:
+            _validated(kind, data, parse)
+        except InvalidInput as error:
+            refusals.append(error)
+    if refusals:
+        raise refusals[-1]
 
 
 def run_raw_body(data: bytes) -> None:
     """Parse a line of JSON with raw rows after it."""
-    _validated(AddBody if b'"ids"' in data.partition(b"\n")[0] else SearchBody, data, raw=True)
+    kind = AddBody if b'"ids"' in data.partition(b"\n")[0] else SearchBody
+    _validated(kind, data, lambda data: kind._parse_raw(data, DIM))
 
 
-def _validated(kind: Any, data: bytes, *, raw: bool) -> None:
+def _validated(kind: Any, data: bytes, parse: Callable[[bytes], Any]) -> None:
     try:
-        body = kind._parse_raw(data, DIM) if raw else kind.model_validate_json(data)
+        body = parse(data)
     except ValidationError as error:
         raise to_error(error) from None
     body.row_count()
@@ -130,7 +140,7 @@ def _validated(kind: Any, data: bytes, *, raw: bool) -> None:
 
 
 def run_vector(data: bytes) -> None:
-    check_query(parse_vector(data), DIM)
+    check_query(parse_vector(data, DIM), DIM)
 
 
 def run_image(data: bytes) -> None:

@@ -22,16 +22,18 @@ OBJECTS = st.dictionaries(st.text(), VALUES, max_size=5)
 
 
 def plain(value: Any) -> Any:
-    """Return arrays as lists of floats, and numbers in lists of numbers as floats; NaN as a text."""
-    if isinstance(value, np.ndarray):
-        return [plain(float(each)) for each in value]
-    if isinstance(value, list):
-        if value and all(type(each) in (int, float) for each in value):
-            return [plain(float(each)) for each in value]
+    """Return arrays as lists, and NaN as a text."""
+    if isinstance(value, (list, np.ndarray)):
         return [plain(each) for each in value]
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     return "nan" if value != value else value
+
+
+def types(value: Any) -> Any:
+    """Return the types in a value, all the way down."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return type(value), [types(each) for each in parts]
 
 
 @settings(max_examples=400)
@@ -44,7 +46,17 @@ def test_it_gives_what_json_does(value: dict[str, Any], indent: int | None, asci
         data = text.encode()
     except UnicodeEncodeError:
         return
-    assert plain(parse_large_object(data, 10**6, 10**6)) == plain(json.loads(text))
+    parsed, expected = parse_large_object(data, "features", 10**6, 10**6), json.loads(text)
+    assert plain(parsed) == plain(expected)
+    parsed.pop("features", None), expected.pop("features", None)
+    assert types(parsed) == types(expected)
+
+
+def test_vectors_are_arrays_and_nothing_else_is() -> None:
+    data = json.dumps({"ids": [1, 2], "labels": [[1], [2, 3]], "features": [[1, 0.5], [2, "x"]], "query": [1, 2]})
+    parsed = parse_large_object(data.encode(), "features", 100, 100)
+    assert parsed["ids"] == [1, 2] and parsed["labels"] == [[1], [2, 3]] and parsed["query"] == [1, 2]
+    assert isinstance(parsed["features"][0], np.ndarray) and parsed["features"][1] == [2, "x"]
 
 
 @settings(max_examples=400)
@@ -60,10 +72,10 @@ def test_what_json_refuses_is_refused(value: dict[str, Any], data: st.DataObject
     except ValueError:
         expected = None
     if isinstance(expected, dict):
-        assert plain(parse_large_object(damaged.encode(), 10**6, 10**6)) == plain(expected)
+        assert plain(parse_large_object(damaged.encode(), "features", 10**6, 10**6)) == plain(expected)
     else:
         with pytest.raises(InvalidInput):
-            parse_large_object(damaged.encode(), 10**6, 10**6)
+            parse_large_object(damaged.encode(), "features", 10**6, 10**6)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +92,10 @@ def test_what_json_refuses_is_refused(value: dict[str, Any], data: st.DataObject
 )
 def test_no_element_may_be_large(text: str) -> None:
     with pytest.raises(TooLarge, match="at most 2000 characters in a row, got more"):
-        parse_large_object(text.encode(), 100, 2000)
+        parse_large_object(text.encode(), "a", 100, 2000)
 
 
 def test_no_list_may_be_long() -> None:
     with pytest.raises(TooLarge, match="ids: expected at most 100 rows, got more"):
-        parse_large_object(json.dumps({"ids": ["a"] * 101}).encode(), 100, 2000)
-    assert parse_large_object(json.dumps({"ids": ["a"] * 100}).encode(), 100, 2000)["ids"] == ["a"] * 100
+        parse_large_object(json.dumps({"ids": ["a"] * 101}).encode(), "a", 100, 2000)
+    assert parse_large_object(json.dumps({"ids": ["a"] * 100}).encode(), "a", 100, 2000)["ids"] == ["a"] * 100

@@ -302,12 +302,12 @@ def test_long_lines_and_texts_are_refused(serving: Callable[..., LiveServer]) ->
 
 def test_large_json_adds_what_small_json_does(serving: Callable[..., LiveServer]) -> None:
     server, rows = serving(), some_rows(3000, seed=6)
-    body = {"ids": [f"x{r}" for r in range(3000)], "features": rows.X.tolist(), "labels": rows.labels}
+    body = {"ids": list(range(10_000, 13_000)), "features": rows.X.tolist(), "labels": rows.labels}
     data = json.dumps({**body, "metadata": rows.metadata, "learn": False}).encode()
     assert len(data) > request_body.THREAD_BYTES
     assert server.request("POST", f"{PATH}/add", data).json == {"count": 3000}
     collection = server.executor().collection
     found = collection.search(rows.X[:50], 1)
-    assert [answer.hits[0].id for answer in found] == [f"x{r}" for r in range(50)]
+    assert [answer.hits[0].id for answer in found] == list(range(10_000, 10_050))
     items = collection.get(body["ids"])
     assert [item and item.metadata for item in items] == rows.metadata

@@ -1,12 +1,13 @@
 """Parse large JSON in short steps.
 
 A JSON parser holds Python's global lock until it is done, so a large body, even in a thread, would stop all other
-requests for as long. Here the lists of an object are parsed one element at a time, and no element may be large. Lists
-of numbers become arrays, which are smaller.
+requests for as long. Here the lists of an object are parsed one element at a time, and no element may be large. Vectors
+become arrays, which are smaller.
 """
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ def max_row_characters(dim: int) -> int:
     return NUMBER_CHARACTERS * dim + ROW_CHARACTERS
 
 
-def parse_large_object(data: bytes, max_elements: int, max_element: int) -> dict[str, Any]:
-    """Parse a JSON object as the json module does, except that lists of numbers are arrays.
+def parse_large_object(data: bytes, vectors: str | None, max_elements: int, max_element: int) -> dict[str, Any]:
+    """Parse a JSON object as the json module does, except that lists of numbers in the field `vectors` are arrays.
 
     TooLarge if a list that is not of plain numbers has more than `max_elements`, or one element more than `max_element`
     characters.
@@ -46,7 +47,8 @@ def parse_large_object(data: bytes, max_elements: int, max_element: int) -> dict
             if not isinstance(name, str):
                 raise ValueError(f"expected the name of a field at character {at}")
             at = _expect(text, _skip(text, end), ":")
-            values[name], at = _parse_value(text, at, name, max_elements, max_element)
+            convert = number_array if name == vectors else _unchanged
+            values[name], at = _parse_value(text, at, name, convert, (max_elements, max_element))
             at = _skip(text, at)
         if len(text) > _skip(text, at + 1):
             raise ValueError(f"expected the end at character {at + 1}")
@@ -67,11 +69,18 @@ def number_array(value: Any) -> Any:
     return value
 
 
-def _parse_value(text: str, at: int, name: str, max_elements: int, max_element: int) -> tuple[Any, int]:
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _parse_value(
+    text: str, at: int, name: str, convert: Callable[[Any], Any], limits: tuple[int, int]
+) -> tuple[Any, int]:
     """Parse the value of a field; return it, and where it ends."""
+    max_elements, max_element = limits
     if text[at : at + 1] != "[" or _is_plain(text, at):
         end = _end(text, at, max_element)
-        return number_array(json.loads(text[at:end])), end
+        return convert(json.loads(text[at:end])), end
     elements: list[Any] = []
     at = _skip(text, at + 1)
     while not elements or text[at : at + 1] != "]":
@@ -79,7 +88,7 @@ def _parse_value(text: str, at: int, name: str, max_elements: int, max_element: 
         if len(elements) == max_elements:
             raise TooLarge(f"{name}: expected at most {max_elements} rows, got more")
         end = _end(text, at, max_element)
-        elements.append(number_array(json.loads(text[at:end])))
+        elements.append(convert(json.loads(text[at:end])))
         at = _skip(text, end)
     return elements, at + 1
 

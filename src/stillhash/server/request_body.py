@@ -67,7 +67,7 @@ class RequestBody(BaseModel):
 
     @classmethod
     def _parse_large(cls, data: bytes, max_rows: int, max_row: int) -> Self:
-        return cls.model_validate(parse_large_object(data, max_rows, max_row))
+        return cls.model_validate(parse_large_object(data, cls.raw_field, max_rows, max_row))
 
     @classmethod
     def _parse_raw(cls, data: bytes, dim: int) -> Self:
