@@ -242,6 +242,7 @@ def test_keys_of_the_environment(file: Path) -> None:
     in_file = add_key(file, "ann", "write", ["a"])
     both = load_keys(file, environment)
     assert both.find(in_file).name == "ann" and both.find(f"{PLAIN}-admin").name == "env-admin-1"
+    assert both.get("env-admin-1") == both.find(f"{PLAIN}-admin") and len(both) == 2 * len(ROLES) + 1
     assert not load_keys(None, {}).required and len(load_keys(None, {})) == 0
     with pytest.raises(Denied):
         load_keys(None, environment).find(in_file)

@@ -140,7 +140,7 @@ def test_a_renewed_certificate_is_loaded_on_sighup(
         first = peer(server.url)[1]
         with Client(server.url, ca=certificate) as before:
             assert before.count() == 320
-            key.write_text("nonsense")
+            certificate.write_text(certify("other")[0].read_text())  # which is not the key's
             server.process.send_signal(signal.SIGHUP)
             server.wait_for_log("the certificate is not reloaded")
             assert peer(server.url)[1] == first
