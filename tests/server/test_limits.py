@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import resource
 import socket
@@ -311,3 +312,26 @@ def test_large_json_adds_what_small_json_does(serving: Callable[..., LiveServer]
     assert [answer.hits[0].id for answer in found] == list(range(10_000, 10_050))
     items = collection.get(body["ids"])
     assert [item and item.metadata for item in items] == rows.metadata
+
+
+def test_large_blocks_are_returned_to_the_system() -> None:
+    script = """
+import resource, sys, threading
+from pathlib import Path
+from stillhash.server.run import return_large_blocks
+assert return_large_blocks()
+def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def work():
+    for size in range(2 << 20, 24 << 20, 1 << 20):
+        kept.append(bytes(1000))
+        bytearray(size)
+kept, before = [], resident()
+for _ in range(4):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+assert resident() - before < 8 << 20, resident() - before
+"""
+    if sys.platform != "linux" or "glibc" not in platform.libc_ver():
+        pytest.skip("only glibc keeps blocks")
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -18,9 +18,9 @@ BITS_IN_GROUP = 8
 EXPLAINED_BIT_BYTES = 24  # of a bit's contribution and of its group's, as JSON
 
 
-def check_explained_bytes(answers: list[Answer], bits: int, max_bytes: int | None) -> None:
-    """Raise TooLarge if explanations of all hits would take more bytes."""
-    needed = sum(len(answer.hits) for answer in answers) * bits * EXPLAINED_BIT_BYTES
+def check_explained_bytes(hits: int, bits: int, max_bytes: int | None) -> None:
+    """Raise TooLarge if explanations of so many hits would take more bytes."""
+    needed = hits * bits * EXPLAINED_BIT_BYTES
     if max_bytes is not None and needed > max_bytes:
         raise TooLarge(f"explain: expected at most {max_bytes} bytes, got about {needed}. Request fewer hits.")
 

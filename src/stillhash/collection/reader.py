@@ -21,6 +21,7 @@ from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.repeats import repeated_rows
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER
+from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.stored_models import load_model, verify_models
 from stillhash.collection.types import (
@@ -91,11 +92,13 @@ class Reader(ItemReader):
                 votes = voted_rows(self._store, snapshot, Q, number, allowed)
                 repeats = repeated_rows(self._store, snapshot, Q, allowed)
                 most = min(k, max(1, len(snapshot.index)))
+                if explain is not False:
+                    matching = most if allowed is None else count_bits(allowed)
+                    check_explained_bytes(len(Q) * min(most, matching), self.bits, max_bytes)
                 hits = search_page(snapshot.index, ranking, most, allowed=allowed, repeats=repeats, **votes._asdict())
                 scored = list(zip(*hits[:3], strict=True))
                 answers = self._answers(snapshot, scored, number, model, hits.missing, max_bytes)
                 if explain is not False:
-                    check_explained_bytes(answers, self.bits, max_bytes)
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
                     _, other_model = self._model(snapshot, other)
                     rankings = ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)

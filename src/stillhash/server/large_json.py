@@ -7,6 +7,7 @@ become arrays, which are smaller.
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ SPACE = re.compile(r"[ \t\n\r]*")
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)  # a text, or what opens or closes a list or an object
 WORD = re.compile(r"[^ \t\n\r,\]}]+")  # a number, true, false or null
 OPENING = "[{"
+MAX_DEPTH = 200
 NUMBER_CHARACTERS, ROW_CHARACTERS = 32, 2 << 20  # at most, in JSON: of a number, and of a row besides its features
 
 
@@ -59,6 +61,11 @@ def parse_large_object(data: bytes, vectors: str | None, max_elements: int, max_
     return values
 
 
+def let_others_run() -> None:
+    """Give up Python's global lock for a moment; a thread that computes would else hold it for 5 ms at a time."""
+    time.sleep(0)
+
+
 def number_array(value: Any) -> Any:
     """Return a list of numbers as an array, anything else as it is."""
     if type(value) is list and value and set(map(type, value)) <= {int, float}:
@@ -89,6 +96,7 @@ def _parse_value(
             raise TooLarge(f"{name}: expected at most {max_elements} rows, got more")
         end = _end(text, at, max_element)
         elements.append(convert(json.loads(text[at:end])))
+        let_others_run()
         at = _skip(text, end)
     return elements, at + 1
 
@@ -110,6 +118,8 @@ def _end(text: str, at: int, max_element: int) -> int:
         depth = 0
         for token in TOKENS.finditer(text, at, min(len(text), limit + 1)):
             depth += (token[0] in OPENING) - (token[0] in "]}")
+            if depth > MAX_DEPTH:
+                raise ValueError(f"expected lists and objects nested at most {MAX_DEPTH} deep, got more")
             if not depth:
                 end = token.end()
                 break

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from stillhash.errors import InvalidInput, TooLarge, TooSlow
 from stillhash.server.dependencies import ExecutorParam, app_state
-from stillhash.server.large_json import max_row_characters, number_array, parse_large_object
+from stillhash.server.large_json import let_others_run, max_row_characters, number_array, parse_large_object
 from stillhash.server.memory import BODY_COPIES, RequestMemory
 from stillhash.server.responses import JSON_MEDIA, to_error
 from stillhash.server.settings import MIN_RATE
@@ -216,6 +216,7 @@ def _parse_rows(lines: list[tuple[int, bytes]]) -> dict[str, list[Any]]:
             raise InvalidInput(f"line {number}: expected {expected}")
         row["features"] = number_array(row["features"])
         rows.append(row)
+        let_others_run()
     return {column: [row.get(key) for row in rows] for key, column in ROW_KEYS.items()}
 
 

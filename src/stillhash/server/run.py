@@ -1,5 +1,6 @@
 """Run the server: a socket, a log, and uvicorn until it is stopped."""
 
+import ctypes
 import json
 import logging
 import socket
@@ -22,6 +23,9 @@ from stillhash.server.settings import Settings
 from stillhash.server.tls import load_certificate
 from stillhash.server.write_queue import THREADS_OF_COLLECTION, ClusterControl, QueryEncoder
 
+M_MMAP_THRESHOLD = -3  # as malloc.h has it
+LARGE_BLOCK = 1 << 20  # bytes
+
 log = logging.getLogger("stillhash.server")
 
 
@@ -34,6 +38,7 @@ def serve(
 ) -> None:
     """Serve until interrupted; call `on_start` with the address once the server listens."""
     settings.validate()
+    return_large_blocks()
     with listen(settings.host, settings.port) as listener:
         app = create_app(collections, settings, query_encoders, clusters)
         config = uvicorn_config(app, settings)
@@ -50,6 +55,14 @@ def serve(
             with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
                 uvicorn.Server(config).run(sockets=[listener])
         log.info("stopped")
+
+
+def return_large_blocks() -> bool:
+    """Let glibc return large blocks to the system once they are freed; else it keeps more of them for each thread."""
+    try:
+        return sys.platform == "linux" and bool(ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK))
+    except (OSError, AttributeError):  # another C library
+        return False
 
 
 def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
