@@ -164,7 +164,10 @@ def mutate_json(rng: Rng, data: bytes, pool: list[bytes], words: list[str]) -> b
         return mutate_bytes(rng, data, pool)
     for _ in range(rng.choice([1, 1, 2, 4])):
         value = mutate_value(rng, value, words)
-    return to_json(value)
+    try:
+        return to_json(value)
+    except (RecursionError, MemoryError):  # too deep to write
+        return mutate_bytes(rng, data, pool)
 
 
 def mutate_json_lines(rng: Rng, data: bytes, pool: list[bytes], words: list[str]) -> bytes:

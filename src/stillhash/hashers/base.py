@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from stillhash.errors import BadState, InvalidInput, NotFitted, report_shortages
 from stillhash.hashers.model import LabelSpace, Model
-from stillhash.hashers.parameters import COUNT, Check, Parameters, parameter
+from stillhash.hashers.parameters import COUNT, FLAG, Check, Parameters, parameter
 from stillhash.hashers.state import read_state, write_state
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
@@ -57,8 +57,8 @@ class Hasher(Parameters):
 
     bits: int = parameter(32, check_bits)
     _: KW_ONLY
-    center: bool = True
-    unit_norm: bool = True
+    center: bool = parameter(True, FLAG)
+    unit_norm: bool = parameter(True, FLAG)
     random_state: int = parameter(0, COUNT)
 
     codes_see_labels = False  # True: rows that are encoded with their labels get codes that hold them

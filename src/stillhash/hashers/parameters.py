@@ -13,6 +13,7 @@ POSITIVE: Check = partial(check_number, above=0)
 NOT_NEGATIVE: Check = partial(check_number, low=0)
 COUNT: Check = partial(check_integer, low=0)
 AT_LEAST_ONE: Check = partial(check_integer, low=1)
+FLAG: Check = partial(check_choice, choices=(True, False))
 
 
 def one_of(*choices: Any) -> Check:

@@ -218,7 +218,7 @@ class Tally(LabelledCodes):
         if sides is None:
             return self.initial_model()
         by_label, rare = self._label_weights()
-        size = self.stats_.ay[:, 0].sum() / self.stats_.rows  # the mean square root of the labels of a row
+        size = max(1.0, self.stats_.ay[:, 0].sum() / self.stats_.rows)  # the mean square root of the labels of a row
         item_power = min(self.sharpness, round(2 * size) / 2)
         page = (by_label ** (1 / item_power)).astype(np.float32)  # counts like by_label, once raised
         return Model(

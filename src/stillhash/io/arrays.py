@@ -67,7 +67,7 @@ def open_npy(path: Path) -> NDArray[Any]:
         with path.open("rb") as file:
             check_npy(file, path.stat().st_size)
         array = check_texts(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)))
-    except (ValueError, EOFError) as error:
+    except (ValueError, OverflowError, EOFError) as error:
         raise InvalidInput(f"{path.name}: expected a .npy array of numbers or texts: {error}") from None
     if not 1 <= array.ndim <= 2:
         raise InvalidInput(f"{path.name}: expected an array of 1 or 2 dimensions, got shape {array.shape}")

@@ -49,6 +49,8 @@ def check_k(k: Any, queries: int) -> int:
 
 def check_number(value: Any, name: str, *, above: float = -np.inf, low: float = -np.inf, high: float = np.inf) -> float:
     """A finite number above `above`, from `low` to `high`."""
+    if isinstance(value, (str, bytes)):  # float takes these too
+        raise WrongType(f"{name}: expected a number, got {value!r}")
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -142,7 +142,9 @@ def read_sealed(path: Path) -> bytes:
 def map_file(path: Path) -> NDArray[np.uint8]:
     """Map a file that is not empty into memory."""
     with translate_read_errors(path), open_regular(path) as file:
-        return np.memmap(file, np.uint8, "r")
+        mapped = np.memmap(file, np.uint8, "r")
+    mapped.filename = str(path)  # shards of a cluster map the file again
+    return mapped
 
 
 def repair_sealed(path: Path) -> list[int]:
