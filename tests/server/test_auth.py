@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from stillhash.server import ROLES, Keys, Settings, add_key, load_keys
 from stillhash.server.auth import Role, is_loopback
 from stillhash.server.dependencies import actor
 from stillhash.server.rate_limit import MAX_CLIENTS, RateLimiter
-from stillhash.server.run import log_to_stderr
+from stillhash.server.run import _JsonFormatter, log_to_stderr
 from tests.collection.fixtures import copied
 from tests.server.live_server import LiveServer, Reply, live_server
 from tests.server.serve_command import wait_until
@@ -223,6 +224,17 @@ def test_the_log_names_the_actor(two: tuple[LiveServer, Path], caplog: pytest.Lo
         (None, 401),
         (None, 200),
     ]
+
+
+def test_the_log_has_what_the_guide_shows(shared: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The address of the client among it."""
+    caplog.set_level(logging.INFO, "stillhash.server")
+    shared.request("GET", f"{PATH}/count")
+    shown = re.search(r'^(\{"time".*?"message": "request".*?\})$', GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    wait_until(lambda: bool(caplog.records))  # the line follows the answer
+    line = json.loads(_JsonFormatter().format(caplog.records[-1]))
+    assert line.keys() == json.loads(shown[1]).keys() and line["client"] == "127.0.0.1"
 
 
 def test_actor_is_anonymous_without_keys(shared: LiveServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -66,8 +66,9 @@ cd "$source"
 lanes=$(on_sanitizers "$tools/python" -c 'from stillhash.numeric import kernels; print(*kernels.native.lanes())')
 widest=${lanes%% *}
 if test $kind = address; then
-    # Not run: a test that limits the address space, of which AddressSanitizer reserves terabytes.
-    run "$widest" -n 2 --max-worker-restart 2 --deselect tests/numeric/test_threads.py::test_a_search_needs_no_thread_but_its_own "$@"
+    # Not run: two tests that limit the address space, of which AddressSanitizer reserves terabytes.
+    run "$widest" -n 2 --max-worker-restart 2 --deselect tests/numeric/test_threads.py::test_a_search_needs_no_thread_but_its_own \
+        --deselect tests/collection/test_hostile_store.py::test_no_change_of_a_store_raises_anything_but_our_errors "$@"
     for narrower in ${lanes#"$widest"}; do
         run "$narrower" -n 2 --max-worker-restart 2 -m "not slow" tests/search tests/numeric/test_*kernel.py
     done

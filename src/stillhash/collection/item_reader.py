@@ -50,7 +50,7 @@ class ItemReader:
     def get(self, ids: ItemIds, *, max_bytes: int | None = None) -> list[Item | None]:
         """Return one entry for each id, None where there is no such item.
 
-        max_bytes: refuse more bytes of labels and metadata, as JSON.
+        max_bytes: refuse items that take more bytes as JSON, about.
         """
         names = check_ids(ids, distinct=False)
         with self._store.reading() as connection:

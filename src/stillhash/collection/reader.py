@@ -76,7 +76,7 @@ class Reader(ItemReader):
         earlier version of the model; 0 is before anything was learnt, "hamming" is by Hamming distance. balance: from
         0, items that look alike, to 1, items with the same labels; None follows from the evidence. explain: each hit
         says what each bit adds to its score, and its rank by the version of this number, or by the earliest if True.
-        max_bytes: refuse an answer with more bytes of labels, metadata and explanations, as JSON.
+        max_bytes: refuse an answer that takes more bytes as JSON, about.
         """
         check_integer(k, "k", 1)
         Q, single = check_query(query, self.dim)

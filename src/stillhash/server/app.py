@@ -26,7 +26,7 @@ from stillhash.server.reload import Reloader
 from stillhash.server.responses import Unexpected, error_response, to_error
 from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
-from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder
+from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder, started_pool
 
 ROUTERS = (
     routes_items.search_router,  # first, since routes are tried in this order
@@ -37,6 +37,8 @@ ROUTERS = (
     *(login.router, search.read_router, search.feedback_router, search.write_router),
     *(learning.read_router, learning.write_router, learning.admin_router),
 )
+
+PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other
 
 log = logging.getLogger("stillhash.server")
 
@@ -82,6 +84,7 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    asyncio.get_running_loop().set_default_executor(started_pool(PARSING_THREADS, "parse"))
     reloading = asyncio.create_task(app.state.stillhash.reloader.run())
     yield
     reloading.cancel()

@@ -23,8 +23,8 @@ from stillhash.server.settings import Settings
 from stillhash.server.tls import load_certificate
 from stillhash.server.write_queue import THREADS_OF_COLLECTION, ClusterControl, QueryEncoder
 
-M_MMAP_THRESHOLD = -3  # as malloc.h has it
-LARGE_BLOCK = 1 << 20  # bytes
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # as malloc.h has them
+LARGE_BLOCK, MAX_ARENAS = 1 << 20, 4  # bytes; places that threads allocate from
 
 log = logging.getLogger("stillhash.server")
 
@@ -58,11 +58,17 @@ def serve(
 
 
 def return_large_blocks() -> bool:
-    """Let glibc return large blocks to the system once they are freed; else it keeps more of them for each thread."""
+    """Let glibc return large blocks to the system once they are freed, and keep smaller ones for all threads together.
+
+    Else it keeps more and more of them for each thread.
+    """
+    if sys.platform != "linux":
+        return False
     try:
-        return sys.platform == "linux" and bool(ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK))
+        mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
+    return bool(mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK) and mallopt(M_ARENA_MAX, MAX_ARENAS))
 
 
 def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:

@@ -23,6 +23,7 @@ from stillhash.numeric.validation import Codes, Floats, Mask
 
 RowNumbers = NDArray[np.int64]
 MAX_LIMIT = 2**63 - 1  # that SQLite takes
+ITEM_BYTES = 100  # of an item or a hit as JSON, besides its labels and metadata
 MAX_SQL_SECONDS = 10  # of a filter that columns cannot answer
 STEPS_PER_CHECK = 10_000  # of SQLite, between looks at the clock
 NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
@@ -115,7 +116,7 @@ class ItemTable:
     ) -> dict[int, ItemContent]:
         """Return id, labels and metadata of the items of these rows.
 
-        TooLarge if their labels and metadata take more bytes, as often as their rows are listed.
+        TooLarge if they take more bytes as JSON, about, as often as their rows are listed.
         """
         contents: dict[int, ItemContent] = {}
         times, left = Counter(rows), max_bytes or 0
@@ -123,10 +124,9 @@ class ItemTable:
             sql = f"SELECT row, id, labels, COALESCE(metadata, 'null') FROM items WHERE row IN ({marks})"
             stored = []
             for row in connection.execute(sql, batch):
-                left -= times[row[0]] * (len(row[2]) + len(row[3]))
+                left -= times[row[0]] * (len(row[2]) + len(row[3]) + ITEM_BYTES)
                 if max_bytes is not None and left < 0:
-                    message = f"expected labels and metadata of at most {max_bytes} bytes, got more"
-                    raise TooLarge(f"answer: {message}. Request fewer items.")
+                    raise TooLarge(f"answer: expected at most {max_bytes} bytes, got more. Request fewer items.")
                 stored.append(row)
             parts = json.loads(f"[{','.join(text for row in stored for text in row[2:])}]")  # once, not for each item
             types = set(map(type, parts[::2])), set(map(type, parts[1::2])), {type(row[1]) for row in stored}
