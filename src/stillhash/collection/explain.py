@@ -15,12 +15,12 @@ from stillhash.search import Index
 from stillhash.search.first_page import search_page
 
 BITS_IN_GROUP = 8
-EXPLAINED_BIT_BYTES = 24  # of a bit's contribution and of its group's, as JSON
+NUMBER_BYTES = 24  # of a number as JSON, at most, about
 
 
 def check_explained_bytes(hits: int, bits: int, max_bytes: int | None) -> None:
     """Raise TooLarge if explanations of so many hits would take more bytes."""
-    needed = hits * bits * EXPLAINED_BIT_BYTES
+    needed = hits * bits * NUMBER_BYTES
     if max_bytes is not None and needed > max_bytes:
         raise TooLarge(f"explain: expected at most {max_bytes} bytes, got about {needed}. Request fewer hits.")
 

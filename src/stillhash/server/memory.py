@@ -21,7 +21,7 @@ class MemoryBudget:
         self._by_client: Counter[str] = Counter()
 
     def check(self, client: str, size: int) -> None:
-        """Raise Busy if there is no room for so many bytes more of a client."""
+        """Raise Busy if so many bytes more of a client are beyond the budget, or beyond its share."""
         if self.used + size > self.limit or self._by_client[client] + size > self.limit // CLIENT_SHARE:
             held = f"requests in flight hold {self.used >> 20} of {self.limit >> 20} MiB"
             raise Busy(f"memory: {held}, and this one needs {size >> 20} more. Try again in a moment, or request less")
@@ -42,7 +42,7 @@ class RequestMemory:
         self.held = self._counted = 0
 
     def hold(self, size: int) -> None:
-        """Hold more bytes; Busy if there is no room for them."""
+        """Hold more bytes; Busy if they are beyond the budget."""
         if self.held + size > SMALL_BYTES:
             self.budget.check(self.client, self.held + size - self._counted)
         self._hold(self.held + size)

@@ -161,15 +161,13 @@ class RowStream:
             *lines, last = data.split(b"\n")
             for line in lines:
                 whole = b"".join([*parts, line])
-                if len(whole) > self.max_line:
-                    raise TooLarge(f"line {number}: expected at most {self.max_line} bytes, got more")
+                _check_line(number, len(whole), self.max_line)
                 yield number, whole
                 number, size = number + 1, 0
                 parts.clear()
             parts.append(last)
             size += len(last)
-            if size > self.max_line:
-                raise TooLarge(f"line {number}: expected at most {self.max_line} bytes, got more")
+            _check_line(number, size, self.max_line)
         yield number, b"".join(parts)
 
 
@@ -191,11 +189,16 @@ class VoteLines:
     openapi_body = RowStream.openapi_body
 
 
+def _check_line(number: int, size: int, most: int) -> None:
+    """Raise TooLarge if a line, perhaps not all of it yet, has more bytes."""
+    if size > most:
+        raise TooLarge(f"line {number}: expected at most {most} bytes, got more")
+
+
 def _parse_lines(data: bytes, max_line: int) -> list[Any]:
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
     for number, line in lines:
-        if len(line) > max_line:
-            raise TooLarge(f"line {number}: expected at most {max_line} bytes, got {len(line)}")
+        _check_line(number, len(line), max_line)
     return [_parse_line(line, number) for number, line in lines]
 
 

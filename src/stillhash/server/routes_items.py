@@ -8,6 +8,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from stillhash.collection import Answer, Collection
+from stillhash.collection.explain import NUMBER_BYTES
 from stillhash.errors import StillhashError, TooLarge
 from stillhash.server import schemas
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
@@ -23,7 +24,7 @@ from stillhash.server.schemas import (
 )
 from stillhash.server.write_queue import ReadKind
 
-NUMBER_BYTES, HIT_BYTES = 24, 512  # of an answer, about
+HIT_BYTES = 512  # of an answer, about
 QUICK_QUERIES, QUICK_HITS = 32, 32  # of a request that is answered by the threads for quick ones
 
 read_router, write_router = api_router("read", "items"), api_router("write", "items")
