@@ -10,7 +10,7 @@ import os
 import sys
 
 import numpy as np
-import numpy.ma  # noqa: F401  which NumPy would import when it is first used
+import numpy.ma  # which NumPy would import when it is first used
 from typer.testing import CliRunner
 
 import stillhash
