@@ -1,0 +1,118 @@
+"""Change the items of a collection: add, replace, relabel and delete them, each call in one transaction."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from stillhash.collection.reader import Reader
+from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.store import Store
+from stillhash.collection.trainer import Trainer
+from stillhash.collection.types import ItemIds
+from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, check_items, check_rows
+from stillhash.errors import StillhashError, report_shortages
+from stillhash.numeric.feature_digests import feature_digests
+from stillhash.search import Index
+
+SEAL_ROWS = 131_072  # unsealed rows that become a segment
+
+
+@report_shortages
+class ItemWriter(Reader):
+    """The verbs that change items."""
+
+    def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
+        self._write_lock = threading.RLock()  # one thread writes at a time
+        super().__init__(store, searcher)
+
+    def _use(self, store: Store) -> None:
+        super()._use(store)
+        self._trainer = Trainer(store)
+
+    def close(self) -> None:
+        """Close the store and release the write lock."""
+        with self._write_lock:
+            super().close()
+
+    def add(
+        self,
+        ids: ItemIds,
+        features: Any,
+        labels: Any = None,
+        metadata: Any = None,
+        *,
+        pictures: Any = None,
+        learn: bool = True,
+    ) -> int:
+        """Add items and return how many. When it returns they are on disk.
+
+        ids: strings or integers that do not exist yet. labels: as for `partial_fit`; strings and numbers. metadata: a
+        dictionary, or None, for each. pictures: the bytes of a small image (PNG, JPEG, WebP, GIF), or None, for each.
+        Labelled items are learnt from, once there are `learn_rows` of them, unless `learn` is false.
+        """
+        return self._add(*check_items(ids, features, labels, metadata, pictures, self.dim), learn, replace=False)
+
+    def upsert(
+        self,
+        ids: ItemIds,
+        features: Any,
+        labels: Any = None,
+        metadata: Any = None,
+        *,
+        pictures: Any = None,
+        learn: bool = True,
+    ) -> int:
+        """Add items, replacing those whose ids exist; otherwise as `add`."""
+        return self._add(*check_items(ids, features, labels, metadata, pictures, self.dim), learn, replace=True)
+
+    def _add(self, new: ItemRows, rows: LabelledRows, learn: bool, *, replace: bool) -> int:
+        if not new.ids:
+            return 0
+        items = self._store.items
+        with self._write_lock:
+            with self._store.change("upsert" if replace else "add", len(new.ids), new.ids) as change:
+                connection = change.connection
+                if replace:
+                    items.delete(connection, new.ids)
+                codes = self._trainer.encode(connection, rows)
+                if codes is None:
+                    numbers = items.append(connection, new, features=rows.features)
+                else:
+                    numbers = items.append(connection, new, codes, digests=feature_digests(rows.features))
+                if learn:
+                    self._trainer.learn_items(connection, numbers, rows, codes)
+                if codes is None and get_meta(connection, "items") >= self._store.settings["init_rows"]:
+                    self._trainer.fit(connection)
+            if numbers.stop // SEAL_ROWS > numbers.start // SEAL_ROWS:
+                with suppress(StillhashError, OSError, MemoryError):  # the rows are on disk; sealed later
+                    self._store.seal()
+        return len(new.ids)
+
+    def delete(self, ids: ItemIds) -> int:
+        """Delete these items and return how many there were."""
+        names = check_ids(ids)
+        with self._write_lock, self._store.change("delete") as change:
+            change.ids = self._store.items.delete(change.connection, names)
+            change.rows = len(change.ids) or None
+            return len(change.ids)
+
+    def relabel(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> int:
+        """Replace the labels of items, learn from them unless `learn` is false, and return how many.
+
+        Items whose features are not kept are learnt by the features that `reconstruct` returns. What was learnt from
+        their earlier labels stays.
+        """
+        names, items = check_ids(ids), self._store.items
+        with self._write_lock:
+            rows, codes = check_rows(self.reconstruct(names), labels, self.dim), self.codes(names)
+            with self._store.change("relabel", len(names) or None, names) as change:
+                connection = change.connection
+                numbers = items.existing_rows(connection, names).tolist()
+                without = items.relabel(connection, numbers, rows.label_texts)
+                if learn:
+                    self._trainer.count_unlabelled(connection, -without)
+                    rows, own_features = items.remove_pending(connection, numbers, rows)
+                    own_features |= codes is None  # the items still have their features
+                    self._trainer.learn_items(connection, numbers, rows, codes, own_features)
+        return len(names)
