@@ -24,8 +24,8 @@ import stillhash
 from stillhash.bench.fixtures import COLLECTION_FIT_ROWS, random_features
 from stillhash.bench.timing import CODE_BITS, TOP_K, Contender, Figures, Sections, interleaved, temporary_folder
 from stillhash.collection.bulk_load import bulk_load
-from stillhash.collection.item_writer import SEAL_ROWS
 from stillhash.collection.filters import compile_filter
+from stillhash.collection.item_writer import SEAL_ROWS
 from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.validation import ItemRows
