@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stillhash import errors
+from stillhash import codes, errors
 from stillhash.collection import (
     Answer,
     AuditEntry,
@@ -128,6 +128,7 @@ __all__ = [
     "UpgradeReport",
     "Vote",
     "acting_as",
+    "codes",
     "errors",
     "info",
     "load",

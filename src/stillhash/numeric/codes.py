@@ -17,6 +17,7 @@ from stillhash.numeric.validation import Codes, Floats
 
 TILE = 256  # codes per tile: small, so that the scan reads memory straight through (lanes.hpp)
 CACHE_LINE = 64  # bytes
+ONES_IN_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # (256,)
 
 Tiles = NDArray[np.uint8]  # (tiles, planes, 256)
 
@@ -40,6 +41,14 @@ def signs(codes: Codes, bits: int) -> Floats:
 def sgn(values: NDArray[Any]) -> NDArray[np.int8]:
     """Return +1 where a value is >= 0, else -1; never 0."""
     return np.where(values >= 0, np.int8(1), np.int8(-1))
+
+
+def count_ones(words: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return how many bits are 1 in each unsigned integer."""
+    if hasattr(np, "bitwise_count"):  # NumPy 2
+        return np.asarray(np.bitwise_count(words), np.uint8)
+    parts = ONES_IN_BYTE[np.ascontiguousarray(words).view(np.uint8)]
+    return np.asarray(parts.reshape(*words.shape, words.itemsize).sum(axis=-1, dtype=np.uint8))
 
 
 def empty_tiles(rows: int, bits: int) -> Tiles:

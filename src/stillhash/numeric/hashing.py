@@ -42,6 +42,13 @@ def lsh(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
     return HashFunctions(W.astype(np.float32), (-mean @ W).astype(np.float32))
 
 
+def identity(X0: Floats, bits: int) -> HashFunctions:
+    """Return hash functions that are the features themselves: bit i is the sign of feature i."""
+    if X0.shape[1] != bits:
+        raise InvalidInput(f"init: expected as many features as bits for identity, got {X0.shape[1]} for {bits} bits")
+    return HashFunctions(np.eye(bits, dtype=np.float32), np.zeros(bits, np.float32))
+
+
 @one_thread
 def pca_itq(X0: Floats, bits: int, rng: np.random.Generator) -> HashFunctions:
     """Return the principal directions of the sample X0, rotated so that signs lose least (Gong et al.)."""
