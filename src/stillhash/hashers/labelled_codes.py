@@ -11,7 +11,7 @@ from stillhash.errors import BadState
 from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.parameters import one_of, optional, parameter
 from stillhash.numeric.codes import pack
-from stillhash.numeric.hashing import label_itq, pca_itq
+from stillhash.numeric.hashing import identity, label_itq, pca_itq
 from stillhash.numeric.label_belief import LabelBelief, agreement
 from stillhash.numeric.label_codes import LabelDirections, label_bits
 from stillhash.numeric.labels import Labels, from_json
@@ -31,7 +31,7 @@ class LabelledCodes(LinearHasher):
 
     fixed_codes = True
 
-    init: Literal["labels", "pca-itq"] = parameter("labels", one_of("labels", "pca-itq"))
+    init: Literal["labels", "pca-itq", "identity"] = parameter("labels", one_of("labels", "pca-itq", "identity"))
     codes_see_labels: bool = True
     share: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
 
@@ -40,7 +40,9 @@ class LabelledCodes(LinearHasher):
         by_length = label_bits(self.bits) / self.bits if self.codes_see_labels else PLAIN_SHARE
         share = by_length if self.share is None else self.share
         self.directions_ = LabelDirections.uncentred([], np.zeros((0, round(share * self.bits)), np.float32))
-        if self.init == "labels" and len(unit_labels(labels)[1]) > 1 and labelled.sum() > 1:
+        if self.init == "identity":
+            functions = identity(X, self.bits)
+        elif self.init == "labels" and len(unit_labels(labels)[1]) > 1 and labelled.sum() > 1:
             Y, names = unit_labels(labels.rows(labelled))
             functions = label_itq(X[labelled], Y, self.bits, share, rng)
             if functions.G is not None and functions.g is not None:

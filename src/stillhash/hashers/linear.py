@@ -111,8 +111,10 @@ class LinearHasher(Hasher):
 
         A code is a side of every hash function. Features start from the mean direction of its sides and step, as a
         perceptron does, until they lie on all of them, a little away from the edge. Each row is independent of the
-        batch, to the bit.
+        batch, to the bit. Hash functions that are the features themselves are undone exactly.
         """
+        if not self.t_.any() and np.array_equal(self.W_, np.eye(*self.W_.shape, dtype=np.float32)):
+            return signs(codes, self.bits) + self.mean_
         step = 1.8 / float(np.linalg.norm(self.W_, 2)) ** 2  # with less than 2 it converges
         back = np.ascontiguousarray(self.W_.T * np.float32(step))
         features = np.empty((len(codes), self.n_features_in_), np.float32)

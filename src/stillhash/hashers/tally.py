@@ -60,7 +60,7 @@ class Tally(LabelledCodes):
     rarity : labels also weigh by their frequency to the power of -rarity, so that one on half of all rows does not
         drown those on a few; 0 counts them alike, 1 favours rare ones at the cost of the others.
     init : "labels" takes hash functions that predict the labels of the initial sample, where it has any; "pca-itq"
-        ignores labels, as the paper does.
+        ignores labels, as the paper does; "identity" takes features that are signs of ready codes, as many as bits.
     codes_see_labels : rows that are encoded with their labels, encode(X, Y), get codes that hold them. Pass these codes
         to `partial_fit`, and rows without labels too, so that the similarity suits all that is stored.
     share : the share of bits that are for labels, the others are for looks; None: by the length of the code.
@@ -205,7 +205,7 @@ class Tally(LabelledCodes):
 
     def initial_model(self) -> Model:
         """Return the ranking before any label: the query, not quantised, against the codes."""
-        return Model("looks")
+        return Model("hamming" if self.init == "identity" else "looks")
 
     def _solve(self) -> Model:
         if self.sharpness == 1 or len(self.stats_.names) > MAX_MODEL_LABELS:
