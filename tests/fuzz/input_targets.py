@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from stillhash.collection.filters import compile_filter
+from stillhash.collection.input_rows import FeatureInput
 from stillhash.collection.validation import check_items, check_query, check_rows
 from stillhash.collection.vote_validation import check_votes
 from stillhash.encoders import image_headers, pixels
@@ -24,7 +25,7 @@ from stillhash.server import request_body
 from stillhash.server.query_cache import parse_vector
 from stillhash.server.responses import to_error
 from stillhash.server.schemas import AddBody, FeedbackBody, LearnBody, SearchBody
-from tests.collection.fixtures import DIM
+from tests.collection.fixtures import BITS, DIM
 from tests.collection.reference import Row, matches
 from tests.encoders.sample_images import samples
 from tests.fuzz.engine import Target
@@ -96,7 +97,7 @@ def run_ndjson(data: bytes) -> None:
     lines = [(number, line) for number, line in enumerate(data.split(b"\n")) if line.strip()]
     votes = request_body._parse_lines(data, MAX_LINE)
     if votes and isinstance(votes[0], dict) and "vote" in votes[0]:
-        check_votes(votes, DIM)
+        check_votes(votes, FeatureInput(DIM, BITS))
         return
     if lines:
         check_items(**request_body._parse_rows(lines), pictures=None, dim=DIM)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.actor import acting_as
+from stillhash.collection.codes_only import check_codes_only, check_flag
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
@@ -35,6 +36,7 @@ def open(
     method: str = DEFAULT_HASHER.name,
     params: dict[str, Any] | None = None,
     codes_see_labels: bool = True,
+    codes_only: bool = False,
     encoder: EncoderInfo | None = None,
     init: Any = None,
     init_rows: int = 3000,
@@ -45,7 +47,7 @@ def open(
     read_only: bool = False,
     searcher: Callable[[int], Any] = Index,
 ) -> Collection:
-    """Open a collection, or create one if `dim` is given and there is none.
+    """Open a collection, or create one if there is none and `dim`, or `codes_only` with `bits`, is given.
 
     dim, bits : length of the features, and of the codes (128 by default). For an existing collection they may be left
         out, and must be its own otherwise. All that follows applies to new collections only.
@@ -54,6 +56,9 @@ def open(
         repeats of an item are found at any length; near duplicates of it from 128 bits on, since shorter codes have too
         few bits left for looks. Only some methods can, the default one too; for the others, and in `stats()` of their
         collections, it is False.
+    codes_only : items are ready codes of `bits` bits, such as perceptual hashes or binary embeddings: all verbs take
+        packed codes (uint8, see `stillhash.codes`), or hexadecimal texts, in place of features. Search ranks by Hamming
+        distance until something is learnt.
     encoder : what computes the features; a new collection records its name and fingerprint, and has its dim. An
         existing one must have been created with it, or have an alignment from it.
     init : a sample to fit the hash functions on at once: features (n, D), or a pair of features and labels.
@@ -75,10 +80,14 @@ def open(
         if dim is not None and dim != identity.dim:
             raise InvalidInput(f"dim: expected {identity.dim}, the dim of {identity.name}, got {dim}")
         dim = None if exists else identity.dim
-    if exists or dim is None or read_only:
-        return Collection(_open_store(path, dim, bits, identity, read_only), searcher)
-    settings = {
-        "dim": check_integer(dim, "dim", 1),
+    codes_only = check_flag(codes_only)
+    if exists or read_only or (dim is None and not codes_only):
+        collection = Collection(_open_store(path, dim, bits, identity, read_only, codes_only), searcher)
+        if collection.codes_only and not read_only:
+            collection.fix_codes()
+        return collection
+    settings: dict[str, Any] = {
+        "dim": 0 if dim is None else check_integer(dim, "dim", 1),
         "bits": check_bits(DEFAULT_BITS if bits is None else bits),
         "method": check_fixed_codes(method),
         "params": check_params({} if params is None else params, method),
@@ -90,22 +99,26 @@ def open(
         "filter_fields": check_filter_fields(filter_fields),
         "encoder": None if identity is None else identity._asdict(),
     }
+    if codes_only:
+        settings = check_codes_only(settings, dim, bits, init)
     sample = init if isinstance(init, tuple) else (init,)
     if not 1 <= len(sample) <= 2:
         raise InvalidInput(f"init: expected features, or features and labels, got {len(sample)} parts")
     if init is not None:
-        check_rows(sample[0], sample[1] if len(sample) == 2 else None, dim, "init", least=2)
+        check_rows(sample[0], sample[1] if len(sample) == 2 else None, settings["dim"], "init", least=2)
     try:
         collection = Collection(Store.create(path, settings), searcher)
     except OSError as error:
         raise StoreFailed(f"path: a collection cannot be created at {str(path)!r}: {error}") from error
     if init is not None:
         collection.fit(*sample)
+    elif codes_only:
+        collection.fix_codes()
     return collection
 
 
 def _open_store(
-    path: Path, dim: int | None, bits: int | None, encoder: EncoderIdentity | None, read_only: bool
+    path: Path, dim: int | None, bits: int | None, encoder: EncoderIdentity | None, read_only: bool, codes_only: bool
 ) -> Store:
     """Open an existing store, if these are its own."""
     with ExitStack() as on_error:
@@ -118,6 +131,8 @@ def _open_store(
         for name, value in (("dim", dim), ("bits", bits)):
             if value is not None and value != store.settings[name]:
                 raise Conflict(f"{name}: expected {store.settings[name]}, as {path.name} has, got {value}")
+        if codes_only and not store.settings["codes_only"]:
+            raise Conflict(f"codes_only: expected False, as {path.name} has features, got True")
         on_error.pop_all()
     return store
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from stillhash.collection.codes_only import fix_identity
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.item_writer import ItemWriter
 from stillhash.collection.storage.repair import RepairReport, repair
@@ -16,7 +17,6 @@ from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.types import Id, ItemIds, Vector, Vote
-from stillhash.collection.validation import check_rows
 from stillhash.collection.vote_validation import check_feedback, check_votes
 from stillhash.collection.votes import stored_votes
 from stillhash.errors import Conflict, InvalidInput, report_shortages
@@ -27,11 +27,16 @@ from stillhash.numeric.validation import check_integer
 class Collection(ItemWriter):
     """A durable, growing index, made by `stillhash.open`. All verbs may be called from any thread."""
 
+    def fix_codes(self) -> None:
+        """Finish the creation of a collection with `codes_only`, as `stillhash.open` does."""
+        with self._write_lock:
+            fix_identity(self._store, self._trainer)
+
     def fit(self, features: Any = None, labels: Any = None) -> None:
         """Fix the hash functions now, permanently: by a sample, or by the rows that wait for them."""
         if features is None and labels is not None:
             raise InvalidInput("labels: expected features with them; rows that wait have their own labels")
-        sample = None if features is None else check_rows(features, labels, self.dim, least=2)
+        sample = None if features is None else self._input.rows(features, labels, least=2)
         with self._write_lock, self._store.change("fit") as change:
             if is_fitted(change.connection):
                 raise Conflict("fit: the hash functions are fitted already, and never change")
@@ -41,7 +46,7 @@ class Collection(ItemWriter):
 
     def learn(self, features: Any, labels: Any) -> int:
         """Learn from labelled rows that are not stored as items, publish a version, and return its number."""
-        rows = check_rows(features, labels, self.dim)
+        rows = self._input.rows(features, labels)
         with self._write_lock, self._store.change("learn", len(rows.features)) as change:
             return self._trainer.learn(change.connection, rows)
 
@@ -55,14 +60,14 @@ class Collection(ItemWriter):
         last vote of a source on a query and an item counts; votes of sources add up; a source counts for at most
         `source_cap` votes. For this very query, items voted up come first and items voted down last.
         """
-        return self._vote(check_feedback(query, self.dim, id, vote, source, position))
+        return self._vote(check_feedback(query, self._input, id, vote, source, position))
 
     def feedback_many(self, votes: Iterable[Vote | dict[str, Any]]) -> int:
         """Store votes on any number of queries, publish one version, and return its number.
 
         votes: as `Vote`, or dictionaries with its fields. If one is invalid, nothing changes.
         """
-        return self._vote(check_votes(votes, self.dim))
+        return self._vote(check_votes(votes, self._input))
 
     def _vote(self, votes: list[Vote]) -> int:
         """Store votes and publish what they teach; without any, return the current version."""

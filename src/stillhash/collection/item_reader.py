@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillhash.collection.filters import compile_filter
+from stillhash.collection.input_rows import input_rows
 from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.schema import get_meta
@@ -13,7 +15,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, Item, ItemIds
 from stillhash.collection.validation import check_ids
 from stillhash.errors import report_shortages
-from stillhash.numeric.validation import Codes, Floats, check_integer
+from stillhash.numeric.validation import Codes, check_integer
 from stillhash.search import Index
 
 
@@ -26,6 +28,8 @@ class ItemReader:
         self._use(store)
         self.dim: int = store.settings["dim"]
         self.bits: int = store.settings["bits"]
+        self.codes_only: bool = store.settings["codes_only"]
+        self._input = input_rows(store.settings)
 
     def _use(self, store: Store) -> None:
         self._store, self._view = store, ReadView(store, self._searcher)
@@ -65,17 +69,18 @@ class ItemReader:
         with self._store.reading() as connection:
             return self._store.items.picture(connection, name)
 
-    def reconstruct(self, ids: ItemIds) -> Floats:
+    def reconstruct(self, ids: ItemIds) -> NDArray[Any]:
         """Return features (n, D) that stand for these items, to search for more like them.
 
         Only the code of an item is kept, not its features; these have that code, or nearly so. While items wait for
-        hash functions, they are the items' own.
+        hash functions, they are the items' own. Where the collection has `codes_only`, the codes themselves.
         """
         names = check_ids(ids, distinct=False)
         with self._view.pinned() as snapshot:
             rows = self._store.items.existing_rows(snapshot.connection, names)
             if snapshot.functions is not None:
-                return snapshot.functions.decode(snapshot.index.codes(rows))
+                codes = snapshot.index.codes(rows)
+                return codes if self.codes_only else snapshot.functions.decode(codes)
             waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
             return X[np.searchsorted(waiting, rows)]
 

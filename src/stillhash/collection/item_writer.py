@@ -5,12 +5,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from stillhash.collection.input_rows import learn_codes
 from stillhash.collection.reader import Reader
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import ItemIds
-from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, check_items, check_rows
+from stillhash.collection.validation import ItemRows, LabelledRows, check_ids
 from stillhash.errors import StillhashError, report_shortages
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.search import Index
@@ -48,10 +49,11 @@ class ItemWriter(Reader):
         """Add items and return how many. When it returns they are on disk.
 
         ids: strings or integers that do not exist yet. labels: as for `partial_fit`; strings and numbers. metadata: a
-        dictionary, or None, for each. pictures: the bytes of a small image (PNG, JPEG, WebP, GIF), or None, for each.
+        dictionary, or None, for each. features: packed codes, or hexadecimal texts, where the collection has
+        `codes_only`. pictures: the bytes of a small image (PNG, JPEG, WebP, GIF), or None, for each.
         Labelled items are learnt from, once there are `learn_rows` of them, unless `learn` is false.
         """
-        return self._add(*check_items(ids, features, labels, metadata, pictures, self.dim), learn, replace=False)
+        return self._add(*self._input.items(ids, features, labels, metadata, pictures), learn, replace=False)
 
     def upsert(
         self,
@@ -64,7 +66,7 @@ class ItemWriter(Reader):
         learn: bool = True,
     ) -> int:
         """Add items, replacing those whose ids exist; otherwise as `add`."""
-        return self._add(*check_items(ids, features, labels, metadata, pictures, self.dim), learn, replace=True)
+        return self._add(*self._input.items(ids, features, labels, metadata, pictures), learn, replace=True)
 
     def _add(self, new: ItemRows, rows: LabelledRows, learn: bool, *, replace: bool) -> int:
         if not new.ids:
@@ -75,12 +77,16 @@ class ItemWriter(Reader):
                 connection = change.connection
                 if replace:
                     items.delete(connection, new.ids)
-                codes = self._trainer.encode(connection, rows)
-                if codes is None:
+                codes = self._trainer.encode(connection, rows) if new.codes is None else new.codes
+                if new.codes is not None:
+                    numbers = items.append(connection, new, codes)
+                elif codes is None:
                     numbers = items.append(connection, new, features=rows.features)
                 else:
                     numbers = items.append(connection, new, codes, digests=feature_digests(rows.features))
-                if learn:
+                if learn and new.codes is not None:
+                    learn_codes(self._trainer, connection, numbers, rows, new.codes)
+                elif learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
                 if codes is None and get_meta(connection, "items") >= self._store.settings["init_rows"]:
                     self._trainer.fit(connection)
@@ -105,7 +111,7 @@ class ItemWriter(Reader):
         """
         names, items = check_ids(ids), self._store.items
         with self._write_lock:
-            rows, codes = check_rows(self.reconstruct(names), labels, self.dim), self.codes(names)
+            rows, codes = self._input.rows(self.reconstruct(names), labels), self.codes(names)
             with self._store.change("relabel", len(names) or None, names) as change:
                 connection = change.connection
                 numbers = items.existing_rows(connection, names).tolist()

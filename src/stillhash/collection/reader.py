@@ -3,7 +3,6 @@
 An answer is of one commit: its hits, their metadata and the model's version belong together.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Unpack, overload
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.actor import check_actor
+from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
 from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
@@ -29,24 +29,20 @@ from stillhash.collection.types import (
     AuditEntry,
     DoubtfulItem,
     Filter,
-    Hit,
     LocalRangeOptions,
     LocalSearchOptions,
     Vector,
     Vectors,
     VersionName,
+    Weights,
 )
-from stillhash.collection.validation import check_path, check_query
+from stillhash.collection.validation import check_distance, check_path
 from stillhash.collection.votes import voted_rows
-from stillhash.errors import NotFitted, TooLarge, report_shortages
+from stillhash.errors import InvalidInput, NotFitted, TooLarge, report_shortages
 from stillhash.hashers import Model
-from stillhash.numeric.validation import Floats, check_integer
-from stillhash.search.first_page import PLACED, search_page
-
-ScoredRows = Iterable[tuple[NDArray[Any], ...]]  # scores, rows and places, for each query
-LOOKS_RANKING = "looks: the query against the codes, before anything is learnt"
-HAMMING_RANKING = "Hamming distance"  # of all other models that have learnt nothing
-LEARNT_RANKING = "learnt similarity"
+from stillhash.numeric.ranking import Ranking
+from stillhash.numeric.validation import Floats, check_integer, check_weights
+from stillhash.search.first_page import search_page
 
 
 @report_shortages
@@ -58,12 +54,13 @@ class Reader(ItemReader):
     @overload
     def search(self, query: Vectors, k: int = ..., **options: Unpack[LocalSearchOptions]) -> list[Answer]: ...
     @overload  # the type of an array does not say how many dimensions it has
-    def search(self, query: NDArray[Any], k: int = ..., **options: Unpack[LocalSearchOptions]) -> Any: ...
+    def search(self, query: NDArray[Any] | None = ..., k: int = ..., **options: Unpack[LocalSearchOptions]) -> Any: ...
     def search(
         self,
-        query: Vector | Vectors | NDArray[Any],
+        query: Vector | Vectors | NDArray[Any] | None = None,
         k: int = 10,
         *,
+        weights: Weights | None = None,
         where: Filter | None = None,
         version: VersionName | None = None,
         balance: float | None = None,
@@ -76,17 +73,21 @@ class Reader(ItemReader):
         earlier version of the model; 0 is before anything was learnt, "hamming" is by Hamming distance. balance: from
         0, items that look alike, to 1, items with the same labels; None follows from the evidence. explain: each hit
         says what each bit adds to its score, and its rank by the version of this number, or by the earliest if True.
-        max_bytes: refuse an answer that takes more bytes as JSON, about.
+        weights: (bits,) or (m, bits) in place of queries: the score is weights . signs(code), and nothing learnt
+        counts. max_bytes: refuse an answer that takes more bytes as JSON, about.
         """
         check_integer(k, "k", 1)
-        Q, single = check_query(query, self.dim)
+        if weights is not None:
+            others = [query, version, balance, explain or None]
+            return self._search_by_weights(weights, k, where, max_bytes, any(one is not None for one in others))
+        Q, single = self._input.query(query)
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
             allowed = snapshot.allowed
             number, model = self._model(snapshot, version)
             if snapshot.functions is None:
                 scored, by = rank_by_cosine(self._store, snapshot, Q, k, allowed)
-                answers = self._answers(snapshot, scored, 0, by, max_bytes=max_bytes)
+                answers = build_answers(self._store, snapshot, scored, 0, by, max_bytes=max_bytes)
             else:
                 ranking = snapshot.functions.rank_checked(model, Q, balance)
                 votes = voted_rows(self._store, snapshot, Q, number, allowed)
@@ -97,7 +98,7 @@ class Reader(ItemReader):
                     check_explained_bytes(len(Q) * min(most, matching), self.bits, max_bytes)
                 hits = search_page(snapshot.index, ranking, most, allowed=allowed, repeats=repeats, **votes._asdict())
                 scored = list(zip(*hits[:3], strict=True))
-                answers = self._answers(snapshot, scored, number, model, hits.missing, max_bytes)
+                answers = build_answers(self._store, snapshot, scored, number, model, hits.missing, max_bytes)
                 if explain is not False:
                     other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
                     _, other_model = self._model(snapshot, other)
@@ -106,25 +107,39 @@ class Reader(ItemReader):
         return answers[0] if single else answers
 
     @overload
-    def range_search(self, query: Vector, threshold: float, **options: Unpack[LocalRangeOptions]) -> Answer: ...
+    def range_search(
+        self, query: Vector, threshold: float | None = ..., **options: Unpack[LocalRangeOptions]
+    ) -> Answer: ...
     @overload
-    def range_search(self, query: Vectors, threshold: float, **options: Unpack[LocalRangeOptions]) -> list[Answer]: ...
+    def range_search(
+        self, query: Vectors, threshold: float | None = ..., **options: Unpack[LocalRangeOptions]
+    ) -> list[Answer]: ...
     @overload
-    def range_search(self, query: NDArray[Any], threshold: float, **options: Unpack[LocalRangeOptions]) -> Any: ...
+    def range_search(
+        self, query: NDArray[Any], threshold: float | None = ..., **options: Unpack[LocalRangeOptions]
+    ) -> Any: ...
     def range_search(
         self,
         query: Vector | Vectors | NDArray[Any],
-        threshold: float,
+        threshold: float | None = None,
         *,
+        distance: int | None = None,
         where: Filter | None = None,
         version: VersionName | None = None,
         most: int | None = None,
         max_bytes: int | None = None,
     ) -> Answer | list[Answer]:
-        """Return all items of at least this score, by score; otherwise as `search`. More than `most` are refused."""
+        """Return all items of at least this score, by score; otherwise as `search`. More than `most` are refused.
+
+        distance: in place of the threshold, all items within this Hamming distance of the query's code, nearest first.
+        """
+        if distance is not None:
+            threshold, version = check_distance(distance, self.bits, threshold, version), "hamming"
+        elif threshold is None:
+            raise InvalidInput("threshold: expected a score, or a distance, got neither")
         if most is not None:
             check_integer(most, "most", 1)
-        Q, single = check_query(query, self.dim)
+        Q, single = self._input.query(query)
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
             if snapshot.functions is None:
@@ -137,8 +152,26 @@ class Reader(ItemReader):
                 raise TooLarge(f"threshold: expected at most {most} hits, got {total}. Use a higher threshold.")
             missing = max((some.missing for some in hits), default=0.0)
             scored = ((some.scores, some.ids, np.zeros(len(some.ids), np.uint8)) for some in hits)
-            answers = self._answers(snapshot, scored, number, model, missing, max_bytes)
+            answers = build_answers(self._store, snapshot, scored, number, model, missing, max_bytes)
         return answers[0] if single else answers
+
+    def _search_by_weights(
+        self, weights: Weights, k: int, where: Filter | None, max_bytes: int | None, others: bool
+    ) -> Answer | list[Answer]:
+        """Search by weights of the bits, as they are."""
+        if others:
+            raise InvalidInput("weights: expected no query, version, balance or explain with them")
+        W = check_weights(weights, self.bits)
+        condition = None if where is None else compile_filter(where)
+        with self._view.pinned(condition) as snapshot:
+            if snapshot.functions is None:
+                raise NotFitted("weights: the hash functions are not fitted yet: add more rows, or call fit")
+            hits = search_page(
+                snapshot.index, Ranking(W), min(k, max(1, len(snapshot.index))), allowed=snapshot.allowed
+            )
+            scored = list(zip(*hits[:3], strict=True))
+            answers = build_answers(self._store, snapshot, scored, 0, WEIGHTS_RANKING, hits.missing, max_bytes)
+        return answers[0] if np.ndim(weights) == 1 else answers
 
     @property
     def encoder(self) -> EncoderInfo | None:
@@ -232,24 +265,3 @@ class Reader(ItemReader):
             return snapshot.version, snapshot.model
         model = load_model(self._store, snapshot.connection, version)
         return 0 if version == "hamming" else int(version), model
-
-    def _answers(
-        self,
-        snapshot: Snapshot,
-        scored: ScoredRows,
-        version: int,
-        model: Model | str,
-        missing: float = 0.0,
-        max_bytes: int | None = None,
-    ) -> list[Answer]:
-        if not isinstance(model, str):
-            initial = LOOKS_RANKING if model.side == "looks" else HAMMING_RANKING
-            model = LEARNT_RANKING if model.learnt else initial
-        columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
-        every_row = (row for _, rows, _ in columns for row in rows)
-        items = self._store.items.contents(snapshot.connection, every_row, max_bytes)
-        hits = [
-            [Hit(*items[row], score, version, PLACED[placed]) for score, row, placed in zip(*some, strict=True)]
-            for some in columns
-        ]
-        return [Answer(some, version, model, missing) for some in hits]

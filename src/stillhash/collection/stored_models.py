@@ -54,12 +54,15 @@ def check_learner(hasher: Hasher, connection: Connection, file: str) -> None:
 
 
 def load_model(store: Store, connection: Connection, version: Any) -> Model:
-    """Return the model of a version; 0 is the query, not quantised, against the codes, before anything was learnt."""
+    """Return the model of a version; 0 is before anything was learnt: the query, not quantised, against the codes.
+
+    Codes that came ready are not of a query that was quantised: their 0 is by Hamming distance.
+    """
     if version == "hamming":
         return Model("hamming")
     version = check_integer(version, "version", 0, MAX_VERSION)
     if version == 0:
-        return Model("looks")
+        return Model("hamming" if store.settings["codes_only"] else "looks")
     side, data = store.versions.model(connection, version)
     try:
         if side not in MODEL_SIDES:

@@ -13,6 +13,7 @@ Vector = Sequence[float]  # one query (D,)
 Vectors = Sequence[Sequence[float]] | Sequence[NDArray[Any]]  # queries (m, D)
 Filter = dict[str, Any]
 ItemIds = Iterable[Id] | NDArray[Any]
+Weights = Vector | Vectors | NDArray[Any]  # (bits,) of one query, or (m, bits)
 VersionName = int | Literal["hamming"]  # of the model
 
 
@@ -28,6 +29,7 @@ class SearchOptions(TypedDict, total=False):
 class LocalSearchOptions(SearchOptions, total=False):
     """Options of `Collection.search`."""
 
+    weights: Weights | None
     max_bytes: int | None
 
 
@@ -42,6 +44,7 @@ class RangeOptions(TypedDict, total=False):
 class LocalRangeOptions(RangeOptions, total=False):
     """Options of `Collection.range_search`."""
 
+    distance: int | None
     max_bytes: int | None
 
 
@@ -114,6 +117,7 @@ class Hit(Item):
     version: int = field(default=0, compare=False)  # of the model that ranked it
     placed: Place = field(default="score", compare=False)
     explanation: Explanation | None = None  # only with explain=
+    distance: int | None = None  # to the query, where hits are ranked by Hamming distance
 
 
 @dataclass(frozen=True)

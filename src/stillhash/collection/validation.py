@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.labels import Labels, parse_labels
-from stillhash.numeric.validation import Floats, check_features
+from stillhash.numeric.validation import Codes, Floats, check_features, check_integer
 
 MAX_PICTURE_BYTES = 1 << 20
 MAX_METADATA_BYTES = 1 << 20  # of an item, as JSON
@@ -65,17 +65,24 @@ class ItemRows(NamedTuple):
     label_texts: list[str]  # JSON
     metadata: list[str | None]  # JSON
     pictures: list[bytes | None] | None
+    codes: Codes | None = None  # where they came ready
 
 
 def check_items(
     ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, dim: int
 ) -> tuple[ItemRows, LabelledRows]:
     """Validate the arguments of `add` and `upsert`; return what to store, and what to encode and learn."""
+    rows = check_rows(features, labels, dim)
+    new = check_stored_items(ids, rows.label_texts, metadata, pictures)
+    if len(rows.features) != len(new.ids):
+        raise InvalidInput(f"features: expected one row for each of {len(new.ids)} ids, got {len(rows.features)} rows")
+    return new, rows
+
+
+def check_stored_items(ids: Any, label_texts: list[str], metadata: Any, pictures: Any) -> ItemRows:
+    """Validate what is stored of items apart from their codes and labels."""
     names = check_ids(ids)
-    rows, count = check_rows(features, labels, dim), len(names)
-    if len(rows.features) != count:
-        raise InvalidInput(f"features: expected one row for each of {count} ids, got {len(rows.features)} rows")
-    return ItemRows(names, rows.label_texts, check_metadata(metadata, count), check_pictures(pictures, count)), rows
+    return ItemRows(names, label_texts, check_metadata(metadata, len(names)), check_pictures(pictures, len(names)))
 
 
 def check_rows(features: Any, labels: Any, dim: int, name: str = "features", least: int = 0) -> LabelledRows:
@@ -92,6 +99,13 @@ def check_query(query: Any, dim: int) -> tuple[Floats, bool]:
         raise InvalidInput(f"query: expected a vector, or rows of equal length: {error}") from None
     single = array.ndim == 1
     return check_features(array[None] if single else array, "query", columns=dim, whose="this collection"), single
+
+
+def check_distance(distance: Any, bits: int, threshold: Any, version: Any) -> float:
+    """Return the score of a Hamming distance: the bits that agree minus those that differ."""
+    if threshold is not None or version not in (None, "hamming"):
+        raise InvalidInput("distance: expected no threshold and no version with it")
+    return float(bits - 2 * check_integer(distance, "distance", 0, bits))
 
 
 def check_path(path: Any) -> Path:

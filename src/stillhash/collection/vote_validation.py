@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from stillhash.collection.input_rows import InputRows
 from stillhash.collection.types import Vote
-from stillhash.collection.validation import check_ids, check_query
+from stillhash.collection.validation import check_ids
 from stillhash.errors import InvalidInput, StillhashError, WrongType
 from stillhash.numeric.validation import check_integer, check_number
 
@@ -16,31 +17,31 @@ REQUIRED_FIELDS = frozenset({"id", "vote"})
 MAX_POSITION = 2**63 - 1
 
 
-def check_feedback(query: Any, dim: int, id: Any, vote: Any, source: Any, position: Any) -> list[Vote]:
+def check_feedback(query: Any, form: InputRows, id: Any, vote: Any, source: Any, position: Any) -> list[Vote]:
     """Return votes on an item, or on a list of items, of one query."""
     names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
     if not names:
         raise InvalidInput("id: expected at least one id, got none")
     votes, positions = _for_each(vote, "vote", len(names)), _for_each(position, "position", len(names))
-    Q = _check_vector(query, dim)
+    Q = _check_one_query(query, form)
     columns = zip(names, votes, positions, strict=True)
     return [Vote(Q, name, _check_value(one), _check_source(source), _check_position(at)) for name, one, at in columns]
 
 
-def check_votes(votes: Any, dim: int) -> list[Vote]:
+def check_votes(votes: Any, form: InputRows) -> list[Vote]:
     """Return votes given as `Vote` or as dictionaries with the same fields."""
     if isinstance(votes, (str, bytes, dict, Vote)) or not isinstance(votes, Iterable):
         raise WrongType(f"votes: expected a list of votes, got a value of type {type(votes).__name__}")
     checked = []
     for number, vote in enumerate(votes, 1):
         try:
-            checked.append(_check_vote(vote, dim))
+            checked.append(_check_vote(vote, form))
         except StillhashError as error:
             raise type(error)(f"vote {number}: {error}") from None
     return checked
 
 
-def _check_vote(vote: Any, dim: int) -> Vote:
+def _check_vote(vote: Any, form: InputRows) -> Vote:
     fields = vote._asdict() if isinstance(vote, Vote) else vote
     if not isinstance(fields, dict) or not REQUIRED_FIELDS <= fields.keys() <= VOTE_FIELDS:
         names = ", ".join(Vote._fields)
@@ -53,13 +54,13 @@ def _check_vote(vote: Any, dim: int) -> Vote:
     if query is None:
         (query_id,) = check_ids([query_id])
         return Vote(None, id_, _check_value(fields["vote"]), source, position, query_id)
-    return Vote(_check_vector(query, dim), id_, _check_value(fields["vote"]), source, position)
+    return Vote(_check_one_query(query, form), id_, _check_value(fields["vote"]), source, position)
 
 
-def _check_vector(query: Any, dim: int) -> Any:
-    Q, single = check_query(query, dim)
+def _check_one_query(query: Any, form: InputRows) -> Any:
+    Q, single = form.query(query)
     if not single:
-        raise InvalidInput(f"query: expected a vector of {dim} numbers, got {len(Q)} rows")
+        raise InvalidInput(f"query: expected one query, got {len(Q)} rows")
     return Q[0]
 
 

@@ -28,6 +28,7 @@ def parse_settings(text: Any) -> dict[str, Any]:
         check_number(settings["source_cap"], "source_cap", above=0)
         check_filter_fields(settings["filter_fields"])
         _check_encoder(settings.get("encoder"))
+        _check_codes_only(settings.setdefault("codes_only", False), settings)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else str(error)[:200]
         raise BadState(f"settings: expected those of a collection, got {problem}") from error
@@ -40,6 +41,13 @@ def _check_encoder(encoder: Any) -> None:
     fields = {name: type(value) for name, value in encoder.items()}
     if fields != ENCODER_FIELDS:
         raise InvalidInput(f"encoder: expected {', '.join(ENCODER_FIELDS)}, got others")
+
+
+def _check_codes_only(codes_only: Any, settings: dict[str, Any]) -> None:
+    if not isinstance(codes_only, bool):
+        raise InvalidInput("codes_only: expected true or false, got another value")
+    if codes_only and (settings["dim"] != settings["bits"] or settings["params"].get("init") != "identity"):
+        raise InvalidInput("codes_only: expected signs of the codes as features, got others")
 
 
 def check_id(collection: Any) -> bytes:
