@@ -207,7 +207,7 @@ def test_objects_in_objects_however_deep(path: Path) -> None:
             break
         deepest, deep = deep, {"d": deep}
     with stillhash.open(path) as collection:
-        collection.add(["deep"], some_rows(1).X, None, [{"odd": True, "d": deepest["d"]["d"]["d"]}])
+        collection.add(["deep"], some_rows(1).X, None, [{"odd": True, "d": deepest["d"]["d"]["d"]["d"]}])
         for _ in range(2):
             for where in ({"odd": True}, {"d.d.d": {"$exists": True}}, {".".join("d" * 90): {"$exists": True}}):
                 assert by_columns(collection, where) == by_sql(collection, where)

@@ -14,11 +14,13 @@ from stillhash.collection.trainer import Trainer
 from stillhash.collection.validation import (
     ItemRows,
     LabelledRows,
+    check_ids,
     check_items,
     check_labels,
+    check_metadata,
+    check_pictures,
     check_query,
     check_rows,
-    check_stored_items,
 )
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.code_formats import from_hex, is_hex
@@ -67,12 +69,13 @@ class CodeInput(NamedTuple):
         self, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any
     ) -> tuple[ItemRows, LabelledRows]:
         """Validate the arguments of `add` and `upsert`; the items have their codes, and the rows no features."""
-        codes, _ = self.codes(features, "codes", single=False)
-        parsed, texts = check_labels(labels, len(codes))
-        new = check_stored_items(ids, texts, metadata, pictures)
-        if len(codes) != len(new.ids):
-            raise InvalidInput(f"codes: expected one for each of {len(new.ids)} ids, got {len(codes)}")
-        return new._replace(codes=codes), LabelledRows(np.empty((len(codes), 0), np.float32), parsed, texts)
+        names = check_ids(ids)
+        (codes, _), count = self.codes(features, "codes", single=False), len(names)
+        if len(codes) != count:
+            raise InvalidInput(f"codes: expected one for each of {count} ids, got {len(codes)}")
+        parsed, texts = check_labels(labels, count)
+        new = ItemRows(names, texts, check_metadata(metadata, count), check_pictures(pictures, count), codes)
+        return new, LabelledRows(np.empty((count, 0), np.float32), parsed, texts)
 
     def rows(self, features: Any, labels: Any, *, least: int = 0) -> LabelledRows:
         """Validate codes and their labels; the features are signs."""

@@ -79,17 +79,11 @@ def check_items(
     ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any, dim: int
 ) -> tuple[ItemRows, LabelledRows]:
     """Validate the arguments of `add` and `upsert`; return what to store, and what to encode and learn."""
-    rows = check_rows(features, labels, dim)
-    new = check_stored_items(ids, rows.label_texts, metadata, pictures)
-    if len(rows.features) != len(new.ids):
-        raise InvalidInput(f"features: expected one row for each of {len(new.ids)} ids, got {len(rows.features)} rows")
-    return new, rows
-
-
-def check_stored_items(ids: Any, label_texts: list[str], metadata: Any, pictures: Any) -> ItemRows:
-    """Validate what is stored of items apart from their codes and labels."""
     names = check_ids(ids)
-    return ItemRows(names, label_texts, check_metadata(metadata, len(names)), check_pictures(pictures, len(names)))
+    rows, count = check_rows(features, labels, dim), len(names)
+    if len(rows.features) != count:
+        raise InvalidInput(f"features: expected one row for each of {count} ids, got {len(rows.features)} rows")
+    return ItemRows(names, rows.label_texts, check_metadata(metadata, count), check_pictures(pictures, count)), rows
 
 
 def check_rows(features: Any, labels: Any, dim: int, name: str = "features", least: int = 0) -> LabelledRows:
