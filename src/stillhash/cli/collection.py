@@ -1,5 +1,6 @@
 """Commands for items and search: one command per method of `Collection`, without logic."""
 
+import re
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -18,11 +19,13 @@ from stillhash.collection.types import VersionName
 from stillhash.errors import Conflict, InvalidInput, MissingExtra
 from stillhash.hashers import FIXED_CODE_METHODS
 from stillhash.io import format_id, parse_ids, parse_json_object, read_chunks, read_queries
+from stillhash.numeric.codes import width
 
 app = Typer()
 ITEMS_PANEL, SEARCH_PANEL = "Collections: items", "Collections: search"
 DEFAULT_METHOD = stillhash.DEFAULT_HASHER.name
-QUERY_HELP = "Queries: any file of rows, a .json file, '-' for JSON from stdin, or JSON itself: '[0.1, 0.2]'."
+QUERY_HELP = """Queries: any file of rows, a .json file, '-' for JSON from stdin, or JSON itself: '[0.1, 0.2]'; \
+a ready code in hexadecimal digits, where the collection has --codes-only."""
 IDS_HELP = "Ids; a whole number is an integer id, '\"7\"' is the text 7."
 IDS_FILE_HELP = "Ids, if FILE has none: .npy, .jsonl or .txt (one id per line)."
 METADATA_HELP = "Metadata, if FILE has none: .jsonl (one object per line)."
@@ -37,6 +40,7 @@ WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
 CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels."
 BITS_HELP = "Length of the codes; near duplicates of labelled items are found from 128 on."
 FIELDS_HELP = "Fields of the metadata that filters answer from memory, one each; default: the first 64 that occur."
+CODES_ONLY_HELP = "Store ready codes, such as perceptual hashes: packed bytes in place of feature vectors."
 PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 
 CollectionPath = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
@@ -65,11 +69,12 @@ def current_version(collection: stillhash.Collection) -> int:
 @app.command(rich_help_panel=ITEMS_PANEL)
 def create(
     path: CollectionPath,
-    dim: Annotated[int, Option(min=1, help="Length of the feature vectors.")],
+    dim: Annotated[int | None, Option(min=1, help="Length of the feature vectors.")] = None,
     bits: Annotated[int, Option(min=8, max=512, help=BITS_HELP)] = DEFAULT_BITS,
     method: Annotated[str, Option(help=f"Learning method: {', '.join(FIXED_CODE_METHODS)}.")] = DEFAULT_METHOD,
     params: Annotated[str | None, Option(metavar="JSON", help=PARAMS_HELP)] = None,
     codes_see_labels: CodesSeeLabels = True,
+    codes_only: Annotated[bool, Option("--codes-only", help=CODES_ONLY_HELP)] = False,
     init_rows: Annotated[int, Option(help="Rows to fit the hash functions on, at least 300.")] = 3000,
     learn_rows: Annotated[int, Option(help="Labelled rows to learn in one step.")] = 1000,
     keep_versions: Annotated[int, Option(help="Versions of the model to keep.")] = 32,
@@ -82,9 +87,13 @@ def create(
         raise Conflict(f"path: expected a new folder, got {path}, which holds a collection")
     settings: dict[str, Any] = {"init_rows": init_rows, "learn_rows": learn_rows, "source_cap": source_cap}
     settings |= {"method": method, "params": parse_json_object(params, "params"), "keep_versions": keep_versions}
-    settings |= {"codes_see_labels": codes_see_labels, "filter_fields": filter_field or None}
-    stillhash.open(path, dim, bits, **settings).close()
-    text = f"{path} created, for vectors of {dim} numbers and codes of {bits} bits"
+    settings |= {"codes_see_labels": codes_see_labels, "filter_fields": filter_field or None, "codes_only": codes_only}
+    if dim is None and not codes_only:
+        raise InvalidInput("--dim: expected the length of the feature vectors, or --codes-only, got neither")
+    with stillhash.open(path, dim, bits, **settings) as collection:
+        dim = collection.dim
+    rows = "ready codes" if codes_only else f"vectors of {dim} numbers and codes"
+    text = f"{path} created, for {rows} of {bits} bits"
     answer({"path": str(path), "dim": dim, "bits": bits}, as_json, text)
 
 
@@ -112,7 +121,7 @@ def add(
         put = partial(collection.upsert if upsert else collection.add, learn=learn)
         first_id = None if upsert else collection.count()
         files = {"ids": ids, "labels": labels, "metadata": metadata}
-        chunks = read_chunks(file, collection.dim, chunk, **files, require_ids=True, first_id=first_id)
+        chunks = read_chunks(file, row_length(collection), chunk, **files, require_ids=True, first_id=first_id)
         rows = for_each_chunk(chunks, lambda c: put(c.ids or [], c.features, c.labels, c.metadata), "added")
         result = {"added": rows, "count": collection.count(), "version": current_version(collection)}
     answer(result, as_json, f"{count_of(rows, 'row')} added, {count_of(result['count'], 'item')} in total")
@@ -193,7 +202,7 @@ def search(
         raise InvalidInput("query: expected one of --vector, --image, --text and --like")
     with stillhash.open(path, read_only=True) as collection:
         if vector is not None:
-            queries = read_queries(vector, collection.dim)
+            queries = parse_queries(vector, collection)
         elif like is not None:
             queries = collection.reconstruct(parse_ids([like]))
         else:
@@ -211,17 +220,30 @@ def search(
 def range_search(
     path: CollectionPath,
     vector: Queries,
-    threshold: Annotated[float, Option(help="The lowest score of a hit.")],
+    threshold: Annotated[float | None, Option(help="The lowest score of a hit.")] = None,
+    distance: Annotated[int | None, Option(min=0, help="The largest Hamming distance of a hit instead.")] = None,
     where: Where = None,
     version: ModelVersion = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find all items with at least this score."""
+    """Find all items with at least this score, or within this Hamming distance."""
     with stillhash.open(path, read_only=True) as collection:
-        queries = read_queries(vector, collection.dim)
-        allowed = parse_json_object(where, "where")
-        results = collection.range_search(queries, threshold, where=allowed, version=parse_version(version))
+        queries = parse_queries(vector, collection)
+        options: dict[str, Any] = {"where": parse_json_object(where, "where"), "version": parse_version(version)}
+        results = collection.range_search(queries, threshold, distance=distance, **options)
     _answer_hits(results, as_json)
+
+
+def row_length(collection: stillhash.Collection) -> int:
+    """Return the numbers of a row: features, or the bytes of a ready code."""
+    return width(collection.bits) if collection.codes_only else collection.dim
+
+
+def parse_queries(text: str, collection: stillhash.Collection) -> Any:
+    """Return the queries that an option names; ready codes may be in it as hexadecimal digits."""
+    if collection.codes_only and re.fullmatch("[0-9a-fA-F]+", text) and not Path(text).exists():
+        return [text]
+    return read_queries(text, row_length(collection))
 
 
 def parse_version(text: str | None) -> VersionName | None:
@@ -236,8 +258,9 @@ def parse_version(text: str | None) -> VersionName | None:
 
 
 def _answer_hits(results: list[stillhash.Answer], as_json: bool) -> None:
-    """Print the answers, without empty explanations."""
+    """Print the answers, without empty explanations and distances."""
     answers = [asdict(one) for one in results]
-    for hit in (hit for one in answers for hit in one["hits"] if hit["explanation"] is None):
-        del hit["explanation"]
+    for hit in (hit for one in answers for hit in one["hits"]):
+        for name in [name for name in ("explanation", "distance") if hit[name] is None]:
+            del hit[name]
     answer({"answers": answers}, as_json, output.answers)

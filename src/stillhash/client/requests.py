@@ -4,6 +4,9 @@ import os
 from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stillhash.client.serialization import to_json
 from stillhash.client.transport import (
     JSON_TYPE,
@@ -15,8 +18,10 @@ from stillhash.client.transport import (
     check_address,
     check_timeout,
 )
+from stillhash.collection.input_rows import CodeInput
+from stillhash.collection.validation import check_query
 from stillhash.errors import InvalidInput
-from stillhash.numeric.validation import Floats, check_features
+from stillhash.numeric.validation import check_features
 
 
 class NewConnections(Protocol):
@@ -58,13 +63,22 @@ class CollectionRequests:
         return self._collection_name
 
     async def _get_setting(self, name: str) -> int:
-        """Return a setting that never changes: dim or bits."""
+        """Return a setting that never changes: dim, bits, or whether there are codes only."""
         if self._stats is None:
-            self._stats = await self._get("stats")
+            self._stats = {"codes_only": False, **await self._get("stats")}  # a server of an earlier release lacks it
         return int(self._stats[name])
 
-    async def _features(self, value: Any) -> Floats:
+    async def _features(self, value: Any) -> NDArray[Any]:
+        """Validate rows as the collection does: features, or packed codes where it has codes only."""
+        if await self._get_setting("codes_only"):
+            return CodeInput(await self._get_setting("bits")).codes(value, "codes", single=False)[0]
         return check_features(value, "features", columns=await self._get_setting("dim"), whose="this collection")
+
+    async def _query(self, query: Any) -> tuple[NDArray[Any], bool]:
+        """Validate one query, or several; return them as rows, and whether it was one."""
+        if await self._get_setting("codes_only"):
+            return CodeInput(await self._get_setting("bits")).codes(query, "query")
+        return check_query(query, await self._get_setting("dim"))
 
     async def _path(self, verb: str) -> str:
         return f"/v1/collections/{quote(await self._get_collection(), safe='')}/{verb}"
@@ -73,12 +87,13 @@ class CollectionRequests:
         return await self._transport.request("GET", await self._path(verb))
 
     async def _post(
-        self, verb: str, body: Any = None, rows: Floats | None = None, retry: RetryWhen = "always"
+        self, verb: str, body: Any = None, rows: NDArray[Any] | None = None, retry: RetryWhen = "always"
     ) -> dict[str, Any]:
-        """Post an object, or its JSON text; rows follow it as raw float32."""
+        """Post an object, or its JSON text; rows follow it as raw float32, or as packed codes."""
         data = None if body is None else (body if isinstance(body, str) else to_json(body)).encode()
         if data is not None and rows is not None:
-            data = b"%b\n%b" % (data, rows.astype("<f4", copy=False).tobytes())
+            raw = rows if rows.dtype == np.uint8 else rows.astype("<f4", copy=False)
+            data = b"%b\n%b" % (data, raw.tobytes())
         return await self._post_bytes(verb, data, JSON_TYPE if rows is None else RAW_TYPE, retry)
 
     async def _post_lines(self, verb: str, lines: list[bytes], retry: RetryWhen) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.serialization import row_to_json, to_answer, to_item, to_json
+from stillhash.codes import from_hex
 from stillhash.collection.types import (
     Answer,
     Filter,
@@ -29,10 +30,11 @@ from stillhash.collection.types import (
     Vector,
     Vectors,
     VersionName,
+    Weights,
 )
-from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
+from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures
 from stillhash.errors import WrongType
-from stillhash.numeric.validation import Floats, check_integer
+from stillhash.numeric.validation import Floats, check_integer, check_weights
 
 Rows = Iterable[dict[str, Any]]
 AsyncRows = AsyncIterable[dict[str, Any]]
@@ -96,9 +98,11 @@ class ItemVerbs(CollectionRequests):
         picture = (await self._post("picture", {"id": id}))["picture"]
         return None if picture is None else base64.b64decode(picture)
 
-    async def reconstruct(self, ids: ItemIds) -> Floats:
-        """Return features (n, D) rebuilt from the codes of items, to search for similar ones."""
+    async def reconstruct(self, ids: ItemIds) -> NDArray[Any]:
+        """Return features (n, D) rebuilt from the codes of items, to search for similar ones; or ready codes."""
         features = (await self._post("reconstruct", {"ids": ids}))["features"]
+        if await self._get_setting("codes_only"):
+            return from_hex(features, await self._get_setting("bits"))
         return np.array(features, np.float32).reshape(-1, await self._get_setting("dim"))
 
     async def sample(self, count: int = 1) -> list[Item]:
@@ -127,41 +131,58 @@ class ItemVerbs(CollectionRequests):
     @overload
     async def search(self, query: Vectors, k: int = ..., **options: Unpack[SearchOptions]) -> list[Answer]: ...
     @overload  # the type of an array does not say how many dimensions it has
-    async def search(self, query: NDArray[Any], k: int = ..., **options: Unpack[SearchOptions]) -> Any: ...
+    async def search(self, query: NDArray[Any] | None = ..., k: int = ..., **options: Unpack[SearchOptions]) -> Any: ...
     async def search(
         self,
-        query: Vector | Vectors | NDArray[Any],
+        query: Vector | Vectors | NDArray[Any] | None = None,
         k: int = 10,
         *,
+        weights: Weights | None = None,
         where: Filter | None = None,
         version: VersionName | None = None,
         balance: float | None = None,
         explain: bool | int = False,
     ) -> Answer | list[Answer]:
-        """Return the k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers."""
-        Q, single = check_query(query, await self._get_setting("dim"))
+        """Return the k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers.
+
+        weights: of the bits, in place of queries.
+        """
         body = {"k": k, "where": where, "version": version, "balance": balance, "explain": explain}
-        answers = [to_answer(answer) for answer in (await self._post("search", body, Q))["answers"]]
+        if weights is None:
+            Q, single = await self._query(query)
+            response = await self._post("search", body, Q)
+        else:
+            W = check_weights(weights, await self._get_setting("bits"))
+            response = await self._post("search", {**body, "query": query, "weights": W})
+            single = np.ndim(weights) == 1
+        answers = [to_answer(answer) for answer in response["answers"]]
         return answers[0] if single else answers
 
     @overload
-    async def range_search(self, query: Vector, threshold: float, **options: Unpack[RangeOptions]) -> Answer: ...
+    async def range_search(
+        self, query: Vector, threshold: float | None = ..., **options: Unpack[RangeOptions]
+    ) -> Answer: ...
     @overload
-    async def range_search(self, query: Vectors, threshold: float, **options: Unpack[RangeOptions]) -> list[Answer]: ...
+    async def range_search(
+        self, query: Vectors, threshold: float | None = ..., **options: Unpack[RangeOptions]
+    ) -> list[Answer]: ...
     @overload
-    async def range_search(self, query: NDArray[Any], threshold: float, **options: Unpack[RangeOptions]) -> Any: ...
+    async def range_search(
+        self, query: NDArray[Any], threshold: float | None = ..., **options: Unpack[RangeOptions]
+    ) -> Any: ...
     async def range_search(
         self,
         query: Vector | Vectors | NDArray[Any],
-        threshold: float,
+        threshold: float | None = None,
         *,
+        distance: int | None = None,
         where: Filter | None = None,
         version: VersionName | None = None,
         most: int | None = None,
     ) -> Answer | list[Answer]:
-        """Return all items of at least this score, best first; more than `most` of them are an error."""
-        Q, single = check_query(query, await self._get_setting("dim"))
-        body = {"threshold": threshold, "where": where, "version": version, "most": most}
+        """Return all items of at least this score, or within this Hamming distance; more than `most` are an error."""
+        Q, single = await self._query(query)
+        body = {"threshold": threshold, "distance": distance, "where": where, "version": version, "most": most}
         answers = [to_answer(answer) for answer in (await self._post("range_search", body, Q))["answers"]]
         return answers[0] if single else answers
 

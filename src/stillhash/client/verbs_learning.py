@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.serialization import vote_to_json
 from stillhash.collection.types import DoubtfulItem, Id, ItemIds, Vector, Vote
-from stillhash.collection.validation import check_label_lists, check_query
+from stillhash.collection.validation import check_label_lists
 from stillhash.numeric.validation import check_integer
 
 
@@ -30,7 +30,7 @@ class LearningVerbs(CollectionRequests):
     ) -> int:
         """Vote on an item, or on a list of items, as hits of a query (D,); return the new version."""
         body = {"id": id, "vote": vote, "source": source, "position": position}
-        Q, _ = check_query(query, await self._get_setting("dim"))
+        Q, _ = await self._query(query)
         return int((await self._post("feedback", body, Q, "not stored"))["version"])
 
     async def feedback_many(self, votes: Iterable[Vote | dict[str, Any]]) -> int:

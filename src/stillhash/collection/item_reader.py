@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.duplicates import find_duplicates, read_codes
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.input_rows import input_rows
 from stillhash.collection.read_view import ReadView
@@ -15,6 +16,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, Item, ItemIds
 from stillhash.collection.validation import check_ids
 from stillhash.errors import report_shortages
+from stillhash.numeric.near_groups import Progress
 from stillhash.numeric.validation import Codes, check_integer
 from stillhash.search import Index
 
@@ -118,3 +120,25 @@ class ItemReader:
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
             return self._store.items.list_ids(snapshot.connection, snapshot.allowed, last, limit)
+
+    def duplicates(
+        self,
+        distance: int = 3,
+        *,
+        where: Filter | None = None,
+        limit: int = 1000,
+        progress: Progress | None = None,
+    ) -> list[list[Id]]:
+        """Return groups of items whose codes are within this Hamming distance of each other, each group as its ids.
+
+        A group is connected: each item is within the distance of some other, so two of them may be further apart. Items
+        and groups are in order of arrival. where: only items that meet this condition (filters.py). limit: groups, at
+        most. progress: called with the share that is done. Exact; TooLarge where it would take hours. Searches and
+        writes go on meanwhile.
+        """
+        check_integer(distance, "distance", 0, self.bits)
+        check_integer(limit, "limit", 1)
+        condition = None if where is None else compile_filter(where)
+        with self._view.pinned(condition) as snapshot:
+            rows, codes = read_codes(self._store, snapshot)
+        return find_duplicates(self._store, rows, codes, distance, limit, progress)

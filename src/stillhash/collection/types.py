@@ -20,6 +20,7 @@ VersionName = int | Literal["hamming"]  # of the model
 class SearchOptions(TypedDict, total=False):
     """Options of `search`."""
 
+    weights: Weights | None
     where: Filter | None
     version: VersionName | None
     balance: float | None
@@ -29,13 +30,13 @@ class SearchOptions(TypedDict, total=False):
 class LocalSearchOptions(SearchOptions, total=False):
     """Options of `Collection.search`."""
 
-    weights: Weights | None
     max_bytes: int | None
 
 
 class RangeOptions(TypedDict, total=False):
     """Options of `range_search`."""
 
+    distance: int | None
     where: Filter | None
     version: VersionName | None
     most: int | None
@@ -44,7 +45,6 @@ class RangeOptions(TypedDict, total=False):
 class LocalRangeOptions(RangeOptions, total=False):
     """Options of `Collection.range_search`."""
 
-    distance: int | None
     max_bytes: int | None
 
 

@@ -51,11 +51,13 @@ def near_groups(codes: Codes, bits: int, distance: int, progress: Progress | Non
     """
     words, first, inverse = distinct_words(codes)
     parent = np.arange(len(words))
-    if 0 < distance < bits:
+    if len(words) > 1 and 0 < distance < bits:
         masks = _balanced_parts(codes[first[:: max(1, len(first) // SAMPLE_ROWS)]], bits)
         _join_near(words, distance, bits, masks, parent, progress)
     elif distance:
         parent[:] = 0
+    if progress is not None:
+        progress(1.0)
     _compress(parent)
     earliest = np.full(len(words), len(codes), np.int64)
     np.minimum.at(earliest, parent, first)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from stillhash.errors import InvalidInput, TooLarge, TooSlow
+from stillhash.numeric.codes import width
 from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.large_json import let_others_run, max_row_characters, number_array, parse_large_object
 from stillhash.server.memory import BODY_COPIES, RequestMemory
@@ -34,7 +35,7 @@ class RequestBody(BaseModel):
     """Base of JSON bodies. Only types are checked here; the collection validates the values.
 
     `raw_field` may come as application/octet-stream instead: the JSON object without it on the first line, then its
-    rows as little-endian float32.
+    rows as little-endian float32; as packed codes, where the collection has codes only.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -54,7 +55,8 @@ class RequestBody(BaseModel):
         dim = executor.collection.dim
         try:
             if raw:
-                body = cls._parse_raw(data, dim)
+                bits = executor.collection.bits if executor.collection.codes_only else None
+                body = cls._parse_raw(data, dim, bits)
             elif len(data) > THREAD_BYTES:
                 body = await asyncio.to_thread(cls._parse_large, data, settings.max_rows, max_row_characters(dim))
             else:
@@ -70,23 +72,24 @@ class RequestBody(BaseModel):
         return cls.model_validate(parse_large_object(data, cls.raw_field, max_rows, max_row))
 
     @classmethod
-    def _parse_raw(cls, data: bytes, dim: int) -> Self:
+    def _parse_raw(cls, data: bytes, dim: int, bits: int | None = None) -> Self:
+        """Parse rows of `dim` float32, or of codes of so many bits."""
         field = str(cls.raw_field)
         line, _, numbers = data.partition(b"\n")
-        if len(numbers) % (4 * dim):
-            raise InvalidInput(f"{field}: expected rows of {4 * dim} bytes ({dim} float32), got {len(numbers)} bytes")
+        size, kind = (4 * dim, f"{dim} float32") if bits is None else (width(bits), f"codes of {bits} bits")
+        if len(numbers) % size:
+            raise InvalidInput(f"{field}: expected rows of {size} bytes ({kind}), got {len(numbers)} bytes")
         values = JSON_OBJECT.validate_json(line)
         if field in values:
             raise InvalidInput(f"{field}: expected on the first line or raw after it, got both")
         body = cls.model_validate({**values, field: []})
-        return body.model_copy(update={field: np.frombuffer(numbers, "<f4").reshape(-1, dim)})
+        rows = np.frombuffer(numbers, "<f4" if bits is None else np.uint8)
+        return body.model_copy(update={field: rows.reshape(-1, dim if bits is None else size)})
 
     def row_count(self) -> int:
-        """Count the rows, ids or queries; a flat list is one query."""
+        """Count the rows, ids or queries; a flat list of numbers, or one text, is one query."""
         value = getattr(self, self.row_field) if self.row_field else None
-        if self.row_field == "query" and isinstance(value, list) and not (value and isinstance(value[0], list)):
-            return 1
-        return len(value) if isinstance(value, (list, np.ndarray)) else 0
+        return count_queries(value) if self.row_field == "query" else count_entries(value)
 
     @classmethod
     def openapi_body(cls) -> OpenApi:
@@ -95,6 +98,18 @@ class RequestBody(BaseModel):
             layout = f"A line of JSON without {cls.raw_field}, then {cls.raw_field} as rows of little-endian float32."
             content[RAW_MEDIA] = {"schema": {"type": "string", "format": "binary", "description": layout}}
         return {"required": True, "content": content}
+
+
+def count_entries(value: Any) -> int:
+    return len(value) if isinstance(value, (list, np.ndarray)) else 0
+
+
+def count_queries(value: Any) -> int:
+    """Count queries: lists or arrays of numbers, or texts; one of them need not be in a list."""
+    several = isinstance(value, list) and value and isinstance(value[0], (list, str, np.ndarray))
+    if isinstance(value, (list, str)) and not several:
+        return 1
+    return count_entries(value)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 import base64
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from fastapi import Request
+from numpy.typing import NDArray
 from starlette.responses import Response
 
+from stillhash.codes import to_hex
 from stillhash.collection import Answer, Collection
 from stillhash.collection.explain import NUMBER_BYTES
 from stillhash.errors import StillhashError, TooLarge
@@ -96,7 +99,12 @@ async def reconstruct(request: Request, body: schemas.IdsBody, executor: Executo
         most = limit // (NUMBER_BYTES * executor.collection.dim)
         raise TooLarge(f"ids: expected at most {most} for an answer of {limit} bytes, got {len(body.ids)}")
     request.state.memory.hold(numbers * NUMBER_BYTES)
-    return await executor.read(lambda c: json_response({"features": c.reconstruct(body.ids).tolist()}))
+    return await executor.read(lambda c: json_response({"features": _plain(c, c.reconstruct(body.ids))}))
+
+
+def _plain(collection: Collection, rows: NDArray[Any]) -> list[Any]:
+    """Return features, or codes, as JSON has them."""
+    return list(to_hex(rows, collection.bits)) if collection.codes_only else rows.tolist()
 
 
 @read_router.post("/picture")

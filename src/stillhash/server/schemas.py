@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from stillhash.collection import Answer, AuditEntry, DoubtfulItem, Item
 from stillhash.errors import InvalidInput
-from stillhash.server.request_body import RequestBody
+from stillhash.numeric.validation import MAX_BITS
+from stillhash.server.request_body import RequestBody, count_queries
 
 MAX_INT64 = 2**63 - 1
 MAX_AUDIT_PAGE = 10_000  # entries
@@ -18,14 +19,21 @@ JsonId = StrictInt | str
 JsonVote = StrictBool | float | Literal["up", "down"]
 JsonIds = Annotated[list[JsonId], Field(examples=[["a", 7]])]
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
+_CODE = {"type": "string", "pattern": "^[0-9a-fA-F]+$"}
+_ONE_QUERY = {"anyOf": [{"type": "number"}, _NUMBERS, _CODE]}
 FeatureRows = Annotated[  # an array if the rows came raw
-    Any, Field(json_schema_extra={"type": "array", "items": _NUMBERS}, examples=[[[0.1, 0.2, 0.3]]])
+    Any,
+    Field(
+        description="Rows of numbers; of hexadecimal digits, where the collection has codes only.",
+        json_schema_extra={"type": "array", "items": {"anyOf": [_NUMBERS, _CODE]}},
+        examples=[[[0.1, 0.2, 0.3]]],
+    ),
 ]
 QueryVectors = Annotated[
     Any,
     Field(
-        description="One query, or a list of queries.",
-        json_schema_extra={"type": "array", "items": {"anyOf": [{"type": "number"}, _NUMBERS]}},
+        description="One query, or a list of queries; in hexadecimal digits, where the collection has codes only.",
+        json_schema_extra={"anyOf": [{"type": "array", "items": _ONE_QUERY}, _CODE]},
         examples=[[0.1, 0.2, 0.3]],
     ),
 ]
@@ -101,6 +109,14 @@ class QueryBody(RequestBody):
 
 
 class SearchBody(QueryBody):
+    query: QueryVectors = None
+    weights: Annotated[
+        Any,
+        Field(
+            description="Weights of the bits, for one query or several, in place of queries.",
+            json_schema_extra={"type": "array", "items": {"anyOf": [{"type": "number"}, _NUMBERS]}},
+        ),
+    ] = None
     k: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 10
     balance: Annotated[
         float | None, Field(ge=0, le=1, description="From 0, looks alike, to 1, same labels; null is automatic.")
@@ -110,9 +126,16 @@ class SearchBody(QueryBody):
         Field(description="true, or the number of a version to compare with.", json_schema_extra={"minimum": 0}),
     ] = False
 
+    def row_count(self) -> int:
+        """Count the queries, or the weights that came in their place."""
+        return super().row_count() if self.weights is None else count_queries(self.weights)
+
 
 class RangeSearchBody(QueryBody):
-    threshold: float
+    threshold: float | None = None
+    distance: Annotated[
+        StrictInt | None, Field(ge=0, le=MAX_BITS, description="A Hamming distance, in place of the threshold.")
+    ] = None
     most: Annotated[StrictInt | None, Field(ge=1, le=MAX_INT64, description="Refuse more hits than this.")] = None
 
 
@@ -223,7 +246,9 @@ class AuditResponse(BaseModel):
 
 
 class FeaturesResponse(BaseModel):
-    features: list[list[float]]
+    features: Annotated[
+        list[list[float]] | list[str], Field(description="Codes in hexadecimal digits, where there are codes only.")
+    ]
 
 
 class PictureResponse(BaseModel):

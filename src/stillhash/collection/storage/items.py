@@ -100,6 +100,13 @@ class ItemTable:
             rows.update(connection.execute(f"SELECT id, row FROM items WHERE id IN ({marks})", batch))
         return rows
 
+    def ids_of(self, connection: Connection, rows: list[int]) -> dict[int, Id]:
+        """Return the ids of those rows that exist."""
+        names: dict[int, Id] = {}
+        for marks, batch in batches(rows):
+            names.update(connection.execute(f"SELECT row, id FROM items WHERE row IN ({marks})", batch))
+        return names
+
     def existing_rows(self, connection: Connection, ids: list[Id]) -> RowNumbers:
         """Return the row of each id; all must exist."""
         rows = self.rows_of(connection, ids)

@@ -1,0 +1,46 @@
+"""The command that lists duplicates."""
+
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.text import Text
+from typer import Option, Typer
+
+import stillhash
+from stillhash.cli.collection import SEARCH_PANEL, CollectionPath, Where
+from stillhash.cli.output import AsJson, answer, count_of, progress_bar
+from stillhash.io import format_id, parse_json_object
+
+app = Typer()
+LISTED_IDS = 20  # of a group, for people
+
+
+@app.command(rich_help_panel=SEARCH_PANEL)
+def duplicates(
+    path: CollectionPath,
+    distance: Annotated[int, Option(min=0, help="Bits in which the codes of two duplicates differ at most.")] = 3,
+    where: Where = None,
+    limit: Annotated[int, Option(min=1, help="Groups to show at most.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Find groups of items whose codes are nearly the same, the earliest first.
+
+    Each item of a group is within the distance of some other item of it.
+    """
+    condition = parse_json_object(where, "where")
+    with stillhash.open(path, read_only=True) as collection, progress_bar("comparing", 1.0, counts=False) as update:
+        groups = collection.duplicates(
+            distance, where=condition, limit=limit, progress=lambda share: update(completed=share)
+        )
+    answer({"groups": groups}, as_json, _show)
+
+
+def _show(result: dict[str, Any], console: Console) -> None:
+    """Print a line for each group, and how many there are."""
+    groups = result["groups"]
+    for group in groups:
+        names = " ".join(format_id(name) for name in group[:LISTED_IDS])
+        rest = f" and {len(group) - LISTED_IDS:,} more" if len(group) > LISTED_IDS else ""
+        console.print(Text(names + rest), soft_wrap=True)
+    items = count_of(sum(map(len, groups)), "item")
+    console.print(Text(f"{count_of(len(groups), 'group')} with {items}"), soft_wrap=True)
