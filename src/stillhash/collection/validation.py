@@ -161,6 +161,8 @@ def check_labels(labels: Any, rows: int) -> tuple[Labels, list[str]]:
 
     The names of the result are in order of first appearance in those lists, which is how the lists themselves parse.
     """
+    if labels is None:
+        return parse_labels(None, rows), ["[]"] * rows
     names, ranks, indptr = _sorted_labels(labels, rows)
     texts = list(map(JSON_ENCODER.encode, names))
     flat = [texts[rank] for rank in ranks.tolist()]
