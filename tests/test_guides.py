@@ -18,7 +18,7 @@ GUIDE_ADDRESS = "127.0.0.1:8000"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guide", ["tutorial.md", "http.md"])
+@pytest.mark.parametrize("guide", ["tutorial.md", "http.md", "codes.md"])
 def test_guide_examples_run(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed, and the guides use it")

@@ -26,7 +26,7 @@ from tests.support.toys import toy
 
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
-ITEMS = ["create", "add", "delete", "get", "count", "ids", "search", "range-search"]
+ITEMS = ["create", "add", "delete", "get", "count", "ids", "search", "range-search", "duplicates"]
 LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()

@@ -106,12 +106,14 @@ def answers(result: dict[str, Any], console: Console) -> None:
             continue
         others = [hit["explanation"]["other_version"] for hit in one["hits"] if "explanation" in hit]
         explained = [f"by version {others[0]}", "bits that count most"] if others else []
+        far = ["distance"] if "distance" in one["hits"][0] else []
         rows: list[list[str | Text]] = []
         for rank, hit in enumerate(one["hits"], 1):
             name, labels, metadata = _item_cells(hit)
             reasons = _explanation_cells(hit["explanation"]) if others else []
-            rows.append([str(rank), name, f"{hit['score']:.4g}", hit["placed"], *reasons, labels, metadata])
-        columns = ["rank", "id", "score", "by", *explained, "labels", "metadata"]
+            scores = [f"{hit['score']:.4g}", *(str(hit[column]) for column in far)]
+            rows.append([str(rank), name, *scores, hit["placed"], *reasons, labels, metadata])
+        columns = ["rank", "id", "score", *far, "by", *explained, "labels", "metadata"]
         print_table(console, None, columns, rows, text=["id", "by", *explained, "labels", "metadata"])
 
 
