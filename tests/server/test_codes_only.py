@@ -14,8 +14,9 @@ import stillhash
 from stillhash import Collection, codes
 from stillhash.errors import InvalidInput
 from tests.client.awaited_client import CLIENTS
-from tests.collection.test_codes_only import BITS, some_codes
+from tests.collection.test_codes_only import BITS, brute_force, some_codes
 from tests.server.live_server import LiveServer, live_server
+from tests.server.test_pages import hits
 
 STORED, QUERIES = some_codes(120), some_codes(3, seed=4)
 TEXTS = codes.to_hex(QUERIES, BITS)
@@ -129,3 +130,17 @@ def test_clients_take_codes(server: LiveServer, local: Collection, new_client: A
                 client.search(bad)
             with pytest.raises(InvalidInput):
                 client.add([1000], [bad])
+
+
+def test_the_page_shows_and_takes_codes(server: LiveServer) -> None:
+    server.request("POST", PATH + "add", {"ids": list(range(120)), "features": codes.to_hex(STORED, BITS)})
+    assert server.request("GET", "/c/c?like=7").status == 200
+    assert server.request("GET", "/c/c/explain?like=7&id=8&against=0").status in (200, 404)
+    form = "application/x-www-form-urlencoded"
+    reply = server.request("POST", "/c/c/upload", f"numbers={TEXTS[0]}".encode(), content_type=form)
+    assert reply.status == 303
+    page = server.request("GET", reply.headers["location"])
+    expected_ids = [str(row) for _, row in brute_force(STORED, QUERIES[0])]
+    assert hits(page, "then") == hits(page, "now") == expected_ids[:12]
+    for bad in ("numbers=12", "numbers=[1,2]", "numbers=zz"):
+        assert server.request("POST", "/c/c/upload", bad.encode(), content_type=form).status == 422

@@ -11,10 +11,11 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stillhash.collection.input_rows import CodeInput
 from stillhash.errors import InvalidInput, NotFound, TooLarge
 from stillhash.io import check_npy
-from stillhash.numeric.validation import Floats
 from stillhash.server.large_json import max_row_characters
 
 MAX_CACHED_QUERIES = 1000
@@ -27,7 +28,7 @@ class Picture(NamedTuple):
 
 
 class UploadedQuery(NamedTuple):
-    vector: Floats  # (D,)
+    vector: NDArray[Any]  # (D,), or a ready code
     title: str
     picture: Picture | None  # that was encoded
 
@@ -97,6 +98,18 @@ def parse_vector(data: bytes, dim: int) -> Any:
     if array.ndim != 1 and array.shape[:-1] != (1,):
         raise InvalidInput(f"file: expected one row of numbers, got an array of shape {array.shape}")
     return array.reshape(-1)
+
+
+def parse_code(data: bytes, bits: int) -> Any:
+    """Parse a ready code (bytes,): an .npy file of uint8, or hexadecimal digits."""
+    try:
+        value = _load_npy(data) if data.startswith(b"\x93NUMPY") else data.decode("utf-8-sig").strip()
+    except (ValueError, EOFError, OSError, MemoryError, RecursionError, OverflowError) as error:
+        raise InvalidInput(f"file: expected a code of {bits} bits in hexadecimal digits: {error}") from None
+    codes, _ = CodeInput(bits).codes(value, "file")
+    if len(codes) != 1:
+        raise InvalidInput(f"file: expected one code, got {len(codes)}")
+    return codes[0]
 
 
 def _load_npy(data: bytes) -> Any:

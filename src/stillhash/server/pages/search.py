@@ -16,7 +16,7 @@ from stillhash.server.pages import view_models
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
 from stillhash.server.pages.thumbnails import draw_thumbnail, find_thumbnail, thumbnail_response
 from stillhash.server.pages.view_models import PageQuery, Ranks, ViewModel
-from stillhash.server.query_cache import HitVote, Picture, UploadedQuery, parse_vector
+from stillhash.server.query_cache import HitVote, Picture, UploadedQuery, parse_code, parse_vector
 from stillhash.server.write_queue import CollectionExecutor
 
 START_ITEMS = 12  # offered on the start page
@@ -93,6 +93,8 @@ async def _uploaded_query(executor: CollectionExecutor, form: FormData) -> Uploa
     if not data.strip():
         raise InvalidInput("file: expected a file or a list of numbers, got nothing")
     kind = picture_type(data)
+    if executor.collection.codes_only:
+        return UploadedQuery(parse_code(data, executor.collection.bits), title, None)
     if kind is None:
         vector = await executor.read(lambda c: parse_vector(data, c.dim))
     else:
