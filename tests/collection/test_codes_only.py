@@ -176,6 +176,7 @@ NEW: dict[str, Any] = {"bits": 16, "codes_only": True}
         {**NEW, "dim": 12},
         {**NEW, "init": np.ones((9, 16))},
         {**NEW, "method": "ohsl"},
+        {**NEW, "keep_features": True},
         {**NEW, "params": {"center": True}},
         {**NEW, "params": {"init": "labels"}},
         {**NEW, "bits": 600},
@@ -265,3 +266,12 @@ def test_an_ordinary_collection_has_distances_too(tmp_path: Path) -> None:
         hits = one.range_search(X[3], distance=9).hits
         assert [(hit.distance, hit.id) for hit in hits] == [p for p in brute_force(stored, stored[3]) if p[0] <= 9]
         assert one.search(X[3]).hits[0].distance is None
+
+
+def test_what_is_forgotten_is_gone_as_a_query_too(collection: Collection) -> None:
+    collection.add(range(50), some_codes(50))
+    collection.feedback(some_codes(50)[7], 9, "up")  # the code of an item as the query
+    collection.feedback_many([{"query_id": 8, "id": 9, "vote": 1}])
+    report = collection.forget([7])
+    assert (report.items, report.votes) == (1, 1) and collection.get([7]) == [None]
+    assert collection.search(some_codes(50)[8], k=1).hits[0].id == 9 and collection.verify() == []

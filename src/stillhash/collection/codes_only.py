@@ -29,6 +29,8 @@ def check_codes_only(settings: dict[str, Any], dim: int | None, bits: int | None
     if init is not None or settings["encoder"] is not None:
         name = "encoder" if init is None else "init"
         raise InvalidInput(f"{name}: expected None, since the collection has codes only and no features")
+    if settings["keep_features"]:
+        raise InvalidInput("keep_features: expected False, since the collection has codes only and no features")
     if settings["method"] != DEFAULT_HASHER.name:
         raise InvalidInput(f"method: expected {DEFAULT_HASHER.name} for codes_only, got {settings['method']!r}")
     for name in IDENTITY_PARAMS:

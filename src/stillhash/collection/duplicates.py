@@ -34,7 +34,7 @@ def find_duplicates(
     members, starts = _members(near_groups(codes, store.settings["bits"], distance, progress), limit)
     numbers = rows[members].tolist()
     with store.reading() as connection:
-        names = store.items.ids_of(connection, numbers)
+        names = {row: content[0] for row, content in store.items.contents(connection, numbers).items()}
     ends = [*starts.tolist(), len(numbers)][1:]
     groups = [
         [names[row] for row in numbers[start:end] if row in names]

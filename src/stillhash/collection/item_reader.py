@@ -17,7 +17,7 @@ from stillhash.collection.types import Filter, Id, Item, ItemIds
 from stillhash.collection.validation import check_ids
 from stillhash.errors import report_shortages
 from stillhash.numeric.near_groups import Progress
-from stillhash.numeric.validation import Codes, check_integer
+from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
 from stillhash.search import Index
 
 
@@ -74,17 +74,27 @@ class ItemReader:
     def reconstruct(self, ids: ItemIds) -> NDArray[Any]:
         """Return features (n, D) that stand for these items, to search for more like them.
 
-        Only the code of an item is kept, not its features; these have that code, or nearly so. While items wait for
-        hash functions, they are the items' own. Where the collection has `codes_only`, the codes themselves.
+        With `keep_features`, and while items wait for hash functions, they are the items' own. Otherwise only the code
+        of an item is kept, and these have that code, or nearly so. Where the collection has `codes_only`, the codes
+        themselves.
         """
         names = check_ids(ids, distinct=False)
+        codes = self.codes(names) if self.codes_only else None
+        return self._features(names)[0] if codes is None else codes
+
+    def _features(self, names: list[Id]) -> tuple[Floats, Mask]:
+        """Return features of these items, and which of them are the items' own, not rebuilt from codes."""
         with self._view.pinned() as snapshot:
             rows = self._store.items.existing_rows(snapshot.connection, names)
-            if snapshot.functions is not None:
-                codes = snapshot.index.codes(rows)
-                return codes if self.codes_only else snapshot.functions.decode(codes)
-            waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
-            return X[np.searchsorted(waiting, rows)]
+            if snapshot.functions is None:
+                waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
+                return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)
+            if self._store.features is None:
+                return snapshot.functions.decode(snapshot.index.codes(rows)), np.full(len(rows), self.codes_only)
+            X, exact = self._store.features.read(snapshot.connection, rows)
+            if not exact.all():
+                X[~exact] = snapshot.functions.decode(snapshot.index.codes(rows[~exact]))
+            return X, exact
 
     def codes(self, ids: ItemIds) -> Codes | None:
         """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""

@@ -85,13 +85,17 @@ class ItemTable:
 
     def relabel(self, connection: Connection, rows: list[int], label_texts: list[str]) -> int:
         """Replace the labels of these rows, which are no longer doubtful; return how many had none."""
-        sql = "SELECT count(*) FROM items WHERE row = ? AND labels = '[]'"
-        without = sum(int(connection.execute(sql, [row]).fetchone()[0]) for row in rows)
+        without = self.count_unlabelled(connection, rows)
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
         connection.executemany("DELETE FROM doubtful_labels WHERE row = ?", ((row,) for row in rows))
         seq = get_meta(connection, "seq") + 1
         connection.executemany("INSERT OR REPLACE INTO changed_rows VALUES (?, ?)", ((row, seq) for row in rows))
         return without
+
+    def count_unlabelled(self, connection: Connection, rows: list[int]) -> int:
+        """Count the rows of these that have no labels."""
+        sql = "SELECT count(*) FROM items WHERE row = ? AND labels = '[]'"
+        return sum(int(connection.execute(sql, [row]).fetchone()[0]) for row in rows)
 
     def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
         """Return the rows of those ids that exist."""
@@ -99,13 +103,6 @@ class ItemTable:
         for marks, batch in batches(ids):
             rows.update(connection.execute(f"SELECT id, row FROM items WHERE id IN ({marks})", batch))
         return rows
-
-    def ids_of(self, connection: Connection, rows: list[int]) -> dict[int, Id]:
-        """Return the ids of those rows that exist."""
-        names: dict[int, Id] = {}
-        for marks, batch in batches(rows):
-            names.update(connection.execute(f"SELECT row, id FROM items WHERE row IN ({marks})", batch))
-        return names
 
     def existing_rows(self, connection: Connection, ids: list[Id]) -> RowNumbers:
         """Return the row of each id; all must exist."""
