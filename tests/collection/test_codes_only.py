@@ -155,6 +155,16 @@ def test_votes_take_codes_and_ids(collection: Collection) -> None:
     assert collection.search(stored[9], k=1).hits[0].id == 7  # the query of an item is exactly its code
 
 
+def test_columns_of_tables_are_codes_too(collection: Collection) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is optional")
+    stored = some_codes(20)
+    collection.add(range(10), pandas.Series(codes.to_hex(stored[:10], BITS)))
+    collection.add(range(10, 20), list(stored[10:]))
+    assert np.array_equal(collection.codes(range(20)), stored)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        collection.add([30], pandas.Series([0.5]))
+
+
 def test_creation_that_was_interrupted_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "fix_codes", lambda self: self.close())

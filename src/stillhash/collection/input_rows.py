@@ -89,6 +89,8 @@ class CodeInput(NamedTuple):
 
     def codes(self, value: Any, name: str, *, single: bool = True) -> tuple[Codes, bool]:
         """Return packed codes as rows, and whether there was one, not in a list."""
+        if not isinstance(value, np.ndarray) and hasattr(value, "__array__"):  # a column of a table, a tensor
+            value = np.asarray(value)
         if is_hex(value):
             array: NDArray[Any] = from_hex(value, self.bits)
         elif isinstance(value, list) and value and all(isinstance(one, np.ndarray) for one in value):

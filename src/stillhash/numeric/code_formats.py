@@ -100,7 +100,8 @@ def hamming(codes: ArrayLike, others: ArrayLike) -> NDArray[np.int64]:
 def is_hex(value: Any) -> bool:
     """Return whether codes came as texts."""
     if isinstance(value, np.ndarray):
-        return bool(value.dtype.kind == "U")
+        texts = value.dtype.kind == "O" and value.size > 0 and all(isinstance(one, str) for one in value.flat)
+        return bool(value.dtype.kind == "U" or texts)
     return isinstance(value, str) or (isinstance(value, (list, tuple)) and any(isinstance(one, str) for one in value))
 
 

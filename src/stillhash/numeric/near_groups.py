@@ -170,7 +170,7 @@ def near_pairs(words: Words, table: SortedCodes, distance: int) -> Iterator[tupl
             left, right = table.order[places], table.order[places + step]
             near = count_ones(words[left] ^ words[right]).sum(axis=1, dtype=np.int64) <= distance
             if near.any():
-                yield (start + len(places)) / len(words), (left[near], right[near])
+                yield start / len(words), (left[near], right[near])
     yield 1.0, (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
