@@ -14,15 +14,15 @@ import numpy as np
 
 import stillhash
 from stillhash import METHODS, hashers
-from stillhash.collection.storage import checksums as sums
-from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.column_files import ColumnFile
 from stillhash.collection.storage.columns import column_arrays
-from stillhash.collection.storage.sealed_files import check_sealed, content_size, read_sealed, repair_sealed
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import FRAME_SIZE, WAL_HEADER, read_wal, repair_wal, wal_sums
 from stillhash.errors import BadState, StillhashError
+from stillhash.files import checksums as sums
+from stillhash.files.checksums import BLOCK_SIZE
+from stillhash.files.sealed_files import check_sealed, content_size, read_sealed, repair_sealed
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.fuzz.engine import Target
 from tests.fuzz.mutations import EXTREME_VALUES, Rng, mutate_bytes, mutate_value, to_json

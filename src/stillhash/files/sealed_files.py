@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage import checksums as sums
-from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.errors import BadState, Conflict, StoreFailed, shortage
+from stillhash.files import checksums as sums
+from stillhash.files.checksums import BLOCK_SIZE
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no pipe makes us wait
@@ -81,7 +82,7 @@ def create_private(path: Path) -> Path:
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file that appears whole or not at all, and is on disk when this returns."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with create_private(unfinished).open("wb") as file:
             for part in parts:
@@ -97,10 +98,18 @@ def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             unfinished.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, parts: list[bytes]) -> None:
-    """Write a sealed file of these parts; all but the last are whole blocks."""
-    checksums = np.concatenate([sums.block_checksums(part) for part in parts])
-    write_durably(path, [*parts, sums.pack_checksums(checksums)])
+def write_sealed(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a sealed file of these parts, one at a time; all but the last are whole blocks."""
+    write_durably(path, _with_checksums(parts))
+
+
+def _with_checksums(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the parts of a sealed file's content, and then its checksums."""
+    checksums = []
+    for part in parts:
+        checksums.append(sums.block_checksums(part))
+        yield part
+    yield sums.pack_checksums(np.concatenate(checksums))
 
 
 def content_size(path: Path) -> int:
