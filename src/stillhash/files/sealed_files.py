@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import BadState, Conflict, StoreFailed, shortage
+from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, WrongType, shortage
 from stillhash.files import checksums as sums
 from stillhash.files.checksums import BLOCK_SIZE
 
@@ -34,6 +34,19 @@ def stored_file(folder: Path, name: Any) -> Path:
     if not isinstance(name, str) or STORED_NAME.fullmatch(name) is None:
         raise BadState(f"{folder.name}: expected the name of a file in it, got {name!r:.100}")
     return folder / name
+
+
+def saved_path(path: Any) -> Path:
+    """Return where the path of a file to save or load leads, past links."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise WrongType(f"path: expected a string or a path, got {path!r:.100}")
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise InvalidInput(f"path: expected a path of a file, got {text!r:.100}")
+    try:
+        return Path(text).resolve()
+    except (OSError, RuntimeError) as error:
+        raise InvalidInput(f"path: expected a path of a file, got {text!r:.100}: {error}") from error
 
 
 def open_regular(path: Path) -> BinaryIO:
