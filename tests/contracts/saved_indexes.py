@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,29 @@ def test_codes_of_removed_rows_are_not_in_the_file(make: SavedMake, tmp_path: Pa
     index.remove([300])
     index.save(tmp_path / "a")
     assert b"\xab" not in (tmp_path / "a").read_bytes()[4096:-100]
+
+
+def test_a_file_has_one_moment_of_an_index_that_is_written_to(make: SavedMake, tmp_path: Path) -> None:
+    codes = random_codes(np.random.default_rng(0), 6000, 64)
+    index = make(64)
+    index.add(codes[:10])
+
+    def write() -> None:
+        for start in range(10, 6000, 10):
+            index.add(codes[start : start + 10])
+            index.remove([start - 10])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for _ in range(8):
+        index.save(tmp_path / "a")
+        loaded = Scan.load(tmp_path / "a")
+        ids = loaded.ids()
+        assert loaded.codes(ids).tobytes() == codes[ids].tobytes() and len(ids) == len(loaded)
+        last = int(ids[-1]) + 1
+        removed = set(range(last)) - set(ids.tolist())
+        assert last % 10 == 0 and removed in (set(range(0, last - 10, 10)), set(range(0, last - 20, 10)))
+    writer.join()
 
 
 def test_damaged_files_are_refused(make: SavedMake, tmp_path: Path) -> None:

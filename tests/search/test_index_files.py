@@ -66,7 +66,7 @@ def test_hostile_headers_are_refused(content: bytearray, tmp_path: Path, field: 
     [
         *[(0, 0), (0, -1), (0, 3000), (0, 2**62), (0, 2**63 - 1)],  # rows
         *[(1, -1), (1, 2**63 - 1)],  # first id
-        *[(2, 0), (2, 2), (3, 0), (3, -1)],  # ids and live rows
+        *[(2, 0), (2, 2), (3, 0), (3, -1), (3, 201)],  # ids and removed rows
     ],
 )
 @pytest.mark.parametrize("verify", [True, False])
@@ -80,6 +80,9 @@ def test_hostile_ids_and_codes_are_refused(content: bytearray, tmp_path: Path) -
         hostile = content.copy()
         hostile[3 * SECTION : 3 * SECTION + 8] = number.to_bytes(8, "little", signed=True)
         assert "ids" in refused(tmp_path, hostile)
+    hostile = content.copy()
+    hostile[4 * SECTION] ^= 1
+    assert "removed" in refused(tmp_path, hostile)
     content[2 * SECTION + 256 + 7] |= 0x80
     assert "bit 11" in refused(tmp_path, content)
 

@@ -24,7 +24,6 @@ from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
 from stillhash.search.index_files import (
     SavedIndex,
-    count_removed,
     read_index,
     saved_from_dict,
     saved_to_dict,
@@ -182,8 +181,8 @@ class CodeIndex(ABC):
     def saved(self) -> SavedIndex:
         """Return all that the index is rebuilt from, at this moment, without a copy of the codes."""
         with self._writing:
-            blocks, next_id = self._blocks, self._next_id
-        return SavedIndex(self.bits, getattr(self, "tables", None), next_id, tuple(map(trim, blocks)))
+            blocks, next_id, removed = self._blocks, self._next_id, self._removed
+        return SavedIndex(self.bits, getattr(self, "tables", None), next_id, tuple(map(trim, blocks)), removed)
 
     @classmethod
     def from_saved(cls, saved: SavedIndex, threads: int | None = None) -> Self:
@@ -195,8 +194,7 @@ class CodeIndex(ABC):
     def _restore(self, saved: SavedIndex) -> None:
         for block in saved.blocks:
             advise_huge_pages(block.tiles)
-        self._blocks, self._next_id = saved.blocks, saved.next_id
-        self._removed = sum(map(count_removed, saved.blocks))
+        self._blocks, self._next_id, self._removed = saved.blocks, saved.next_id, saved.removed
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy by what is saved: no tables, locks or threads."""

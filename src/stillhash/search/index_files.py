@@ -7,7 +7,7 @@ removed rows are zeros in the file. Numbers are little-endian.
 | section | content |
 |---|---|
 | header | magic word, version, bits, tables (0: by rows), 1 if ids are texts, next id, blocks, texts, bytes of texts |
-| blocks | for each: rows, first id, 1 if ids are listed, 1 if there is a bitmap of live rows |
+| blocks | for each: rows, first id, 1 if ids are listed, removed rows: with any, there is a bitmap of the others |
 | of each block | tiles; ids, int64; bitmap of live rows, whole tiles |
 | texts | where each one ends, int64; all of them, UTF-8 |
 """
@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from stillhash.errors import BadState
 from stillhash.files.checksums import BLOCK_SIZE
-from stillhash.files.sealed_files import check_sealed, content_size, map_file, saved_path, write_sealed
+from stillhash.files.sealed_files import (
+    check_sealed,
+    content_size,
+    map_file,
+    open_regular,
+    saved_path,
+    translate_read_errors,
+    write_sealed,
+)
 from stillhash.numeric.codes import TILE, empty_tiles, width
 from stillhash.numeric.validation import MAX_BITS, MIN_BITS, Codes
 from stillhash.search.blocks import Bitmap, Block, IdArray
@@ -48,6 +56,7 @@ class SavedIndex(NamedTuple):
     tables: int | None  # as MIWQ was created with
     next_id: int
     blocks: tuple[Block, ...]
+    removed: int  # rows of the blocks that are not live
     texts: Texts | None = None
 
 
@@ -62,11 +71,12 @@ def read_index(path: Any, *, mapped: bool = True, verify: bool = True) -> SavedI
     verify: compare the checksums, and look at ids and codes; else only sizes are compared, and nothing is read.
     """
     place = saved_path(path)
+    with translate_read_errors(place), open_regular(place) as file:
+        if file.read(len(INDEX_MAGIC)) != INDEX_MAGIC:
+            raise BadState(f"{place.name}: expected a saved index, got something else")
     if verify:
         check_sealed(place)
     size = content_size(place)
-    if not size:
-        raise BadState(f"{place.name}: expected a saved index, got an empty file")
     saved = _parse(_Sections(map_file(place)[:size], place.name), mapped)
     if verify:
         check_saved(saved, place.name)
@@ -75,6 +85,8 @@ def read_index(path: Any, *, mapped: bool = True, verify: bool = True) -> SavedI
 
 def check_saved(saved: SavedIndex, name: str) -> None:
     """Raise BadState unless ids are in range, next ids free, bits past the code length zero, and texts in order."""
+    if sum(map(count_removed, saved.blocks)) != saved.removed:
+        raise BadState(f"{name}: expected {saved.removed} removed rows, got another number of them")
     for block in saved.blocks:
         if block.ids is not None and (int(block.ids.min()) < 0 or int(block.ids.max()) >= saved.next_id):
             expected = f"ids from 0 to {saved.next_id - 1}"
@@ -107,11 +119,11 @@ def saved_to_dict(saved: SavedIndex) -> dict[str, Any]:
 
 def saved_from_dict(state: dict[str, Any]) -> SavedIndex:
     """Return what `saved_to_dict` gave."""
-    if state.get("format") != INDEX_FORMAT:
-        raise BadState(f"index: expected format version {INDEX_FORMAT}, got {state.get('format')!r:.100}")
+    if (version := state.pop("format", None)) != INDEX_FORMAT:
+        raise BadState(f"index: expected format version {INDEX_FORMAT}, got {version!r:.100}")
     blocks = [Block(tiles, int(rows), int(first), ids, live) for tiles, rows, first, ids, live in state["blocks"]]
     texts = None if state["texts"] is None else Texts(*state["texts"])
-    return SavedIndex(state["bits"], state["tables"], state["next_id"], tuple(map(trim, blocks)), texts)
+    return SavedIndex(**{**state, "blocks": tuple(map(trim, blocks)), "texts": texts})
 
 
 def count_removed(block: Block) -> int:
@@ -131,15 +143,15 @@ def _sections(saved: SavedIndex) -> Iterator[bytes | memoryview]:
     named = int(saved.texts is not None)
     numbers = saved.bits, saved.tables or 0, named, saved.next_id, len(saved.blocks), count, data
     yield _padded(INDEX_HEADER.pack(INDEX_MAGIC, INDEX_FORMAT, *numbers))
-    table = [(b.rows, b.first, int(b.ids is not None), int(b.live is not None)) for b in saved.blocks]
+    table = [(b.rows, b.first, int(b.ids is not None), count_removed(b)) for b in saved.blocks]
     yield from _array_parts(np.array(table, "<i8").reshape(-1))
-    for block in saved.blocks:
+    for block, (*_, removed) in zip(saved.blocks, table, strict=True):
         tiles = -(-block.rows // TILE)
         for start in range(0, tiles, PART_TILES):
             yield _padded(_live_tiles(block, start, min(start + PART_TILES, tiles)))
         if block.ids is not None:
             yield from _array_parts(block.ids[: block.rows].astype("<i8", copy=False))
-        if block.live is not None:
+        if block.live is not None and removed:
             yield from _array_parts(block.live[: tiles * TILE // 8])
     if saved.texts is not None:
         yield from _array_parts(saved.texts.ends.astype("<i8", copy=False))
@@ -187,9 +199,7 @@ def _parse(sections: _Sections, mapped: bool) -> SavedIndex:
     name = sections.name
     header = INDEX_HEADER.unpack(sections.take(INDEX_HEADER.size).tobytes())
     magic, version, bits, tables, named, next_id, count, texts, data = header
-    if magic != INDEX_MAGIC:
-        raise BadState(f"{name}: expected a saved index, got something else")
-    if version != INDEX_FORMAT:
+    if magic != INDEX_MAGIC or version != INDEX_FORMAT:
         raise BadState(f"{name}: expected format version {INDEX_FORMAT}, got {version}")
     if not MIN_BITS <= bits <= MAX_BITS or named > 1 or not 0 <= next_id <= MAX_ID + 1:
         raise BadState(f"{name}: expected a header of an index, got {header[2:]}")
@@ -204,12 +214,12 @@ def _parse(sections: _Sections, mapped: bool) -> SavedIndex:
             raise BadState(f"{name}: expected the texts of {next_id} rows, got {texts}")
     if sections.at != len(sections.content):
         raise BadState(f"{name}: expected {sections.at} bytes, got {len(sections.content)}")
-    return SavedIndex(bits, tables or None, next_id, blocks, ids)
+    return SavedIndex(bits, tables or None, next_id, blocks, sum(removed for *_, removed in table.tolist()), ids)
 
 
 def _parse_block(sections: _Sections, bits: int, numbers: list[int], mapped: bool) -> Block:
-    rows, first, listed, masked = numbers
-    if rows < 1 or not 0 <= first <= MAX_ID + 1 - rows or not {listed, masked} <= {0, 1}:
+    rows, first, listed, removed = numbers
+    if rows < 1 or not 0 <= first <= MAX_ID + 1 - rows or listed not in (0, 1) or not 0 <= removed <= rows:
         raise BadState(f"{sections.name}: expected a block of rows, got {numbers}")
     tiles: NDArray[np.uint8] = sections.take(-(-rows // TILE) * TILE * width(bits)).reshape(-1, width(bits), TILE)
     if not mapped:
@@ -217,7 +227,7 @@ def _parse_block(sections: _Sections, bits: int, numbers: list[int], mapped: boo
         own[:] = tiles
         tiles = own
     ids: IdArray | None = _int64(sections.take(8 * rows), mapped) if listed else None
-    live: Bitmap | None = _loaded(sections.take(len(tiles) * TILE // 8), mapped) if masked else None
+    live: Bitmap | None = _loaded(sections.take(len(tiles) * TILE // 8), mapped) if removed else None
     return Block(np.asarray(tiles), rows, first, ids, live)
 
 
