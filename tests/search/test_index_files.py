@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash import Index, NamedIndex, Scan
+from stillhash import MIWQ, Index, NamedIndex, Scan
 from stillhash.errors import BadState
 from stillhash.files.sealed_files import read_sealed, write_sealed
 from stillhash.search.index_files import INDEX_FORMAT, INDEX_HEADER, INDEX_MAGIC
 from tests.contracts.searchers import random_codes
 
 SECTION = 4096
+GOLDEN = Path(__file__).parent / "golden"
 FIELDS = ["magic", "version", "bits", "tables", "named", "next_id", "blocks", "texts", "data"]
 
 
@@ -94,6 +95,19 @@ def test_files_of_the_other_kind_of_ids_are_refused(tmp_path: Path) -> None:
         NamedIndex.load(tmp_path / "numbers")
     with pytest.raises(BadState, match=r"NamedIndex\.load"):
         Index.load(tmp_path / "texts")
+
+
+def test_files_of_every_format_version_answer_as_they_did(tmp_path: Path) -> None:
+    numbers = MIWQ.load(GOLDEN / "integer_ids_1.index")
+    assert (len(numbers), numbers.bits, numbers.tables) == (38, 13, 3)
+    scores, ids = numbers.search(np.arange(13) - 5.5, 5)
+    assert ids[0].tolist() == [18, 21, 22, 17, 19] and scores[0].tolist() == [27.5, 25.5, 21.5, 19.5, 19.5]
+    texts = NamedIndex.load(GOLDEN / "text_ids_1.index")
+    scores, names = texts.search(np.arange(16) - 7.5, 6)
+    assert names[0].tolist() == ["🙂", "é", "漢字", "a", "f", None] and scores[0, :5].tolist() == [19, 3, -6, -15, -18]
+    for index, name in ((numbers, "integer_ids_1.index"), (texts, "text_ids_1.index")):
+        index.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes()
 
 
 @pytest.mark.parametrize("bits", [64, 100])
