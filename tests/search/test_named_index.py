@@ -19,18 +19,12 @@ from tests.contracts.searchers import BruteForce, random_codes
 
 COPIES: dict[str, Callable[[Any], Any]] = {
     "itself": lambda index: index,
-    "mapped": lambda index: reloaded(index),
-    "in memory": lambda index: reloaded(index, mapped=False),
+    "mapped": saved_and_loaded,
+    "in memory": lambda index: saved_and_loaded(index, mapped=False),
     "pickle": lambda index: pickle.loads(pickle.dumps(index)),
     "deepcopy": copy.deepcopy,
     "joblib": through_joblib,
 }
-
-
-def reloaded(index: NamedIndex, **options: Any) -> NamedIndex:
-    index.threads = index.index.threads  # type: ignore[attr-defined]
-    loaded: NamedIndex = saved_and_loaded(index, **options)
-    return loaded
 
 
 class NamedBruteForce:

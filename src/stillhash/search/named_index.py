@@ -45,6 +45,11 @@ class NamedIndex:
         self._rows: dict[str, int] | None = {}  # of all texts; None until it is needed
         self._writing = threading.RLock()
 
+    @property
+    def threads(self) -> int:
+        """Return the most that one search uses."""
+        return self.index.threads
+
     def __len__(self) -> int:
         return len(self.index)
 
@@ -140,7 +145,7 @@ class NamedIndex:
         return index
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restore_named_index, (type(self), self.index.threads, saved_to_dict(self.saved()))
+        return restore_named_index, (type(self), self.threads, saved_to_dict(self.saved()))
 
     def _texts(self, rows: IdArray) -> list[str]:
         """Return the texts of rows."""
