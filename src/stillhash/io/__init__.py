@@ -6,13 +6,17 @@ nothing is skipped. Lines count from 1, rows of arrays and of Parquet from 0.
 """
 
 from stillhash.io.arrays import RowBlock, check_npy, siblings
-from stillhash.io.chunks import Chunk, read_chunks, read_features, read_queries
+from stillhash.io.chunks import read_chunks, read_features, read_queries, scan_chunks
+from stillhash.io.columns import ColumnNames
 from stillhash.io.folders import IMAGE_SUFFIXES, count_rows, list_images, list_row_files, read_blocks
+from stillhash.io.lazy_chunks import Chunk, LazyChunk
 from stillhash.io.rows import format_id, parse_ids, parse_json, parse_json_object, read_json_lines, reading
 
 __all__ = [
     "IMAGE_SUFFIXES",
     "Chunk",
+    "ColumnNames",
+    "LazyChunk",
     "RowBlock",
     "check_npy",
     "count_rows",
@@ -28,5 +32,6 @@ __all__ = [
     "read_json_lines",
     "read_queries",
     "reading",
+    "scan_chunks",
     "siblings",
 ]
