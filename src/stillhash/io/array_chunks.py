@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.io.arrays import open_arrays
-from stillhash.io.arrow_batches import BatchContent
+from stillhash.io.arrow_batches import BatchContent, join_lists
 from stillhash.io.columns import ColumnNames, Columns
 from stillhash.io.lazy_chunks import LazyChunk, check_vector, is_valid
 from stillhash.io.rows import integer_or_text, is_missing, parse_labels
@@ -51,12 +51,8 @@ def _content(arrays: NamedArrays, columns: Columns, rows: range, dim: int | None
     part = {name: array[rows.start : rows.stop] for name, array in arrays.items()}
     features = np.asarray(part[columns.vector or ""])
     check_matrix(features, dim, lambda row: f"{columns.source}, row {rows.start + row}")
-    labels: list[list[Any]] = [[] for _ in rows]
-    for name in columns.labels:
-        for row, some in enumerate(
-            _label_lists(part[name], name, span(columns.source, rows), columns.separator or "|")
-        ):
-            labels[row] += some
+    where, separator = span(columns.source, rows), columns.separator or "|"
+    labels = join_lists([_label_lists(part[name], name, where, separator) for name in columns.labels], len(rows))
     metadata: list[dict[str, Any] | None] = [None] * len(rows)
     for row, values in enumerate(zip(*(part[name].tolist() for name in columns.others), strict=True)):
         named = zip(columns.others, values, strict=True)
@@ -69,16 +65,15 @@ def _ids(array: NDArray[Any]) -> list[Any]:
     return [integer_or_text(name) if isinstance(name, str) else name for name in array.tolist()]
 
 
-def _label_lists(array: NDArray[Any], column: str, where: str, separator: str) -> Iterator[list[Any]]:
-    """Yield the labels of each row; a text that occurs often is parsed once."""
+def _label_lists(array: NDArray[Any], column: str, where: str, separator: str) -> list[list[Any]]:
+    """Return the labels of each row; a text that occurs often is parsed once."""
     if array.ndim == 2:
         if not np.isin(array, (0, 1)).all():
             raise InvalidInput(f"{where}: labels: expected an indicator matrix of 0 and 1, got other values")
         r, c = np.nonzero(array)
         ends = np.searchsorted(r, np.arange(len(array) + 1)).tolist()
         flat = c.tolist()
-        yield from (flat[start:end] for start, end in pairwise(ends))
-        return
+        return [flat[start:end] for start, end in pairwise(ends)]
     values, codes = np.unique(array, return_inverse=True)
     parsed = [parse_labels(value, where, separator, column) for value in values.tolist()]
-    yield from (parsed[code] for code in codes.tolist())
+    return [parsed[code] for code in codes.tolist()]

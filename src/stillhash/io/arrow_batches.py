@@ -18,11 +18,11 @@ from stillhash.io.rows import Row, is_missing, parse_labels, parse_metadata
 
 
 class BatchContent(NamedTuple):
-    """Features, labels and metadata of the rows of a batch, in three sequences of one length."""
+    """Features, labels and metadata of the rows of a batch, with one entry for each."""
 
     features: NDArray[Any]  # (n, D)
-    labels: list[list[Any]]
-    metadata: list[dict[str, Any] | None]
+    labels: Any
+    metadata: Any
 
 
 def load_pyarrow(what: str, module: str = "pyarrow") -> Any:
@@ -58,12 +58,16 @@ def batch_content(batch: Any, columns: Columns, first_row: int, separator: str |
     features = _features(batch, columns)
     if features is None:
         return None
-    labels: list[list[Any]] = [[] for _ in range(len(batch))]
     where = f"{columns.source}, rows {first_row} to {first_row + len(batch) - 1}"
-    for name in columns.labels:
-        for row, some in enumerate(_label_lists(batch.column(name), name, where, separator)):
-            labels[row] += some
-    return BatchContent(features, labels, _metadata(batch, columns, where))
+    lists = [_label_lists(batch.column(name), name, where, separator) for name in columns.labels]
+    return BatchContent(features, join_lists(lists, len(batch)), _metadata(batch, columns, where))
+
+
+def join_lists(lists: list[list[list[Any]]], rows: int) -> list[list[Any]]:
+    """Join the labels of several columns row by row. Rows may share a list."""
+    if len(lists) <= 1:
+        return lists[0] if lists else [[]] * rows
+    return [[label for some in row for label in some] for row in zip(*lists, strict=True)]
 
 
 def batch_rows(batch: Any, columns: Columns, first_row: int, separator: str | None) -> Iterator[Row]:
@@ -120,7 +124,9 @@ def plain(value: Any) -> Any:
 def _concatenate(batches: list[Any]) -> Any:
     if len(batches) == 1:
         return batches[0]
-    return import_module("pyarrow").Table.from_batches(batches).combine_chunks().to_batches()[0]
+    pyarrow = import_module("pyarrow")
+    tables = [pyarrow.Table.from_batches([batch]) for batch in batches]
+    return pyarrow.concat_tables(tables, promote_options="permissive").combine_chunks().to_batches()[0]
 
 
 def _features(batch: Any, columns: Columns) -> NDArray[Any] | None:
@@ -132,17 +138,16 @@ def _features(batch: Any, columns: Columns) -> NDArray[Any] | None:
     return np.stack([array.to_numpy(zero_copy_only=False) for array in arrays], axis=1)
 
 
-def _label_lists(column: Any, name: str, where: str, separator: str | None) -> Iterator[list[Any]]:
-    """Yield the labels of each row; a text that occurs often is parsed once."""
+def _label_lists(column: Any, name: str, where: str, separator: str | None) -> list[list[Any]]:
+    """Return the labels of each row; a text that occurs often is parsed once."""
     types = import_module("pyarrow").types
+    none: list[Any] = []
     if types.is_string(column.type) or types.is_large_string(column.type):
         coded = column.dictionary_encode()
         parsed = [parse_labels(value, where, separator, name) for value in coded.dictionary.to_pylist()]
-        for code in coded.indices.to_pylist():
-            yield [] if code is None else parsed[code]
-    else:
-        for value in column.to_pylist():
-            yield [] if value is None else parse_labels(value, where, separator, name)
+        return [none if code is None else parsed[code] for code in coded.indices.to_pylist()]
+    values = column.to_pylist()
+    return [none if value is None else parse_labels(value, where, separator, name) for value in values]
 
 
 def _metadata(batch: Any, columns: Columns, where: str) -> list[dict[str, Any] | None]:

@@ -152,6 +152,11 @@ def check_suffix(path: Path) -> str:
     return suffix
 
 
+def has_columns(path: Path) -> bool:
+    """Return whether this is a file of named columns; arrays without ids are numbered."""
+    return check_suffix(path) not in ARRAY_SUFFIXES
+
+
 def read_rows(path: Path, columns: ColumnNames = USUAL_NAMES) -> Iterator[Row]:
     """Yield the rows of a file, as its suffix says; '-' is JSON lines from stdin."""
     suffix = check_suffix(path)

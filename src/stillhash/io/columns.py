@@ -35,6 +35,8 @@ class Columns:
         self, header: Sequence[str], source: str, names: ColumnNames = USUAL_NAMES, *, strict: bool = False
     ) -> None:
         self.header, self.source, self.separator = list(header), source, names.separator
+        if other := [name for name in header if not isinstance(name, str)]:
+            raise InvalidInput(f"{source}: columns: expected strings as names, got {other[0]!r}")
         if len(set(header)) != len(header):
             twice = next(name for name in header if self.header.count(name) > 1)
             raise InvalidInput(f"{source}: columns: expected different names, got {twice!r} twice")
