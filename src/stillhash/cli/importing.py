@@ -30,7 +30,7 @@ from stillhash.cli.output import AsJson, answer, count_of, progress_bar
 from stillhash.collection.table_import import ImportProgress
 from stillhash.errors import InvalidInput
 from stillhash.hashers import FIXED_CODE_METHODS
-from stillhash.io import ColumnNames, scan_chunks
+from stillhash.io import ColumnNames, has_columns, scan_chunks
 from stillhash.io.tables import DEFAULT_BATCH
 
 app = Typer()
@@ -74,7 +74,7 @@ def import_files(
     exists = (path / "store.db").is_file()
     settings: dict[str, Any] = {"method": method, "codes_see_labels": codes_see_labels}
     settings["filter_fields"] = filter_field or None
-    dim = None if exists else first_vector_length(files[0], columns)
+    dim = None if exists else first_vector_length(files[0], columns, number_rows)
     with stillhash.open(path, dim, bits, **settings) as collection:
         before, begin = collection.count(), time.perf_counter()
         options: dict[str, Any] = {"number_rows": number_rows, "skip_existing": skip_existing}
@@ -95,9 +95,10 @@ def import_files(
     answer(result, as_json, f"{added}, {count_of(items, 'item')} in total")
 
 
-def first_vector_length(file: Path, columns: ColumnNames) -> int:
-    """Return how many numbers the first vector of a file has."""
-    for chunk in scan_chunks(file, 1, columns=columns, first_id=0):
+def first_vector_length(file: Path, columns: ColumnNames, number_rows: bool) -> int:
+    """Return how many numbers the first vector of a file has, which must also have ids unless rows are numbered."""
+    first_id = 0 if number_rows or not has_columns(file) else None
+    for chunk in scan_chunks(file, 1, columns=columns, first_id=first_id):
         return int(chunk.read().features.shape[1])
     raise InvalidInput(f"{file.name}: expected rows, got none")
 

@@ -115,7 +115,6 @@ def import_file(
     number_from = first_id if number_rows or not has_columns(path) else None
     dim = store.settings["dim"]
     chunks = scan_chunks(path, batch, dim=dim, columns=columns, first_id=number_from, with_siblings=True)
-    chunks = _with_ids(chunks)
     if record is None:
         chunks = _read_first(chunks)
         begin = {"name": path.name, "first_row": first_row, "first_id": first_id, "columns": list(columns)}
@@ -143,13 +142,6 @@ def _check_record(text: str, columns: ColumnNames, path: Path) -> dict[str, Any]
         name, before, now = next(pair for pair in pairs if pair[1] != pair[2])
         raise Conflict(f"{path.name}: {name}: expected {before!r}, as when its import began, got {now!r}")
     return record
-
-
-def _with_ids(chunks: Iterator[LazyChunk]) -> Iterator[LazyChunk]:
-    for chunk in chunks:
-        if chunk.ids is None:
-            raise InvalidInput(f"{chunk.place}: id: expected a column of ids, or numbered rows, got none")
-        yield chunk
 
 
 def _read_first(chunks: Iterator[LazyChunk]) -> Iterator[LazyChunk]:

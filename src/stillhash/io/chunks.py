@@ -55,9 +55,8 @@ def read_chunks(
     number_from = first_id if path.suffix.lower() in ARRAY_SUFFIXES else None
     files = {"ids": ids, "labels": labels, "metadata": metadata}
     if check_suffix(path) in COLUMN_SUFFIXES and not any(files.values()):
-        for lazy in scan_chunks(path, chunk_rows, dim=dim, columns=columns, first_id=number_from):
-            if require_ids and lazy.ids is None:
-                raise InvalidInput(f"{lazy.place.rpartition(' to row ')[0] or lazy.place}: id: {_expected_ids(path)}")
+        options: dict[str, Any] = {"columns": columns, "first_id": number_from, "require_ids": require_ids}
+        for lazy in scan_chunks(path, chunk_rows, dim=dim, **options):
             yield lazy.load()._replace(ids=lazy.ids if require_ids else None)
         return
     rows = read_rows(path, columns)
@@ -74,12 +73,14 @@ def scan_chunks(
     dim: int | None = None,
     columns: ColumnNames = USUAL_NAMES,
     first_id: int | None = None,
+    require_ids: bool = True,
     with_siblings: bool = False,
 ) -> Iterator[LazyChunk]:
     """Yield the rows of a file in chunks whose ids are read first, and the rest on demand.
 
     dim : how many numbers each vector must have; None for as many as the first one has.
     first_id : number the rows of a file without ids from here.
+    require_ids : whether every row must have an id.
     with_siblings : whether rows of shard.npy have the ids and labels of shard.ids.npy and shard.labels.npy, if any.
     """
     suffix = check_suffix(path)
@@ -89,10 +90,13 @@ def scan_chunks(
                 chunks = parquet_chunks(path, chunk_rows, columns, dim)
             else:
                 chunks = array_file_chunks(path, chunk_rows, columns, dim, with_siblings=with_siblings)
-            yield from number_rows(chunks, first_id)
+            for lazy in number_rows(chunks, first_id):
+                if require_ids and lazy.ids is None:
+                    raise InvalidInput(f"{path.name}, row 0: id: {_expected_ids(path)}")
+                yield lazy
             return
         rows = read_rows(path, columns)
-        for chunk in row_chunks(rows, path, chunk_rows, dim=dim, first_id=first_id, require_ids=True):
+        for chunk in row_chunks(rows, path, chunk_rows, dim=dim, first_id=first_id, require_ids=require_ids):
             content = BatchContent(chunk.features, chunk.labels, chunk.metadata)
             yield LazyChunk(chunk.place, chunk.progress, len(chunk.features), chunk.ids, partial(_identity, content))
 
@@ -187,8 +191,8 @@ def row_chunks(
 
 
 def _expected_ids(path: Path) -> str:
-    expected = f"expected one for each row, in a column {', '.join(ID_NAMES)}, or --id-column NAME, or --ids FILE"
-    return f"{expected}; got none, in {', '.join(list_columns(path)) or 'no columns'}"
+    expected = f"expected one for each row, in a column {', '.join(ID_NAMES)} or one that is named"
+    return f"{expected}, got none in {', '.join(list_columns(path)) or 'the file'}"
 
 
 def _chunk(rows: list[Row], path: Path, require_ids: bool) -> Chunk:
