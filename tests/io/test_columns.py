@@ -220,3 +220,16 @@ def test_invalid_vectors_are_named(vectors: Any, message: str, dim: int | None, 
     write_parquet(path, {"id": list(range(len(vectors))), "features": vectors})
     with pytest.raises(InvalidInput, match=message):
         scan_eagerly(path, 10, ColumnNames(), dim)
+
+
+def test_values_that_python_cannot_hold_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(
+        pyarrow.table(
+            {"id": [1], "features": [[1.0, 2.0, 3.0]], "wait": pyarrow.array([2**62], pyarrow.timestamp("ms"))}
+        ),
+        path,
+    )
+    with pytest.raises(InvalidInput, match=r"^rows.parquet, from row 0 on: "):
+        scan_eagerly(path, 10, ColumnNames())
+    assert scan_eagerly(path, 10, ColumnNames(metadata=()))[0][0][0] == 1

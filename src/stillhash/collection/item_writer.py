@@ -93,7 +93,7 @@ class ItemWriter(Reader):
         table: of pyarrow, pandas, polars or datasets, also one that is read bit by bit; or an array (n, D), also one
         that is larger than memory. The columns are named, or recognised, as by `stillhash.io.table_chunks`; with an
         array, id, label and metadata have one entry for each row. progress: called with an `ImportProgress` after each
-        batch. resume: skip rows whose ids exist, of which no other columns are read.
+        batch. resume: skip rows whose ids exist.
         """
         chosen: dict[str, Any] = {"id": id, "vector": vector, "label": label, "metadata": metadata}
         chunks = scan_table(table, **chosen, separator=separator, batch=batch, dim=self.dim)

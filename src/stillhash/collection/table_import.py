@@ -58,17 +58,20 @@ class StoredRows:
         with self._store.reading() as connection:
             stored = self._store.items.rows_of(connection, names)
         self._meet(stored)
+        if len(stored) == len(names):
+            return np.zeros(len(names), bool)
         return np.array([name not in stored for name in names], bool)
 
     def _meet(self, stored: dict[Id, int]) -> None:
-        for name, row in stored.items():
-            if row < self._first_row:
-                hint = "Skip what exists, or replace it by `upsert`"
-                raise Conflict(f"ids: {name!r} exists, and was not imported from here. {hint}.")
-            place = row - self._first_row
-            if row >= self._next_row or self._met[place >> 3] >> (place & 7) & 1:
-                raise InvalidInput(f"ids: expected each id once, got {name!r} again")
-        places = np.fromiter(stored.values(), np.int64, len(stored)) - self._first_row
+        rows = np.fromiter(stored.values(), np.int64, len(stored))
+        if (others := rows < self._first_row).any():
+            hint = "Skip what exists, or replace it by `upsert`"
+            raise Conflict(f"ids: {_first(stored, others)!r} exists, and was not imported from here. {hint}.")
+        places = rows - self._first_row
+        again = rows >= self._next_row  # added since
+        again[~again] = self._met[places[~again] >> 3] >> (places[~again] & 7) & 1
+        if again.any():
+            raise InvalidInput(f"ids: expected each id once, got {_first(stored, again)!r} again")
         np.bitwise_or.at(self._met, places >> 3, (1 << (places & 7)).astype(np.uint8))
         self._unmet -= len(stored)
 
@@ -151,6 +154,10 @@ def _read_first(chunks: Iterator[LazyChunk]) -> Iterator[LazyChunk]:
         return chunks
     content = first.read()
     return chain([first._replace(read=lambda: content)], chunks)
+
+
+def _first(stored: dict[Id, int], chosen: Mask) -> Id:
+    return list(stored)[int(np.flatnonzero(chosen)[0])]
 
 
 def _select(values: Any, keep: Mask) -> Any:

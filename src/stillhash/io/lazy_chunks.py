@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import InvalidInput, StillhashError
 from stillhash.io.arrow_batches import BatchContent, batch_content, batch_rows
 from stillhash.io.columns import Columns
+
+CONVERSION_ERRORS = (ValueError, TypeError, NotImplementedError, OverflowError)  # of pyarrow too, for rare types
 
 
 class Chunk(NamedTuple):
@@ -41,10 +43,15 @@ def read_batch(batch: Any, columns: Columns, first_row: int, separator: str | No
 
     Where the fast conversion cannot, rows are parsed one by one: then the error names the row.
     """
-    content = batch_content(batch, columns, first_row, separator)
-    if content is not None and is_valid(content.features, dim):
-        return content
-    rows = list(batch_rows(batch, columns, first_row, separator))
+    try:
+        content = batch_content(batch, columns, first_row, separator)
+        if content is not None and is_valid(content.features, dim):
+            return content
+        rows = list(batch_rows(batch, columns, first_row, separator))
+    except CONVERSION_ERRORS as error:
+        if isinstance(error, StillhashError):
+            raise
+        raise InvalidInput(f"{columns.source}, from row {first_row} on: cannot be converted: {error}") from None
     dim = vector_length(rows[0].features) if dim is None else dim
     features = [check_vector(row.features, dim, f"{columns.source}, {row.place}") for row in rows]
     return BatchContent(np.stack(features), [row.labels or [] for row in rows], [row.metadata for row in rows])
