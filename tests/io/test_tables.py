@@ -135,6 +135,17 @@ def test_columns_that_are_not_chosen_may_hold_anything(name: str) -> None:
             list(table_chunks(table))
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_classes_of_a_dataset_have_names(streamed: bool) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    kinds = datasets.Features({"id": datasets.Value("int64"), "vector": datasets.List(datasets.Value("float32"))})
+    kinds["label"] = datasets.ClassLabel(names=["cat", "dog", "sea"])
+    rows = {"id": [0, 1, 2, 3, 4], "vector": [[1.0]] * 5, "label": [2, 0, -1, None, 1]}
+    dataset = datasets.Dataset.from_dict(rows, kinds)
+    table = dataset.to_iterable_dataset() if streamed else dataset
+    assert joined(list(table_chunks(table, batch=2)))[2] == [["sea"], ["cat"], [], [], ["dog"]]
+
+
 def test_a_mapped_array(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", FEATURES)
     array = np.load(tmp_path / "x.npy", mmap_mode="r")

@@ -186,8 +186,19 @@ def _example_batches(examples: Iterable[dict[str, Any]], columns: list[str], row
 
 
 def _datasets_batches(dataset: Any, columns: list[str], rows: int) -> Iterator[Any]:
+    classes = {name: kind.names for name, kind in (dataset.features or {}).items() if hasattr(kind, "int2str")}
     for table in dataset.select_columns(columns).with_format("arrow").iter(batch_size=rows):
+        for place, name in enumerate(columns):
+            if name in classes:
+                table = table.set_column(place, name, _class_names(table.column(name), classes[name]))
         yield from table.combine_chunks().to_batches()
+
+
+def _class_names(numbers: Any, names: list[str]) -> Any:
+    """Return the names of classes by their numbers; -1 is no class."""
+    pyarrow, compute = load_pyarrow("table: a Dataset"), load_pyarrow("table: a Dataset", "pyarrow.compute")
+    known = compute.if_else(compute.less(numbers, 0), None, numbers)
+    return pyarrow.array(names, pyarrow.string()).take(known.combine_chunks())
 
 
 def _batch_chunks(source: TableSource, columns: Columns, ids: Any, rows: int, dim: int | None) -> Iterator[LazyChunk]:
