@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -220,6 +221,16 @@ def test_invalid_vectors_are_named(vectors: Any, message: str, dim: int | None, 
     write_parquet(path, {"id": list(range(len(vectors))), "features": vectors})
     with pytest.raises(InvalidInput, match=message):
         scan_eagerly(path, 10, ColumnNames(), dim)
+
+
+@pytest.mark.skipif(not hasattr(pyarrow, "uuid"), reason="this pyarrow has no type for UUIDs")
+def test_uuids_become_texts(tmp_path: Path) -> None:
+    names = [uuid.UUID(int=number) for number in (1, 2)]
+    array = pyarrow.array([name.bytes for name in names], pyarrow.uuid())
+    write_parquet(tmp_path / "rows.parquet", {"uuid": array, "vector": [[1.0, 2.0, 3.0]] * 2})
+    expected = [(str(name), [1, 2, 3], [], None) for name in names]
+    assert scan_eagerly(tmp_path / "rows.parquet", 10, ColumnNames()) == [expected]
+    assert [as_read(row) for row in parquet_rows(tmp_path / "rows.parquet")] == expected
 
 
 def test_values_that_python_cannot_hold_are_refused(tmp_path: Path) -> None:

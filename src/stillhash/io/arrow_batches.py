@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, time
 from importlib import import_module
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,8 @@ def batch_rows(batch: Any, columns: Columns, first_row: int, separator: str | No
             features = np.array([batch.column(name)[number].as_py() for name in columns.numbered])
         else:
             features = vectors[number]
-        yield Row(f"row {first_row + number}", 0.0, record.get(columns.id or ""), features, labels, metadata)
+        id_ = plain_id(record.get(columns.id or ""))
+        yield Row(f"row {first_row + number}", 0.0, id_, features, labels, metadata)
 
 
 def list_matrix(column: Any) -> NDArray[Any] | None:
@@ -111,7 +113,12 @@ def id_list(column: Any, where: Callable[[int], str]) -> list[Any]:
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise InvalidInput(f"{where(row)}: id: expected one for each row, got null")
-    return list(column.to_pylist())
+    return list(map(plain_id, column.to_pylist()))
+
+
+def plain_id(value: Any) -> Any:
+    """Return an id; a UUID as text."""
+    return str(value) if isinstance(value, UUID) else value
 
 
 def plain(value: Any) -> Any:
