@@ -12,6 +12,7 @@ import stillhash
 from stillhash.cli.collection import (
     BITS_HELP,
     DEFAULT_METHOD,
+    FEATURES_HELP,
     FIELDS_HELP,
     ITEMS_PANEL,
     CodesSeeLabels,
@@ -60,6 +61,7 @@ def import_files(
     filter_field: Annotated[
         list[str] | None, Option(metavar="FIELD", help=f"Of a new collection: {FIELDS_HELP}")
     ] = None,
+    keep_features: Annotated[bool, Option("--keep-features", help=f"Of a new collection: {FEATURES_HELP}")] = False,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Whether to learn from labelled rows.")] = True,
     chunk: Annotated[int, Option(min=1, help="Rows to read and store at a time.")] = DEFAULT_BATCH,
     as_json: AsJson = False,
@@ -73,7 +75,7 @@ def import_files(
     columns = parse_columns(id_column, vector_column, label_columns, metadata_columns, label_separator)
     exists = (path / "store.db").is_file()
     settings: dict[str, Any] = {"method": method, "codes_see_labels": codes_see_labels}
-    settings["filter_fields"] = filter_field or None
+    settings |= {"filter_fields": filter_field or None, "keep_features": keep_features}
     dim = None if exists else first_vector_length(files[0], columns, number_rows)
     with stillhash.open(path, dim, bits, **settings) as collection:
         before, begin = collection.count(), time.perf_counter()
