@@ -20,6 +20,7 @@ from stillhash.collection import (
     Collection,
     DoubtfulItem,
     Hit,
+    ImportProgress,
     Item,
     RepairReport,
     UpgradeReport,
@@ -57,7 +58,7 @@ from stillhash.hashers import (
 )
 from stillhash.numeric import kernels
 from stillhash.numeric.threads import usable_cores
-from stillhash.search import MIWQ, Hits, Index, Scan, Searcher
+from stillhash.search import MIWQ, Hits, Index, NamedHits, NamedIndex, Scan, Searcher
 
 __version__ = version("stillhash")
 
@@ -113,9 +114,12 @@ __all__ = [
     "Hasher",
     "Hit",
     "Hits",
+    "ImportProgress",
     "Index",
     "Item",
     "MIHash",
+    "NamedHits",
+    "NamedIndex",
     "OHSLSym",
     "OSupH",
     "OnlineHasher",

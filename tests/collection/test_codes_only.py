@@ -165,6 +165,15 @@ def test_columns_of_tables_are_codes_too(collection: Collection) -> None:
         collection.add([30], pandas.Series([0.5]))
 
 
+def test_arrays_and_files_of_codes_are_imported(collection: Collection, tmp_path: Path) -> None:
+    stored = some_codes(30)
+    np.save(tmp_path / "codes.npy", stored[10:])
+    assert collection.add_table(stored[:10], id=list(range(10))) == 10
+    assert collection.import_file(tmp_path / "codes.npy", batch=7) == 20
+    assert np.array_equal(collection.codes(range(30)), stored)  # type: ignore[arg-type]
+    assert np.array_equal(collection.weigh(stored[3]), codes.signs(stored[3:4], BITS))
+
+
 def test_creation_that_was_interrupted_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "fix_codes", lambda self: self.close())

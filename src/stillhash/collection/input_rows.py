@@ -36,6 +36,11 @@ class FeatureInput(NamedTuple):
     dim: int
     bits: int
 
+    @property
+    def row_length(self) -> int:
+        """Return the numbers of a row."""
+        return self.dim
+
     def items(
         self, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any
     ) -> tuple[ItemRows, LabelledRows]:
@@ -64,6 +69,11 @@ class CodeInput(NamedTuple):
     """Rows of ready codes: packed, (n, ceil(bits / 8)) uint8, or hexadecimal texts."""
 
     bits: int
+
+    @property
+    def row_length(self) -> int:
+        """Return the bytes of a code."""
+        return width(self.bits)
 
     def items(
         self, ids: Any, features: Any, labels: Any, metadata: Any, pictures: Any
