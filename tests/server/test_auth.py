@@ -60,9 +60,10 @@ def test_unknown_keys_are_refused(serving: Callable[..., LiveServer]) -> None:
 
 def documented_roles() -> dict[tuple[str, str], str]:
     """Return the role of each route, by method and path, from the table of the guide."""
-    rows = re.findall(r"^\|[^|]*\| `(GET|POST) (/[^`?]*)[^`]*` \| (\w*) *\|", GUIDE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\|[^|]*\| `(GET|POST|DELETE) (/[^`?]*)[^`]*` \| (\w*) *\|", GUIDE.read_text(), re.MULTILINE)
     prefix = "/v1/collections/{name}"
-    return {(way, path if path.startswith("/v1/") else prefix + path): role for way, path, role in rows}
+    paths = {path: path.replace("NAME", "{name}") if path.startswith("/v1/") else prefix + path for _, path, _ in rows}
+    return {(way, paths[path]): role for way, path, role in rows}
 
 
 def test_every_route_requires_the_documented_role(serving: Callable[..., LiveServer], tmp_path: Path) -> None:

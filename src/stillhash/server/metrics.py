@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from stillhash.errors import Closed
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.write_queue import CollectionExecutor
 
@@ -51,8 +52,11 @@ class Metrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the gauges of all collections."""
         gauges = {name: GaugeMetricFamily(f"stillhash_{name}", GAUGES[name], labels=["collection"]) for name in GAUGES}
-        for name, executor in self.executors.items():
-            stats = executor.collection.stats()
+        for name, executor in self.executors.copy().items():  # the event loop may change it meanwhile
+            try:
+                stats = executor.collection.stats()
+            except Closed:  # deleted just now
+                continue
             values = {
                 "rows": stats["items"],
                 "queue_depth": executor.queued,
