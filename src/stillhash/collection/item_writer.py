@@ -5,7 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from stillhash.collection.reader import Reader
+from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
@@ -70,24 +73,39 @@ class ItemWriter(Reader):
         if not new.ids:
             return 0
         items = self._store.items
+        if self._store.features is not None:
+            rows = rows._replace(features=round_features(rows.features))
         with self._write_lock:
             with self._store.change("upsert" if replace else "add", len(new.ids), new.ids) as change:
                 connection = change.connection
                 if replace:
                     items.delete(connection, new.ids)
                 codes = self._trainer.encode(connection, rows)
+                waiting = get_meta(connection, "items") if codes is None else 0
+                fits = codes is None and waiting + len(new.ids) >= self._store.settings["init_rows"]
+                if fits:
+                    codes = self._trainer.fit(connection, new=rows)
                 if codes is None:
                     numbers = items.append(connection, new, features=rows.features)
                 else:
                     numbers = items.append(connection, new, codes, digests=feature_digests(rows.features))
+                    if self._store.features is not None:
+                        self._store.features.add(connection, np.asarray(numbers), rows.features)
                 if learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
-                if codes is None and get_meta(connection, "items") >= self._store.settings["init_rows"]:
-                    self._trainer.fit(connection)
+                if fits:
+                    self._trainer.flush(connection)
+            if fits and waiting:
+                self._drop_features()
             if numbers.stop // SEAL_ROWS > numbers.start // SEAL_ROWS:
                 with suppress(StillhashError, OSError, MemoryError):  # the rows are on disk; sealed later
                     self._store.seal()
         return len(new.ids)
+
+    def _drop_features(self) -> None:
+        """Give back to the disk what features took that were stored before there were hash functions."""
+        with suppress(StillhashError, OSError, MemoryError):  # it only takes less disk
+            self._store.db.shrink()
 
     def delete(self, ids: ItemIds) -> int:
         """Delete these items and return how many there were."""
@@ -105,7 +123,8 @@ class ItemWriter(Reader):
         """
         names, items = check_ids(ids), self._store.items
         with self._write_lock:
-            rows, codes = check_rows(self.reconstruct(names), labels, self.dim), self.codes(names)
+            features, exact = self._features(names)
+            rows, codes = check_rows(features, labels, self.dim), self.codes(names)
             with self._store.change("relabel", len(names) or None, names) as change:
                 connection = change.connection
                 numbers = items.existing_rows(connection, names).tolist()
@@ -113,6 +132,6 @@ class ItemWriter(Reader):
                 if learn:
                     self._trainer.count_unlabelled(connection, -without)
                     rows, own_features = items.remove_pending(connection, numbers, rows)
-                    own_features |= codes is None  # the items still have their features
+                    own_features |= exact
                     self._trainer.learn_items(connection, numbers, rows, codes, own_features)
         return len(names)

@@ -5,7 +5,7 @@ steps, and each step is evaluated before it is learnt. The steps of one write, a
 transaction. A version's model is in the store, its learner in files beside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from sqlite3 import Connection
 
 import numpy as np
@@ -16,6 +16,7 @@ from stillhash.collection.method_settings import new_hasher
 from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner_files import LearntRows
+from stillhash.collection.storage.learnt_rows import Lineage, extended, lineage_of
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
@@ -42,20 +43,26 @@ class Trainer:
         self._hasher: tuple[int, Hasher] | None = None  # what has learnt all up to a version
         self._functions: tuple[str | None, LinearHasher | None] = None, None  # with their fingerprint
 
-    def fit(self, connection: Connection, sample: LabelledRows | None = None) -> None:
-        """Fix the hash functions, by a sample or by the first rows that wait; encode and learn the rows that wait."""
+    def fit(self, connection: Connection, sample: LabelledRows | None = None, new: LabelledRows | None = None) -> Codes:
+        """Fix the hash functions, by a sample or by the first rows that wait, and encode these rows.
+
+        new: rows that are not stored yet, which come after those that wait. Returns their codes.
+        """
         settings = self.store.settings
         numbers, waiting = self.store.items.awaiting_codes(connection)
+        rows = waiting if new is None else waiting.join(new)
         if sample is None:
-            sample = waiting.part(slice(0, min(settings["init_rows"], len(numbers))))
+            sample = rows.part(slice(0, min(settings["init_rows"], len(rows.features))))
         if len(sample.features) < 2:
             raise NotFitted(f"fit: expected at least 2 rows, better thousands, got {len(sample.features)}")
         hasher = new_hasher(settings)
         hasher.fit(sample.features, sample.labels)
-        codes = hasher.encode_checked(waiting.features, waiting.labels)
-        self.store.items.set_codes(connection, numbers, codes, feature_digests(waiting.features))
+        codes = hasher.encode_checked(rows.features, rows.labels)
+        self.store.items.set_codes(connection, numbers, codes[: len(numbers)], feature_digests(waiting.features))
+        if self.store.features is not None:
+            self.store.features.add(connection, numbers, waiting.features)
         self.start(connection, hasher, "fit", len(sample.features))
-        self.flush(connection)
+        return codes[len(numbers) :]
 
     def start(self, connection: Connection, hasher: Hasher, kind: str, rows: int) -> None:
         """Fix the hash functions of a fitted hasher permanently, and publish what it has learnt as first version."""
@@ -96,13 +103,15 @@ class Trainer:
             own_features = None if own_features is None else own_features[labelled]
         pending = count_rows(connection, "pending")
         enough = is_fitted(connection) and pending + len(rows.features) >= self.store.settings["learn_rows"]
-        if enough and not pending and codes is not None:
-            judged = np.asarray(numbers) if own_features is None else np.where(own_features, numbers, NOT_JUDGED)
-            self._learn(connection, rows, codes, judged)
-        else:
+        if not enough or codes is None:
             self.store.items.add_pending(connection, numbers, rows, codes, own_features)
-            if enough:
-                self.flush(connection)
+            return
+        judged = np.asarray(numbers) if own_features is None else np.where(own_features, numbers, NOT_JUDGED)
+        if pending:
+            earlier, earlier_codes, earlier_judged = self.store.items.take_pending(connection)
+            rows, codes = earlier.join(rows), np.concatenate([earlier_codes, codes])
+            judged = np.concatenate([earlier_judged, judged])
+        self._learn(connection, rows, codes, judged)
 
     def count_unlabelled(self, connection: Connection, rows: int) -> None:
         """Take note of so many more items without labels, for when the next rows are learnt."""
@@ -145,6 +154,8 @@ class Trainer:
             hasher.learn_rows(part.features, part.labels, codes[step])
             history["rows"] += int(part.labels.labelled.sum())
         save_history(connection, history)
+        if self.store.learnt_rows is not None:
+            self.store.learnt_rows.add(connection, version, judged, rows.label_texts, rows.labels.labelled)
         learnt = LearntRows(rows, codes, rows_of_step, unlabelled)
         learner = self.store.learner_files.extend(files, version, learnt, hasher)
         new = history["curve"][points:]
@@ -163,13 +174,39 @@ class Trainer:
         model = load_model(self.store, connection, version)
         files = self.store.versions.learners(connection).get(version)
         hasher = self.hasher(connection) if files is None else self._load(connection, files)
+        lineage = lineage_of(connection, version if files else None)
         files = files or self._current_files(connection)
         self.store.votes.drop_after(connection, version)
-        return self._publish(connection, hasher, NewVersion(f"rollback to {version}", 0, files), model)
+        new = NewVersion(f"rollback to {version}", 0, files)
+        return self._publish(connection, hasher, new, model, lineage)
 
-    def _publish(self, connection: Connection, hasher: Hasher, new: NewVersion, model: Model | None = None) -> int:
-        """Make a model the current version: this one, or what the hasher has learnt corrected by the votes."""
+    def forget(self, connection: Connection, change: Callable[[Hasher], None]) -> int:
+        """Publish what is left once a change took something out of the learner; no row is left in a learner file."""
+        hasher, version = self.hasher(connection), self.store.versions.next_number(connection)
+        self._hasher = None
+        hasher.count_unlabelled(int(get_meta(connection, "unlabelled")))
+        set_meta(connection, "unlabelled", 0)
+        change(hasher)
+        files = self.store.learner_files.checkpoint(version, hasher)
+        return self._publish(connection, hasher, NewVersion("forget", 0, files))
+
+    def _publish(
+        self,
+        connection: Connection,
+        hasher: Hasher,
+        new: NewVersion,
+        model: Model | None = None,
+        lineage: Lineage | None = None,
+    ) -> int:
+        """Make a model the current version: this one, or what the hasher has learnt corrected by the votes.
+
+        lineage: what the hasher has learnt, if that does not follow from the current version.
+        """
         versions = self.store.versions
+        if self.store.learnt_rows is not None:
+            current = lineage_of(connection) if lineage is None else lineage
+            current = extended(current, versions.next_number(connection)) if new.kind == "learn" else current
+            new = new._replace(notes={**(new.notes or {}), "lineage": current})
         with self.store.reading() as committed:  # in case this transaction fails, what it goes back to must be there
             needed = versions.learner_files(committed) + versions.learner_files(connection)
         remove_unlisted(self.store.path / "learner", {*needed, *new.learner})
