@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +14,23 @@ from tests.client.awaited_client import CLIENTS
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN
 from tests.contracts.collections import *  # noqa: F403
 from tests.contracts.collections import CLIENT_ONLY, LOCAL_ONLY, public_names
-from tests.server.serve_command import serve_command
+from tests.server.serve_command import ServeCommand, serve_command
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeCommand]:
+    path = tmp_path_factory.mktemp("server")
+    (path / "collections").mkdir()
+    with serve_command(path / "log", "--collections-folder", path / "collections") as command:
+        yield command
 
 
 @pytest.fixture(params=CLIENTS, ids=["blocking", "async"])
-def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    stillhash.open(tmp_path / "served", DIM, BITS, init_rows=INIT, learn_rows=LEARN).close()
-    with serve_command(tmp_path / "log", tmp_path / "served") as server, request.param(server.url) as client:
+def subject(request: pytest.FixtureRequest, server: ServeCommand) -> Iterator[Any]:
+    with request.param(server.url, collection="subject") as client:
+        client.create_collection("subject", DIM, BITS, init_rows=INIT, learn_rows=LEARN)
         yield client
+        client.delete_collection("subject", confirm="subject")
 
 
 def test_every_verb_of_a_collection_is_a_verb_of_clients_or_local_for_a_reason() -> None:

@@ -35,6 +35,7 @@ LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
     "codes": "codes are the store's own; over HTTP they would be a second format of items",
     "compact": "upkeep of files, which the operator does",
     "encoder": "an attribute; `stats` has its name",
+    "forget": "rewrites all files, and its report is about folders of the operator",
     "repair": "upkeep of files, while no server has them open",
     "seal": "upkeep of files, which the operator does",
     "translate": "goes with `align`",

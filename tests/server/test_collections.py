@@ -99,6 +99,7 @@ def test_settings_are_validated_as_open_does(folder: Path, tmp_path: Path) -> No
         {"source_cap": -1.0},
         {"filter_fields": [""] * 2},
         {"codes_see_labels": 1},
+        {"keep_features": "yes"},
     ]
     with serving_folder(folder) as server, Client(server.url) as client:
         for number, options in enumerate(wrong):
@@ -407,6 +408,7 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
 # ---- the command ----
 
 
+@pytest.mark.slow
 def test_command_serves_a_folder(folder: Path, tmp_path: Path) -> None:
     arguments = ("--collections-folder", folder, "--max-collections", "2")
     with serve_command(tmp_path / "log", *arguments) as server, Client(server.url) as client:

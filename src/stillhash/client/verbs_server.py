@@ -38,6 +38,7 @@ class ServerVerbs(CollectionRequests):
         keep_versions: int = 32,
         source_cap: float = 1000.0,
         filter_fields: Iterable[str] | None = None,
+        keep_features: bool = False,
     ) -> dict[str, Any]:
         """Create an empty collection in the server's folder of collections, and return its stats; admin keys only.
 
@@ -46,6 +47,7 @@ class ServerVerbs(CollectionRequests):
         body = {"name": name, "dim": dim, "bits": bits, "method": method, "params": params}
         body |= {"codes_see_labels": codes_see_labels, "init_rows": init_rows, "learn_rows": learn_rows}
         body |= {"keep_versions": keep_versions, "source_cap": source_cap, "filter_fields": filter_fields}
+        body |= {"keep_features": keep_features}
         return await self._transport.request("POST", "/v1/collections", to_json(body).encode(), retry="not stored")
 
     async def delete_collection(self, name: str, *, confirm: str) -> None:
