@@ -102,10 +102,12 @@ def open_handles() -> int:
 
 def test_many_calls_share_few_connections() -> None:
     async def main() -> None:
-        async with counting(answer_soon) as server:
-            async with AsyncClient(server.url, collection="c", timeout=SECONDS) as client:
-                assert await asyncio.gather(*(client.count() for _ in range(200))) == [5] * 200
-                assert server.most == MAX_POOLED and server.requests == 200
+        async with (
+            counting(answer_soon) as server,
+            AsyncClient(server.url, collection="c", timeout=SECONDS) as client,
+        ):
+            assert await asyncio.gather(*(client.count() for _ in range(200))) == [5] * 200
+            assert server.most == MAX_POOLED and server.requests == 200
 
     asyncio.run(main())
 
