@@ -35,7 +35,6 @@ LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
     "codes": "codes are the store's own; over HTTP they would be a second format of items",
     "compact": "upkeep of files, which the operator does",
     "encoder": "an attribute; `stats` has its name",
-    "forget": "rewrites all files, and its report is about folders of the operator",
     "repair": "upkeep of files, while no server has them open",
     "seal": "upkeep of files, which the operator does",
     "translate": "goes with `align`",
@@ -186,6 +185,11 @@ LIFE: list[Verb] = [
     ("rollback", lambda c: c.rollback(1)),
     ("rolled back", lambda c: c.search(QUERIES, 30)),
     ("delete", lambda c: c.delete([5, 6, "nobody"])),
+    ("forget", lambda c: c.forget([7, "nobody"])),
+    ("forget some", lambda c: c.forget(where={"n": 2**63})),
+    ("forget a source", lambda c: c.forget(source="me")),
+    ("forgotten", lambda c: (c.get([7, "ö"]), c.search(QUERIES, 30))),
+    ("versions after forgetting", lambda c: c.versions()),
     ("audit", lambda c: [replace(entry, time="", who="") for entry in c.audit(after=0, limit=1000)]),
     ("latest entries", lambda c: [entry.what for entry in c.audit(limit=2)]),
     ("a page of entries", lambda c: [entry.number for entry in c.audit(3, 2)]),
@@ -263,6 +267,10 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda c: c.tag(99, "name"),
     lambda c: c.rollback(None),
     lambda c: c.rollback(99),
+    lambda c: c.forget(),
+    lambda c: c.forget([1], source="me"),
+    lambda c: c.forget(5),
+    lambda c: c.forget(where={"$nor": []}),
 ]
 
 
