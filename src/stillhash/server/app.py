@@ -77,7 +77,7 @@ def create_app(
         exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), _on_error),
     )
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
-    metrics, reloader = Metrics(executors, memory), Reloader(settings, sessions)
+    metrics, reloader = Metrics(memory), Reloader(settings, sessions)
     app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory, sessions, reloader, lifecycle)
     for router in ROUTERS:
         app.include_router(router)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -37,18 +37,20 @@ class CollectionLifecycle:
             self._thread = started_pool(1, "collections")
 
     def _open_all(self, folder: CollectionsFolder) -> None:
-        opened = folder.open_all()
-        try:
+        with ExitStack() as on_error:
+            opened = folder.open_all()
+            for collection in opened.values():
+                on_error.callback(collection.close)
             if both := sorted(opened.keys() & self._executors.keys()):
                 raise InvalidInput(f"collections-folder: expected no name that is served already, got {both[0]!r}")
-            if len(opened) + len(self._executors) > self._settings.max_collections:
-                count, limit = len(opened) + len(self._executors), self._settings.max_collections
+            count, limit = len(opened) + len(self._executors), self._settings.max_collections
+            if count > limit:
                 raise InvalidInput(f"max-collections: expected at least {count}, as many as there are, got {limit}")
-            started = {name: self._start(name, collection) for name, collection in opened.items()}
-        except BaseException:
-            for collection in opened.values():
-                collection.close()
-            raise
+            started = {}
+            for name, collection in opened.items():
+                started[name] = self._start(name, collection)
+                on_error.callback(started[name].close)
+            on_error.pop_all()
         self._executors.update(started)
         self._own.update(started)
 

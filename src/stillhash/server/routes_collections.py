@@ -1,5 +1,8 @@
 """Routes that list, create and delete collections."""
 
+from collections.abc import Callable
+from contextlib import suppress
+
 from fastapi import Request
 from starlette.responses import Response
 
@@ -15,27 +18,28 @@ from stillhash.server.collection_schemas import (
 from stillhash.server.dependencies import ExecutorParam, actor, api_router, app_state, visible_executors
 from stillhash.server.responses import json_response
 from stillhash.server.schemas import StatsResponse
-from stillhash.server.write_queue import CollectionExecutor
+from stillhash.server.write_queue import CollectionExecutor, Result
 
 read_router = api_router("read", "collections", "/v1/collections")
 admin_router = api_router("admin", "collections", "/v1/collections")
 
 
-async def count_items(executors: dict[str, CollectionExecutor]) -> dict[str, int]:
-    """Return the number of items of each collection, without those that are deleted meanwhile."""
-    counts = {}
-    for name, executor in executors.copy().items():
-        try:
-            counts[name] = await executor.read(Collection.count)
-        except Closed:
-            continue
-    return counts
+async def read_all(
+    executors: dict[str, CollectionExecutor], work: Callable[[Collection], Result]
+) -> dict[CollectionExecutor, Result]:
+    """Read from each collection, without those that are deleted meanwhile."""
+    results = {}
+    for executor in list(executors.values()):
+        with suppress(Closed):
+            results[executor] = await executor.read(work)
+    return results
 
 
 @read_router.get("")
 async def collections(request: Request) -> CollectionsResponse:
     """List the collections that the key has."""
-    items = await count_items(visible_executors(request))
+    counts = await read_all(visible_executors(request), Collection.count)
+    items = {executor.name: count for executor, count in counts.items()}
     return CollectionsResponse(collections=list(items), items=items)
 
 

@@ -21,7 +21,7 @@ from stillhash.server.dependencies import (
     visible_executors,
 )
 from stillhash.server.responses import json_response
-from stillhash.server.routes_collections import count_items
+from stillhash.server.routes_collections import read_all
 from stillhash.server.write_queue import ClusterControl
 
 public_router, server_router = api_router(None, "server", "/v1"), api_router("read", "server", "/v1")
@@ -32,10 +32,10 @@ cluster_read_router, cluster_admin_router = api_router("read", "cluster"), api_r
 @public_router.get("/health")
 async def health(request: Request, credentials: Credentials = None) -> schemas.HealthResponse:
     """Return whether the server can answer; with a key, also the number of items of each of its collections."""
-    counts = await count_items(app_state(request).executors)
+    counts = await read_all(app_state(request).executors, Collection.count)
     with suppress(Denied):
         check_key(request, credentials, "read")
-    visible = {name: counts[name] for name in visible_executors(request) if name in counts}
+    visible = {name: counts[executor] for name, executor in visible_executors(request).items() if executor in counts}
     return schemas.HealthResponse(status="ok", stillhash=request.app.version, collections=visible)
 
 
@@ -43,7 +43,9 @@ async def health(request: Request, credentials: Credentials = None) -> schemas.H
 async def metrics(request: Request) -> Response:
     """Return metrics of all collections for Prometheus."""
     check_all_collections(request)
-    data = await asyncio.to_thread(app_state(request).metrics.render)
+    state = app_state(request)
+    stats = await read_all(state.executors, Collection.stats)
+    data = await asyncio.to_thread(state.metrics.render, stats)
     return Response(data, media_type="text/plain; version=0.0.4")
 
 
