@@ -1,6 +1,10 @@
 """Forgetting: no byte is left in any file, and the model is as if it had never seen the rows."""
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stillhash
-from stillhash.collection.storage.sealed_files import FOLDER_MODE
 from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
+from stillhash.files.sealed_files import FOLDER_MODE
 
 DIM, BITS = 24, 32
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -228,12 +232,12 @@ def test_features_are_kept_as_float16(tmp_path: Path) -> None:
 
 
 def test_damaged_features_are_repaired_or_reported(tmp_path: Path) -> None:
-    X, labels = rows(700)
+    X, labels = rows(1500)
     path = tmp_path / "c"
     with closing(create(path)) as collection:
-        collection.add(range(700), X, labels)
+        collection.add(range(1500), X, labels)
         collection.compact()
-        rounded = collection.reconstruct(range(700))
+        rounded = collection.reconstruct(range(1500))
     (file,) = (path / "segments").glob("*.features")
     sound = file.read_bytes()
     file.write_bytes(sound[:5000] + bytes([sound[5000] ^ 4]) + sound[5001:])
@@ -247,16 +251,25 @@ def test_damaged_features_are_repaired_or_reported(tmp_path: Path) -> None:
     assert "rows have lost their features" in stillhash.repair(path).actions[0]
     with closing(stillhash.open(path)) as collection:
         assert not collection.verify()
-        again = collection.reconstruct(range(700))
+        again = collection.reconstruct(range(1500))
         lost = np.flatnonzero((again != rounded).any(axis=1))
         assert 80 <= len(lost) <= 90 and (np.diff(lost) == 1).all()  # a block of 4,096 bytes, of rows of 48
         report = collection.forget([int(lost[0]), 0])
         assert report.unlearnt == 1 and "1 rows still count" in report.remains[0]
+    (tiles,) = (path / "segments").glob("*.tiles")
+    data = tiles.read_bytes()
+    tiles.write_bytes(data[:4096] + bytes(600) + data[4696:])
+    lost_ids = stillhash.repair(path).lost_ids
+    assert len(lost_ids) in range(100, 1400)
+    with closing(stillhash.open(path)) as collection:
+        left = collection.ids()
+        assert len(left) == 1498 - len(lost_ids) and not collection.verify()
+        np.testing.assert_array_equal(collection.reconstruct(left), again[left])
     for file in (path / "segments").glob("*.features"):
         file.unlink()
     assert "rows have lost their features" in stillhash.repair(path).actions[0]
     with closing(stillhash.open(path)) as collection:
-        assert not collection.verify() and len(collection) == 698
+        assert not collection.verify() and collection.ids() == left
 
 
 def test_snapshots_that_hold_something_are_reported(tmp_path: Path) -> None:
@@ -346,3 +359,35 @@ def test_before_the_hash_functions_items_are_forgotten_too(tmp_path: Path) -> No
         with pytest.raises(NotFitted):
             collection.learn(X, labels)
         assert json.loads(json.dumps(collection.stats()))["items"] == len(collection)
+
+
+FORGET = "import sys, stillhash; c = stillhash.open(sys.argv[1]); print(flush=True); c.forget(['ab-secret-id'])"
+
+
+@pytest.mark.slow
+def test_a_killed_process_has_forgotten_all_or_nothing(tmp_path: Path) -> None:
+    X, labels = rows(400)
+    with closing(create(tmp_path / "c")) as collection:
+        collection.add(range(400), X, labels)
+        add_secrets(collection, X)
+        collection.flush()
+    rng, outcomes = np.random.default_rng(), set()
+    for attempt in range(12):
+        path = tmp_path / f"copy {attempt}"
+        shutil.copytree(tmp_path / "c", path)
+        process = subprocess.Popen([sys.executable, "-c", FORGET, str(path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline()
+        time.sleep(float(rng.random()) * 0.3 * (attempt > 0))
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        with closing(stillhash.open(path)) as collection:
+            problems = collection.verify()
+            (item,) = collection.get(["ab-secret-id"])
+            outcomes.add((item is None, bool(problems)))
+            assert item is None or not problems
+            collection.forget(["ab-secret-id"])
+            collection.forget(source="ab-secret-source")
+            assert not collection.verify() and not held(path, SECRETS[:4])
+            assert model_arrays(collection)["names"].tolist() == [f"class {label}" for label in range(4)]
+    assert (False, False) in outcomes

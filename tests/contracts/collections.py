@@ -38,6 +38,7 @@ LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
     "repair": "upkeep of files, while no server has them open",
     "seal": "upkeep of files, which the operator does",
     "translate": "goes with `align`",
+    "weigh": "for codes that are searched elsewhere; goes with `codes`",
 }
 CLIENT_ONLY = {  # verbs of clients that Collection has not, and why
     "add_shard": "of the server's cluster",

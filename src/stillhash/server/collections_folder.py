@@ -16,8 +16,8 @@ from typing import Any
 
 import stillhash.collection
 from stillhash.collection import Collection
-from stillhash.collection.storage.sealed_files import sync
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
+from stillhash.files.sealed_files import sync
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # no separator, no hidden file, and nothing that means a parent
 UNNAMED_PREFIX = ".unnamed-"  # which no collection's name can begin with

@@ -42,7 +42,13 @@ from stillhash.collection.storage.schema import (
     is_fitted,
 )
 from stillhash.collection.storage.schema_check import FORMAT_1
-from stillhash.collection.storage.sealed_files import (
+from stillhash.collection.storage.segments import CodedRows, write_segment
+from stillhash.collection.storage.settings import check_id, parse_settings
+from stillhash.collection.storage.versions import VersionTable
+from stillhash.collection.storage.votes import VoteTable
+from stillhash.collection.types import Id
+from stillhash.errors import BadState, InvalidInput
+from stillhash.files.sealed_files import (
     FOLDER_MODE,
     check_kind,
     check_sealed,
@@ -50,12 +56,6 @@ from stillhash.collection.storage.sealed_files import (
     remove_unlisted,
     stored_file,
 )
-from stillhash.collection.storage.segments import CodedRows, write_segment
-from stillhash.collection.storage.settings import check_id, parse_settings
-from stillhash.collection.storage.versions import VersionTable
-from stillhash.collection.storage.votes import VoteTable
-from stillhash.collection.types import Id
-from stillhash.errors import BadState, InvalidInput
 
 STORE_FOLDERS = ("segments", "learner")
 FEATURE_TABLES = ("features", "learnt_rows")  # where features are kept
@@ -223,8 +223,8 @@ class Store:
                 first, last = int(numbers[0]), int(numbers[-1])
                 self.codes.add_segment(connection, SegmentRecord(number, file, len(numbers), first, last, content))
                 self.codes.clear_unsealed(connection, first, last)
-                if self.features is not None:
-                    self.features.clear(connection, last)
+            if self.features is not None:
+                self.features.clear(connection)
 
     def write_columns(self, file: str, numbers: RowNumbers) -> None:
         """Write the columns of a segment, for filters, as of now; without them searches take longer."""
