@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import re
 import signal
@@ -94,6 +95,7 @@ async def answer_half(writer: asyncio.StreamWriter) -> None:
 
 
 def open_handles() -> int:
+    gc.collect()
     return len(list(Path("/dev/fd").iterdir()))
 
 
@@ -160,9 +162,10 @@ def test_cancelled_calls_release_their_connections() -> None:
             server.answer = answer_soon
             assert await asyncio.gather(*(client.count() for _ in range(4 * MAX_POOLED))) == [5] * 4 * MAX_POOLED
 
+    asyncio.run(main())  # the first run opens what the process keeps
     before = open_handles()
     asyncio.run(main())
-    assert open_handles() == before
+    assert open_handles() <= before
 
 
 def test_timeouts_of_the_caller_are_cancellations() -> None:
