@@ -30,11 +30,13 @@ BAD = X.copy()
 BAD[1, 2] = np.nan
 
 LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
+    "add_table": "reads a table here; `stillhash.io.table_chunks` has its rows, for `add`",
     "align": "needs both encoders, which the operator has",
     "alignments": "goes with `align`",
     "codes": "codes are the store's own; over HTTP they would be a second format of items",
     "compact": "upkeep of files, which the operator does",
     "encoder": "an attribute; `stats` has its name",
+    "import_file": "reads a file here, and goes on by what the store notes of it; `ingest` takes rows of files",
     "repair": "upkeep of files, while no server has them open",
     "seal": "upkeep of files, which the operator does",
     "translate": "goes with `align`",
