@@ -71,5 +71,5 @@ def test_a_collection_is_created_by_the_arguments_of_open() -> None:
     theirs = dict(inspect.signature(stillhash.open).parameters)
     assert theirs.keys() - ours.keys() == NOT_OVER_HTTP.keys()
     assert ours.keys() - theirs.keys() == {"self", "name"}
-    for name in theirs.keys() & ours.keys() - {"dim"}:  # which a new collection requires
+    for name in theirs.keys() & ours.keys():
         assert ours[name].default == theirs[name].default, name

@@ -35,6 +35,7 @@ LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
     "alignments": "goes with `align`",
     "codes": "codes are the store's own; over HTTP they would be a second format of items",
     "compact": "upkeep of files, which the operator does",
+    "duplicates": "takes minutes where there are millions of items; `stillhash duplicates` runs beside a server",
     "encoder": "an attribute; `stats` has its name",
     "import_file": "reads a file here, and goes on by what the store notes of it; `ingest` takes rows of files",
     "repair": "upkeep of files, while no server has them open",

@@ -82,6 +82,13 @@ def test_created_collection_works_and_is_there_after_a_restart(folder: Path, new
         assert server.request("GET", "/v1/metrics").status == 200
 
 
+def test_a_collection_of_ready_codes_is_created(folder: Path) -> None:
+    with serving_folder(folder) as server, Client(server.url) as client:
+        assert client.create_collection("hashes", bits=64, codes_only=True)["codes_only"] is True
+        assert client.add(["a"], ["00ff00ff00ff00ff"]) == 1
+        assert client.search("00ff00ff00ff00fe").hits[0].distance == 1
+
+
 def test_settings_are_validated_as_open_does(folder: Path, tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [
         {"dim": 0},
@@ -99,6 +106,7 @@ def test_settings_are_validated_as_open_does(folder: Path, tmp_path: Path) -> No
         {"source_cap": -1.0},
         {"filter_fields": [""] * 2},
         {"codes_see_labels": 1},
+        {"codes_only": 1},
         {"keep_features": "yes"},
     ]
     with serving_folder(folder) as server, Client(server.url) as client:
@@ -109,6 +117,10 @@ def test_settings_are_validated_as_open_does(folder: Path, tmp_path: Path) -> No
             with pytest.raises(InvalidInput) as remote:
                 client.create_collection("c", **arguments)
             assert str(remote.value).split(":")[0] == str(local.value).split(":")[0] == next(iter(options)), options
+        with pytest.raises(InvalidInput, match=r"^dim"):
+            client.create_collection("c")
+        with pytest.raises(InvalidInput, match=r"^bits"):
+            client.create_collection("c", codes_only=True)
         for options in ({"dim": 1 << 15}, {"dim": 8, "learn_rows": 1 << 40}):
             with pytest.raises(InvalidInput, match=next(reversed(options))):
                 client.create_collection("c", **options)  # type: ignore[arg-type]

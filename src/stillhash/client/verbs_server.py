@@ -28,12 +28,13 @@ class ServerVerbs(CollectionRequests):
     async def create_collection(
         self,
         name: str,
-        dim: int,
+        dim: int | None = None,
         bits: int | None = None,
         *,
         method: str = DEFAULT_HASHER.name,
         params: dict[str, Any] | None = None,
         codes_see_labels: bool = True,
+        codes_only: bool = False,
         init_rows: int = 3000,
         learn_rows: int = 1000,
         keep_versions: int = 32,
@@ -45,10 +46,10 @@ class ServerVerbs(CollectionRequests):
 
         The arguments are those of `stillhash.open`. A client of it is `Client(url, key, collection=name)`.
         """
-        body = {"name": name, "dim": dim, "bits": bits, "method": method, "params": params}
+        body: dict[str, Any] = {"name": name, "dim": dim, "bits": bits, "method": method, "params": params}
         body |= {"codes_see_labels": codes_see_labels, "init_rows": init_rows, "learn_rows": learn_rows}
         body |= {"keep_versions": keep_versions, "source_cap": source_cap, "filter_fields": filter_fields}
-        body |= {"keep_features": keep_features}
+        body |= {"keep_features": keep_features, "codes_only": codes_only}
         return await self._transport.request("POST", "/v1/collections", to_json(body).encode(), retry="not stored")
 
     async def delete_collection(self, name: str, *, confirm: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.actor import acting_as
-from stillhash.collection.codes_only import check_codes_only, check_flag
+from stillhash.collection.codes_only import check_codes_only, check_flag, fix_identity
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
@@ -86,10 +86,7 @@ def open(
         dim = None if exists else identity.dim
     codes_only = check_flag(codes_only)
     if exists or read_only or (dim is None and not codes_only):
-        collection = Collection(_open_store(path, dim, bits, identity, read_only, codes_only), searcher)
-        if collection.codes_only and not read_only:
-            collection.fix_codes()
-        return collection
+        return Collection(_open_store(path, dim, bits, identity, read_only, codes_only), searcher)
     check_choice(keep_features, "keep_features", choices=(True, False))
     settings: dict[str, Any] = {
         "dim": 0 if dim is None else check_integer(dim, "dim", 1),
@@ -113,13 +110,17 @@ def open(
     if init is not None:
         check_rows(sample[0], sample[1] if len(sample) == 2 else None, settings["dim"], "init", least=2)
     try:
-        collection = Collection(Store.create(path, settings), searcher)
+        store = Store.create(path, settings)
     except OSError as error:
         raise StoreFailed(f"path: a collection cannot be created at {str(path)!r}: {error}") from error
+    if codes_only:
+        with ExitStack() as on_error:
+            on_error.callback(store.close)
+            fix_identity(store)
+            on_error.pop_all()
+    collection = Collection(store, searcher)
     if init is not None:
         collection.fit(*sample)
-    elif codes_only:
-        collection.fix_codes()
     return collection
 
 
@@ -146,6 +147,8 @@ def _open_store(
                 raise Conflict(f"{name}: expected {store.settings[name]}, as {path.name} has, got {value}")
         if codes_only and not store.settings["codes_only"]:
             raise Conflict(f"codes_only: expected False, as {path.name} has features, got True")
+        if store.settings["codes_only"] and not read_only:
+            fix_identity(store)
         on_error.pop_all()
     return store
 

@@ -47,12 +47,12 @@ def check_flag(value: Any) -> bool:
     return bool(value)
 
 
-def fix_identity(store: Store, trainer: Trainer) -> None:
-    """Fix the hash functions of a collection of ready codes, unless they are fixed already."""
+def fix_identity(store: Store) -> None:
+    """Fix the hash functions of a collection of ready codes, unless they are fixed already; this ends its creation."""
     with store.reading() as connection:
         if is_fitted(connection):
             return
     hasher = new_hasher(store.settings)
     hasher.begin(np.ones((1, store.settings["bits"]), np.float32), Labels.empty())
     with store.change("fit") as change:
-        trainer.start(change.connection, hasher, "fit", 0)
+        Trainer(store).start(change.connection, hasher, "fit", 0)

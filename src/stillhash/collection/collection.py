@@ -10,7 +10,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from stillhash.collection.codes_only import fix_identity
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.forgetting import forget
 from stillhash.collection.item_writer import ItemWriter
@@ -29,11 +28,6 @@ from stillhash.numeric.validation import check_integer
 @report_shortages
 class Collection(ItemWriter):
     """A durable, growing index, made by `stillhash.open`. All verbs may be called from any thread."""
-
-    def fix_codes(self) -> None:
-        """Finish the creation of a collection with `codes_only`, as `stillhash.open` does."""
-        with self._write_lock:
-            fix_identity(self._store, self._trainer)
 
     def fit(self, features: Any = None, labels: Any = None) -> None:
         """Fix the hash functions now, permanently: by a sample, or by the rows that wait for them."""

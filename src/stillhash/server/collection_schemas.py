@@ -20,11 +20,14 @@ class CreateCollectionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     name: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$", examples=["films"])]
-    dim: Annotated[StrictInt, Field(ge=1, le=MAX_CREATED_DIM, description="Length of the features.", examples=[512])]
+    dim: Annotated[
+        StrictInt | None, Field(ge=1, le=MAX_CREATED_DIM, description="Length of the features.", examples=[512])
+    ] = None
     bits: Annotated[StrictInt | None, Field(description="Length of the codes; null is 128.")] = None
     method: Annotated[str, Field(description="The hasher.")] = DEFAULT_HASHER.name
     params: Annotated[dict[str, Any] | None, Field(description="Of the hasher.")] = None
     codes_see_labels: StrictBool = True
+    codes_only: Annotated[StrictBool, Field(description="Items are ready codes; with bits, and without dim.")] = False
     init_rows: Annotated[StrictInt, Field(le=MAX_CREATED_ROWS, description="That hash functions are fitted on.")] = 3000
     learn_rows: Annotated[StrictInt, Field(le=MAX_CREATED_ROWS, description="Labelled rows of a learning step.")] = 1000
     keep_versions: Annotated[StrictInt, Field(le=MAX_CREATED_ROWS)] = 32
@@ -49,6 +52,8 @@ class CreateCollectionBody(BaseModel):
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of `stillhash.open` but the path."""
+        if self.dim is None and not self.codes_only:
+            raise InvalidInput("dim: expected the length of the features, or codes_only and bits, got neither")
         return self.model_dump(exclude={"name"})
 
 
