@@ -193,7 +193,7 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda c: c.upsert([7, 8, 9], X, None, [{"a": np.nan}, {}, {}]),
     lambda c: c.delete("abc"),
     lambda c: c.delete([5, 5]),
-    lambda c: c.get(5),
+    lambda c: c.get(5.0),
     lambda c: c.reconstruct([None]),
     lambda c: c.sample(0),
     lambda c: c.audit(-1),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.filter_matching import NotInColumns, column_tree
-from stillhash.collection.filter_tree import compared_fields
+from stillhash.collection.filter_tree import compared_fields, valued_fields
 from stillhash.collection.filters import Condition
 from stillhash.collection.row_groups import GROUP_ROWS, ColumnSource, GrowingRows, ItemTexts, RowGroup
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
@@ -24,7 +24,8 @@ from stillhash.collection.storage.schema import batches, get_meta
 from stillhash.collection.storage.sealed_files import stored_file
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.store import Store
-from stillhash.errors import BadState
+from stillhash.collection.values import brief
+from stillhash.errors import BadState, UnknownField, warn_caller
 from stillhash.search.blocks import Bitmap
 
 MAX_COLUMN_BYTES = 1 << 30  # of all columns in use; SQL answers for further fields
@@ -52,6 +53,7 @@ class FilterColumns:
     def __init__(self, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
         self._named: list[str] | None = store.settings["filter_fields"]
+        self.warn_unknown, self._unknown = True, set[str]()  # the fields that a warning named
         self._reset(-1)
 
     def _reset(self, generation: int) -> None:
@@ -78,8 +80,9 @@ class FilterColumns:
                     return cached
                 tree = column_tree(condition.tree)
                 columns = self._columns_of(connection, condition)
+                unknown = self._unknown_fields(condition, columns)
             except (NotInColumns, BadState, OSError, RecursionError):  # BadState: another process replaced segments
-                columns = None
+                columns, unknown = None, set()
             deleted = self._deleted
         if columns is None:
             bitmap = self._store.items.matching(connection, condition.sql)
@@ -94,7 +97,18 @@ class FilterColumns:
                 self._cache[condition.key] = bitmap
             if len(self._cache) > MAX_CACHED_FILTERS:
                 self._cache.popitem(last=False)
+        for name in sorted(unknown):
+            warn_caller(f"where: no item has the field {brief(name)}", UnknownField)
         return bitmap
+
+    def _unknown_fields(self, condition: Condition, columns: GroupColumns) -> set[str]:
+        """Return the fields that the filter compares and no row has, each once, and none where there are no rows."""
+        if not columns or not self.warn_unknown or len(self._unknown) > MAX_FIELDS:  # names come from callers
+            return set()
+        fields = valued_fields(condition.tree) - self._unknown
+        unknown = {name for name in fields if all(by_name[name] is None for _, by_name in columns)}
+        self._unknown |= unknown
+        return unknown
 
     def stats(self) -> dict[str, Any]:
         """Return the bytes of the columns that filters have used, their fields, and the fields that SQL compares."""
