@@ -60,6 +60,7 @@ class FilterColumns:
         self._generation, self._seq, self._last_row = generation, -1, -1
         self._segments: dict[str, SegmentGroups] = {}  # by file
         self._recent, self._changed = GrowingRows(self._named), GrowingRows(self._named)
+        self._max_changed = GROUP_ROWS
         self._deleted = np.zeros(0, np.uint8)  # a bitmap
         self._used: dict[str, int] = {}  # bytes of each field's columns
         self._counted: set[str] = set()  # fields whose bytes are those of this commit
@@ -178,7 +179,8 @@ class FilterColumns:
 
     def _apply_changes(self, connection: Connection) -> None:
         generation = get_meta(connection, "generation")
-        if generation != self._generation:
+        starts_over = generation != self._generation or len(self._changed) > self._max_changed
+        if starts_over:
             self._reset(generation)
         since, last_read = self._seq, self._last_row
         self._cache.clear()
@@ -190,11 +192,14 @@ class FilterColumns:
         for rows in self._read_after(connection, self._last_row):
             self._recent.append(rows)
             self._last_row = rows[-1][0]
-        changes = connection.execute("SELECT row, seq FROM changed_rows WHERE seq > ?", [since]).fetchall()
-        changed = [row for row, seq in changes if row <= last_read or not self._as_new(row, seq, opened)]
-        for marks, batch in batches(changed):
-            sql = f"SELECT row, labels, metadata FROM items WHERE row IN ({marks})"
-            self._changed.append(connection.execute(sql, batch).fetchall())
+        changes = connection.execute("SELECT row, seq FROM changed_rows WHERE seq > ?", [since])
+        while some := changes.fetchmany(GROUP_ROWS):
+            changed = [row for row, seq in some if row <= last_read or not self._as_new(row, seq, opened)]
+            for marks, batch in batches(changed):
+                sql = f"SELECT row, labels, metadata FROM items WHERE row IN ({marks})"
+                self._changed.append(connection.execute(sql, batch).fetchall())
+        if starts_over:
+            self._max_changed = max(GROUP_ROWS, 2 * len(self._changed))  # rows that change again and again count again
         deleted = self._store.codes.deleted_after(connection, since)
         if len(deleted):
             bitmap = np.zeros(-(-get_meta(connection, "next_row") // 8), np.uint8)

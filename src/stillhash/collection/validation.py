@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.types import Id
-from stillhash.collection.values import check_json_values, json_default, plain_id, plain_label
+from stillhash.collection.values import brief, check_json_values, json_default, plain_id, plain_label
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.array_conversion import to_array
 from stillhash.numeric.labels import Labels, parse_labels
@@ -196,7 +196,7 @@ def check_pictures(pictures: Any, rows: int) -> list[bytes | None] | None:
     """Return for each row a small image, or None; only formats that browsers show and that cannot hold scripts."""
     if pictures is None:
         return None
-    entries = _check_entries(pictures, "pictures", "bytes", rows)
+    entries = check_entries(pictures, "pictures", "bytes", rows)
     for data in entries:
         if data is not None and not isinstance(data, bytes):
             raise WrongType(f"pictures: expected bytes, got a value of type {type(data).__name__}")
@@ -217,11 +217,11 @@ def check_metadata(metadata: Any, rows: int) -> list[str | None]:
     """Return the metadata of each row as JSON, or None."""
     if metadata is None:
         return [None] * rows
-    entries = _check_entries(metadata, "metadata", "a dictionary", rows)
+    entries = check_entries(metadata, "metadata", "a dictionary", rows)
     return [None if data is None else metadata_json(data, f"metadata[{row}]") for row, data in enumerate(entries)]
 
 
-def _check_entries(values: Any, name: str, expected: str, rows: int) -> list[Any]:
+def check_entries(values: Any, name: str, expected: str, rows: int) -> list[Any]:
     """Return values as a list with one entry for each row."""
     if isinstance(values, (bytes, str, dict)) or hasattr(values, "columns") or not isinstance(values, Iterable):
         kind = type(values).__name__
@@ -235,7 +235,7 @@ def _check_entries(values: Any, name: str, expected: str, rows: int) -> list[Any
 def metadata_json(data: Any, name: str = "metadata") -> str:
     """Return the metadata of an item as JSON."""
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise WrongType(f"{name}: expected dictionaries with strings as keys, got {data!r:.200}")
+        raise WrongType(f"{name}: expected dictionaries with strings as keys, got {brief(data)}")
     try:
         text = json_text(data)
     except (TypeError, ValueError) as error:

@@ -29,9 +29,8 @@ QueryVectors = Annotated[
         examples=[[0.1, 0.2, 0.3]],
     ),
 ]
-LabelLists = Annotated[
-    list[list[StrictInt | float | str]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])
-]
+JsonLabel = StrictInt | float | str
+LabelLists = Annotated[list[list[JsonLabel]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])]
 FilterCondition = Annotated[
     dict[str, Any] | None,
     Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
@@ -64,17 +63,44 @@ class AddBody(RequestBody):
         return {**vars(self), "pictures": None if self.pictures is None else pictures}
 
 
-class DeleteBody(RequestBody):
+class UpsertBody(AddBody):
+    features: Annotated[
+        FeatureRows, Field(description="null to replace only labels or metadata, of items that all exist.")
+    ] = None
+
+    def row_count(self) -> int:
+        return len(self.ids) if self.features is None else super().row_count()
+
+
+class IdsBody(RequestBody):
+    row_field = "ids"
     ids: JsonIds
 
 
-class IdsBody(DeleteBody):
+class DeleteBody(RequestBody):
+    ids: Annotated[list[JsonId] | None, Field(description="Either ids or where.", examples=[["a", 7]])] = None
+    where: Annotated[
+        dict[str, Any] | Literal["all"] | None,
+        Field(description="Items that meet this condition; all for every item.", examples=[{"year": {"$gte": 1990}}]),
+    ] = None
+
+
+class RelabelBody(DeleteBody):
     row_field = "ids"
-
-
-class RelabelBody(IdsBody):
-    labels: LabelLists
+    labels: Annotated[
+        list[list[JsonLabel]] | list[JsonLabel] | None,
+        Field(description="The labels of each id; with where, one list for all items.", examples=[[["cat"]]]),
+    ] = None
     learn: StrictBool = True
+
+
+class UpdateMetadataBody(DeleteBody):
+    row_field = "ids"
+    metadata: Annotated[
+        dict[str, Any] | list[dict[str, Any] | None] | None,
+        Field(description="For all items, or for each id; null removes a field.", examples=[{"year": 1995}]),
+    ] = None
+    replace: Annotated[StrictBool, Field(description="Replace all fields, not only these.")] = False
 
 
 class CountBody(RequestBody):
