@@ -6,9 +6,12 @@ from contextlib import suppress
 from sqlite3 import Connection
 from typing import Any
 
+import numpy as np
+
 from stillhash.collection.filters import Condition
 from stillhash.collection.reader import Reader
 from stillhash.collection.storage.bitmaps import list_rows
+from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
@@ -103,6 +106,8 @@ class ItemWriter(Reader):
         if not new.ids:
             return 0
         items = self._store.items
+        if self._store.features is not None:
+            rows = rows._replace(features=round_features(rows.features))
         with self._write_lock:
             with self._store.change("upsert" if replace else "add", len(new.ids), new.ids) as change:
                 connection = change.connection
@@ -117,6 +122,8 @@ class ItemWriter(Reader):
                     numbers = items.append(connection, new, features=rows.features)
                 else:
                     numbers = items.append(connection, new, codes, digests=feature_digests(rows.features))
+                    if self._store.features is not None:
+                        self._store.features.add(connection, np.asarray(numbers), rows.features)
                 if learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
                 if fits:
@@ -193,13 +200,14 @@ class ItemWriter(Reader):
     def _relabel(self, connection: Connection, names: list[Id], labels: Any, learn: bool) -> None:
         """Replace the labels of items, and learn from them, inside a transaction."""
         items = self._store.items
-        rows, codes = check_rows(self.reconstruct(names), labels, self.dim), self.codes(names)
+        features, exact = self._features(names)
+        rows, codes = check_rows(features, labels, self.dim), self.codes(names)
         numbers = items.existing_rows(connection, names).tolist()
         without = items.relabel(connection, numbers, rows.label_texts)
         if learn:
             self._trainer.count_unlabelled(connection, -without)
             rows, own_features = items.remove_pending(connection, numbers, rows)
-            own_features |= codes is None  # the items still have their features
+            own_features |= exact
             self._trainer.learn_items(connection, numbers, rows, codes, own_features)
 
     def _select(
