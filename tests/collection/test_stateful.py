@@ -26,6 +26,7 @@ from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, copied, som
 from tests.collection.reference import Id, Twin, agree, matches
 from tests.support.toys import toy
 
+pytestmark = pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
 STEPS = int(os.environ.get("STILLHASH_STEPS", "450"))
 LENGTH = 30  # steps of one history
 KEEP = 5  # versions
