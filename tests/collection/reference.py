@@ -299,9 +299,10 @@ def field_matches(name: str, value: Any, exists: bool, stored: Any) -> bool:
 def labels_match(name: str, value: Any, labels: list[Any]) -> bool:
     if name == "$exists":
         return bool(labels) is value
+    value = [int(each) if isinstance(each, bool) else each for each in (value if name == "$in" else [value])]
     if name == "$in":
         return any(same(label, each) for label in labels for each in value)
-    return any(same(label, value) for label in labels) == (name == "$eq")
+    return any(same(label, value[0]) for label in labels) == (name == "$eq")
 
 
 def same(a: Any, b: Any) -> bool:
