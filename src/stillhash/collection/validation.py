@@ -128,7 +128,7 @@ def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
     """Return ids as a list of printable strings and 64-bit integers."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise WrongType(f"ids: expected a list of strings or integers, got {ids!r}")
-    names = list(ids)
+    names = ids.tolist() if isinstance(ids, np.ndarray) and ids.dtype.kind in "iuU" else list(ids)
     kinds = set(map(type, names))
     if not (kinds == {int} or kinds == {str}):
         names = [plain_id(name, f"ids[{number}]") for number, name in enumerate(names)]
