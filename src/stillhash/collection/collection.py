@@ -94,7 +94,8 @@ class Collection(ItemWriter):
         """Remove items, or all votes of a source, so that no file of the collection holds anything of them.
 
         ids, where : the items, by their ids or by a condition, "all" for every item; with their metadata, pictures and
-            votes, and what was learnt of them. With `keep_features` that is exact: the model is as if it had never seen them.
+            votes, and what was learnt of them. With `keep_features` that is exact: the model is as if it had never
+            seen them.
         source : the source of votes.
         snapshots : a folder of snapshots; the report says which of them hold something of this. Remove those yourself.
 
