@@ -11,6 +11,7 @@ from stillhash.collection import Answer, AuditEntry, DoubtfulItem, Item
 from stillhash.errors import InvalidInput
 from stillhash.numeric.validation import MAX_BITS
 from stillhash.server.request_body import RequestBody, count_queries
+from stillhash.server.row_schemas import FeatureRows, QueryVectors, WeightVectors
 
 MAX_INT64 = 2**63 - 1
 MAX_AUDIT_PAGE = 10_000  # entries
@@ -18,28 +19,8 @@ MAX_AUDIT_PAGE = 10_000  # entries
 JsonId = StrictInt | str
 JsonVote = StrictBool | float | Literal["up", "down"]
 JsonIds = Annotated[list[JsonId], Field(examples=[["a", 7]])]
-_NUMBERS = {"type": "array", "items": {"type": "number"}}
-_CODE = {"type": "string", "pattern": "^[0-9a-fA-F]+$"}
-_ONE_QUERY = {"anyOf": [{"type": "number"}, _NUMBERS, _CODE]}
-FeatureRows = Annotated[  # an array if the rows came raw
-    Any,
-    Field(
-        description="Rows of numbers; of hexadecimal digits, where the collection has codes only.",
-        json_schema_extra={"type": "array", "items": {"anyOf": [_NUMBERS, _CODE]}},
-        examples=[[[0.1, 0.2, 0.3]]],
-    ),
-]
-QueryVectors = Annotated[
-    Any,
-    Field(
-        description="One query, or a list of queries; in hexadecimal digits, where the collection has codes only.",
-        json_schema_extra={"anyOf": [{"type": "array", "items": _ONE_QUERY}, _CODE]},
-        examples=[[0.1, 0.2, 0.3]],
-    ),
-]
-LabelLists = Annotated[
-    list[list[StrictInt | float | str]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])
-]
+JsonLabel = StrictInt | float | str
+LabelLists = Annotated[list[list[JsonLabel]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])]
 FilterCondition = Annotated[
     dict[str, Any] | None,
     Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
@@ -72,17 +53,44 @@ class AddBody(RequestBody):
         return {**vars(self), "pictures": None if self.pictures is None else pictures}
 
 
-class DeleteBody(RequestBody):
+class UpsertBody(AddBody):
+    features: Annotated[
+        FeatureRows, Field(description="null to replace only labels or metadata, of items that all exist.")
+    ] = None
+
+    def row_count(self) -> int:
+        return len(self.ids) if self.features is None else super().row_count()
+
+
+class IdsBody(RequestBody):
+    row_field = "ids"
     ids: JsonIds
 
 
-class IdsBody(DeleteBody):
+class DeleteBody(RequestBody):
+    ids: Annotated[list[JsonId] | None, Field(description="Either ids or where.", examples=[["a", 7]])] = None
+    where: Annotated[
+        dict[str, Any] | Literal["all"] | None,
+        Field(description="Items that meet this condition; all for every item.", examples=[{"year": {"$gte": 1990}}]),
+    ] = None
+
+
+class RelabelBody(DeleteBody):
     row_field = "ids"
-
-
-class RelabelBody(IdsBody):
-    labels: LabelLists
+    labels: Annotated[
+        list[list[JsonLabel]] | list[JsonLabel] | None,
+        Field(description="The labels of each id; with where, one list for all items.", examples=[[["cat"]]]),
+    ] = None
     learn: StrictBool = True
+
+
+class UpdateMetadataBody(DeleteBody):
+    row_field = "ids"
+    metadata: Annotated[
+        dict[str, Any] | list[dict[str, Any] | None] | None,
+        Field(description="For all items, or for each id; null removes a field.", examples=[{"year": 1995}]),
+    ] = None
+    replace: Annotated[StrictBool, Field(description="Replace all fields, not only these.")] = False
 
 
 class CountBody(RequestBody):
@@ -110,13 +118,7 @@ class QueryBody(RequestBody):
 
 class SearchBody(QueryBody):
     query: QueryVectors = None
-    weights: Annotated[
-        Any,
-        Field(
-            description="Weights of the bits, for one query or several, in place of queries.",
-            json_schema_extra={"type": "array", "items": {"anyOf": [{"type": "number"}, _NUMBERS]}},
-        ),
-    ] = None
+    weights: WeightVectors = None
     k: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 10
     balance: Annotated[
         float | None, Field(ge=0, le=1, description="From 0, looks alike, to 1, same labels; null is automatic.")
