@@ -1,6 +1,6 @@
 """Read the items of a collection: by their ids, at random, or all that meet a condition."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -8,6 +8,8 @@ import numpy as np
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.bitmaps import count_bits
+from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
+from stillhash.collection.storage.item_pages import read_page
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, Item, ItemIds
@@ -113,3 +115,50 @@ class ItemReader:
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
             return self._store.items.list_ids(snapshot.connection, snapshot.allowed, last, limit)
+
+    def list_items(
+        self,
+        where: Filter | None = None,
+        *,
+        after: Id | None = None,
+        limit: int = 1000,
+        max_bytes: int | None = None,
+    ) -> list[Item]:
+        """Return items in the order of `ids`, of one commit; at most `limit`. `where` and `after` are as in `ids`.
+
+        max_bytes: return fewer, but one at least, where they would take more bytes as JSON, about.
+        """
+        check_integer(limit, "limit", 1)
+        if max_bytes is not None:
+            check_integer(max_bytes, "max_bytes", 1)
+        last = None if after is None else check_ids([after])[0]
+        condition = None if where is None else compile_filter(where)
+        with self._view.pinned(condition) as snapshot:
+            return read_page(self._store.items, snapshot.connection, snapshot.allowed, last, limit, max_bytes)
+
+    def items(
+        self, where: Filter | None = None, *, after: Id | None = None, limit: int | None = None, batch: int = 1000
+    ) -> Iterator[Item]:
+        """Iterate over items in the order of `ids`, all or at most `limit`. `where` and `after` are as in `ids`.
+
+        They are read `batch` at a time, fewer where they are large, and each batch is of one commit. So an item is
+        returned once, unless it is deleted or added meanwhile; and other verbs can be called in between.
+        """
+        check_integer(batch, "batch", 1)
+        if limit is not None:
+            check_integer(limit, "limit", 1)
+        if after is not None:
+            check_ids([after])
+        if where is not None:
+            compile_filter(where)
+        return self._iterate(where, after, limit, batch)
+
+    def _iterate(self, where: Filter | None, after: Id | None, limit: int | None, batch: int) -> Iterator[Item]:
+        left = limit
+        while left is None or left > 0:
+            size = batch if left is None else min(batch, left)
+            items = self.list_items(where, after=after, limit=size, max_bytes=MAX_BATCH_BYTES)
+            yield from items
+            if not items:
+                return
+            after, left = items[-1].id, None if left is None else left - len(items)
