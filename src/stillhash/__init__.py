@@ -78,15 +78,15 @@ def info() -> dict[str, Any]:
 
 
 if TYPE_CHECKING:  # type checkers see a plain import, so that they notice names that do not exist
-    from stillhash.client import Client
+    from stillhash.client import AsyncClient, Client
 else:
 
     def __getattr__(name: str) -> object:
-        """Import the client on first use: it needs urllib3, which is optional."""
-        if name == "Client":
-            from stillhash.client import Client
+        """Import a client on first use: each needs a library of its own, which is optional."""
+        if name in ("AsyncClient", "Client"):
+            from stillhash import client
 
-            return Client
+            return getattr(client, name)
         raise AttributeError(f"module 'stillhash' has no attribute {name!r}")
 
 
@@ -107,6 +107,7 @@ __all__ = [
     "OSH",
     "PCAITQ",
     "Answer",
+    "AsyncClient",
     "AuditEntry",
     "Client",
     "Collection",

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash import Client, Collection, Vote
-from stillhash.client.transport import row_to_json
+from stillhash import AsyncClient, Client, Collection, Vote
+from stillhash.client.serialization import row_to_json
 from stillhash.errors import (
     BadState,
     Busy,
@@ -35,6 +35,7 @@ from stillhash.errors import (
     WrongType,
 )
 from stillhash.server import Keys, Settings
+from tests.client.awaited_client import CLIENTS
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows
 from tests.server.live_server import live_server
 from tests.support.toys import toy
@@ -52,13 +53,19 @@ def new(path: Path) -> Collection:
     return stillhash.open(path, DIM, BITS, init_rows=INIT, learn_rows=LEARN)
 
 
+@pytest.fixture(params=CLIENTS, ids=["blocking", "async"])
+def new_client(request: pytest.FixtureRequest) -> Any:
+    """Open a client of each kind."""
+    return request.param
+
+
 @pytest.fixture
-def twins(tmp_path: Path) -> Iterator[tuple[Collection, Client]]:
+def twins(tmp_path: Path, new_client: Any) -> Iterator[tuple[Collection, Client]]:
     settings = Settings(snapshots=tmp_path / "snapshots")
     with (
         new(tmp_path / "embedded") as embedded,
         live_server({"twin": new(tmp_path / "served")}, settings) as server,
-        Client(server.url) as client,
+        new_client(server.url) as client,
     ):
         yield embedded, client
 
@@ -251,6 +258,16 @@ def test_invalid_arguments_are_refused_alike(twins: tuple[Collection, Client]) -
     assert (client.stats(), client.versions()) == before
 
 
+def test_both_clients_have_the_same_verbs() -> None:
+    verbs = [{name for name in dir(kind) if not name.startswith("_")} for kind in (Client, AsyncClient)]
+    assert verbs[0] == verbs[1]
+    for name in verbs[0] - {"collection", "dim", "bits"}:
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (Client, AsyncClient))
+        assert list(ours.parameters) == list(theirs.parameters), name
+        assert inspect.iscoroutinefunction(getattr(AsyncClient, name)), name
+        assert not inspect.iscoroutinefunction(getattr(Client, name)), name
+
+
 def test_verbs_are_those_of_a_collection() -> None:
     verbs = {name for name in dir(Client) if not name.startswith("_") and callable(getattr(Client, name))}
     for name in verbs - {"health", "ingest", "snapshot", "encode", "cluster", "add_shard", "drain"}:
@@ -317,15 +334,18 @@ def test_row_is_sent_as_json() -> None:
 # ---- which server, which collection ----
 
 
-def test_only_collection_needs_no_name(tmp_path: Path) -> None:
+def test_only_collection_needs_no_name(tmp_path: Path, new_client: Any) -> None:
     with live_server({"one": new(tmp_path / "one"), "zwei & drei": new(tmp_path / "two")}) as server:
-        with Client(server.url + "/") as client, pytest.raises(InvalidInput, match=r"^collection: .*one, zwei & drei"):
+        with (
+            new_client(server.url + "/") as client,
+            pytest.raises(InvalidInput, match=r"^collection: .*one, zwei & drei"),
+        ):
             client.count()
-        with Client(server.url, collection="zwei & drei") as client:
+        with new_client(server.url, collection="zwei & drei") as client:
             client.add([1], X[:1])
             assert client.health()["collections"] == {"one": 0, "zwei & drei": 1}
             assert repr(client) == f"Client('{server.url}', collection='zwei & drei')"
-        with Client(server.url, collection="none") as client, pytest.raises(NotFound, match="'none'"):
+        with new_client(server.url, collection="none") as client, pytest.raises(NotFound, match="'none'"):
             client.count()
 
 
@@ -337,23 +357,23 @@ def test_snapshot_is_a_collection(twins: tuple[Collection, Client], tmp_path: Pa
         assert copy.count() == 3 and snapshot["bytes"] > 0
 
 
-def test_keys_are_sent(tmp_path: Path) -> None:
+def test_keys_are_sent(tmp_path: Path, new_client: Any) -> None:
     settings = Settings(keys=Keys((KEYS["read"],), (KEYS["write"],)))
     with live_server({"c": new(tmp_path / "c")}, settings) as server:
-        with Client(server.url) as client, pytest.raises(Denied, match="key"):
+        with new_client(server.url) as client, pytest.raises(Denied, match="key"):
             client.count()
-        with Client(server.url, KEYS["read"]) as client:
+        with new_client(server.url, KEYS["read"]) as client:
             assert client.count() == 0
             with pytest.raises(Denied, match="key"):
                 client.add([1], X[:1])
-        with Client(server.url, KEYS["write"]) as client:
+        with new_client(server.url, KEYS["write"]) as client:
             assert client.add([1], X[:1]) == 1
 
 
-def test_limits_of_the_server_are_errors_of_the_client(tmp_path: Path) -> None:
+def test_limits_of_the_server_are_errors_of_the_client(tmp_path: Path, new_client: Any) -> None:
     with (
         live_server({"c": new(tmp_path / "c")}, Settings(max_rows=2, max_hits=5)) as server,
-        Client(server.url) as client,
+        new_client(server.url) as client,
     ):
         for call in (lambda: client.add([1, 2, 3], X), lambda: client.search(X[0], 6), lambda: client.get([1, 2, 3])):
             with pytest.raises(TooLarge):
@@ -376,9 +396,9 @@ def test_limits_of_the_server_are_errors_of_the_client(tmp_path: Path) -> None:
         ({"retries": 1.5}, r"^retries"),
     ],
 )
-def test_invalid_settings_are_refused(arguments: dict[str, Any], match: str) -> None:
+def test_invalid_settings_are_refused(arguments: dict[str, Any], match: str, new_client: Any) -> None:
     with pytest.raises(InvalidInput, match=match):
-        Client(**{"url": "http://localhost:1", **arguments})
+        new_client(**{"url": "http://localhost:1", **arguments})
 
 
 def test_closed_client_is_an_error(twins: tuple[Collection, Client]) -> None:
@@ -392,13 +412,13 @@ def test_closed_client_is_an_error(twins: tuple[Collection, Client]) -> None:
 # ---- network failures ----
 
 
-def test_missing_server_is_unreachable() -> None:
+def test_missing_server_is_unreachable(new_client: Any) -> None:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))  # and never listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with Client(url, collection="c", retries=1) as client, pytest.raises(Unreachable, match=url):
+        with new_client(url, collection="c", retries=1) as client, pytest.raises(Unreachable, match=url):
             client.count()
-        with Client(url, collection="c", retries=1) as client, pytest.raises(Unreachable) as raised:
+        with new_client(url, collection="c", retries=1) as client, pytest.raises(Unreachable) as raised:
             client.ingest(rows_of(3))
         assert vars(raised.value)["acknowledged"] == 0
 
@@ -445,53 +465,59 @@ DROPPED = b""
 
 
 @pytest.mark.parametrize("wrong", [BUSY, MANY, PROXY, DROPPED], ids=["busy", "many", "proxy", "dropped"])
-def test_idempotent_requests_are_always_retried(wrong: bytes) -> None:
+def test_idempotent_requests_are_always_retried(wrong: bytes, new_client: Any) -> None:
     with (
         answering(wrong, wrong, response(200, '{"count": 5}')) as (url, requests),
-        Client(url, collection="c") as client,
+        new_client(url, collection="c") as client,
     ):
         assert client.delete([1, 2]) == 5
     assert len(requests) == 3 and len(set(requests)) == 1
 
 
 @pytest.mark.parametrize("wrong", [BUSY, MANY], ids=["busy", "many"])
-def test_requests_that_stored_nothing_are_retried(wrong: bytes) -> None:
-    with answering(wrong, response(200, '{"version": 5}')) as (url, requests), Client(url, collection="c") as client:
+def test_requests_that_stored_nothing_are_retried(wrong: bytes, new_client: Any) -> None:
+    with (
+        answering(wrong, response(200, '{"version": 5}')) as (url, requests),
+        new_client(url, collection="c") as client,
+    ):
         assert client.flush() == 5
     assert len(requests) == 2
 
 
 @pytest.mark.parametrize("wrong", [PROXY, DROPPED], ids=["proxy", "dropped"])
-def test_requests_that_may_be_done_are_not_retried(wrong: bytes) -> None:
+def test_requests_that_may_be_done_are_not_retried(wrong: bytes, new_client: Any) -> None:
     for call in (lambda c: c.flush(), lambda c: c.rollback(1), lambda c: c.snapshot(), lambda c: c.ingest(rows_of(3))):
-        with answering(wrong) as (url, requests), Client(url, collection="c") as client, pytest.raises(Unreachable):
+        with answering(wrong) as (url, requests), new_client(url, collection="c") as client, pytest.raises(Unreachable):
             call(client)
         assert len(requests) == 1
 
 
-def test_retry_after_is_an_attribute_of_the_error() -> None:
+def test_retry_after_is_an_attribute_of_the_error(new_client: Any) -> None:
     with (
         answering(response(503, '{"error": "Busy", "message": "wait"}', "retry-after: 7")) as (url, _),
-        Client(url, collection="c", retries=0) as client,
+        new_client(url, collection="c", retries=0) as client,
         pytest.raises(Busy) as raised,
     ):
         client.count()
     assert raised.value.retry_after == 7
 
 
-def test_retries_end() -> None:
+def test_retries_end(new_client: Any) -> None:
     with (
         answering(BUSY, BUSY, BUSY) as (url, requests),
-        Client(url, collection="c", retries=2) as client,
+        new_client(url, collection="c", retries=2) as client,
         pytest.raises(Busy, match="wait"),
     ):
         client.count()
     assert len(requests) == 3
 
 
-def test_stream_continues_after_a_busy_server() -> None:
+def test_stream_continues_after_a_busy_server(new_client: Any) -> None:
     halfway = response(503, '{"error": "Busy", "message": "wait", "acknowledged": 2}', "retry-after: 0")
-    with answering(halfway, response(200, '{"count": 1}')) as (url, requests), Client(url, collection="c") as client:
+    with (
+        answering(halfway, response(200, '{"count": 1}')) as (url, requests),
+        new_client(url, collection="c") as client,
+    ):
         assert client.ingest(rows_of(3)) == 3
     first, second = (request.partition(b"\r\n\r\n")[2].splitlines() for request in requests)
     assert len(first) == 3 and second == first[2:]
@@ -500,16 +526,16 @@ def test_stream_continues_after_a_busy_server() -> None:
 @pytest.mark.parametrize(
     "answer", [response(200, "[1]"), response(200, "hello"), response(404, "{}"), response(302, "")]
 )
-def test_other_servers_are_unreachable(answer: bytes) -> None:
+def test_other_servers_are_unreachable(answer: bytes, new_client: Any) -> None:
     with (
         answering(answer) as (url, _),
-        Client(url, collection="c") as client,
+        new_client(url, collection="c") as client,
         pytest.raises(Unreachable, match="stillhash"),
     ):
         client.count()
 
 
-def test_errors_are_raised_by_class_name() -> None:
+def test_errors_are_raised_by_class_name(new_client: Any) -> None:
     for name, kind in (
         ("BadState", BadState),
         ("NotFitted", NotFitted),
@@ -519,40 +545,45 @@ def test_errors_are_raised_by_class_name() -> None:
         body = f'{{"error": "{name}", "message": "words", "status": 400, "request_id": "r"}}'
         with (
             answering(response(400, body)) as (url, _),
-            Client(url, collection="c") as client,
+            new_client(url, collection="c") as client,
             pytest.raises(StillhashError, match="words") as raised,
         ):
             client.count()
         assert type(raised.value) is kind and vars(raised.value)["request_id"] == "r"
 
 
-# ---- without urllib3 ----
+# ---- without urllib3, without httpx ----
 
 WITHOUT = """
 import sys
 import stillhash
-assert "urllib3" not in sys.modules and "Client" in stillhash.__all__
-sys.modules["urllib3"] = None
+assert not {{"urllib3", "httpx"}} & sys.modules.keys() and "{client}" in stillhash.__all__
+sys.modules["{library}"] = None
 try:
-    stillhash.Client
+    stillhash.{client}
 except stillhash.errors.MissingExtra as error:
     print(error)
+stillhash.{other}  # which does not need it
 """
+OPTIONAL = [("Client", "urllib3", "client", "AsyncClient"), ("AsyncClient", "httpx", "async", "Client")]
 
 
-def test_library_works_without_urllib3() -> None:
-    out = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True).stdout
-    assert "pip install 'stillhash[client]'" in out
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        stillhash.nonsense  # noqa: B018
+@pytest.mark.parametrize(("client", "library", "extra", "other"), OPTIONAL)
+def test_library_works_without_what_a_client_needs(client: str, library: str, extra: str, other: str) -> None:
+    program = WITHOUT.format(client=client, library=library, other=other)
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert f"pip install 'stillhash[{extra}]'" in out
+    for package in (stillhash, stillhash.client):
+        with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+            package.nonsense  # noqa: B018
 
 
-def test_the_client_waits_no_longer_than_its_timeout() -> None:
+def test_the_client_waits_no_longer_than_its_timeout(new_client: Any) -> None:
     """Whatever a server asks for: three hours would be a way to stop a client."""
     wait = response(503, '{"error": "Busy", "message": "wait"}', "retry-after: 10800")
     with (
         answering(wait, response(200, '{"count": 5}')) as (url, requests),
-        Client(url, collection="c", timeout=1) as client,
+        new_client(url, collection="c", timeout=1) as client,
     ):
         assert client.count() == 5
     assert len(requests) == 2

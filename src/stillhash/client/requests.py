@@ -1,17 +1,32 @@
 """Send requests to one served collection."""
 
 import os
-from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
-from stillhash.client.transport import JSON_TYPE, RAW_TYPE, RetryWhen, Transport, to_json
+from stillhash.client.serialization import to_json
+from stillhash.client.transport import (
+    JSON_TYPE,
+    NDJSON_TYPE,
+    RAW_TYPE,
+    Connections,
+    RetryWhen,
+    Transport,
+    check_address,
+    check_timeout,
+)
 from stillhash.errors import InvalidInput
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.validation import Floats, check_features
+
+
+class NewConnections(Protocol):
+    def __call__(self, url: str, timeout: float, ca: str | os.PathLike[str] | None) -> Connections: ...
 
 
 class CollectionRequests:
-    """The connection to a server, and the name of the collection."""
+    """The connection to a server, and the name and the dimension of the collection, requested when first needed."""
+
+    _new_connections: ClassVar[NewConnections]
 
     def __init__(
         self,
@@ -25,46 +40,51 @@ class CollectionRequests:
     ) -> None:
         if collection is not None and not (isinstance(collection, str) and collection):
             raise InvalidInput(f"collection: expected a name, got {collection!r}")
-        self._name = collection
-        self._transport = Transport(url, key, timeout, retries, ca)
+        url, timeout = check_address(url), check_timeout(timeout)
+        self._name, self._collection_name = collection, collection
+        self._stats: dict[str, Any] | None = None
+        self._transport = Transport(self._new_connections(url, timeout, ca), url, key, timeout, retries)
 
     def __repr__(self) -> str:
-        return f"Client({self._transport.url!r}" + (f", collection={self._name!r})" if self._name else ")")
+        address = f"{type(self).__name__}({self._transport.url!r}"
+        return address + (f", collection={self._name!r})" if self._name else ")")
 
-    def __enter__(self) -> Self:
-        return self
+    async def _get_collection(self) -> str:
+        if self._collection_name is None:
+            names = (await self._transport.request("GET", "/v1/collections"))["collections"]
+            if len(names) != 1:
+                raise InvalidInput(f"collection: expected a name, since the server has several: {', '.join(names)}")
+            self._collection_name = str(names[0])
+        return self._collection_name
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    async def _get_setting(self, name: str) -> int:
+        """Return a setting that never changes: dim or bits."""
+        if self._stats is None:
+            self._stats = await self._get("stats")
+        return int(self._stats[name])
 
-    def close(self) -> None:
-        """Close the connections. The server goes on."""
-        self._transport.close()
+    async def _features(self, value: Any) -> Floats:
+        return check_features(value, "features", columns=await self._get_setting("dim"), whose="this collection")
 
-    def health(self) -> dict[str, Any]:
-        """Return whether the server can answer, and the number of items of each collection."""
-        return self._transport.request("GET", "/v1/health")
+    async def _path(self, verb: str) -> str:
+        return f"/v1/collections/{quote(await self._get_collection(), safe='')}/{verb}"
 
-    @cached_property
-    def collection(self) -> str:
-        """The name of the collection."""
-        names = [self._name] if self._name else self._transport.request("GET", "/v1/collections")["collections"]
-        if len(names) != 1:
-            raise InvalidInput(f"collection: expected a name, since the server has several: {', '.join(names)}")
-        return str(names[0])
+    async def _get(self, verb: str) -> dict[str, Any]:
+        return await self._transport.request("GET", await self._path(verb))
 
-    def _path(self, verb: str) -> str:
-        return f"/v1/collections/{quote(self.collection, safe='')}/{verb}"
-
-    def _get(self, verb: str) -> dict[str, Any]:
-        return self._transport.request("GET", self._path(verb))
-
-    def _post(
+    async def _post(
         self, verb: str, body: Any = None, rows: Floats | None = None, retry: RetryWhen = "always"
     ) -> dict[str, Any]:
         """Post an object, or its JSON text; rows follow it as raw float32."""
         data = None if body is None else (body if isinstance(body, str) else to_json(body)).encode()
         if data is not None and rows is not None:
             data = b"%b\n%b" % (data, rows.astype("<f4", copy=False).tobytes())
-        kind = JSON_TYPE if rows is None else RAW_TYPE
-        return self._transport.request("POST", self._path(verb), data, kind, retry)
+        return await self._post_bytes(verb, data, JSON_TYPE if rows is None else RAW_TYPE, retry)
+
+    async def _post_lines(self, verb: str, lines: list[bytes], retry: RetryWhen) -> dict[str, Any]:
+        return await self._post_bytes(verb, b"\n".join(lines), NDJSON_TYPE, retry)
+
+    async def _post_bytes(
+        self, verb: str, data: bytes | None, kind: str, retry: RetryWhen = "always"
+    ) -> dict[str, Any]:
+        return await self._transport.request("POST", await self._path(verb), data, kind, retry)

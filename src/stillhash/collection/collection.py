@@ -32,12 +32,16 @@ class Collection(ItemWriter):
         if features is None and labels is not None:
             raise InvalidInput("labels: expected features with them; rows that wait have their own labels")
         sample = None if features is None else check_rows(features, labels, self.dim, least=2)
-        with self._write_lock, self._store.change("fit") as change:
-            if is_fitted(change.connection):
-                raise Conflict("fit: the hash functions are fitted already, and never change")
-            waiting = int(get_meta(change.connection, "items"))
-            change.rows = waiting if sample is None else len(sample.features)
-            self._trainer.fit(change.connection, sample)
+        with self._write_lock:
+            with self._store.change("fit") as change:
+                if is_fitted(change.connection):
+                    raise Conflict("fit: the hash functions are fitted already, and never change")
+                waiting = int(get_meta(change.connection, "items"))
+                change.rows = waiting if sample is None else len(sample.features)
+                self._trainer.fit(change.connection, sample)
+                self._trainer.flush(change.connection)
+            if waiting:
+                self._drop_features()
 
     def learn(self, features: Any, labels: Any) -> int:
         """Learn from labelled rows that are not stored as items, publish a version, and return its number."""

@@ -76,18 +76,29 @@ class ItemWriter(Reader):
                 if replace:
                     items.delete(connection, new.ids)
                 codes = self._trainer.encode(connection, rows)
+                waiting = get_meta(connection, "items") if codes is None else 0
+                fits = codes is None and waiting + len(new.ids) >= self._store.settings["init_rows"]
+                if fits:
+                    codes = self._trainer.fit(connection, new=rows)
                 if codes is None:
                     numbers = items.append(connection, new, features=rows.features)
                 else:
                     numbers = items.append(connection, new, codes, digests=feature_digests(rows.features))
                 if learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
-                if codes is None and get_meta(connection, "items") >= self._store.settings["init_rows"]:
-                    self._trainer.fit(connection)
+                if fits:
+                    self._trainer.flush(connection)
+            if fits and waiting:
+                self._drop_features()
             if numbers.stop // SEAL_ROWS > numbers.start // SEAL_ROWS:
                 with suppress(StillhashError, OSError, MemoryError):  # the rows are on disk; sealed later
                     self._store.seal()
         return len(new.ids)
+
+    def _drop_features(self) -> None:
+        """Give back to the disk what features took that were stored before there were hash functions."""
+        with suppress(StillhashError, OSError, MemoryError):  # it only takes less disk
+            self._store.db.shrink()
 
     def delete(self, ids: ItemIds) -> int:
         """Delete these items and return how many there were."""

@@ -42,20 +42,24 @@ class Trainer:
         self._hasher: tuple[int, Hasher] | None = None  # what has learnt all up to a version
         self._functions: tuple[str | None, LinearHasher | None] = None, None  # with their fingerprint
 
-    def fit(self, connection: Connection, sample: LabelledRows | None = None) -> None:
-        """Fix the hash functions, by a sample or by the first rows that wait; encode and learn the rows that wait."""
+    def fit(self, connection: Connection, sample: LabelledRows | None = None, new: LabelledRows | None = None) -> Codes:
+        """Fix the hash functions, by a sample or by the first rows that wait, and encode these rows.
+
+        new: rows that are not stored yet, which come after those that wait. Returns their codes.
+        """
         settings = self.store.settings
         numbers, waiting = self.store.items.awaiting_codes(connection)
+        rows = waiting if new is None else waiting.join(new)
         if sample is None:
-            sample = waiting.part(slice(0, min(settings["init_rows"], len(numbers))))
+            sample = rows.part(slice(0, min(settings["init_rows"], len(rows.features))))
         if len(sample.features) < 2:
             raise NotFitted(f"fit: expected at least 2 rows, better thousands, got {len(sample.features)}")
         hasher = new_hasher(settings)
         hasher.fit(sample.features, sample.labels)
-        codes = hasher.encode_checked(waiting.features, waiting.labels)
-        self.store.items.set_codes(connection, numbers, codes, feature_digests(waiting.features))
+        codes = hasher.encode_checked(rows.features, rows.labels)
+        self.store.items.set_codes(connection, numbers, codes[: len(numbers)], feature_digests(waiting.features))
         self.start(connection, hasher, "fit", len(sample.features))
-        self.flush(connection)
+        return codes[len(numbers) :]
 
     def start(self, connection: Connection, hasher: Hasher, kind: str, rows: int) -> None:
         """Fix the hash functions of a fitted hasher permanently, and publish what it has learnt as first version."""
@@ -96,13 +100,15 @@ class Trainer:
             own_features = None if own_features is None else own_features[labelled]
         pending = count_rows(connection, "pending")
         enough = is_fitted(connection) and pending + len(rows.features) >= self.store.settings["learn_rows"]
-        if enough and not pending and codes is not None:
-            judged = np.asarray(numbers) if own_features is None else np.where(own_features, numbers, NOT_JUDGED)
-            self._learn(connection, rows, codes, judged)
-        else:
+        if not enough or codes is None:
             self.store.items.add_pending(connection, numbers, rows, codes, own_features)
-            if enough:
-                self.flush(connection)
+            return
+        judged = np.asarray(numbers) if own_features is None else np.where(own_features, numbers, NOT_JUDGED)
+        if pending:
+            earlier, earlier_codes, earlier_judged = self.store.items.take_pending(connection)
+            rows, codes = earlier.join(rows), np.concatenate([earlier_codes, codes])
+            judged = np.concatenate([earlier_judged, judged])
+        self._learn(connection, rows, codes, judged)
 
     def count_unlabelled(self, connection: Connection, rows: int) -> None:
         """Take note of so many more items without labels, for when the next rows are learnt."""

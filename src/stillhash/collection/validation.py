@@ -41,6 +41,13 @@ class LabelledRows(NamedTuple):
         """Return rows with labels that `check_labels` serialised."""
         return cls(features, parse_labels([json.loads(text) for text in texts], len(texts)), texts)
 
+    def join(self, later: "LabelledRows") -> "LabelledRows":
+        """Return these rows and then later ones."""
+        if not len(self.features):
+            return later
+        features = np.concatenate([self.features, later.features])
+        return LabelledRows.from_texts(features, self.label_texts + later.label_texts)
+
     def select(self, keep: NDArray[np.bool_]) -> "LabelledRows":
         """Return the rows where `keep` is true."""
         texts = [text for text, chosen in zip(self.label_texts, keep.tolist(), strict=True) if chosen]

@@ -28,6 +28,11 @@ from stillhash.collection.storage.wal import WalChecksums
 from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
+MIN_CHECKPOINT_FRAMES = 500  # the same while store.db is small: a quarter of its pages, and at least so many
+UNUSED_SHARE = 8  # store.db gives unused pages back to the disk once more than one in so many is unused,
+MIN_UNUSED_PAGES = 256  # and they are at least this many,
+FREED_AT_ONCE = 1 << 16  # so many after one write
+PAGE_COUNTS = ("freelist_count", "page_count")
 MAX_WAL_BYTES = 1 << 26  # that an emptied WAL keeps on disk
 
 
@@ -61,6 +66,7 @@ class Database:
         try:
             with closing(sqlite3.connect(create_private(new), isolation_level=None)) as connection:
                 connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 if mode != "wal":  # SQLite does not say why
                     raise StoreFailed(f"{path.name}: could not be written: it has no write-ahead log")
@@ -163,7 +169,8 @@ class Database:
             with suppress(OSError, MemoryError):  # the commit is on disk; only its checksums are missing
                 acknowledge(self.path, seq)
                 self._wal_checksums.update()
-            self.checkpoint()
+            self._free_pages(connection)
+            self.checkpoint(self._most_frames(connection))
 
     def check_writer(self) -> None:
         """Raise Conflict if this was opened for reading only."""
@@ -178,13 +185,37 @@ class Database:
         if self._closed:
             raise Closed(f"{self.path.name}: the collection is closed. Open it again.")
 
+    def _most_frames(self, connection: sqlite3.Connection) -> int:
+        """Return how many frames the WAL may have: few while store.db is small, so that it is no multiple of it."""
+        with suppress(sqlite3.DatabaseError, MemoryError):
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            return min(CHECKPOINT_FRAMES, max(MIN_CHECKPOINT_FRAMES, int(pages) // 4))
+        return CHECKPOINT_FRAMES
+
+    def _free_pages(self, connection: sqlite3.Connection) -> None:
+        """Give unused pages back to the disk if they are many; a later write tries again if that fails.
+
+        A store of an earlier release does so from its next compaction on.
+        """
+        with suppress(sqlite3.DatabaseError, OSError, MemoryError):
+            (unused,), (pages,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in PAGE_COUNTS)
+            if unused < MIN_UNUSED_PAGES or unused * UNUSED_SHARE < pages:
+                return
+            self._commit_failed = True
+            connection.executescript(f"PRAGMA incremental_vacuum({FREED_AT_ONCE})")  # `execute` frees one page
+            self._commit_failed = False
+            self._wal_checksums.update()
+            self.checkpoint(1)
+
     def shrink(self) -> None:
-        """Give unused pages back to the disk."""
+        """Write store.db again, without unused pages and without anything of what was deleted."""
         self.check_writer()
         with self._write_lock:
             try:
                 self._commit_failed = True
-                self._writer_connection().execute("VACUUM")
+                connection = self._writer_connection()
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                connection.execute("VACUUM")
                 self._commit_failed = False
             except sqlite3.DatabaseError as error:
                 raise StoreFailed(f"{self.path.name}: compacted, but store.db could not be shrunk: {error}") from error
@@ -192,7 +223,7 @@ class Database:
                 self._wal_checksums.update()
             self.checkpoint(1)
 
-    def checkpoint(self, min_frames: int = CHECKPOINT_FRAMES) -> bool:
+    def checkpoint(self, min_frames: int) -> bool:
         """Move pages from the WAL to store.db, once it has so many new frames; return False on failure.
 
         The WAL is empty afterwards, unless another process reads from it, which is not waited for. After a failure the
@@ -212,7 +243,9 @@ class Database:
                 connection = self._writer_connection()
                 connection.execute("PRAGMA busy_timeout = 0")
                 try:
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                    (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                    if not busy:
+                        self._attempted_frames = 0  # the WAL is empty
                 finally:
                     connection.execute(f"PRAGMA busy_timeout = {1000 * LOCK_TIMEOUT}")
             except (StillhashError, OSError, MemoryError, sqlite3.DatabaseError):
@@ -248,6 +281,7 @@ class Database:
         if self._writer is None:
             self._writer = connect(self.path, "rw")
             self._writer.execute("PRAGMA wal_autocheckpoint = 0")
+            self._writer.execute("PRAGMA secure_delete = FAST")  # nothing of deleted rows in pages that are written
             self._writer.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
         return self._writer
 

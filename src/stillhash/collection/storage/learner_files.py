@@ -20,7 +20,7 @@ from stillhash.errors import BadState
 from stillhash.hashers import Hasher, load
 from stillhash.numeric.validation import Codes, check_codes, check_features, check_integer
 
-MAX_ROWS_SHARE = 4
+MAX_ROWS_SHARE = 1
 MAX_ROW_FILES = 32
 CHECKPOINT_SUFFIX, ROWS_SUFFIX = ".safetensors", ".rows"
 

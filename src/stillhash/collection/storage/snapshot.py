@@ -50,6 +50,9 @@ def _copy(store: Store, connection: sqlite3.Connection, to: Path) -> None:
     (to / "store.db").unlink(missing_ok=True)
     with closing(sqlite3.connect(create_private(to / "store.db"))) as target:
         connection.backup(target)
+        (unused,) = target.execute("PRAGMA freelist_count").fetchone()
+        if unused:
+            target.execute("VACUUM")
     sync(to / "store.db")
     write_durably(to / "store.sums", [pack_file_checksums(to / "store.db")])
     acknowledge(to, committed_seq(connection), durably=True)

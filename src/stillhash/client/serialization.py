@@ -1,0 +1,60 @@
+"""Convert arguments to JSON, and JSON to the types of a collection."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from stillhash.collection.types import Answer, Explanation, Hit, Item, Vote
+from stillhash.errors import InvalidInput, WrongType
+
+ROW_FIELDS = {"id", "features", "labels", "metadata"}  # of a stream; the first two are required
+
+
+def to_json(body: dict[str, Any]) -> str:
+    """Serialise arguments; arrays and other iterables become lists."""
+    try:
+        return json.dumps(body, default=_to_list)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WrongType(f"{', '.join(body)}: cannot be sent as JSON: {error}") from None
+
+
+def row_to_json(row: Any, number: int) -> bytes:
+    """Serialise a row of a stream."""
+    if not isinstance(row, dict) or not {"id", "features"} <= row.keys() <= ROW_FIELDS:
+        raise InvalidInput(f"row {number}: expected a dictionary with id, features, and optional labels and metadata")
+    try:
+        return json.dumps(row, allow_nan=False, default=_array_to_list).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"row {number}: cannot be sent as JSON: {error}") from None
+
+
+def vote_to_json(vote: Any, number: int) -> bytes:
+    """Serialise a vote of a list; the server validates it."""
+    try:
+        fields = vote._asdict() if isinstance(vote, Vote) else vote
+        return json.dumps(fields, allow_nan=False, default=_array_to_list).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"vote {number}: cannot be sent as JSON: {error}") from None
+
+
+def to_answer(answer: dict[str, Any]) -> Answer:
+    """Convert the JSON object of an answer."""
+    hits = [hit | {"explanation": hit["explanation"] and Explanation(**hit["explanation"])} for hit in answer["hits"]]
+    return Answer(**{**answer, "hits": [Hit(**hit) for hit in hits]})
+
+
+def to_item(item: dict[str, Any] | None) -> Item | None:
+    """Convert the JSON object of an item; null is an item that does not exist."""
+    return None if item is None else Item(**item)
+
+
+def _to_list(value: Any) -> Any:
+    return list(value) if isinstance(value, Iterable) and not hasattr(value, "tolist") else _array_to_list(value)
+
+
+def _array_to_list(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"expected a value that JSON can hold, got {value!r}")

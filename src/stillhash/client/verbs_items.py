@@ -1,0 +1,187 @@
+"""Verbs on items, for both clients: those of `server.routes_items`.
+
+To add a verb:
+1. Write it here, or in `verbs_learning` or `verbs_server`, as a coroutine with the signature that it has in
+   `Collection`. It validates what the server cannot, awaits `_get` or `_post` and converts the answer. `_post` takes
+   `retry="not stored"` unless sending the request twice has the effect of sending it once. A verb uses `self` only for
+   the methods of `CollectionRequests`, never for another verb.
+2. `AsyncClient` has it by inheritance. Add one line to `Client`: `verb = blocking(ItemVerbs.verb)`.
+3. Add calls of it to `tests/client/test_client.py`.
+"""
+
+import base64
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Any, Unpack, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.client.requests import CollectionRequests
+from stillhash.client.serialization import row_to_json, to_answer, to_item, to_json
+from stillhash.collection.types import (
+    Answer,
+    Filter,
+    Id,
+    Item,
+    ItemIds,
+    RangeOptions,
+    SearchOptions,
+    Vector,
+    Vectors,
+    VersionName,
+)
+from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
+from stillhash.errors import WrongType
+from stillhash.numeric.validation import Floats, check_integer
+
+Rows = Iterable[dict[str, Any]]
+AsyncRows = AsyncIterable[dict[str, Any]]
+
+
+class ItemVerbs(CollectionRequests):
+    async def add(
+        self,
+        ids: ItemIds,
+        features: Any,
+        labels: Any = None,
+        metadata: Any = None,
+        *,
+        pictures: Any = None,
+        learn: bool = True,
+    ) -> int:
+        """Add items, and return how many. They are on the server's disk when this returns."""
+        rows = await self._features(features)
+        body = _items_to_json(ids, len(rows), labels, metadata, pictures, learn)
+        return int((await self._post("add", body, rows, "not stored"))["count"])
+
+    async def upsert(
+        self,
+        ids: ItemIds,
+        features: Any,
+        labels: Any = None,
+        metadata: Any = None,
+        *,
+        pictures: Any = None,
+        learn: bool = True,
+    ) -> int:
+        """Add items, and replace those whose ids exist."""
+        rows = await self._features(features)
+        body = _items_to_json(ids, len(rows), labels, metadata, pictures, learn)
+        return int((await self._post("upsert", body, rows))["count"])
+
+    async def ingest(self, rows: Rows | AsyncRows, *, replace: bool = False, learn: bool = True) -> int:
+        """Add items from a stream of any length: dictionaries with id, features, and optional labels and metadata.
+
+        If a row is invalid, the error's `acknowledged` counts the first rows that are certainly on disk.
+        """
+        path = await self._path(f"ingest?replace={bool(replace)}&learn={bool(learn)}".lower())
+        return await self._transport.post_lines(path, _to_lines(rows))
+
+    async def relabel(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> int:
+        """Replace the labels of items, learn from them unless `learn` is false, and return how many."""
+        names = check_ids(ids)
+        body = {"ids": names, "labels": check_label_lists(labels, len(names)), "learn": bool(learn)}
+        return int((await self._post("relabel", body, retry="not stored"))["count"])
+
+    async def delete(self, ids: ItemIds) -> int:
+        """Delete items, and return how many existed."""
+        return int((await self._post("delete", {"ids": ids}))["count"])
+
+    async def get(self, ids: ItemIds) -> list[Item | None]:
+        """Return one item for each id, None where there is none."""
+        return [to_item(item) for item in (await self._post("get", {"ids": ids}))["items"]]
+
+    async def picture(self, id: Id) -> bytes | None:
+        """Return the small image that was added with an item, if any."""
+        picture = (await self._post("picture", {"id": id}))["picture"]
+        return None if picture is None else base64.b64decode(picture)
+
+    async def reconstruct(self, ids: ItemIds) -> Floats:
+        """Return features (n, D) rebuilt from the codes of items, to search for similar ones."""
+        features = (await self._post("reconstruct", {"ids": ids}))["features"]
+        return np.array(features, np.float32).reshape(-1, await self._get_setting("dim"))
+
+    async def sample(self, count: int = 1) -> list[Item]:
+        """Return at most `count` random items."""
+        answer = await self._get(f"sample?count={check_integer(count, 'count', 1)}")
+        return [Item(**item) for item in answer["items"]]
+
+    async def count(self, where: Filter | None = None) -> int:
+        """Return the number of items, or of those that meet a condition."""
+        answer = await self._get("count") if where is None else await self._post("count", {"where": where})
+        return int(answer["count"])
+
+    async def ids(self, where: Filter | None = None, *, after: Id | None = None, limit: int = 1000) -> list[Id]:
+        """Return the ids of items, in order, at most `limit`; `after` is the last one of the list before."""
+        return list((await self._post("ids", {"where": where, "after": after, "limit": limit}))["ids"])
+
+    async def encode(self, query: bytes | str) -> Floats:
+        """Return the features (D,) of an image file's bytes, or of a text, by the collection's encoder."""
+        if not isinstance(query, (bytes, str)) or not query:
+            raise WrongType(f"query: expected the bytes of an image file, or a text, got {query!r}")
+        data, kind = (query.encode(), "text/plain") if isinstance(query, str) else (query, "image/*")
+        return np.array((await self._post_bytes("encode", data, kind))["features"][0], np.float32)
+
+    @overload
+    async def search(self, query: Vector, k: int = ..., **options: Unpack[SearchOptions]) -> Answer: ...
+    @overload
+    async def search(self, query: Vectors, k: int = ..., **options: Unpack[SearchOptions]) -> list[Answer]: ...
+    @overload  # the type of an array does not say how many dimensions it has
+    async def search(self, query: NDArray[Any], k: int = ..., **options: Unpack[SearchOptions]) -> Any: ...
+    async def search(
+        self,
+        query: Vector | Vectors | NDArray[Any],
+        k: int = 10,
+        *,
+        where: Filter | None = None,
+        version: VersionName | None = None,
+        balance: float | None = None,
+        explain: bool | int = False,
+    ) -> Answer | list[Answer]:
+        """Return the k best items for a query (D,), as an Answer; for queries (m, D), a list of Answers."""
+        Q, single = check_query(query, await self._get_setting("dim"))
+        body = {"k": k, "where": where, "version": version, "balance": balance, "explain": explain}
+        answers = [to_answer(answer) for answer in (await self._post("search", body, Q))["answers"]]
+        return answers[0] if single else answers
+
+    @overload
+    async def range_search(self, query: Vector, threshold: float, **options: Unpack[RangeOptions]) -> Answer: ...
+    @overload
+    async def range_search(self, query: Vectors, threshold: float, **options: Unpack[RangeOptions]) -> list[Answer]: ...
+    @overload
+    async def range_search(self, query: NDArray[Any], threshold: float, **options: Unpack[RangeOptions]) -> Any: ...
+    async def range_search(
+        self,
+        query: Vector | Vectors | NDArray[Any],
+        threshold: float,
+        *,
+        where: Filter | None = None,
+        version: VersionName | None = None,
+        most: int | None = None,
+    ) -> Answer | list[Answer]:
+        """Return all items of at least this score, best first; more than `most` of them are an error."""
+        Q, single = check_query(query, await self._get_setting("dim"))
+        body = {"threshold": threshold, "where": where, "version": version, "most": most}
+        answers = [to_answer(answer) for answer in (await self._post("range_search", body, Q))["answers"]]
+        return answers[0] if single else answers
+
+
+def _items_to_json(ids: ItemIds, rows: int, labels: Any, metadata: Any, pictures: Any, learn: bool) -> str:
+    """Serialise everything of new items but their features."""
+    body: dict[str, Any] = {"ids": ids, "labels": check_label_lists(labels, rows), "learn": bool(learn)}
+    if (images := check_pictures(pictures, rows)) is not None:
+        body["pictures"] = [None if data is None else base64.b64encode(data).decode() for data in images]
+    texts = ", ".join(text or "null" for text in check_metadata(metadata, rows))  # JSON already
+    return f'{to_json(body)[:-1]}, "metadata": [{texts}]}}'
+
+
+async def _to_lines(rows: Rows | AsyncRows) -> AsyncIterator[bytes]:
+    number = 0
+    if isinstance(rows, AsyncIterable):
+        async for row in rows:
+            yield row_to_json(row, number)
+            number += 1
+    else:
+        for row in rows:
+            yield row_to_json(row, number)
+            number += 1

@@ -1,0 +1,43 @@
+"""`AsyncClient` behind the interface of `Client`, so that one test runs over both."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any, Self
+
+from stillhash import AsyncClient, Client
+
+
+class AwaitedClient:
+    """Run every verb of an AsyncClient to its end, on an event loop of its own."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self._client = AsyncClient(*args, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._runner.close()
+
+    def __repr__(self) -> str:
+        return repr(self._client).removeprefix("Async")
+
+    def __len__(self) -> int:
+        return int(self.count())
+
+    def __getattr__(self, name: str) -> Any:
+        verb: Callable[..., Any] = getattr(self._client, name)
+
+        @functools.wraps(verb)
+        def call(*args: Any, **options: Any) -> Any:
+            return self._runner.run(verb(*args, **options))
+
+        return call() if name in ("collection", "dim", "bits") else call
+
+
+CLIENTS: list[Any] = [Client, AwaitedClient]
