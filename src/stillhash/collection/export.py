@@ -16,6 +16,7 @@ from stillhash.collection.filter_columns import FilterColumns, MovedOn
 from stillhash.collection.filters import Condition, compile_filter
 from stillhash.collection.storage.exported_items import ExportedItems
 from stillhash.collection.storage.integrity import committed_seq
+from stillhash.collection.storage.pinned_commit import pinned_commit
 from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter
@@ -66,7 +67,7 @@ def _write_retrying(
     for _ in range(EXPORT_ATTEMPTS):
         seq = -1
         try:
-            with store.db.reading_apart() as connection:
+            with pinned_commit(store) as connection:
                 seq = committed_seq(connection)
                 allowed = None if condition is None else columns.matching(connection, condition)
                 return _write(store, connection, allowed, create, progress)

@@ -9,7 +9,7 @@ from stillhash.collection.filters import compile_filter
 from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
-from stillhash.collection.storage.item_pages import read_page
+from stillhash.collection.storage.item_pages import page_rows, read_page
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, Item, ItemIds
@@ -128,13 +128,29 @@ class ItemReader:
 
         max_bytes: return fewer, but one at least, where they would take more bytes as JSON, about.
         """
+        return self.list_coded_items(where, after=after, limit=limit, max_bytes=max_bytes, codes=False)[0]
+
+    def list_coded_items(
+        self,
+        where: Filter | None = None,
+        *,
+        after: Id | None = None,
+        limit: int = 1000,
+        max_bytes: int | None = None,
+        codes: bool = True,
+    ) -> tuple[list[Item], Codes | None]:
+        """Return items as `list_items` does, and their codes; None while items wait for hash functions."""
         check_integer(limit, "limit", 1)
         if max_bytes is not None:
             check_integer(max_bytes, "max_bytes", 1)
         last = None if after is None else check_ids([after])[0]
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
-            return read_page(self._store.items, snapshot.connection, snapshot.allowed, last, limit, max_bytes)
+            table, connection = self._store.items, snapshot.connection
+            rows = page_rows(table, connection, snapshot.allowed, last, limit, max_bytes)
+            coded = codes and snapshot.functions is not None
+            packed = snapshot.index.codes(np.array(rows, np.int64)) if coded else None
+            return read_page(table, connection, rows), packed
 
     def items(
         self, where: Filter | None = None, *, after: Id | None = None, limit: int | None = None, batch: int = 1000

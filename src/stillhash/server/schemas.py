@@ -86,6 +86,15 @@ class ListIdsBody(CountBody):
     limit: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 1000
 
 
+class ExportBody(CountBody):
+    after: Annotated[JsonId | None, Field(description="Only items past this id.", examples=["a"])] = None
+    codes: Annotated[StrictBool, Field(description="Whether each item comes with its code, in base64.")] = False
+
+
+class ListItemsBody(ExportBody):
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 1000
+
+
 class PictureBody(RequestBody):
     id: Annotated[JsonId, Field(examples=["a"])]
 
@@ -165,6 +174,20 @@ class SearchResponse(BaseModel):
 
 class ItemsResponse(BaseModel):
     items: Annotated[list[Item | None], Field(description="One for each id, null where there is no such item.")]
+
+
+class CodedItem(BaseModel):
+    """An item, and its code where that was requested."""
+
+    id: JsonId
+    labels: list[Any]
+    metadata: dict[str, Any] | None
+    code: Annotated[str | None, Field(description="In base64; null before hash functions are fitted.")] = None
+
+
+class ItemPageResponse(BaseModel):
+    items: Annotated[list[CodedItem], Field(description="In order of their ids; fewer than `limit` if they are large.")]
+    after: Annotated[JsonId | None, Field(description="`after` of the next page; null if there are no more items.")]
 
 
 class IdsResponse(BaseModel):

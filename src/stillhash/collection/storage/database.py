@@ -116,19 +116,6 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise BadState(f"{self.path.name}: cannot be read: {error}") from error
 
-    @contextmanager
-    def reading_apart(self) -> Iterator[sqlite3.Connection]:
-        """Read in one transaction of a connection of its own, so that this thread can read later commits meanwhile."""
-        self._check_open()
-        self.verify_once()
-        try:
-            with closing(connect(self.path, "ro")) as connection:
-                connection.execute("BEGIN")
-                connection.execute("SELECT 1 FROM meta").fetchone()  # the commit that it sees is that of its first read
-                yield connection
-        except sqlite3.DatabaseError as error:
-            raise BadState(f"{self.path.name}: cannot be read: {error}") from error
-
     def verify_once(self) -> None:
         """Raise BadState if the file is damaged; verified before the first use, once for each process."""
         if self._verified:

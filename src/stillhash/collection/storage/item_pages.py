@@ -10,15 +10,15 @@ from stillhash.collection.storage.schema import batches
 from stillhash.collection.types import Id, Item
 
 
-def read_page(
+def page_rows(
     items: ItemTable,
     connection: Connection,
     allowed: NDArray[np.uint8] | None,
     after: Id | None,
     limit: int,
     max_bytes: int | None,
-) -> list[Item]:
-    """Return the items past an id, of the rows in a bitmap or of all rows.
+) -> list[int]:
+    """Return the rows of the items past an id, in order of their ids, of the rows in a bitmap or of all rows.
 
     They are at most `limit`, and fewer where they would take more than `max_bytes` as JSON, about; but one at least.
     """
@@ -30,11 +30,12 @@ def read_page(
         for row, item_bytes in connection.execute(sql, names).fetchall():
             size += item_bytes + ITEM_BYTES
             if max_bytes is not None and size > max_bytes and rows:
-                return _read(items, connection, rows)
+                return rows
             rows.append(row)
-    return _read(items, connection, rows)
+    return rows
 
 
-def _read(items: ItemTable, connection: Connection, rows: list[int]) -> list[Item]:
+def read_page(items: ItemTable, connection: Connection, rows: list[int]) -> list[Item]:
+    """Return the items of these rows, in this order."""
     contents = items.get(connection, rows)
     return [contents[row] for row in rows]
