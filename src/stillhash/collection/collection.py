@@ -5,19 +5,21 @@ search while one writes.
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
+from stillhash.collection.forgetting import ForgetReport, forget
 from stillhash.collection.item_writer import ItemWriter
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
-from stillhash.collection.types import Id, ItemIds, Vector, Vote
-from stillhash.collection.validation import check_rows
-from stillhash.collection.vote_validation import check_feedback, check_votes
+from stillhash.collection.types import Filter, Id, ItemIds, Vector, Vote
+from stillhash.collection.validation import check_ids, check_path, check_rows
+from stillhash.collection.vote_validation import check_feedback, check_source, check_votes
 from stillhash.collection.votes import stored_votes
 from stillhash.errors import Conflict, InvalidInput, report_shortages
 from stillhash.numeric.validation import check_integer
@@ -79,6 +81,34 @@ class Collection(ItemWriter):
             with self._store.change(what, len(stored) or None, voted) as change:
                 connection = change.connection
                 return self._trainer.feedback(connection, stored) if stored else int(get_meta(connection, "version"))
+
+    def forget(
+        self,
+        ids: ItemIds | None = None,
+        *,
+        where: Filter | None = None,
+        source: str | None = None,
+        snapshots: str | Path | None = None,
+    ) -> ForgetReport:
+        """Remove items, or all votes of a source, so that no file of the collection holds anything of them.
+
+        ids, where : the items, by their ids or by a condition; with their metadata, pictures and votes, and what was
+            learnt of them. With `keep_features` that is exact: the model is as if it had never seen them.
+        source : the source of votes.
+        snapshots : a folder of snapshots; the report says which of them hold something of this. Remove those yourself.
+
+        All codes are rewritten, as `compact` does. Versions of the model that had learnt from it are dropped.
+        """
+        if sum(argument is not None for argument in (ids, where, source)) != 1:
+            raise InvalidInput("forget: expected one of ids, where and source, got none or several")
+        source = None if source is None else check_source(source)
+        folder = None if snapshots is None else check_path(snapshots)
+        with self._write_lock:
+            self._store.db.check_writer()
+            names = [] if ids is None else check_ids(ids)
+            if where is not None:
+                names = self.ids(where, limit=MAX_VERSION)
+            return forget(self._store, self._trainer, names, source, folder)
 
     def flush(self) -> int:
         """Learn the pending rows, however few; return the current version."""

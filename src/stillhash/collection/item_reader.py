@@ -15,7 +15,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, Item, ItemIds
 from stillhash.collection.validation import check_ids
 from stillhash.errors import report_shortages
-from stillhash.numeric.validation import Codes, Floats, check_integer
+from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
 from stillhash.search import Index
 
 
@@ -70,16 +70,25 @@ class ItemReader:
     def reconstruct(self, ids: ItemIds) -> Floats:
         """Return features (n, D) that stand for these items, to search for more like them.
 
-        Only the code of an item is kept, not its features; these have that code, or nearly so. While items wait for
-        hash functions, they are the items' own.
+        With `keep_features`, and while items wait for hash functions, they are the items' own. Otherwise only the code
+        of an item is kept, and these have that code, or nearly so.
         """
-        names = check_ids(ids, distinct=False)
+        return self._features(check_ids(ids, distinct=False))[0]
+
+    def _features(self, names: list[Id]) -> tuple[Floats, Mask]:
+        """Return features of these items, and which of them are the items' own, not rebuilt from codes."""
         with self._view.pinned() as snapshot:
             rows = self._store.items.existing_rows(snapshot.connection, names)
-            if snapshot.functions is not None:
-                return snapshot.functions.decode(snapshot.index.codes(rows))
-            waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
-            return X[np.searchsorted(waiting, rows)]
+            if snapshot.functions is None:
+                waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
+                return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)
+            exact = np.zeros(len(rows), bool)
+            if self._store.features is not None:
+                X, exact = self._store.features.read(snapshot.connection, rows)
+            if not exact.all():
+                decoded = snapshot.functions.decode(snapshot.index.codes(rows))
+                X = np.where(exact[:, None], X, decoded) if exact.any() else decoded
+            return X, exact
 
     def codes(self, ids: ItemIds) -> Codes | None:
         """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""

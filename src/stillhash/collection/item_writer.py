@@ -5,7 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from stillhash.collection.reader import Reader
+from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
@@ -70,6 +73,8 @@ class ItemWriter(Reader):
         if not new.ids:
             return 0
         items = self._store.items
+        if self._store.features is not None:
+            rows = rows._replace(features=round_features(rows.features))
         with self._write_lock:
             with self._store.change("upsert" if replace else "add", len(new.ids), new.ids) as change:
                 connection = change.connection
@@ -84,6 +89,8 @@ class ItemWriter(Reader):
                     numbers = items.append(connection, new, features=rows.features)
                 else:
                     numbers = items.append(connection, new, codes, digests=feature_digests(rows.features))
+                    if self._store.features is not None:
+                        self._store.features.add(connection, np.asarray(numbers), rows.features)
                 if learn:
                     self._trainer.learn_items(connection, numbers, rows, codes)
                 if fits:
@@ -116,7 +123,8 @@ class ItemWriter(Reader):
         """
         names, items = check_ids(ids), self._store.items
         with self._write_lock:
-            rows, codes = check_rows(self.reconstruct(names), labels, self.dim), self.codes(names)
+            features, exact = self._features(names)
+            rows, codes = check_rows(features, labels, self.dim), self.codes(names)
             with self._store.change("relabel", len(names) or None, names) as change:
                 connection = change.connection
                 numbers = items.existing_rows(connection, names).tolist()
@@ -124,6 +132,6 @@ class ItemWriter(Reader):
                 if learn:
                     self._trainer.count_unlabelled(connection, -without)
                     rows, own_features = items.remove_pending(connection, numbers, rows)
-                    own_features |= codes is None  # the items still have their features
+                    own_features |= exact
                     self._trainer.learn_items(connection, numbers, rows, codes, own_features)
         return len(names)

@@ -14,6 +14,9 @@ def repeated_rows(store: Store, snapshot: Snapshot, Q: Floats, allowed: NDArray[
     """Return for each query the rows that were stored with exactly its features, ascending."""
     if not snapshot.stored_features:
         return [NO_IDS] * len(Q)
+    if store.features is not None:
+        with np.errstate(over="ignore"):  # a query that float16 cannot hold repeats no item
+            Q = Q.astype(np.float16).astype(np.float32)
     repeats = []
     for digest in feature_digests(Q).tolist():
         rows = snapshot.stored_features.rows(digest)

@@ -5,7 +5,7 @@ steps, and each step is evaluated before it is learnt. The steps of one write, a
 transaction. A version's model is in the store, its learner in files beside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from sqlite3 import Connection
 
 import numpy as np
@@ -16,6 +16,7 @@ from stillhash.collection.method_settings import new_hasher
 from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner_files import LearntRows
+from stillhash.collection.storage.learnt_rows import Lineage, extended, lineage_of
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
@@ -58,6 +59,8 @@ class Trainer:
         hasher.fit(sample.features, sample.labels)
         codes = hasher.encode_checked(rows.features, rows.labels)
         self.store.items.set_codes(connection, numbers, codes[: len(numbers)], feature_digests(waiting.features))
+        if self.store.features is not None:
+            self.store.features.add(connection, numbers, waiting.features)
         self.start(connection, hasher, "fit", len(sample.features))
         return codes[len(numbers) :]
 
@@ -151,6 +154,8 @@ class Trainer:
             hasher.learn_rows(part.features, part.labels, codes[step])
             history["rows"] += int(part.labels.labelled.sum())
         save_history(connection, history)
+        if self.store.learnt_rows is not None:
+            self.store.learnt_rows.add(connection, version, judged, rows.label_texts, rows.labels.labelled)
         learnt = LearntRows(rows, codes, rows_of_step, unlabelled)
         learner = self.store.learner_files.extend(files, version, learnt, hasher)
         new = history["curve"][points:]
@@ -169,13 +174,39 @@ class Trainer:
         model = load_model(self.store, connection, version)
         files = self.store.versions.learners(connection).get(version)
         hasher = self.hasher(connection) if files is None else self._load(connection, files)
+        lineage = lineage_of(connection, version if files else None)
         files = files or self._current_files(connection)
         self.store.votes.drop_after(connection, version)
-        return self._publish(connection, hasher, NewVersion(f"rollback to {version}", 0, files), model)
+        new = NewVersion(f"rollback to {version}", 0, files)
+        return self._publish(connection, hasher, new, model, lineage)
 
-    def _publish(self, connection: Connection, hasher: Hasher, new: NewVersion, model: Model | None = None) -> int:
-        """Make a model the current version: this one, or what the hasher has learnt corrected by the votes."""
+    def forget(self, connection: Connection, change: Callable[[Hasher], None]) -> int:
+        """Publish what is left once a change took something out of the learner; no row is left in a learner file."""
+        hasher, version = self.hasher(connection), self.store.versions.next_number(connection)
+        self._hasher = None
+        hasher.count_unlabelled(int(get_meta(connection, "unlabelled")))
+        set_meta(connection, "unlabelled", 0)
+        change(hasher)
+        files = self.store.learner_files.checkpoint(version, hasher)
+        return self._publish(connection, hasher, NewVersion("forget", 0, files))
+
+    def _publish(
+        self,
+        connection: Connection,
+        hasher: Hasher,
+        new: NewVersion,
+        model: Model | None = None,
+        lineage: Lineage | None = None,
+    ) -> int:
+        """Make a model the current version: this one, or what the hasher has learnt corrected by the votes.
+
+        lineage: what the hasher has learnt, if that does not follow from the current version.
+        """
         versions = self.store.versions
+        if self.store.learnt_rows is not None:
+            current = lineage_of(connection) if lineage is None else lineage
+            current = extended(current, versions.next_number(connection)) if new.kind == "learn" else current
+            new = new._replace(notes={**(new.notes or {}), "lineage": current})
         with self.store.reading() as committed:  # in case this transaction fails, what it goes back to must be there
             needed = versions.learner_files(committed) + versions.learner_files(connection)
         remove_unlisted(self.store.path / "learner", {*needed, *new.learner})

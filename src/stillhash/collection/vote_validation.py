@@ -24,7 +24,7 @@ def check_feedback(query: Any, dim: int, id: Any, vote: Any, source: Any, positi
     votes, positions = _for_each(vote, "vote", len(names)), _for_each(position, "position", len(names))
     Q = _check_vector(query, dim)
     columns = zip(names, votes, positions, strict=True)
-    return [Vote(Q, name, _check_value(one), _check_source(source), _check_position(at)) for name, one, at in columns]
+    return [Vote(Q, name, _check_value(one), check_source(source), _check_position(at)) for name, one, at in columns]
 
 
 def check_votes(votes: Any, dim: int) -> list[Vote]:
@@ -49,7 +49,7 @@ def _check_vote(vote: Any, dim: int) -> Vote:
     if (query is None) == (query_id is None):
         raise InvalidInput("query: expected either query or query_id, got " + ("none" if query is None else "both"))
     (id_,) = check_ids([fields["id"]])
-    source, position = _check_source(fields.get("source", "")), _check_position(fields.get("position"))
+    source, position = check_source(fields.get("source", "")), _check_position(fields.get("position"))
     if query is None:
         (query_id,) = check_ids([query_id])
         return Vote(None, id_, _check_value(fields["vote"]), source, position, query_id)
@@ -83,7 +83,8 @@ def _check_value(vote: Any) -> float:
     return float(vote)
 
 
-def _check_source(source: Any) -> str:
+def check_source(source: Any) -> str:
+    """Return the name of a source of votes."""
     if not isinstance(source, str) or not source.isprintable():
         raise WrongType(f"source: expected a printable string, got {source!r}")
     return source

@@ -67,7 +67,8 @@ def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
 class SufficientStats:
     """The sums over the rows learnt so far."""
 
-    def __init__(self, dim: int, bits: int) -> None:
+    def __init__(self, dim: int, bits: int, *, double: bool = False) -> None:
+        self.precision: np.dtype[Any] = np.dtype("f8" if double else "f4")  # of the sums over the rows of a chunk
         self.names: dict[Hashable, int] = {}
         self.aa, self.cc, self.pp = (np.zeros((width, width)) for width in (dim + 1, bits + 1, bits + 1))
         self._ay, self._cy, self._py = (np.zeros((0, width)) for width in (dim + 1, bits + 1, bits + 1))  # spare rows
@@ -110,8 +111,9 @@ class SufficientStats:
         plain: the signs of their codes without labels, where these are others.
         """
         Y, names = unit_labels(labels)
-        a, c = (np.insert(side, 0, 1, axis=1) for side in (X, signs))
-        p = c if plain is None else np.insert(plain, 0, 1, axis=1)
+        Y = Y.astype(self.precision, copy=False)
+        a, c = (np.insert(side, 0, 1, axis=1).astype(self.precision, copy=False) for side in (X, signs))
+        p = c if plain is None else np.insert(plain, 0, 1, axis=1).astype(self.precision, copy=False)
         if weights is not None:  # half on either side of a product, so that squares stay symmetric to the bit
             Y, a, c, p = (np.sqrt(weights)[:, None] * side for side in (Y, a, c, p))
         places = self._places(names)
@@ -122,6 +124,14 @@ class SufficientStats:
         self._ay[places] = merge(self._ay[places], Y.T @ a)
         self._cy[places] = merge(self._cy[places], code_labels := Y.T @ c)
         self._py[places] = merge(self._py[places], code_labels if plain is None else Y.T @ p)
+
+    def drop_labels(self, least: float) -> None:
+        """Drop the labels of which less than this is left."""
+        left = np.flatnonzero(self.ay[:, 0] >= least)
+        if len(left) < len(self.names):
+            self._ay, self._cy, self._py = (sums[left] for sums in (self._ay, self._cy, self._py))
+            names = list(self.names)
+            self.names = {names[column]: place for place, column in enumerate(left.tolist())}
 
     def decay(self, factor: float) -> None:
         for array in (self.aa, self.cc, self.pp, self.ay, self.cy, self.py):
@@ -193,8 +203,10 @@ class SufficientStats:
         return sums | {"aa": self.aa[np.tri(len(self.aa), dtype=bool)], "unlabelled": np.array([self.unlabelled])}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, NDArray[Any]], names: list[Hashable], dim: int, bits: int) -> Self:
-        stats = cls(dim, bits)
+    def from_arrays(
+        cls, arrays: dict[str, NDArray[Any]], names: list[Hashable], dim: int, bits: int, *, double: bool = False
+    ) -> Self:
+        stats = cls(dim, bits, double=double)
         stats.names = {name: c for c, name in enumerate(names)}
         sizes = {"triangle": (dim + 1) * (dim + 2) // 2, "a": dim + 1, "c": bits + 1, "y": len(names), "one": 1}
         axes = {"aa": "triangle", "cc": "c c", "pp": "c c", "ay": "y a", "cy": "y c", "py": "y c", "unlabelled": "one"}

@@ -6,13 +6,13 @@ the log has at most MAX_ENTRIES.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from sqlite3 import Connection
 
 from stillhash.collection.actor import current_actor
-from stillhash.collection.storage.schema import OPTIONAL_TABLES, get_meta
+from stillhash.collection.storage.schema import OPTIONAL_TABLES, get_meta, has_table, parse_json
 from stillhash.collection.types import AuditEntry, Id
 from stillhash.errors import BadState
 
@@ -20,6 +20,7 @@ MAX_ENTRIES = 100_000
 REMOVED_AT_ONCE = 100  # of the oldest entries; one at a time would write a page more for each change
 MAX_NUMBER = 2**63 - 1  # that SQLite takes
 MAX_IDS = 10  # of an entry
+FORGOTTEN = "forgotten"  # in place of the name of a source
 MAX_IDS_LENGTH = 2100  # characters of these ids as JSON; one id always fits
 encode_json = json.JSONEncoder(ensure_ascii=False).encode
 AUDIT_COLUMNS = ("number", "time", "who", "what", "rows", "ids", "version_before", "version_after")
@@ -44,8 +45,8 @@ class AuditTable:
             return
         connection, time = change.connection, datetime.now(UTC).isoformat(timespec="milliseconds")
         versions = version_before, get_meta(connection, "version")
-        if not has_audit(connection):
-            connection.execute(OPTIONAL_TABLES[0])
+        if not has_table(connection, "audit"):
+            connection.execute(OPTIONAL_TABLES["audit"])
         values = time, current_actor(), change.what, change.rows, ids_text(change.ids), *versions
         cursor = connection.execute("INSERT INTO audit VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", values)
         number = cursor.lastrowid or 0
@@ -54,7 +55,7 @@ class AuditTable:
 
     def entries(self, connection: Connection, after: int | None, limit: int, who: str | None) -> list[AuditEntry]:
         """Return entries, the latest last: the first ones past a number, or without one the last of all."""
-        if not has_audit(connection):
+        if not has_table(connection, "audit"):
             return []
         order = "DESC" if after is None else "ASC"
         meets = "number > :after AND (:who IS NULL OR who = :who)"
@@ -67,11 +68,19 @@ class AuditTable:
             raise BadState(f"audit: an entry cannot be read: {error}") from error
         return entries[::-1] if after is None else entries
 
-
-def has_audit(connection: Connection) -> bool:
-    """Return whether the store has the table of the audit log."""
-    sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'audit'"
-    return connection.execute(sql).fetchone() is not None
+    def redact(self, connection: Connection, ids: Iterable[Id], source: str | None) -> None:
+        """Take ids out of all entries, and write FORGOTTEN in place of a name."""
+        if not has_table(connection, "audit"):
+            return
+        gone = set(ids)
+        changed = []
+        for number, text in connection.execute("SELECT number, ids FROM audit WHERE ids != '[]'") if gone else ():
+            listed = parse_json(text, list, "audit")
+            if any(name in gone for name in listed):
+                changed.append((ids_text([name for name in listed if name not in gone]), number))
+        connection.executemany("UPDATE audit SET ids = ? WHERE number = ?", changed)
+        if source is not None:
+            connection.execute("UPDATE audit SET who = ? WHERE who = ?", [FORGOTTEN, source])
 
 
 def ids_text(ids: Sequence[Id]) -> str:

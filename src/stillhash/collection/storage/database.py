@@ -7,13 +7,14 @@ import fcntl
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 from stillhash.collection.storage.checksums import pack_file_checksums
-from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale
+from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale, wal_bytes
 from stillhash.collection.storage.integrity import (
     acknowledge,
     begin_acknowledging,
@@ -238,6 +239,15 @@ class Database:
             except (StillhashError, OSError, MemoryError, sqlite3.DatabaseError):
                 return False
             return True
+
+    def empty_log(self, seconds: float) -> bool:
+        """Move all pages from the WAL to store.db, and empty it; return False if others read from it for so long."""
+        deadline = time.monotonic() + seconds
+        while not (self.checkpoint(0) and not wal_bytes(self.path)):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
     def close(self) -> None:
         """Close this thread's connection, move pages to store.db, and release the write lock."""

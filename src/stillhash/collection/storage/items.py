@@ -85,13 +85,17 @@ class ItemTable:
 
     def relabel(self, connection: Connection, rows: list[int], label_texts: list[str]) -> int:
         """Replace the labels of these rows, which are no longer doubtful; return how many had none."""
-        sql = "SELECT count(*) FROM items WHERE row = ? AND labels = '[]'"
-        without = sum(int(connection.execute(sql, [row]).fetchone()[0]) for row in rows)
+        without = self.count_unlabelled(connection, rows)
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
         connection.executemany("DELETE FROM doubtful_labels WHERE row = ?", ((row,) for row in rows))
         seq = get_meta(connection, "seq") + 1
         connection.executemany("INSERT OR REPLACE INTO changed_rows VALUES (?, ?)", ((row, seq) for row in rows))
         return without
+
+    def count_unlabelled(self, connection: Connection, rows: list[int]) -> int:
+        """Count the rows of these that have no labels."""
+        sql = "SELECT count(*) FROM items WHERE row = ? AND labels = '[]'"
+        return sum(int(connection.execute(sql, [row]).fetchone()[0]) for row in rows)
 
     def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
         """Return the rows of those ids that exist."""

@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stillhash.collection.storage.audit import has_audit
 from stillhash.collection.storage.connections import restrict
 from stillhash.collection.storage.database import Database
-from stillhash.collection.storage.schema import OPTIONAL_TABLES, SCHEMA
+from stillhash.collection.storage.schema import OPTIONAL_TABLES, SCHEMA, has_table
 from stillhash.collection.storage.schema_check import check_schema
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.types import Id
@@ -43,7 +42,8 @@ def salvage(path: Path, lost_pages: list[int]) -> tuple[str, list[Id]]:
             restrict(connection)
             check_schema(connection)
             meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-            names = [*SALVAGED_TABLES, *(["audit"] if has_audit(connection) else [])]
+            optional = [name for name in OPTIONAL_TABLES if has_table(connection, name)]
+            names = [*SALVAGED_TABLES, *optional]
             tables = {table: list(_readable_rows(connection, table)) for table in names}
             ids: list[tuple[Id, int]] = []
             with suppress(sqlite3.DatabaseError):
@@ -57,7 +57,8 @@ def salvage(path: Path, lost_pages: list[int]) -> tuple[str, list[Id]]:
     if meta["version"] not in versions:
         meta["version"] = max(versions, default=0)
     meta["items"] = len(rows)
-    Database.create(path, SCHEMA + ";".join(OPTIONAL_TABLES), {"meta": list(meta.items()), **tables})
+    script = SCHEMA + "".join(OPTIONAL_TABLES[name] for name in optional)
+    Database.create(path, script, {"meta": list(meta.items()), **tables})
     for suffix in ("", "-wal", "-shm"):
         (path / f"{damaged.name}{suffix}").unlink(missing_ok=True)
     counts = ", ".join(f"{len(values)} {table}" for table, values in tables.items())

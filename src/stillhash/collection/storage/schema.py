@@ -39,10 +39,15 @@ CREATE TABLE versions (
   version INTEGER PRIMARY KEY, created TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
   side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
 """
-OPTIONAL_TABLES = (
-    "CREATE TABLE audit (number INTEGER PRIMARY KEY, time TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, "
-    "rows INTEGER NOT NULL, ids TEXT NOT NULL, version_before INTEGER NOT NULL, version_after INTEGER NOT NULL)",
-)
+OPTIONAL_TABLES = {
+    "audit": "CREATE TABLE audit (number INTEGER PRIMARY KEY, time TEXT NOT NULL, who TEXT NOT NULL, "
+    "what TEXT NOT NULL, rows INTEGER NOT NULL, ids TEXT NOT NULL, "
+    "version_before INTEGER NOT NULL, version_after INTEGER NOT NULL);",
+    "features": "CREATE TABLE features (row INTEGER PRIMARY KEY, features BLOB NOT NULL);",
+    "learnt_rows": "CREATE TABLE learnt_rows (number INTEGER PRIMARY KEY, version INTEGER NOT NULL, "
+    "position INTEGER NOT NULL, row INTEGER NOT NULL, labels TEXT NOT NULL);"
+    "CREATE INDEX learnt_rows_by_row ON learnt_rows (row);",
+}
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
 MAX_PARAMETERS = 500  # in one statement
 UNREADABLE_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
@@ -103,6 +108,12 @@ def meta_with_prefix(connection: sqlite3.Connection, prefix: str) -> dict[str, A
 def is_fitted(connection: sqlite3.Connection) -> bool:
     """Return whether the hash functions are fixed."""
     return get_meta(connection, "fingerprint") is not None
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Return whether the store has an optional table."""
+    sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return connection.execute(sql, [name]).fetchone() is not None
 
 
 def count_rows(connection: sqlite3.Connection, table: str) -> int:

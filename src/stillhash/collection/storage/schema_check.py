@@ -43,7 +43,7 @@ def check_schema(connection: sqlite3.Connection) -> None:
     A store of another format is left to the check of its format, which is read if the table `meta` is as expected.
     """
     stored = _entries(connection)
-    expected, optional = _expected(SCHEMA), _expected(";".join(OPTIONAL_TABLES))
+    expected, optional = _expected(SCHEMA), _expected("".join(OPTIONAL_TABLES.values()))
     if expected <= stored <= expected | optional or stored == _expected(FORMAT_1_SCHEMA):
         return
     meta = next(entry for entry in expected if entry[:2] == ("table", "meta"))

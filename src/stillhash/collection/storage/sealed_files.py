@@ -97,10 +97,17 @@ def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             unfinished.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, parts: list[bytes]) -> None:
+def write_sealed(path: Path, parts: Iterable[bytes]) -> None:
     """Write a sealed file of these parts; all but the last are whole blocks."""
-    checksums = np.concatenate([sums.block_checksums(part) for part in parts])
-    write_durably(path, [*parts, sums.pack_checksums(checksums)])
+
+    def contents() -> Iterator[bytes]:
+        checksums = []
+        for part in parts:
+            checksums.append(sums.block_checksums(part))
+            yield part
+        yield sums.pack_checksums(np.concatenate(checksums))
+
+    write_durably(path, contents())
 
 
 def content_size(path: Path) -> int:

@@ -7,7 +7,7 @@ from stillhash.collection.storage.schema import parse_json
 from stillhash.collection.validation import check_filter_fields
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, check_fixed_codes
-from stillhash.numeric.validation import check_bits, check_integer, check_number
+from stillhash.numeric.validation import check_bits, check_choice, check_integer, check_number
 
 MAX_DIM = 1 << 24
 MAX_SETTING = 1 << 40
@@ -28,6 +28,7 @@ def parse_settings(text: Any) -> dict[str, Any]:
         check_number(settings["source_cap"], "source_cap", above=0)
         check_filter_fields(settings["filter_fields"])
         _check_encoder(settings.get("encoder"))
+        check_choice(settings.get("keep_features", False), "keep_features", choices=(True, False))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else str(error)[:200]
         raise BadState(f"settings: expected those of a collection, got {problem}") from error

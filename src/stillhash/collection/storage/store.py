@@ -26,11 +26,14 @@ from stillhash.collection.storage.column_files import columns_file, segment_cont
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
+from stillhash.collection.storage.features import FeatureTable
 from stillhash.collection.storage.integrity import ACKED_KEY, acknowledged_commit, find_damage
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
+from stillhash.collection.storage.learnt_rows import LearntRowTable
 from stillhash.collection.storage.schema import (
     COUNTERS,
+    OPTIONAL_TABLES,
     SCHEMA,
     STORE_FORMAT,
     check_counters,
@@ -55,13 +58,17 @@ from stillhash.collection.types import Id
 from stillhash.errors import BadState, InvalidInput
 
 STORE_FOLDERS = ("segments", "learner")
+FEATURE_TABLES = ("features", "learnt_rows")  # where features are kept
+SCRUB_KEY = "unscrubbed"  # in `meta`, from when something is forgotten until nothing of it is in any file
+LOG_SECONDS = 10.0  # that the end of other processes' reads is waited for
 COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "current_votes"}
 
 
 class Store:
     """All SQL of a collection, by table, and the files beside the database.
 
-    The tables are `items`, `codes`, `versions`, `votes`, `doubtful_labels` and `audit`.
+    The tables are `items`, `codes`, `versions`, `votes`, `doubtful_labels` and `audit`; where features are kept, also
+    `features` and `learnt_rows`.
     """
 
     def __init__(self, path: Path, *, writer: bool) -> None:
@@ -88,6 +95,8 @@ class Store:
             self.versions = VersionTable(self.settings["keep_versions"])
             self.doubtful_labels = DoubtfulLabelTable()
             self.audit = AuditTable()
+            self.features = FeatureTable(self.settings["dim"], self.codes) if self.keeps_features else None
+            self.learnt_rows = LearntRowTable() if self.keeps_features else None
             self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
         except sqlite3.DatabaseError as error:
@@ -111,8 +120,14 @@ class Store:
                     (path / folder).mkdir(FOLDER_MODE, exist_ok=True)
                 meta = {"format": STORE_FORMAT, "collection": collection or uuid.uuid4().bytes}
                 meta |= {"settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
-                Database.create(path, SCHEMA, {"meta": list(meta.items())})
+                optional = FEATURE_TABLES if settings.get("keep_features") else ()
+                script = SCHEMA + "".join(OPTIONAL_TABLES[name] for name in optional)
+                Database.create(path, script, {"meta": list(meta.items())})
         return cls(path, writer=True)
+
+    @property
+    def keeps_features(self) -> bool:
+        return bool(self.settings.get("keep_features", False))
 
     def close(self) -> None:
         """Close the database and release the write lock."""
@@ -148,8 +163,11 @@ class Store:
 
     def sealed_files(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
         """Return the files that this commit needs, by folder."""
-        segments = [*self.codes.segment_files(connection), *self.column_files(connection)]
-        return {"segments": segments, "learner": self.versions.learner_files(connection)}
+        return {"segments": self._segment_files(connection), "learner": self.versions.learner_files(connection)}
+
+    def _segment_files(self, connection: sqlite3.Connection) -> list[str]:
+        files = [*self.codes.segment_files(connection), *self.column_files(connection)]
+        return files if self.features is None else files + self.features.files(connection)
 
     def seal(self) -> bool:
         """Move unsealed codes into a segment; return False if there are none."""
@@ -160,14 +178,24 @@ class Store:
             self.write_segment(rows)
         return len(rows.numbers) > 0
 
-    def compact(self) -> None:
-        """Rewrite all live codes into one segment, and forget the deleted rows."""
+    def compact(self) -> bool:
+        """Rewrite all live codes into one segment, and drop the deleted rows; write store.db again.
+
+        Return whether nothing of what was deleted is left in any file: an earlier commit that another process reads is.
+        """
         self.db.check_writer()
         with self.reading() as connection:
             rows = self.codes.live(connection)
         self.write_segment(rows, replace=True, audit=True)
         self._remove_unlisted_segments()
+        with self.reading() as connection:
+            remove_unlisted(self.path / "learner", set(self.versions.learner_files(connection)))
+            interrupted = get_meta(connection, SCRUB_KEY) is not None
         self.db.shrink()
+        if interrupted:
+            with self.transaction() as connection:
+                connection.execute("DELETE FROM meta WHERE key = ?", [SCRUB_KEY])
+        return self.db.empty_log(LOG_SECONDS if interrupted else 0)
 
     def write_segment(self, rows: CodedRows, *, replace: bool = False, audit: bool = False) -> None:
         """Move the codes of these rows to a new segment; to replace all others, it must hold all live rows.
@@ -182,6 +210,9 @@ class Store:
             path = self.path / "segments" / file
             content = write_segment(path, rows, self.settings["bits"], self.codes.collection, number)
             self.write_columns(file, numbers)
+            if self.features is not None:
+                with self.reading() as connection:
+                    self.features.write(connection, path, number, numbers)
         with self.change("compact", None) as change:
             connection = change.connection
             if audit:
@@ -192,6 +223,8 @@ class Store:
                 first, last = int(numbers[0]), int(numbers[-1])
                 self.codes.add_segment(connection, SegmentRecord(number, file, len(numbers), first, last, content))
                 self.codes.clear_unsealed(connection, first, last)
+                if self.features is not None:
+                    self.features.clear(connection, last)
 
     def write_columns(self, file: str, numbers: RowNumbers) -> None:
         """Write the columns of a segment, for filters, as of now; without them searches take longer."""
@@ -209,7 +242,7 @@ class Store:
     def _remove_unlisted_segments(self) -> None:
         """Remove segments that no commit names: replaced ones, and those of writes that did not end."""
         with self.reading() as connection:
-            files = {*self.codes.segment_files(connection), *self.column_files(connection)}
+            files = set(self._segment_files(connection))
         remove_unlisted(self.path / "segments", files)
         self._files_checked = True
 
@@ -233,6 +266,9 @@ class Store:
             expected, actual = get_meta(connection, "items"), count_rows(connection, "items")
             if expected != actual:
                 problems.append(f"store.db: expected {expected} items, got {actual}")
+            problems += [] if self.features is None else self.features.problems(connection)
+            if get_meta(connection, SCRUB_KEY) is not None:
+                problems.append("store.db: forgetting was interrupted. Run compact to remove what files still hold.")
             if stray_labels := self.doubtful_labels.count_stray(connection):
                 problems.append(f"store.db: {stray_labels} rows of doubtful_labels have no item")
             if not problems:

@@ -42,6 +42,13 @@ class VersionTable:
         connection.execute("DELETE FROM versions WHERE version <= ? AND tag IS NULL", [oldest])
         return version
 
+    def drop_others(self, connection: Connection, version: int, since: int = 0) -> list[int]:
+        """Drop all versions but this one, with their tags, or those from `since` on; return their numbers."""
+        sql = "FROM versions WHERE version != ? AND version >= ?"
+        rows = connection.execute(f"SELECT version {sql} ORDER BY version", [version, since]).fetchall()
+        connection.execute(f"DELETE {sql}", [version, since])
+        return [number for (number,) in rows]
+
     def insert(
         self, connection: Connection, version: int, created: str, new: NewVersion, side: str, model: bytes | None
     ) -> None:
@@ -71,6 +78,7 @@ class VersionTable:
             stored, notes = dict(zip(VERSION_COLUMNS, row, strict=False)), parse_json(row[-1], dict, "notes")
             if [type(value) for value in row[:4]] != [int, str, str, int] or not isinstance(row[4], str | None):
                 raise BadState(f"versions: expected what describes version {row[0]}, got {stored!r:.200}")
+            notes.pop("lineage", None)  # of the learner, for `forget`
             versions.append({**stored, "current": row[0] == current, **notes})
         return versions
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from sqlite3 import Connection
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,10 +108,36 @@ class VoteTable:
             if key in vectors
         ]
 
+    def queries(self, connection: Connection) -> list[tuple[bytes, bytes]]:
+        """Return the digests of all queries that were voted on, and the queries."""
+        return connection.execute("SELECT digest, query FROM voted_queries").fetchall()
+
+    def count(self, connection: Connection, source: str) -> int:
+        """Count the votes of a source, those of earlier versions too."""
+        return int(connection.execute("SELECT count(*) FROM votes WHERE source = ?", [source]).fetchone()[0])
+
+    def delete(
+        self, connection: Connection, column: Literal["item", "digest", "source"], values: list[Any]
+    ) -> tuple[int, int | None]:
+        """Delete the votes with one of these values; return how many, and the first version that came with one."""
+        count, versions = 0, []
+        for marks, batch in batches(values):
+            condition = f"FROM votes WHERE {column} IN ({marks})"
+            some, first = connection.execute(f"SELECT count(*), min(version) {condition}", batch).fetchone()
+            connection.execute(f"DELETE {condition}", batch)
+            count += some
+            versions += [first] if some else []
+        self._drop_queries(connection)
+        return count, min(versions, default=None)
+
+    def _drop_queries(self, connection: Connection) -> None:
+        """Drop the queries that no vote is on."""
+        connection.execute("DELETE FROM voted_queries WHERE digest NOT IN (SELECT digest FROM votes)")
+
     def drop_after(self, connection: Connection, version: int) -> None:
         """Drop votes that came after a version."""
         connection.execute("DELETE FROM votes WHERE version > ?", [version])
-        connection.execute("DELETE FROM voted_queries WHERE digest NOT IN (SELECT digest FROM votes)")
+        self._drop_queries(connection)
 
 
 def check_stored_votes(votes: list[StoredVote], dim: int, code_bytes: int) -> None:

@@ -1,0 +1,159 @@
+"""Forget items, or a source of votes: in the store, in what was learnt, and in every file of the collection."""
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stillhash.collection.storage.features import round_features
+from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
+from stillhash.collection.storage.schema import is_fitted, set_meta
+from stillhash.collection.storage.segments import CodedRows
+from stillhash.collection.storage.store import SCRUB_KEY, Store
+from stillhash.collection.trainer import Trainer
+from stillhash.collection.types import Id
+from stillhash.errors import InvalidInput, StillhashError
+from stillhash.hashers import Hasher, Tally
+from stillhash.numeric.feature_digests import NO_DIGEST, feature_digests
+from stillhash.numeric.validation import Codes, Floats
+
+STATISTICS_REMAIN = "statistics: the sums of what was learnt still count these items, since their features are not kept"
+METHOD_REMAINS = "statistics: what was learnt of these items stays, since the method {method} cannot take rows out"
+FEATURES_LOST = "statistics: {count} rows still count, since their features are lost"
+LOG_REMAINS = "store.db-wal: another process reads an earlier commit. Run compact once it has ended."
+
+
+class ForgetReport(NamedTuple):
+    """What was forgotten, and what is left to do."""
+
+    items: int  # that were there
+    votes: int  # on them, or of the source
+    unlearnt: int  # rows that were learnt of them, and have been taken out exactly
+    versions: list[int]  # that had learnt from them, and are dropped
+    snapshots: dict[str, int]  # that still hold some of the items, or votes of the source, and how many
+    remains: list[str]  # what the collection still holds of them, one sentence each
+
+
+class Learnt(NamedTuple):
+    """What is known of rows that were learnt."""
+
+    rows: list[LearntRow]
+    features: Floats
+    codes: Codes
+
+
+def forget(store: Store, trainer: Trainer, ids: list[Id], source: str | None, snapshots: Path | None) -> ForgetReport:
+    """Forget these items and the votes of this source, and write all files again that may hold something of them."""
+    elsewhere = {} if snapshots is None else _search_snapshots(store, snapshots, ids, source)
+    remains: list[str] = []
+    with store.change("forget", None) as change:
+        connection = change.connection
+        rows = np.array(sorted(store.items.rows_of(connection, ids).values()), np.int64)
+        coded = store.codes.live(connection) if len(rows) else CodedRows.join([], store.settings["bits"])
+        coded = coded.select(np.isin(coded.numbers, rows))
+        votes, since = _delete_votes(store, connection, ids, source, coded)
+        learnt, first = _learnt_rows(store, connection, rows, coded, remains)
+        versions = [number for number in (since, first) if number is not None]
+        if is_fitted(connection):
+            trainer.count_unlabelled(connection, -store.items.count_unlabelled(connection, rows.tolist()))
+        store.items.delete(connection, ids)
+        if store.features is not None:
+            store.features.delete(connection, rows)
+        store.audit.redact(connection, ids, source)
+        dropped: list[int] = []
+        if versions and is_fitted(connection):
+            current = trainer.forget(connection, partial(_unlearn, learnt))
+            dropped = store.versions.drop_others(connection, current, min(versions))
+        set_meta(connection, SCRUB_KEY, 1)
+        change.rows = len(rows) + votes
+    if not store.compact():
+        remains.append(LOG_REMAINS)
+    return ForgetReport(len(rows), votes, len(learnt.rows), dropped, elsewhere, remains)
+
+
+def _delete_votes(
+    store: Store, connection: Connection, ids: Sequence[Id], source: str | None, coded: CodedRows
+) -> tuple[int, int | None]:
+    """Delete the votes on items, on queries that are the features of an item, and of a source.
+
+    Return how many there were, and the first version that has learnt from one.
+    """
+    digests = set(coded.digests[coded.digests != NO_DIGEST].tolist())
+    queries = []
+    for key, query in store.votes.queries(connection) if digests else ():
+        vector = np.frombuffer(query, np.float32)[None]
+        own = {int(feature_digests(vector)[0])}
+        if store.features is not None and np.abs(vector).max() < np.finfo(np.float16).max:
+            own.add(int(feature_digests(round_features(vector))[0]))
+        if own & digests:
+            queries.append(key)
+    deleted = [
+        store.votes.delete(connection, "item", list(ids)),
+        store.votes.delete(connection, "digest", queries),
+        store.votes.delete(connection, "source", [] if source is None else [source]),
+    ]
+    first = [version for _, version in deleted if version is not None]
+    return sum(count for count, _ in deleted), min(first, default=None)
+
+
+def _learnt_rows(
+    store: Store, connection: Connection, rows: RowNumbers, coded: CodedRows, remains: list[str]
+) -> tuple[Learnt, int | None]:
+    """Return what can be taken out of the statistics, and the first version that may have learnt these rows."""
+    nothing = Learnt([], np.empty((0, store.items.dim), np.float32), coded.codes[:0])
+    if not len(rows):
+        return nothing, None
+    if store.learnt_rows is None or store.features is None:
+        remains += [STATISTICS_REMAIN] if is_fitted(connection) else []
+        return nothing, 0
+    learnt = store.learnt_rows.of_rows(connection, rows.tolist(), lineage_of(connection))
+    first = store.learnt_rows.delete(connection, rows.tolist())
+    if learnt and store.settings["method"] != Tally.name:
+        remains.append(METHOD_REMAINS.format(method=store.settings["method"]))
+        return nothing, first
+    numbers = np.array([entry.row for entry in learnt], np.int64)
+    features, known = store.features.read(connection, numbers)
+    if not known.all():
+        remains.append(FEATURES_LOST.format(count=int((~known).sum())))
+    places = np.flatnonzero(known)
+    codes = coded.codes[np.searchsorted(coded.numbers, numbers[places])]
+    return Learnt([learnt[place] for place in places.tolist()], features[places], codes), first
+
+
+def _unlearn(learnt: Learnt, hasher: Hasher) -> None:
+    """Take rows out of the statistics of a hasher."""
+    if not learnt.rows:
+        return
+    assert isinstance(hasher, Tally)
+    labels: list[Any] = [json.loads(entry.labels) for entry in learnt.rows]
+    if hasher.half_life is None:
+        hasher.unlearn(learnt.features, labels, learnt.codes)
+        return
+    for place, entry in enumerate(learnt.rows):  # each has decayed by its own age
+        part = slice(place, place + 1)
+        hasher.unlearn(learnt.features[part], labels[part], learnt.codes[part], age=entry.age)
+
+
+def _search_snapshots(store: Store, folder: Path, ids: list[Id], source: str | None) -> dict[str, int]:
+    """Return which snapshots of this collection hold some of these items or votes, and how many."""
+    if not folder.is_dir():
+        raise InvalidInput(f"snapshots: expected a folder of snapshots, got {str(folder)!r}")
+    held: dict[str, int] = {}
+    for path in sorted(folder.iterdir()):
+        if not (path / "store.db").is_file() or path == store.path:
+            continue
+        try:
+            with closing(Store(path, writer=False)) as other, other.reading() as connection:
+                if other.codes.collection == store.codes.collection:
+                    count = len(other.items.rows_of(connection, ids))
+                    count += 0 if source is None else other.votes.count(connection, source)
+                    held |= {path.name: count} if count else {}
+        except StillhashError as error:
+            raise InvalidInput(f"snapshots: {path.name} cannot be read: {error}") from error
+    return held
