@@ -299,11 +299,10 @@ def test_a_reader_of_an_earlier_commit_is_reported(tmp_path: Path, monkeypatch: 
     with closing(create(path)) as collection:
         collection.add(range(400), X, labels)
         add_secrets(collection, X)
-        with closing(stillhash.open(path, read_only=True)) as reader:
-            with reader._store.reading() as connection:
-                connection.execute("SELECT count(*) FROM items").fetchone()
-                report = collection.forget(["ab-secret-id"])
-                assert "another process reads an earlier commit" in report.remains[-1]
+        with closing(stillhash.open(path, read_only=True)) as reader, reader._store.reading() as connection:
+            connection.execute("SELECT count(*) FROM items").fetchone()
+            report = collection.forget(["ab-secret-id"])
+            assert "another process reads an earlier commit" in report.remains[-1]
         assert collection.forget(["ab-secret-id"]).remains == []
         assert not held(path, SECRETS[:3])
 

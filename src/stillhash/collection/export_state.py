@@ -17,6 +17,7 @@ from stillhash.collection.export_formats.records import ITEMS_LINE, Record, head
 from stillhash.collection.prequential import load_history
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.doubtful_labels import HISTOGRAMS_KEY
+from stillhash.collection.storage.learnt_rows import NO_ITEM
 from stillhash.collection.storage.schema import get_meta, is_fitted, meta_with_prefix, parse_json, parsing
 from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import check_learner
@@ -30,8 +31,10 @@ def export_header(store: Store, connection: Connection, allowed: Allowed) -> Rec
     items = int(get_meta(connection, "items")) if allowed is None else count_bits(allowed)
     first, last = connection.execute("SELECT min(id), max(id) FROM items").fetchone()  # integers are before texts
     ids = "integers" if not isinstance(last, str) else "texts" if isinstance(first, str) else "mixed"
+    fitted = is_fitted(connection)
+    features = not fitted or store.features is not None
     counters = {name: int(get_meta(connection, name)) for name in ("next_row", "version", "unlabelled")}
-    return {"settings": store.settings, "items": items, "fitted": is_fitted(connection), "ids": ids, **counters}
+    return {"settings": store.settings, "items": items, "fitted": fitted, "features": features, "ids": ids, **counters}
 
 
 def state_lines(store: Store, connection: Connection, header: Record, allowed: Allowed) -> Iterator[bytes]:
@@ -48,6 +51,8 @@ def state_lines(store: Store, connection: Connection, header: Record, allowed: A
         for encoder, data in meta_with_prefix(connection, ALIGNMENT_PREFIX).items():
             yield record_line("alignment", encoder=encoder, data=data)
         yield from _pending(connection, allowed)
+        if store.learnt_rows is not None:
+            yield from _learnt_rows(connection, allowed)
         yield from _doubtful_labels(connection, allowed)
         yield from _votes(connection, allowed)
     yield ITEMS_LINE
@@ -77,6 +82,15 @@ def _pending(connection: Connection, allowed: Allowed) -> Iterator[bytes]:
         if _travels(row, allowed):
             values = {"row": row, "features": features, "code": code, "own_features": own}
             yield record_line("pending", **values, labels=json.loads(labels))
+
+
+def _learnt_rows(connection: Connection, allowed: Allowed) -> Iterator[bytes]:
+    """Yield which rows were learnt, and how many each version has learnt."""
+    sql = "SELECT version, position, row, labels FROM learnt_rows ORDER BY number"
+    for version, position, row, labels in connection.execute(sql):
+        if row == NO_ITEM or _travels(row, allowed):
+            values = {"version": version, "position": position, "row": row}
+            yield record_line("learnt_row", **values, labels=json.loads(labels))
 
 
 def _doubtful_labels(connection: Connection, allowed: Allowed) -> Iterator[bytes]:

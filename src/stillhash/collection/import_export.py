@@ -28,6 +28,7 @@ from stillhash.collection.export_formats.records import (
 from stillhash.collection.import_state import StateImporter, check_label_texts
 from stillhash.collection.item_writer import SEAL_ROWS
 from stillhash.collection.storage.exported_items import ItemBatch, insert_items
+from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, count_rows, parsing
 from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.segments import CodedRows
@@ -36,7 +37,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import verify_models
 from stillhash.collection.validation import check_ids, check_metadata, check_path, check_pictures
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed, report_shortages, shortage
-from stillhash.numeric.validation import check_codes, check_features
+from stillhash.numeric.validation import Floats, check_codes, check_features
 
 
 def is_export(file: str | Path) -> bool:
@@ -119,7 +120,7 @@ def _add_items(
             items = _check_batch(batch, shape, last, header["next_row"])
         digest.add_items(items)
         with store.transaction() as connection:
-            insert_items(connection, items)
+            insert_items(store, connection, items)
         last = int(items.rows[-1])
         if items.codes is not None and items.digests is not None:
             waiting.append(CodedRows(items.rows, items.codes, items.digests))
@@ -143,7 +144,18 @@ def _check_batch(batch: ItemBatch, shape: ExportShape, last: int, next_row: int)
     if any(data is None and text is not None for data, text in zip(objects, batch.metadata, strict=True)):
         raise BadState("metadata: expected objects, got null")
     codes = None if batch.codes is None else check_codes(batch.codes, shape.bits, "code")
-    features = None if batch.features is None else check_features(batch.features, "features", columns=shape.dim)
+    features = None if batch.features is None else _check_vectors(batch.features, shape)
     pictures = check_pictures(batch.pictures, count) or []
     texts = check_label_texts([json.loads(text) for text in batch.labels]), check_metadata(objects, count)
     return ItemBatch(rows, check_ids(batch.ids), *texts, pictures, codes, batch.digests, features)
+
+
+def _check_vectors(features: Floats, shape: ExportShape) -> Floats:
+    """Validate features; of items that have codes, they are as they are kept, or lost: all NaN."""
+    lost = np.isnan(features).all(axis=1) if shape.fitted else np.zeros(len(features), bool)
+    known = check_features(features[~lost], "features", columns=shape.dim)
+    if shape.fitted and not np.array_equal(round_features(known), known):
+        raise BadState("features: expected numbers that float16 holds, got others")
+    checked = np.full((len(features), shape.dim), np.nan, np.float32)
+    checked[~lost] = known
+    return checked

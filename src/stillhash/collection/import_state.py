@@ -11,6 +11,7 @@ from stillhash.collection.encoder_alignment import ALIGNMENT_PREFIX, list_alignm
 from stillhash.collection.export_formats.records import Record
 from stillhash.collection.prequential import save_history
 from stillhash.collection.storage.doubtful_labels import HISTOGRAMS_KEY, MAX_DOUBTFUL
+from stillhash.collection.storage.learnt_rows import NO_ITEM
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, check_counters, get_meta, set_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
@@ -97,6 +98,15 @@ class StateImporter:
         values = check_row(row), self._check_vector(features), check_label_text(labels), self._check_code(code)
         sql = "INSERT INTO pending (row, features, labels, code, own_features) VALUES (?, ?, ?, ?, ?)"
         self._connection.execute(sql, [*values, own_features])
+
+    def _add_learnt_row(self, version: int, position: int, row: int, labels: list[Any]) -> None:
+        if self._store.learnt_rows is None:
+            raise BadState("learnt_row: expected none where features are not kept, got one")
+        check_integer(version, "version", 1, self._header["version"])
+        check_integer(position, "position", 0, MAX_VERSION)
+        values = version, position, row if row == NO_ITEM else check_row(row), check_label_text(labels)
+        sql = "INSERT INTO learnt_rows (version, position, row, labels) VALUES (?, ?, ?, ?)"
+        self._connection.execute(sql, values)
 
     def _add_doubtful_label(self, row: int, agreement: float, predicted: list[Any]) -> None:
         if not -1.01 <= agreement <= 1.01 or len(predicted) > MAX_DOUBTFUL:

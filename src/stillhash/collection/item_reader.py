@@ -82,7 +82,7 @@ class ItemReader:
             if snapshot.functions is None:
                 waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
                 return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)
-            exact = np.zeros(len(rows), bool)
+            X, exact = np.empty((len(rows), self.dim), np.float32), np.zeros(len(rows), bool)
             if self._store.features is not None:
                 X, exact = self._store.features.read(snapshot.connection, rows)
             if not exact.all():

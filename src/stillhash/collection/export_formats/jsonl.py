@@ -25,7 +25,7 @@ from stillhash.numeric.feature_digests import NO_DIGEST
 HEADER_START = f'{{"{EXPORT_KEY}": '.encode()
 END_START = b'{"record": "end"'
 ITEM_FIELDS = {"id", "row", "labels", "metadata", "picture"}
-CODED_FIELDS, WAITING_FIELDS = ITEM_FIELDS | {"code", "feature_digest"}, ITEM_FIELDS | {"features"}
+CODE_FIELDS = {"code", "feature_digest"}
 
 
 class JsonLinesExportWriter:
@@ -51,23 +51,26 @@ class JsonLinesExportWriter:
 
 
 def _columns(batch: ItemBatch) -> Iterator[list[str]]:
-    """Yield the values of each item as JSON: first the id, and last what its code or its features are."""
+    """Yield the values of each item as JSON: first the id; last, with their names, its code and its features."""
     yield list(map(json.dumps, batch.ids))
     yield list(map(str, batch.rows.tolist()))
     yield batch.labels
     yield [data or "null" for data in batch.metadata]
     yield ["null" if data is None else f'"{base64.b64encode(data).decode()}"' for data in batch.pictures]
+    contents = [""] * len(batch.ids)
     if batch.codes is not None and batch.digests is not None:
         codes = [base64.b64encode(code).decode() for code in batch.codes]
         digests = ["null" if digest == NO_DIGEST else str(digest) for digest in batch.digests.tolist()]
-        yield [f'"code": "{code}", "feature_digest": {digest}' for code, digest in zip(codes, digests, strict=True)]
-    elif batch.features is not None:
-        yield [f'"features": {json.dumps(row)}' for row in batch.features.tolist()]
+        contents = [f', "code": "{a}", "feature_digest": {b}' for a, b in zip(codes, digests, strict=True)]
+    if batch.features is not None:
+        vectors = ["null" if row[0] != row[0] else json.dumps(row) for row in batch.features.tolist()]  # NaN: lost
+        contents = [f'{content}, "features": {vector}' for content, vector in zip(contents, vectors, strict=True)]
+    yield contents
 
 
 def _item_line(name: str, row: str, labels: str, metadata: str, picture: str, content: str) -> str:
     return (
-        f'{{"id": {name}, "row": {row}, "labels": {labels}, "metadata": {metadata}, "picture": {picture}, {content}}}\n'
+        f'{{"id": {name}, "row": {row}, "labels": {labels}, "metadata": {metadata}, "picture": {picture}{content}}}\n'
     )
 
 
@@ -120,7 +123,7 @@ class JsonLinesExportReader:
 @parsing("item")
 def _parse_lines(lines: list[bytes], shape: ExportShape) -> ItemBatch:
     items: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    fields = CODED_FIELDS if shape.fitted else WAITING_FIELDS
+    fields = ITEM_FIELDS | (CODE_FIELDS if shape.fitted else set()) | ({"features"} if shape.features else set())
     for item in items:
         if not isinstance(item, dict) or item.keys() != fields:
             raise BadState(f"item: expected {', '.join(sorted(fields))}, got {item!r:.200}")
@@ -131,8 +134,11 @@ def _parse_lines(lines: list[bytes], shape: ExportShape) -> ItemBatch:
     )
     pictures = [None if (data := item["picture"]) is None else base64.b64decode(data, validate=True) for item in items]
     ids = [item["id"] for item in items]
+    features = None
+    if shape.features:
+        lost = [None] * shape.dim  # NaN
+        features = np.array([item["features"] or lost for item in items], np.float64).astype(np.float32)
     if not shape.fitted:
-        features = np.array([item["features"] for item in items], np.float64).astype(np.float32)
         return ItemBatch(rows, ids, *texts, pictures, None, None, features)
     packed = [base64.b64decode(item["code"], validate=True) for item in items]
     if {*map(len, packed)} != {shape.code_bytes}:
@@ -141,4 +147,4 @@ def _parse_lines(lines: list[bytes], shape: ExportShape) -> ItemBatch:
     digests = np.array([NO_DIGEST if item["feature_digest"] is None else item["feature_digest"] for item in items])
     if digests.dtype != np.int64:
         raise BadState(f"item: feature_digest: expected 64-bit integers, got {digests.dtype}")
-    return ItemBatch(rows, ids, *texts, pictures, codes, digests, None)
+    return ItemBatch(rows, ids, *texts, pictures, codes, digests, features)

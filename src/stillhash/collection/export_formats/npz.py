@@ -47,8 +47,8 @@ def array_columns(shape: ExportShape) -> dict[str, ColumnType]:
         columns["ids"] = ("<i8", ())
     columns |= {f"{name}_ends": ("<i8", ()) for name in value_columns(shape)}
     if shape.fitted:
-        return columns | {"codes": ("|u1", (shape.code_bytes,)), "feature_digests": ("<i8", ())}
-    return columns | {"features": ("<f4", (shape.dim,))}
+        columns |= {"codes": ("|u1", (shape.code_bytes,)), "feature_digests": ("<i8", ())}
+    return columns | ({"features": ("<f4", (shape.dim,))} if shape.features else {})
 
 
 def value_columns(shape: ExportShape) -> tuple[str, ...]:

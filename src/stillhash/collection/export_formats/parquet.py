@@ -30,6 +30,7 @@ PARQUET_MAGIC = b"PAR1"
 END_KEY = f"{EXPORT_KEY}_end"
 MAX_GROUP_BYTES = 8 * (MAX_BATCH_BYTES + MAX_ITEM_BYTES)  # of a row group, decompressed
 READ_ROWS = 1024
+NULLABLE_COLUMNS, NULLABLE_WITH_CODES = ("metadata", "picture"), ("feature_digest", "features")
 
 
 def _pyarrow(name: str = "pyarrow") -> Any:
@@ -46,7 +47,7 @@ def export_schema(shape: ExportShape) -> Any:
     columns += [("labels", arrow.string()), ("metadata", arrow.string()), ("picture", arrow.binary())]
     if shape.fitted:
         columns += [("code", arrow.binary(shape.code_bytes)), ("feature_digest", arrow.int64())]
-    else:
+    if shape.features:
         columns += [("features", arrow.list_(arrow.float32(), shape.dim))]
     return arrow.schema(columns)
 
@@ -74,8 +75,9 @@ class ParquetExportWriter:
         if batch.codes is not None and batch.digests is not None:
             digests = arrow.array(batch.digests, mask=batch.digests == NO_DIGEST)
             columns += [[code.tobytes() for code in batch.codes], digests]
-        elif batch.features is not None:
-            columns += [arrow.FixedSizeListArray.from_arrays(arrow.array(batch.features.ravel()), self._shape.dim)]
+        if batch.features is not None:
+            flat, lost = arrow.array(batch.features.ravel()), np.isnan(batch.features[:, 0])
+            columns += [arrow.FixedSizeListArray.from_arrays(flat, self._shape.dim, mask=arrow.array(lost))]
         arrays = [arrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._writer.write_table(arrow.table(arrays, schema=self._schema), row_group_size=len(batch.ids))
 
@@ -144,17 +146,21 @@ class ParquetExportReader:
 def _parse_batch(batch: Any, shape: ExportShape) -> ItemBatch:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for name, column in columns.items():
-        if column.null_count and name not in ("metadata", "picture", "feature_digest"):
+        if column.null_count and name not in (*NULLABLE_COLUMNS, *(NULLABLE_WITH_CODES if shape.fitted else ())):
             raise BadState(f"{name}: expected a value for each row, got null")
     rows = columns["row"].to_numpy(zero_copy_only=False).astype(np.int64)
     ids, labels, metadata, pictures = (columns[name].to_pylist() for name in ("id", "labels", "metadata", "picture"))
     names = ids if shape.ids == "integers" else shape.parse_ids(ids)
-    if not shape.fitted:
-        flat = columns["features"].flatten()
-        if flat.null_count:
+    features = None
+    if shape.features:
+        held = columns["features"].is_valid().to_numpy(zero_copy_only=False)
+        flat = columns["features"].flatten()  # without those that are null
+        if flat.null_count or len(flat) != shape.dim * int(held.sum()):
             raise BadState("features: expected numbers, got null")
-        features = flat.to_numpy(zero_copy_only=False).reshape(len(rows), shape.dim)
+        features = np.full((len(rows), shape.dim), np.nan, np.float32)
+        features[held] = flat.to_numpy(zero_copy_only=False).reshape(-1, shape.dim)
+    if not shape.fitted:
         return ItemBatch(rows, names, labels, metadata, pictures, None, None, features)
     codes = np.frombuffer(b"".join(columns["code"].to_pylist()), np.uint8).reshape(len(rows), shape.code_bytes)
     digests = columns["feature_digest"].fill_null(NO_DIGEST).to_numpy(zero_copy_only=False)
-    return ItemBatch(rows, names, labels, metadata, pictures, codes, digests, None)
+    return ItemBatch(rows, names, labels, metadata, pictures, codes, digests, features)

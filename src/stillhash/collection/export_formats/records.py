@@ -21,14 +21,14 @@ from stillhash.numeric.codes import width
 EXPORT_FORMAT = 1
 EXPORT_KEY = "stillhash_export"  # the first key of the header
 MAX_RECORD_BYTES = 1 << 30  # of a line of the state
-MAX_ITEM_BYTES = 1 << 27  # of an item, in any format
+MAX_ITEM_BYTES = 1 << 29  # of an item, in any format
 ITEMS_LINE = b'{"record": "items"}\n'
 ID_KINDS = ("integers", "texts", "mixed")  # mixed: as JSON, `7` or `"7"`
 NONE = type(None)
 Kinds = dict[str, tuple[type, ...]]
 
 HEADER_FIELDS: Kinds = {
-    **{EXPORT_KEY: (int,), "settings": (dict,), "items": (int,), "fitted": (bool,), "ids": (str,)},
+    **{EXPORT_KEY: (int,), "settings": (dict,), "items": (int,), "fitted": (bool,), "features": (bool,), "ids": (str,)},
     **{"next_row": (int,), "version": (int,), "unlabelled": (int,)},
 }
 RECORD_FIELDS: dict[str, Kinds] = {
@@ -44,6 +44,7 @@ RECORD_FIELDS: dict[str, Kinds] = {
     "pending": {
         **{"row": (int,), "features": (bytes,), "labels": (list,), "code": (bytes, NONE), "own_features": (int,)},
     },
+    "learnt_row": {"version": (int,), "position": (int,), "row": (int,), "labels": (list,)},
     "doubtful_label": {"row": (int,), "agreement": (float,), "predicted": (list,)},
     "voted_query": {"query": (bytes,)},
     "vote": {
@@ -61,14 +62,15 @@ class ExportShape(NamedTuple):
     items: int
     dim: int
     bits: int
-    fitted: bool  # codes and digests of features; else features
+    fitted: bool  # codes, and digests of features
+    features: bool  # while there are no codes, or where they are kept
     ids: str  # one of ID_KINDS
 
     @classmethod
     def of(cls, header: "Record") -> "ExportShape":
         """Return what a header says of the items."""
-        settings = header["settings"]
-        return cls(header["items"], settings["dim"], settings["bits"], header["fitted"], header["ids"])
+        sizes = header["items"], header["settings"]["dim"], header["settings"]["bits"]
+        return cls(*sizes, header["fitted"], header["features"], header["ids"])
 
     @property
     def code_bytes(self) -> int:
@@ -118,6 +120,8 @@ def parse_header(line: bytes) -> Record:
         _check_fields(header, HEADER_FIELDS, "header")
         if header["ids"] not in ID_KINDS or min(header["items"], header["next_row"]) < 0:
             raise BadState(f"header: expected ids that are {', '.join(ID_KINDS)}, and counts, got others")
+        if header["features"] != (not header["fitted"] or bool(header["settings"].get("keep_features", False))):
+            raise BadState("header: expected features if they are kept or items wait for hash functions, and else none")
         return header
 
 
