@@ -108,7 +108,7 @@ def assert_same_model(one: stillhash.Collection, other: stillhash.Collection, to
         np.testing.assert_allclose(mine[name] / scale, array / scale, rtol=0, atol=tolerance, err_msg=name)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_the_model_is_as_if_it_had_never_seen_the_rows(tmp_path_factory: Any, data: st.DataObject) -> None:
     """With the same hash functions, by the same sample, and codes that do not depend on other rows."""

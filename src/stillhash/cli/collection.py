@@ -36,6 +36,7 @@ or .txt (one 'cat|dog' per line)."""
 WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
 CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels."
 BITS_HELP = "Length of the codes; near duplicates of labelled items are found from 128 on."
+FEATURES_HELP = "Store features too, as float16, so that forget is exact."
 FIELDS_HELP = "Fields of the metadata that filters answer from memory, one each; default: the first 64 that occur."
 PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 
@@ -75,6 +76,7 @@ def create(
     keep_versions: Annotated[int, Option(help="Versions of the model to keep.")] = 32,
     source_cap: Annotated[float, Option(help="Most votes that one source of feedback counts for.")] = 1000,
     filter_field: Annotated[list[str] | None, Option(metavar="FIELD", help=FIELDS_HELP)] = None,
+    keep_features: Annotated[bool, Option("--keep-features", help=FEATURES_HELP)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a collection in a new or empty folder."""
@@ -83,6 +85,7 @@ def create(
     settings: dict[str, Any] = {"init_rows": init_rows, "learn_rows": learn_rows, "source_cap": source_cap}
     settings |= {"method": method, "params": parse_json_object(params, "params"), "keep_versions": keep_versions}
     settings |= {"codes_see_labels": codes_see_labels, "filter_fields": filter_field or None}
+    settings |= {"keep_features": keep_features}
     stillhash.open(path, dim, bits, **settings).close()
     text = f"{path} created, for vectors of {dim} numbers and codes of {bits} bits"
     answer({"path": str(path), "dim": dim, "bits": bits}, as_json, text)

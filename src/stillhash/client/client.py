@@ -116,6 +116,7 @@ class Client(CollectionRequests):
     verify = blocking(ServerVerbs.verify)
     audit = blocking(ServerVerbs.audit)
     snapshot = blocking(ServerVerbs.snapshot)
+    forget = blocking(ServerVerbs.forget)
     cluster = blocking(ServerVerbs.cluster)
     add_shard = blocking(ServerVerbs.add_shard)
     drain = blocking(ServerVerbs.drain)

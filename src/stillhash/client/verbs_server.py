@@ -5,7 +5,8 @@ from urllib.parse import urlencode
 
 from stillhash.client.requests import CollectionRequests
 from stillhash.collection.actor import check_actor
-from stillhash.collection.types import AuditEntry
+from stillhash.collection.types import AuditEntry, Filter, ForgetReport, ItemIds
+from stillhash.collection.validation import check_ids
 from stillhash.numeric.validation import check_integer
 
 
@@ -32,6 +33,16 @@ class ServerVerbs(CollectionRequests):
     async def snapshot(self) -> dict[str, Any]:
         """Copy the collection at one commit to the server's folder of snapshots; return name and bytes."""
         return await self._post("snapshot", retry="not stored")
+
+    async def forget(
+        self, ids: ItemIds | None = None, *, where: Filter | None = None, source: str | None = None
+    ) -> ForgetReport:
+        """Remove items, or all votes of a source, so that no file of the collection holds anything of them.
+
+        The report names the server's snapshots that do.
+        """
+        body = {"ids": None if ids is None else check_ids(ids), "where": where, "source": source}
+        return ForgetReport(**await self._post("forget", body))
 
     async def cluster(self) -> dict[str, Any]:
         """Return nodes, shards and their actors; NotFound if the collection is not on a cluster."""

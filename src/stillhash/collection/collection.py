@@ -11,13 +11,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
-from stillhash.collection.forgetting import ForgetReport, forget
+from stillhash.collection.forgetting import forget
 from stillhash.collection.item_writer import ItemWriter
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
-from stillhash.collection.types import Filter, Id, ItemIds, Vector, Vote
+from stillhash.collection.types import Filter, ForgetReport, Id, ItemIds, Vector, Vote
 from stillhash.collection.validation import check_ids, check_path, check_rows
 from stillhash.collection.vote_validation import check_feedback, check_source, check_votes
 from stillhash.collection.votes import stored_votes

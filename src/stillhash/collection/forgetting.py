@@ -17,7 +17,7 @@ from stillhash.collection.storage.schema import is_fitted, set_meta
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.store import SCRUB_KEY, Store
 from stillhash.collection.trainer import Trainer
-from stillhash.collection.types import Id
+from stillhash.collection.types import ForgetReport, Id
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.hashers import Hasher, Tally
 from stillhash.numeric.feature_digests import NO_DIGEST, feature_digests
@@ -27,17 +27,6 @@ STATISTICS_REMAIN = "statistics: the sums of what was learnt still count these i
 METHOD_REMAINS = "statistics: what was learnt of these items stays, since the method {method} cannot take rows out"
 FEATURES_LOST = "statistics: {count} rows still count, since their features are lost"
 LOG_REMAINS = "store.db-wal: another process reads an earlier commit. Run compact once it has ended."
-
-
-class ForgetReport(NamedTuple):
-    """What was forgotten, and what is left to do."""
-
-    items: int  # that were there
-    votes: int  # on them, or of the source
-    unlearnt: int  # rows that were learnt of them, and have been taken out exactly
-    versions: list[int]  # that had learnt from them, and are dropped
-    snapshots: dict[str, int]  # that still hold some of the items, or votes of the source, and how many
-    remains: list[str]  # what the collection still holds of them, one sentence each
 
 
 class Learnt(NamedTuple):

@@ -82,12 +82,11 @@ class ItemReader:
             if snapshot.functions is None:
                 waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
                 return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)
-            X, exact = np.empty((len(rows), self.dim), np.float32), np.zeros(len(rows), bool)
-            if self._store.features is not None:
-                X, exact = self._store.features.read(snapshot.connection, rows)
+            if self._store.features is None:
+                return snapshot.functions.decode(snapshot.index.codes(rows)), np.zeros(len(rows), bool)
+            X, exact = self._store.features.read(snapshot.connection, rows)
             if not exact.all():
-                decoded = snapshot.functions.decode(snapshot.index.codes(rows))
-                X = np.where(exact[:, None], X, decoded) if exact.any() else decoded
+                X[~exact] = snapshot.functions.decode(snapshot.index.codes(rows[~exact]))
             return X, exact
 
     def codes(self, ids: ItemIds) -> Codes | None:

@@ -90,6 +90,18 @@ class AuditEntry:
 
 
 @dataclass(frozen=True)
+class ForgetReport:
+    """What was forgotten, and what is left to do."""
+
+    items: int  # that were there
+    votes: int  # on them, or of the source
+    unlearnt: int  # rows that were learnt of them, and have been taken out exactly
+    versions: list[int]  # that had learnt from them, and are dropped
+    snapshots: dict[str, int]  # that still hold some of the items, or votes of the source, and how many
+    remains: list[str]  # what the collection still holds of them, one sentence each
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A score as a sum over bits, what places a hit on the first page, and its rank by another version of the model."""
 

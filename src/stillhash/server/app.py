@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.server import routes_export, routes_items, routes_learning, routes_server
+from stillhash.server import routes_export, routes_forgetting, routes_items, routes_learning, routes_server
 from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
@@ -33,6 +33,7 @@ ROUTERS = (
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_items.read_router, routes_items.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
+    routes_forgetting.admin_router,
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
     *(login.router, search.read_router, search.feedback_router, search.write_router),
     *(learning.read_router, learning.write_router, learning.admin_router),

@@ -1,0 +1,48 @@
+"""The command that forgets items, or a source of votes."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option, Typer
+
+import stillhash
+from stillhash.cli.collection import CollectionPath, Where
+from stillhash.cli.learning import UPKEEP_PANEL
+from stillhash.cli.output import AsJson, answer, count_of
+from stillhash.collection.types import ForgetReport
+from stillhash.io import parse_ids, parse_json_object
+
+app = Typer()
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def forget(
+    path: CollectionPath,
+    ids: Annotated[list[str] | None, Argument(metavar="IDS", help="Ids of items.")] = None,
+    where: Where = None,
+    source: Annotated[str | None, Option(help="A source of votes, in place of items.")] = None,
+    snapshots: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Folder of snapshots to look into; they are not changed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove items, or the votes of a source, so that no file of the collection holds anything of them.
+
+    Their part in what was learnt is taken out exactly, if the collection keeps features. All codes are rewritten.
+    """
+    names: list[Any] | None = parse_ids(ids) if ids else None
+    with stillhash.open(path) as collection:
+        report = collection.forget(names, where=parse_json_object(where, "where"), source=source, snapshots=snapshots)
+    answer(asdict(report), as_json, "\n".join(_lines(report)))
+
+
+def _lines(report: ForgetReport) -> list[str]:
+    """Return the report as sentences."""
+    lines = [f"{count_of(report.items, 'item')} and {count_of(report.votes, 'vote')} forgotten"]
+    if report.unlearnt:
+        lines.append(f"{count_of(report.unlearnt, 'learnt row')} taken out of the statistics")
+    if report.versions:
+        lines.append(f"{count_of(len(report.versions), 'version')} of the model dropped")
+    lines += [f"snapshot {name} still holds {count} of them" for name, count in report.snapshots.items()]
+    return [*lines, *(f"remains: {sentence}" for sentence in report.remains)]
