@@ -92,6 +92,12 @@ def same(actual: Any, expected: Any) -> bool:
     )  # which also distinguishes 1 from 1.0 and -0.0 from 0.0
 
 
+def parts(listed: Any) -> list[Any]:
+    """Return items and codes, these as bytes and their shape."""
+    items, codes = listed
+    return [items, codes.shape, codes.tobytes()]
+
+
 FIRST, MORE = some_rows(250, seed=1), some_rows(200, seed=2)
 ODD = {"ä": ['"\\\n', None, True, 1e-300, 1e22, -0.0, 0.1, 10**30, {"": []}], "n": 2**63}
 Verb = tuple[str, Callable[[Any], Any]]
@@ -105,6 +111,13 @@ LIFE: list[Verb] = [
     ("count some", lambda c: (c.count({"odd": True}), c.count({"labels": "a"}), c.count({}))),
     ("list some", lambda c: (c.ids(limit=5), c.ids({"odd": True}, after=20, limit=7), c.ids({"n": 2**63}))),
     ("list wrongly", lambda c: c.ids({"a": {}})),
+    (
+        "list items",
+        lambda c: (c.list_items(limit=5), list(c.items({"odd": True}, after=20, batch=7)), c.list_items(after=10**6)),
+    ),
+    ("list items that wait", lambda c: c.list_coded_items({"odd": True})),
+    ("list items wrongly", lambda c: c.list_items({"a": {}})),
+    ("list no items", lambda c: list(c.items(limit=0))),
     ("reconstruct what waits", lambda c: c.reconstruct([5, 3, 200])),
     ("learn too early", lambda c: c.learn(X, LABELS)),
     ("range too early", lambda c: c.range_search(X[0], 0.0)),
@@ -116,6 +129,9 @@ LIFE: list[Verb] = [
     ("fit again", lambda c: c.fit(X, LABELS)),
     ("stats after fit", lambda c: c.stats()),
     ("search", lambda c: c.search(QUERIES, 30)),
+    ("items with codes", lambda c: parts(c.list_coded_items(limit=50))),
+    ("no items with codes", lambda c: parts(c.list_coded_items({"n": -1}))),
+    ("some items", lambda c: list(c.items(limit=90, batch=40))),
     ("add more", lambda c: c.add(np.arange(1000, 1200), MORE.X.astype(np.float64), MORE.labels, MORE.metadata)),
     ("indicators", lambda c: c.add([2000, 2001, 2002], X, np.eye(3, dtype=np.uint8))),
     ("flat labels", lambda c: c.upsert([2001, 2002, 2003], X.tolist(), ["a", 2.0, np.int64(7)], learn=False)),
@@ -264,7 +280,8 @@ def test_both_clients_have_the_same_verbs() -> None:
     for name in verbs[0] - {"collection", "dim", "bits"}:
         ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (Client, AsyncClient))
         assert list(ours.parameters) == list(theirs.parameters), name
-        assert inspect.iscoroutinefunction(getattr(AsyncClient, name)), name
+        is_async = inspect.isasyncgenfunction if name == "items" else inspect.iscoroutinefunction
+        assert is_async(getattr(AsyncClient, name)), name
         assert not inspect.iscoroutinefunction(getattr(Client, name)), name
 
 

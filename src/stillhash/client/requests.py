@@ -15,8 +15,9 @@ from stillhash.client.transport import (
     check_address,
     check_timeout,
 )
+from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput
-from stillhash.numeric.validation import Floats, check_features
+from stillhash.numeric.validation import Floats, check_features, check_integer
 
 
 class NewConnections(Protocol):
@@ -80,6 +81,17 @@ class CollectionRequests:
         if data is not None and rows is not None:
             data = b"%b\n%b" % (data, rows.astype("<f4", copy=False).tobytes())
         return await self._post_bytes(verb, data, JSON_TYPE if rows is None else RAW_TYPE, retry)
+
+    async def _list(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Id | None]:
+        """Return listed items, and the last id if there are more; the server sends fewer at a time if they are large."""
+        limit = check_integer(body["limit"], "limit", 1)
+        items: list[dict[str, Any]] = []
+        while True:
+            page = await self._post("items", {**body, "limit": limit - len(items)})
+            items += page["items"]
+            body = {**body, "after": page["after"]}
+            if page["after"] is None or len(items) >= limit:
+                return items, page["after"]
 
     async def _post_lines(self, verb: str, lines: list[bytes], retry: RetryWhen) -> dict[str, Any]:
         return await self._post_bytes(verb, b"\n".join(lines), NDJSON_TYPE, retry)
