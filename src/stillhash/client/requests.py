@@ -83,7 +83,7 @@ class CollectionRequests:
         return await self._post_bytes(verb, data, JSON_TYPE if rows is None else RAW_TYPE, retry)
 
     async def _list(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Id | None]:
-        """Return listed items, and the last id if there are more; the server sends fewer at a time if they are large."""
+        """Return listed items, and the last id if there are more; the server sends few at a time if they are large."""
         limit = check_integer(body["limit"], "limit", 1)
         items: list[dict[str, Any]] = []
         while True:
