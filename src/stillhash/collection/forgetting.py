@@ -52,8 +52,6 @@ def forget(store: Store, trainer: Trainer, ids: list[Id], source: str | None, sn
         if is_fitted(connection):
             trainer.count_unlabelled(connection, -store.items.count_unlabelled(connection, rows.tolist()))
         store.items.delete(connection, ids)
-        if store.features is not None:
-            store.features.delete(connection, rows)
         store.audit.redact(connection, ids, source)
         dropped: list[int] = []
         if versions and is_fitted(connection):

@@ -8,6 +8,7 @@ It is a sealed file (sealed_files.py) beside its segment. Its checksums are veri
 
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.items import RowNumbers
-from stillhash.collection.storage.schema import batches, parsing
+from stillhash.collection.storage.schema import parsing
 from stillhash.collection.storage.sealed_files import (
     check_kind,
     check_sealed,
@@ -33,7 +34,9 @@ from stillhash.numeric.validation import Floats, Mask
 FEATURES_MAGIC, FEATURES_FORMAT = b"STILLFEA", 1
 FEATURES_HEADER = struct.Struct("<8sIIQ16sQ")  # magic, format, dim, rows, collection and number of the segment
 FEATURES_OFFSET = BLOCK_SIZE
+ROWS_PER_VALUE = 64  # in one value of the table
 ROWS_PER_PART = 2048  # so that a part is whole blocks for any dim
+NO_ROW = -1
 LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -57,33 +60,46 @@ class FeatureTable:
         self._checked: set[str] = set()  # files; no name is used twice
 
     def add(self, connection: Connection, numbers: RowNumbers, features: Floats) -> None:
-        """Keep the features of rows that are not sealed."""
-        data = (row.tobytes() for row in features.astype("<f2"))
-        connection.executemany("INSERT INTO features VALUES (?, ?)", zip(numbers.tolist(), data, strict=True))
-
-    def delete(self, connection: Connection, numbers: RowNumbers) -> None:
-        """Drop the features of rows that are not sealed; those in files go with the next compaction."""
-        connection.executemany("DELETE FROM features WHERE row = ?", ((row,) for row in numbers.tolist()))
+        """Keep the features of ascending rows that are not sealed, consecutive ones together."""
+        gaps = np.flatnonzero(np.diff(numbers) != 1) + 1
+        starts = np.concatenate([np.arange(0, len(numbers), ROWS_PER_VALUE), gaps, [len(numbers)]])
+        ends = np.unique(starts).tolist()
+        data = features.astype("<f2")
+        groups = ((int(numbers[start]), data[start:end].tobytes()) for start, end in pairwise(ends))
+        connection.executemany("INSERT INTO features VALUES (?, ?)", groups)
 
     def read(self, connection: Connection, numbers: RowNumbers) -> tuple[Floats, Mask]:
         """Return the features (n, dim) of these rows, and which of them are known."""
         features = np.full((len(numbers), self.dim), np.nan, np.float32)
         last = self.codes.last_sealed(connection)
-        places = {int(numbers[place]): place for place in np.flatnonzero(numbers > last)}
         with parsing("features"):
-            for marks, batch in batches(list(places)):
-                sql = f"SELECT row, features FROM features WHERE row IN ({marks})"
-                for row, data in connection.execute(sql, batch):
-                    features[places[row]] = np.frombuffer(data, "<f2")
+            first, group = -1, np.empty((0, self.dim), np.float16)  # read last
+            for place in np.flatnonzero(numbers > last).tolist():
+                row = int(numbers[place])
+                if not first <= row < first + len(group):
+                    sql = "SELECT row, features FROM features WHERE row <= ? ORDER BY row DESC LIMIT 1"
+                    first, data = connection.execute(sql, [row]).fetchone() or (-1, b"")
+                    group = np.frombuffer(data, "<f2").reshape(-1, self.dim)
+                if row < first + len(group):
+                    features[place] = group[row - first]
         for record in self.codes.segment_records(connection) if (numbers <= last).any() else ():
             inside = np.flatnonzero((record.first <= numbers) & (numbers <= record.last))
             stored = self._map(record) if len(inside) else None
             if stored is not None:
-                rows = self.codes.read_segment(record, check=False).row_numbers()
+                rows = self._row_numbers(record)
                 at = np.minimum(np.searchsorted(rows, numbers[inside]), len(rows) - 1)
                 held = rows[at] == numbers[inside]
                 features[inside[held]] = stored[at[held]]
         return features, ~np.isnan(features[:, 0])
+
+    def _row_numbers(self, record: SegmentRecord) -> RowNumbers:
+        """Return the rows of a segment; none if it is damaged, so that they cannot be known."""
+        if record.last - record.first + 1 == record.rows:
+            return np.arange(record.first, record.last + 1)
+        try:
+            return self.codes.read_segment(record, check=False).row_numbers()
+        except BadState:
+            return np.full(record.rows, NO_ROW)
 
     def write(self, connection: Connection, segment: Path, number: int, numbers: RowNumbers) -> None:
         """Write the file of a new segment of these rows; it is on disk when this returns."""
@@ -95,9 +111,9 @@ class FeatureTable:
             features, _ = self.read(connection, numbers[start : start + ROWS_PER_PART])
             yield features.astype("<f2").tobytes()
 
-    def clear(self, connection: Connection, last: int) -> None:
-        """Drop the features of rows up to this one, which files hold now, or which are deleted."""
-        connection.execute("DELETE FROM features WHERE row <= ?", [last])
+    def clear(self, connection: Connection) -> None:
+        """Drop the features in the table: files hold those of all rows now that are not deleted."""
+        connection.execute("DELETE FROM features")
 
     def files(self, connection: Connection) -> list[str]:
         """Return the files that there are, of the segments of this commit."""

@@ -65,10 +65,10 @@ def repair(path: str | Path) -> RepairReport:
     with os.fdopen(lock_folder(path)):
         _repair_database(path, report)
     with closing(Store(path, writer=True)) as store:
-        _repair_segments(store, report.actions)
         if store.features is not None:
             with store.reading() as connection:
                 store.features.repair(connection, report.actions)
+        _repair_segments(store, report.actions)
         _repair_learners(store, report.actions)
         _delete_lost(store, report.lost_ids)
         _rebuild_columns(store, report.actions)

@@ -223,8 +223,8 @@ class Store:
                 first, last = int(numbers[0]), int(numbers[-1])
                 self.codes.add_segment(connection, SegmentRecord(number, file, len(numbers), first, last, content))
                 self.codes.clear_unsealed(connection, first, last)
-                if self.features is not None:
-                    self.features.clear(connection, last)
+            if self.features is not None:
+                self.features.clear(connection)
 
     def write_columns(self, file: str, numbers: RowNumbers) -> None:
         """Write the columns of a segment, for filters, as of now; without them searches take longer."""
