@@ -16,11 +16,10 @@ from stillhash.collection.export_formats.records import (
     EXPORT_FORMAT,
     EXPORT_KEY,
     ITEMS_LINE,
-    MAX_ITEM_BYTES,
     MAX_RECORD_BYTES,
     ExportShape,
 )
-from stillhash.collection.storage.exported_items import BATCH_ROWS, MAX_BATCH_BYTES, ItemBatch
+from stillhash.collection.storage.exported_items import BATCH_ROWS, ItemBatch
 from stillhash.collection.storage.schema import parsing
 from stillhash.collection.storage.sealed_files import create_private, open_regular
 from stillhash.errors import BadState, MissingExtra, StillhashError, shortage
@@ -28,7 +27,7 @@ from stillhash.numeric.feature_digests import NO_DIGEST
 
 PARQUET_MAGIC = b"PAR1"
 END_KEY = f"{EXPORT_KEY}_end"
-MAX_GROUP_BYTES = 8 * (MAX_BATCH_BYTES + MAX_ITEM_BYTES)  # of a row group, decompressed
+MAX_GROUP_BYTES = 1 << 29  # of a row group, decompressed
 READ_ROWS = 1024
 NULLABLE_COLUMNS, NULLABLE_WITH_CODES = ("metadata", "picture"), ("feature_digest", "features")
 
