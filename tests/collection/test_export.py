@@ -231,8 +231,8 @@ def test_small_batches_hold_the_same(tmp_path: Path, format: str, monkeypatch: p
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_export_is_of_one_commit_while_another_thread_writes(tmp_path: Path, format: str) -> None:
-    """Each commit adds a pair: an export must not hold half of one."""
-    collection, _ = begin(tmp_path / "c", 320)
+    """Each commit adds a pair: an export must not hold half of one, nor lose features to a compaction."""
+    collection, _ = begin(tmp_path / "c", 320, keep_features=format != "parquet")
     done = threading.Event()
 
     def write() -> None:
@@ -258,7 +258,34 @@ def test_an_export_is_of_one_commit_while_another_thread_writes(tmp_path: Path, 
             ids = {item.id for item in copy.items()}
             pairs = [f"p{p}" in ids for p in range(12)]
             assert pairs == [f"q{p}" in ids for p in range(12)] == sorted(pairs, reverse=True)
+            assert format == "parquet" or None not in exported_features(copy, tmp_path / f"e{n}.jsonl")
             assert len(ids) - 2 * sum(pairs) in (320 - 2 * sum(pairs), 322 - 2 * sum(pairs))
+
+
+def exported_features(collection: Collection, file: Path) -> list[Any]:
+    """Return the features of all items, in order of their rows; None where they are lost."""
+    collection.export(file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line["features"] for line in lines if "id" in line]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_features_that_are_lost_stay_so(tmp_path: Path, format: str) -> None:
+    collection, _ = begin(tmp_path / "c", 320, keep_features=True)
+    collection.seal()
+    collection.upsert(["x", "y"], *some_rows(2, seed=4))
+    collection.close()
+    (lost,) = (tmp_path / "c" / "segments").glob("*.features")
+    lost.unlink()
+    with stillhash.open(tmp_path / "c", read_only=True) as collection:
+        features = exported_features(collection, tmp_path / "a.jsonl")
+        assert features[:320] == [None] * 320
+        assert np.array_equal(np.array(features[320:], np.float32), collection.reconstruct(["x", "y"]))
+        collection.export(tmp_path / f"b.{format}")
+        with stillhash.import_export(tmp_path / f"b.{format}", tmp_path / "i") as copy:
+            assert copy.verify() == []
+            assert exported_features(copy, tmp_path / "b2.jsonl") == features
+            assert answers(copy) == answers(collection)
 
 
 def test_other_verbs_may_be_called_by_progress(tmp_path: Path) -> None:
