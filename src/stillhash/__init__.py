@@ -59,7 +59,7 @@ from stillhash.hashers import (
 )
 from stillhash.numeric import kernels
 from stillhash.numeric.threads import usable_cores
-from stillhash.search import MIWQ, Hits, Index, Scan, Searcher
+from stillhash.search import MIWQ, Hits, Index, NamedHits, NamedIndex, Scan, Searcher
 
 __version__ = version("stillhash")
 
@@ -118,6 +118,8 @@ __all__ = [
     "Index",
     "Item",
     "MIHash",
+    "NamedHits",
+    "NamedIndex",
     "OHSLSym",
     "OSupH",
     "OnlineHasher",

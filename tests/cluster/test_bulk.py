@@ -9,8 +9,8 @@ import stillhash
 from stillhash.cluster.bulk import publish
 from stillhash.cluster.datasets import encode_dataset, learn_dataset
 from stillhash.collection import Collection, bulk_load
-from stillhash.collection.storage.sealed_files import write_sealed
 from stillhash.errors import BadState, Conflict, InvalidInput
+from stillhash.files.sealed_files import write_sealed
 from stillhash.hashers import Tally
 from stillhash.numeric.codes import signs
 from stillhash.numeric.ranking import rank_all

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from stillhash import Answer
-from stillhash.collection.storage.checksums import pack_file_checksums
-from stillhash.collection.storage.sealed_files import write_sealed
+from stillhash.files.checksums import pack_file_checksums
+from stillhash.files.sealed_files import write_sealed
 from tests.collection.golden import FOLDER
 
 METHOD_STORES = {

@@ -19,10 +19,10 @@ from typing import Any
 
 import stillhash
 from stillhash.collection.encoder_alignment import EncoderIdentity
-from stillhash.collection.storage.checksums import pack_file_checksums
-from stillhash.collection.storage.sealed_files import content_size, write_sealed
 from stillhash.collection.stored_models import fingerprint
 from stillhash.errors import StillhashError
+from stillhash.files.checksums import pack_file_checksums
+from stillhash.files.sealed_files import content_size, write_sealed
 from tests.collection.fixtures import DIM, begin, some_rows
 from tests.collection.golden import PICTURE
 from tests.support.toys import toy

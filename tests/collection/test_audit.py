@@ -20,9 +20,9 @@ import stillhash
 from stillhash import AuditEntry, Collection, acting_as
 from stillhash.collection.encoder_alignment import EncoderIdentity
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_IDS_LENGTH
-from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.schema import count_rows
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted, StillhashError, StoreFailed, WrongType
+from stillhash.files.checksums import BLOCK_SIZE
 from tests.collection.fixtures import DIM, begin, copied, some_rows
 from tests.collection.format_1 import unpack_golden
 from tests.collection.golden import FOLDER

@@ -1,6 +1,10 @@
 """Forgetting: no byte is left in any file, and the model is as if it had never seen the rows."""
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stillhash
-from stillhash.collection.storage.sealed_files import FOLDER_MODE
 from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
+from stillhash.files.sealed_files import FOLDER_MODE
 
 DIM, BITS = 24, 32
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -355,3 +359,35 @@ def test_before_the_hash_functions_items_are_forgotten_too(tmp_path: Path) -> No
         with pytest.raises(NotFitted):
             collection.learn(X, labels)
         assert json.loads(json.dumps(collection.stats()))["items"] == len(collection)
+
+
+FORGET = "import sys, stillhash; c = stillhash.open(sys.argv[1]); print(flush=True); c.forget(['ab-secret-id'])"
+
+
+@pytest.mark.slow
+def test_a_killed_process_has_forgotten_all_or_nothing(tmp_path: Path) -> None:
+    X, labels = rows(400)
+    with closing(create(tmp_path / "c")) as collection:
+        collection.add(range(400), X, labels)
+        add_secrets(collection, X)
+        collection.flush()
+    rng, outcomes = np.random.default_rng(), set()
+    for attempt in range(12):
+        path = tmp_path / f"copy {attempt}"
+        shutil.copytree(tmp_path / "c", path)
+        process = subprocess.Popen([sys.executable, "-c", FORGET, str(path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline()
+        time.sleep(float(rng.random()) * 0.3 * (attempt > 0))
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        with closing(stillhash.open(path)) as collection:
+            problems = collection.verify()
+            (item,) = collection.get(["ab-secret-id"])
+            outcomes.add((item is None, bool(problems)))
+            assert item is None or not problems
+            collection.forget(["ab-secret-id"])
+            collection.forget(source="ab-secret-source")
+            assert not collection.verify() and not held(path, SECRETS[:4])
+            assert model_arrays(collection)["names"].tolist() == [f"class {label}" for label in range(4)]
+    assert (False, False) in outcomes

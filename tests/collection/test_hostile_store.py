@@ -23,8 +23,8 @@ import safetensors.numpy
 import stillhash
 from stillhash.collection.storage.connections import connect
 from stillhash.collection.storage.schema import COUNTERS
-from stillhash.collection.storage.sealed_files import write_sealed
 from stillhash.errors import BadState, StillhashError
+from stillhash.files.sealed_files import write_sealed
 from stillhash.hashers import LSH
 from tests.collection.fixtures import BITS, DIM, some_rows
 from tests.collection.format_1 import unpack_golden

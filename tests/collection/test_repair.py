@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.storage.checksums import (
+from stillhash.collection.storage.segments import TILES_OFFSET
+from stillhash.errors import BadState, Conflict, InvalidInput
+from stillhash.files.checksums import (
     BLOCK_SIZE,
     block_checksums,
     checksum_pair,
@@ -19,8 +21,6 @@ from stillhash.collection.storage.checksums import (
     repair_block,
     repair_packed_checksums,
 )
-from stillhash.collection.storage.segments import TILES_OFFSET
-from stillhash.errors import BadState, Conflict, InvalidInput
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.support.toys import toy
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.collection.storage.sealed_files import write_durably
 from stillhash.collection.storage.segments import (
     SEGMENT_HEADER,
     TILES_OFFSET,
@@ -22,6 +21,7 @@ from stillhash.collection.storage.segments import (
     write_segment,
 )
 from stillhash.errors import BadState, StoreFailed
+from stillhash.files.sealed_files import write_durably
 from stillhash.numeric.codes import from_tiles
 from stillhash.numeric.feature_digests import NO_DIGEST
 from tests.contracts.searchers import random_codes

@@ -11,10 +11,10 @@ import pytest
 
 import stillhash
 from stillhash.collection.storage.format_1 import FORMAT_1_TILE, read_format_1_segment
-from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import load_functions
 from stillhash.errors import BadState
+from stillhash.files.sealed_files import read_sealed, write_sealed
 from stillhash.numeric.codes import width
 from tests.collection.format_1 import (
     METHOD_QUERIES,

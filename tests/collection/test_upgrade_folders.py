@@ -14,8 +14,8 @@ import pytest
 import stillhash
 from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.schema import STORE_FORMAT
-from stillhash.collection.storage.sealed_files import lock_folder
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed
+from stillhash.files.sealed_files import lock_folder
 from tests.collection.fixtures import some_rows
 from tests.collection.format_1 import contents, edit, unpack, unpack_golden
 from tests.collection.golden import QUERIES, answers

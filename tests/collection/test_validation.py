@@ -14,10 +14,10 @@ import safetensors.numpy
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection.storage.checksums import pack_file_checksums
-from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.validation import JSON_ENCODER, check_metadata
 from stillhash.errors import BadState, Closed, Conflict, InvalidInput, NotFitted, WrongType
+from stillhash.files.checksums import pack_file_checksums
+from stillhash.files.sealed_files import read_sealed, write_sealed
 from stillhash.hashers import load
 from tests.collection.fixtures import BITS, DIM, begin, copied, some_rows
 from tests.collection.reference import agree

@@ -20,8 +20,8 @@ from typing import Any
 
 import stillhash
 from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
-from stillhash.collection.storage.sealed_files import sync
 from stillhash.errors import BadState, StoreFailed
+from stillhash.files.sealed_files import sync
 from tests.collection import disk
 from tests.collection.fault_process import NO_CALL, run_in_fork
 from tests.collection.format_1 import contents, unpack_golden

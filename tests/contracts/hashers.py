@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 
 from stillhash import METHODS, load
-from stillhash.errors import BadState, InvalidInput, NotFitted, WrongType
+from stillhash.errors import BadState, InvalidInput, NotFitted, StoreFailed, WrongType
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import Hasher, LinearHasher, Tally
 from stillhash.numeric.codes import signs
@@ -107,6 +111,56 @@ def test_state_round_trips_and_learns_on_identically(method: type[Hasher]) -> No
     assert again.state() == hasher.state()
     assert again.weigh(X).tobytes() == hasher.weigh(X).tobytes()
     assert again.get_params() == hasher.get_params()
+
+
+def test_files_and_copies_learn_on_identically(method: type[Hasher], tmp_path: Path) -> None:
+    hasher, (X, Y) = learnt(method), toy()
+    hasher.stale_ = True
+    hasher.save(tmp_path / "a.hasher")
+    joblib.dump(hasher, tmp_path / "a.joblib")
+    copies = [
+        load(tmp_path / "a.hasher"),
+        method.load(str(tmp_path / "a.hasher")),
+        load((tmp_path / "a.hasher").read_bytes()),
+        pickle.loads(pickle.dumps(hasher)),
+        copy.deepcopy(hasher),
+        joblib.load(tmp_path / "a.joblib"),
+    ]
+    assert [each.stale_ for each in copies] == [False] * 3 + [True] * 3
+    before, answers = hasher.state(), weights_and_codes(hasher)
+    hasher.partial_fit(X[600:], Y[600:])
+    for each in copies:
+        assert type(each) is method and each.state() == before and weights_and_codes(each) == answers
+        assert each.partial_fit(X[600:], Y[600:]).state() == hasher.state()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.hasher", "a.joblib"]
+
+
+def test_hashers_that_are_not_fitted_are_copied_with_their_parameters(method: type[Hasher]) -> None:
+    hasher = method(bits=16, random_state=3)
+    for each in (pickle.loads(pickle.dumps(hasher)), copy.deepcopy(hasher), copy.copy(hasher)):
+        assert type(each) is method and each is not hasher and each.get_params() == hasher.get_params()
+        with pytest.raises(NotFitted):
+            each.encode(toy(20).X)
+
+
+def test_files_that_cannot_be_written_or_read_are_refused(method: type[Hasher], tmp_path: Path) -> None:
+    hasher = learnt(method)
+    with pytest.raises(StoreFailed):
+        hasher.save(tmp_path / "none" / "a")
+    with pytest.raises(NotFitted):
+        method().save(tmp_path / "a")
+    for path in (tmp_path / "a", tmp_path):
+        with pytest.raises(BadState):
+            load(path)
+    for nothing in (None, 3):
+        with pytest.raises(WrongType, match=r"^state"):
+            load(nothing)  # type: ignore[arg-type]
+    hasher.save(tmp_path / "a")
+    data = (tmp_path / "a").read_bytes()
+    for at in range(8, len(data), len(data) // 40):
+        (tmp_path / "b").write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(BadState):
+            load(tmp_path / "b")
 
 
 def test_damaged_or_foreign_state_is_refused(method: type[Hasher]) -> None:

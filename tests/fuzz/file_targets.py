@@ -14,15 +14,15 @@ import numpy as np
 
 import stillhash
 from stillhash import METHODS, hashers
-from stillhash.collection.storage import checksums as sums
-from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.column_files import ColumnFile
 from stillhash.collection.storage.columns import column_arrays
-from stillhash.collection.storage.sealed_files import check_sealed, content_size, read_sealed, repair_sealed
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import FRAME_SIZE, WAL_HEADER, read_wal, repair_wal, wal_sums
 from stillhash.errors import BadState, StillhashError
+from stillhash.files import checksums as sums
+from stillhash.files.checksums import BLOCK_SIZE
+from stillhash.files.sealed_files import check_sealed, content_size, read_sealed, repair_sealed
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.fuzz.engine import Target
 from tests.fuzz.mutations import EXTREME_VALUES, Rng, mutate_bytes, mutate_value, to_json
@@ -214,6 +214,38 @@ def mutate_state(rng: Rng, data: bytes, pool: list[bytes]) -> bytes:
     return len(text).to_bytes(8, "little") + text + arrays
 
 
+@cache
+def index_files() -> list[bytes]:
+    """Return files of indexes with listed ids, removed rows, several blocks, and text ids."""
+    numbers, texts = stillhash.Index(BITS + 3), stillhash.NamedIndex(BITS)
+    numbers.add(np.zeros((300, 1 + BITS // 8), np.uint8))
+    numbers.add(np.ones((20, 1 + BITS // 8), np.uint8), np.arange(1000, 400, -30))
+    numbers.remove([3, 5, 999])
+    texts.add(np.zeros((40, BITS // 8), np.uint8), [f"é{r}" for r in range(40)])
+    texts.remove(["é3"])
+    path = scratch() / "seed.index"
+    files = []
+    for index in (numbers, texts):
+        index.save(path)
+        files.append(path.read_bytes())
+    return files
+
+
+def run_index(data: bytes) -> None:
+    """Load an index of either kind of ids, search it, change it and save it."""
+    path = write("a.index", data)
+    named = len(data) > 28 and data[28] == 1
+    index: Any = (stillhash.NamedIndex if named else stillhash.Index).load(path)
+    weights = np.ones((1, index.bits), np.float32)
+    index.search(weights, 5)
+    index.search(weights, 5, allowed=["é1"] if named else np.ones(2000, bool))
+    index.range_search(weights, index.bits - 2.0)
+    index.merge()
+    index.remove(index.ids()[:2])
+    index.add(np.zeros((2, -(-index.bits // 8)), np.uint8), *([["x", "y"]] if named else []))
+    index.save(scratch() / "b.index")
+
+
 FILE_TARGETS = [
     Target("sealed", run_sealed, lambda: files("segments/*"), fix=reseal),
     Target("segment", run_segment, lambda: files("segments/*.tiles"), fix=reseal),
@@ -221,4 +253,5 @@ FILE_TARGETS = [
     Target("wal", run_wal, lambda: files("store.db-wal"), fix=reseal_wal),
     Target("store", run_store, lambda: files("store.db")[:1], mutate_pages),
     Target("state", run_state, states, mutate_state),
+    Target("index", run_index, index_files, fix=reseal),
 ]

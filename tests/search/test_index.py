@@ -8,6 +8,7 @@ import pytest
 from stillhash import Index, Scan
 from stillhash.numeric import kernels
 from stillhash.search import index as index_module
+from tests.contracts.saved_indexes import *  # noqa: F403
 from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
 

@@ -10,6 +10,7 @@ from stillhash import Scan
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.search.miwq import MIWQ
+from tests.contracts.saved_indexes import *  # noqa: F403
 from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
 

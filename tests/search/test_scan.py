@@ -9,6 +9,7 @@ import pytest
 from stillhash import Scan
 from stillhash.errors import InvalidInput
 from stillhash.numeric.codes import TILE, to_tiles
+from tests.contracts.saved_indexes import *  # noqa: F403
 from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
 

@@ -19,10 +19,10 @@ from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_s
 from stillhash.collection import Collection
 from stillhash.collection.bulk_load import bulk_load, is_loaded
 from stillhash.collection.method_settings import check_codes_see_labels, new_hasher
-from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.validation import ItemRows, check_filter_fields, check_path
 from stillhash.errors import BadState, Conflict
+from stillhash.files.sealed_files import read_sealed, write_sealed
 from stillhash.hashers import DEFAULT_HASHER, Hasher, check_fixed_codes, load
 from stillhash.numeric.validation import check_integer, check_number
 

@@ -21,11 +21,11 @@ from stillhash.cluster import jobs
 from stillhash.cluster.jobs import PartItems, ProgressCallback, fingerprint
 from stillhash.cluster.sources import SourcePart, SourcePaths, SourceRows, find_source, read_part_rows
 from stillhash.collection.encoder_alignment import identify
-from stillhash.collection.storage.sealed_files import read_sealed, write_sealed
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.validation import check_ids, check_path
 from stillhash.encoders import open_encoder
 from stillhash.errors import BadState, InvalidInput
+from stillhash.files.sealed_files import read_sealed, write_sealed
 from stillhash.hashers import METHODS, Hasher, LinearHasher, Tally, check_fixed_codes, load
 from stillhash.hashers.state import read_state
 from stillhash.numeric.codes import from_tiles

@@ -4,7 +4,6 @@ Shards are passive; the coordinator assigns versions. A request names the versio
 that version or not at all. A restarted shard has no version: it replies None, and then gets a spec to load.
 """
 
-import copy
 import os
 import time
 from collections.abc import Iterable
@@ -106,7 +105,7 @@ class Shard:
         index = self._indexes[base]
         opened = {ref: self._open(ref, index.bits) for ref in new_segments}  # may fail, so before anything changes
         # Blocks are never changed, only replaced: the copy keeps the old ones.
-        self._indexes[base] = copy.copy(index)
+        self._indexes[base] = index.frozen()
         _apply(index, opened.values(), deleted)
         self._segments.update(opened)
         self._enter(version, index)

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.sealed_files import translate_read_errors, write_durably
 from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
 from stillhash.errors import BadState, MissingExtra, StillhashError, StoreFailed
+from stillhash.files.sealed_files import translate_read_errors, write_durably
 from stillhash.numeric.validation import Codes
 
 CHECKSUM_BYTES = 8

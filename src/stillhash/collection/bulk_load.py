@@ -12,12 +12,12 @@ from typing import Any
 from stillhash.collection.storage.codes import SegmentRecord
 from stillhash.collection.storage.column_files import ROWS_PER_READ, LabelsAndMetadata, write_columns
 from stillhash.collection.storage.schema import get_meta, set_meta
-from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.validation import ItemRows
 from stillhash.errors import Conflict, StoreFailed
+from stillhash.files.sealed_files import sync
 from stillhash.hashers import Hasher, check_fixed_codes
 
 Batches = Iterable[tuple[Segment, ItemRows]]

@@ -18,11 +18,11 @@ from stillhash.collection.storage.exported_items import ExportedItems
 from stillhash.collection.storage.integrity import committed_seq
 from stillhash.collection.storage.pinned_commit import pinned_commit
 from stillhash.collection.storage.schema import get_meta
-from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, Busy, Conflict, StillhashError, StoreFailed, shortage
+from stillhash.files.sealed_files import sync
 
 EXPORT_ATTEMPTS = 8  # while others compact, or learn
 

@@ -21,10 +21,10 @@ from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
 from stillhash.collection.storage.columns import Column, column_bytes
 from stillhash.collection.storage.schema import batches, get_meta
-from stillhash.collection.storage.sealed_files import stored_file
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState
+from stillhash.files.sealed_files import stored_file
 from stillhash.search.blocks import Bitmap
 
 MAX_COLUMN_BYTES = 1 << 30  # of all columns in use; SQL answers for further fields

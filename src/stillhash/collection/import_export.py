@@ -30,13 +30,13 @@ from stillhash.collection.item_writer import SEAL_ROWS
 from stillhash.collection.storage.exported_items import ItemBatch, insert_items
 from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, count_rows, parsing
-from stillhash.collection.storage.sealed_files import sync
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.settings import parse_settings
 from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import verify_models
 from stillhash.collection.validation import check_ids, check_metadata, check_path, check_pictures
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed, report_shortages, shortage
+from stillhash.files.sealed_files import sync
 from stillhash.numeric.validation import Floats, check_codes, check_features
 
 

@@ -156,6 +156,18 @@ class Reader(ItemReader):
         with self._store.reading() as connection:
             return list_alignments(connection)
 
+    def weigh(self, query: Any, *, version: VersionName | None = None, balance: float | None = None) -> Floats:
+        """Return the weights (m, bits) of queries: the score of an item is weights . signs(code), as `search` has it.
+
+        `search` orders the first page again, by more than the score. version and balance are those of `search`.
+        """
+        Q, _ = check_query(query, self.dim)
+        with self._view.pinned() as snapshot:
+            if snapshot.functions is None:
+                raise NotFitted("weigh: the hash functions are not fitted yet: add more rows, or call fit")
+            _, model = self._model(snapshot, version)
+            return snapshot.functions.rank_checked(model, Q, balance).weights
+
     def versions(self) -> list[dict[str, Any]]:
         """Return the versions of the model that are kept, the latest last.
 

@@ -18,13 +18,13 @@ from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.learner_files import LearntRows
 from stillhash.collection.storage.learnt_rows import Lineage, extended, lineage_of
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, parsing, set_meta
-from stillhash.collection.storage.sealed_files import remove_unlisted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote, check_stored_votes
 from stillhash.collection.stored_models import check_learner, fingerprint, load_functions, load_model, model_bytes
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
+from stillhash.files.sealed_files import remove_unlisted
 from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.validation import Codes, Mask, check_integer

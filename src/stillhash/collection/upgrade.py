@@ -22,10 +22,10 @@ from typing import NamedTuple
 from stillhash.collection.convert_format_1 import convert
 from stillhash.collection.storage.format_1 import Format1Store, stored_format
 from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
-from stillhash.collection.storage.sealed_files import lock_folder, sync
 from stillhash.collection.storage.store import Store
 from stillhash.collection.validation import check_path
 from stillhash.errors import Conflict, InvalidInput, StillhashError, StoreFailed
+from stillhash.files.sealed_files import lock_folder, sync
 
 
 class UpgradeReport(NamedTuple):

@@ -17,7 +17,7 @@ from stillhash.hashers.ohweu import OHWEU
 from stillhash.hashers.okh import OKH
 from stillhash.hashers.osh import OSH
 from stillhash.hashers.osuph import OSupH
-from stillhash.hashers.state import read_state
+from stillhash.hashers.state import State, read_state, state_bytes
 from stillhash.hashers.tally import Tally
 from stillhash.hashers.tuned import Tuned
 
@@ -36,12 +36,13 @@ FIXED_CODE_METHODS = tuple(name for name, method in METHODS.items() if method.fi
 DEFAULT_HASHER = Tally  # the default of everything built on the library
 
 
-def load(state: bytes) -> Hasher:
-    """Return the hasher, of any method, that `state()` saved."""
-    method = read_state(state)[0]["method"]
+def load(state: State) -> Hasher:
+    """Return the hasher, of any method: of the bytes of `state()`, or of the file at the path that `save` wrote."""
+    data = state_bytes(state)
+    method = read_state(data)[0]["method"]
     if not isinstance(method, str) or method not in METHODS:
         raise BadState(f"state: expected one of the methods {', '.join(METHODS)}, got {method!r}")
-    return METHODS[method].load(state)
+    return METHODS[method].load(data)
 
 
 def check_fixed_codes(method: object, argument: str = "method") -> str:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from stillhash.errors import BadState, InvalidInput, NotFitted, report_shortages
 from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.parameters import COUNT, FLAG, Check, Parameters, parameter
-from stillhash.hashers.state import read_state, write_state
+from stillhash.hashers.state import SavedByState, State, read_state, state_bytes, write_state
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs, width
@@ -35,7 +35,7 @@ ENCODE_ROWS = 128  # rows prepared and encoded at a time, so that they stay in t
 
 @report_shortages
 @dataclass(eq=False, repr=False)
-class Hasher(Parameters):
+class Hasher(Parameters, SavedByState):
     """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk).
 
     For lack of memory `fit` changes nothing; after a `partial_fit` that raises, use a copy from before it (`state`).
@@ -239,9 +239,9 @@ class Hasher(Parameters):
         return write_state(about, self._arrays())
 
     @classmethod
-    def load(cls, state: bytes) -> Self:
-        """Return the hasher that `state()` saved. Nothing in the bytes is executed."""
-        description, arrays = read_state(state)
+    def load(cls, state: State) -> Self:
+        """Return the hasher of these bytes of `state()`, or of the file that `save` wrote. Nothing is executed."""
+        description, arrays = read_state(state_bytes(state))
         if description["method"] != cls.name:
             raise BadState(f"state: expected the method {cls.name!r}, got {description['method']!r}")
         try:

@@ -15,6 +15,7 @@ from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Doubles, Floats, check_arrays, check_integer
 
 ROTATION_STREAM, COMPLETION_STREAM = 1, 2  # streams of random numbers of the seed
+MAX_SKETCH = 10_000  # rows: a state may not take memory without bound
 MIN_SPECTRUM = 1e-10  # of the largest squared singular value: below it a direction is rounding, not data
 
 
@@ -81,7 +82,7 @@ class OSH(LinearHasher):
     Parameters
     ----------
     bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
-    sketch : rows s of the sketch; raised to at least 2 b, and to an even number.
+    sketch : rows s of the sketch, at most 10,000; raised to at least 2 b, and to an even number.
     random_state : seed of the rotation.
     """
 
@@ -91,7 +92,7 @@ class OSH(LinearHasher):
     saved_arrays: ClassVar = {"mu": "float64 D"}
     saved_values: ClassVar = {"n": COUNT}
 
-    sketch: int = parameter(200, partial(check_integer, low=2))
+    sketch: int = parameter(200, partial(check_integer, low=2, high=MAX_SKETCH))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         self._clear()

@@ -1,16 +1,24 @@
-"""Saved state of hashers in the safetensors format: arrays, and a description as JSON. Nothing in it is executed."""
+"""Saved state of hashers in the safetensors format: arrays, and a description as JSON. Nothing in it is executed.
 
+A file of `Hasher.save` is such a state with a digest of all the rest in its metadata, so that damage is noticed.
+"""
+
+import hashlib
 import json
-from typing import Any
+import os
+from typing import Any, Self
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from stillhash.errors import BadState, InvalidInput
+from stillhash.errors import BadState, InvalidInput, WrongType
+from stillhash.files.sealed_files import read_regular, saved_path, translate_read_errors, write_durably
 
 STATE_FORMAT = 1
+MAX_STATE_BYTES = 1 << 36
+State = bytes | bytearray | memoryview | str | os.PathLike[str]  # the bytes of a state, or the path of a file of them
 
 
 def write_state(description: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
@@ -24,15 +32,88 @@ def write_state(description: dict[str, Any], arrays: dict[str, NDArray[Any]]) ->
 
 
 def read_state(state: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the description and the arrays in the bytes of `Hasher.state`."""
+    """Return the description and the arrays in the bytes of `Hasher.state`, or of a file."""
     try:
-        arrays = safetensors.numpy.load(bytes(state))
-        size = int.from_bytes(state[:8], "little")
-        description = json.loads(json.loads(state[8 : 8 + size])["__metadata__"]["stillhash"])
+        arrays = safetensors.numpy.load(state)
+        header, data = _split(state)
+        digest = header["__metadata__"].pop("blake2b", None)
+        if digest is not None and digest != _digest(header, data):
+            raise BadState("state: damaged; it does not match its digest")
+        description = json.loads(header["__metadata__"]["stillhash"])
         version = description["format"]
         description["method"], description["params"], description["extra"]
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except BadState:
+        raise
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadState(f"state: cannot be read: {error}") from error
     if version != STATE_FORMAT:
         raise BadState(f"state: expected format version {STATE_FORMAT}, got {version}")
     return description, arrays
+
+
+def state_bytes(state: State) -> bytes:
+    """Return the bytes of a state, read from its file if it is a path."""
+    if isinstance(state, bytes | bytearray | memoryview):
+        return bytes(state)
+    if not isinstance(state, str | os.PathLike):
+        raise WrongType(f"state: expected bytes or a path, got {state!r:.100}")
+    path = saved_path(state)
+    with translate_read_errors(path):
+        return read_regular(path, MAX_STATE_BYTES)
+
+
+def add_digest(state: bytes) -> bytes:
+    """Return the state with a digest of it in its metadata."""
+    header, data = _split(state)
+    header["__metadata__"]["blake2b"] = _digest(header, data)
+    text = json.dumps(header).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)  # arrays begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def _split(state: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Return the header and the data of a safetensors file."""
+    size = int.from_bytes(state[:8], "little")
+    return json.loads(state[8 : 8 + size]), memoryview(state)[8 + size :]
+
+
+def _digest(header: dict[str, Any], data: memoryview) -> str:
+    text = json.dumps(header, sort_keys=True).encode()
+    return hashlib.blake2b(data, digest_size=16, key=hashlib.blake2b(text).digest()).hexdigest()
+
+
+class SavedByState:
+    """Files, pickles and copies of a hasher, by its state and not by its objects."""
+
+    def state(self) -> bytes:
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, state: State) -> Self:
+        raise NotImplementedError
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, whole or not at all; it is on disk when this returns. `stillhash.load` reads it.
+
+        It is a safetensors file with a digest, by which `load` notices damage.
+        """
+        write_durably(saved_path(path), [add_digest(self.state())])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.state() if hasattr(self, "mean_") else None
+        flags = {name: value for name, value in vars(self).items() if name == "stale_"}
+        return restore_hasher, (type(self), state, self.get_params() if state is None else None), flags
+
+    def __copy__(self) -> Self:
+        """Return another hasher with the same arrays; `copy.deepcopy` copies them too."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
+
+def restore_hasher(cls: type[SavedByState], state: bytes | None, params: dict[str, Any] | None) -> SavedByState:
+    """Return the hasher that was pickled or copied: of this state, or not fitted."""
+    return cls(**(params or {})) if state is None else cls.load(state)

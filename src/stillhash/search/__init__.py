@@ -4,6 +4,7 @@ from stillhash.search.code_index import CodeIndex, Searcher
 from stillhash.search.index import Index
 from stillhash.search.merge import Hits
 from stillhash.search.miwq import MIWQ
+from stillhash.search.named_index import NamedHits, NamedIndex
 from stillhash.search.scan import Scan
 
-__all__ = ["MIWQ", "CodeIndex", "Hits", "Index", "Scan", "Searcher"]
+__all__ = ["MIWQ", "CodeIndex", "Hits", "Index", "NamedHits", "NamedIndex", "Scan", "Searcher"]

@@ -5,15 +5,15 @@ takes the tuple of blocks as it is at that moment: one writer may add and remove
 sees one state.
 """
 
-import copy
 import threading
 from abc import ABC, abstractmethod
+from os import PathLike
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stillhash.errors import InvalidInput, report_shortages
+from stillhash.errors import BadState, InvalidInput, report_shortages
 from stillhash.numeric import kernels
 from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
@@ -22,6 +22,14 @@ from stillhash.numeric.huge_pages import advise_huge_pages
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all
+from stillhash.search.index_files import (
+    SavedIndex,
+    read_index,
+    saved_from_dict,
+    saved_to_dict,
+    trim,
+    write_index,
+)
 from stillhash.search.merge import Floors, Hits, no_floors, resize
 
 
@@ -142,8 +150,55 @@ class CodeIndex(ABC):
 
     def frozen(self) -> Self:
         """Return the index as it is at this moment, to read from: later changes do not reach it."""
+        frozen = object.__new__(type(self))
         with self._writing:
-            return copy.copy(self)
+            vars(frozen).update(vars(self))
+        return frozen
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write codes, ids and removals to one file, whole or not at all; it is on disk when this returns.
+
+        Tables are not saved. Writes may go on in the meantime; the file has the state of this moment.
+        """
+        write_index(path, self.saved())
+
+    @classmethod
+    def load(
+        cls, path: str | PathLike[str], *, mapped: bool = True, verify: bool = True, threads: int | None = None
+    ) -> Self:
+        """Return the index that `save` wrote, of this class or another one of integer ids. It answers as that one did.
+
+        mapped: search the codes where they lie in the file, which is read as it is needed; else read it all. The file
+        may be replaced or removed meanwhile, but not changed. verify: compare the checksums, which reads the file once,
+        and refuse ids and codes that no index has; without it only sizes are compared. Tables are not built until the
+        next `add`, or `merge`.
+        """
+        saved = read_index(path, mapped=mapped, verify=verify)
+        if saved.texts is not None:
+            raise BadState("path: expected an index of integer ids, got one of text ids. Use NamedIndex.load")
+        return cls.from_saved(saved, threads)
+
+    def saved(self) -> SavedIndex:
+        """Return all that the index is rebuilt from, at this moment, without a copy of the codes."""
+        with self._writing:
+            blocks, next_id, removed = self._blocks, self._next_id, self._removed
+        return SavedIndex(self.bits, getattr(self, "tables", None), next_id, tuple(map(trim, blocks)), removed)
+
+    @classmethod
+    def from_saved(cls, saved: SavedIndex, threads: int | None = None) -> Self:
+        """Return the index of `saved`, without a copy of its codes."""
+        index = cls(saved.bits, threads=threads)
+        index._restore(saved)
+        return index
+
+    def _restore(self, saved: SavedIndex) -> None:
+        for block in saved.blocks:
+            advise_huge_pages(block.tiles)
+        self._blocks, self._next_id, self._removed = saved.blocks, saved.next_id, saved.removed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by what is saved: no tables, locks or threads."""
+        return restore_index, (type(self), self.threads, saved_to_dict(self.saved()))
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: only an index on a cluster holds something to release."""
@@ -155,6 +210,11 @@ class CodeIndex(ABC):
     def _publish(self, blocks: tuple[Block, ...], removed: IdArray | None = None) -> None:
         """Let searches see these blocks from here on; `removed` are the ids that have just gone."""
         self._blocks = blocks
+
+
+def restore_index(cls: type[CodeIndex], threads: int, state: dict[str, Any]) -> CodeIndex:
+    """Return the index that was pickled or copied."""
+    return cls.from_saved(saved_from_dict(state), threads)
 
 
 def check_floors(threshold: ArrayLike, queries: int) -> Floats:

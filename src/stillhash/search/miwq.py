@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.errors import InvalidInput, report_shortages, shortage
+from stillhash.errors import BadState, InvalidInput, report_shortages, shortage
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import width
 from stillhash.numeric.exact_scores import Grid
@@ -22,6 +22,7 @@ from stillhash.numeric.kernels import Slots, Table
 from stillhash.numeric.validation import ScoredIds, TableHits, check_integer
 from stillhash.search.blocks import Bitmap, Block, IdArray, allowed_rows, clear, is_set, restrict_all
 from stillhash.search.code_index import CodeIndex
+from stillhash.search.index_files import SavedIndex
 from stillhash.search.merge import Floors, drop_below, merge_top
 
 SUBSTRING_BITS = 24  # of a substring: a table has one bucket for each value
@@ -190,6 +191,15 @@ class MIWQ(CodeIndex):
         self.state = state
         if removed is None:
             self.merge_if_due()  # its thread waits until this write is over
+
+    def _restore(self, saved: SavedIndex) -> None:
+        if saved.tables is not None:
+            try:
+                self.tables = count_tables(self.bits, 0, saved.tables)
+            except InvalidInput as error:
+                raise BadState(f"path: expected tables of an index, got {saved.tables}") from error
+        super()._restore(saved)
+        self.state = state_of(self._blocks, None, ())
 
     def _merge_and_release(self) -> None:
         try:

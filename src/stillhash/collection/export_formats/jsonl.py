@@ -17,9 +17,9 @@ from stillhash.collection.export_formats.records import (
 )
 from stillhash.collection.storage.exported_items import BATCH_ROWS, MAX_BATCH_BYTES, ItemBatch
 from stillhash.collection.storage.schema import parsing
-from stillhash.collection.storage.sealed_files import create_private, open_regular
 from stillhash.collection.validation import JSON_ENCODER, json_text
 from stillhash.errors import BadState
+from stillhash.files.sealed_files import create_private, open_regular
 from stillhash.numeric.feature_digests import NO_DIGEST
 
 HEADER_START = f'{{"{EXPORT_KEY}": '.encode()

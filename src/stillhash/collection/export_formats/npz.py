@@ -27,8 +27,8 @@ from stillhash.collection.export_formats.records import (
 )
 from stillhash.collection.storage.exported_items import BATCH_ROWS, MAX_BATCH_BYTES, ItemBatch
 from stillhash.collection.storage.schema import parsing
-from stillhash.collection.storage.sealed_files import create_private
 from stillhash.errors import BadState
+from stillhash.files.sealed_files import create_private
 
 STATE_MEMBER, END_MEMBER = "stillhash.jsonl", "stillhash_end.json"
 ZIP_MAGIC = b"PK\x03\x04"

@@ -21,8 +21,8 @@ from stillhash.collection.export_formats.records import (
 )
 from stillhash.collection.storage.exported_items import BATCH_ROWS, ItemBatch
 from stillhash.collection.storage.schema import parsing
-from stillhash.collection.storage.sealed_files import create_private, open_regular
 from stillhash.errors import BadState, MissingExtra, StillhashError, shortage
+from stillhash.files.sealed_files import create_private, open_regular
 from stillhash.numeric.feature_digests import NO_DIGEST
 
 PARQUET_MAGIC = b"PAR1"

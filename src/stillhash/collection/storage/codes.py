@@ -9,9 +9,9 @@ import numpy as np
 
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta, parsing
-from stillhash.collection.storage.sealed_files import stored_file
 from stillhash.collection.storage.segments import CodedRows, Segment, SegmentIdentity, read_segment
 from stillhash.errors import BadState
+from stillhash.files.sealed_files import stored_file
 from stillhash.numeric.codes import width
 from stillhash.numeric.feature_digests import NO_DIGEST
 from stillhash.numeric.kernels import read_tiles

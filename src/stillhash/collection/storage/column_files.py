@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage import checksums as sums
-from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.column_builder import NO_LABELS, TableBuilder
 from stillhash.collection.storage.columns import COLUMN_LAYOUTS, Column, column_arrays, layout_of
 from stillhash.collection.storage.schema import parse_json
-from stillhash.collection.storage.sealed_files import content_size, display_name, map_file, open_regular, write_sealed
 from stillhash.errors import BadState, StillhashError
+from stillhash.files import checksums as sums
+from stillhash.files.checksums import BLOCK_SIZE
+from stillhash.files.sealed_files import content_size, display_name, map_file, open_regular, write_sealed
 
 COLUMNS_MAGIC, COLUMNS_FORMAT = b"STILLCOL", 1
 COLUMNS_HEADER = struct.Struct("<8sIIqqqq8s")  # magic, format, directory's bytes, commit, rows, first, last, identity

@@ -14,8 +14,8 @@ from typing import ClassVar, Literal
 from urllib.parse import quote
 
 from stillhash.collection.storage.schema_check import check_schema
-from stillhash.collection.storage.sealed_files import check_kind
 from stillhash.errors import BadState
+from stillhash.files.sealed_files import check_kind
 
 LOCK_TIMEOUT = 30  # seconds that SQLite waits for a lock
 MAX_VALUE_BYTES = 1 << 29  # of one value, or of one row of a table

@@ -13,7 +13,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stillhash.collection.storage.checksums import pack_file_checksums
 from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale, wal_bytes
 from stillhash.collection.storage.integrity import (
     acknowledge,
@@ -23,10 +22,11 @@ from stillhash.collection.storage.integrity import (
     write_page_checksums,
 )
 from stillhash.collection.storage.schema import check_counters, parsing
-from stillhash.collection.storage.sealed_files import create_private, holds_lock, lock_folder, sync, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
 from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
+from stillhash.files.checksums import pack_file_checksums
+from stillhash.files.sealed_files import create_private, holds_lock, lock_folder, sync, write_durably
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
 MIN_CHECKPOINT_FRAMES = 500  # the same while store.db is small: a quarter of its pages, and at least so many

@@ -15,11 +15,12 @@ from sqlite3 import Connection
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.checksums import BLOCK_SIZE
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import parsing
-from stillhash.collection.storage.sealed_files import (
+from stillhash.errors import BadState, InvalidInput
+from stillhash.files.checksums import BLOCK_SIZE
+from stillhash.files.sealed_files import (
     check_kind,
     check_sealed,
     content_size,
@@ -28,7 +29,6 @@ from stillhash.collection.storage.sealed_files import (
     repair_sealed,
     write_sealed,
 )
-from stillhash.errors import BadState, InvalidInput
 from stillhash.numeric.validation import Floats, Mask
 
 FEATURES_MAGIC, FEATURES_FORMAT = b"STILLFEA", 1

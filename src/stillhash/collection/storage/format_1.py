@@ -18,9 +18,9 @@ from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, meta_with_prefix, parse_json
 from stillhash.collection.storage.schema_check import FORMAT_1
-from stillhash.collection.storage.sealed_files import read_sealed, stored_file
 from stillhash.collection.types import Id
 from stillhash.errors import BadState
+from stillhash.files.sealed_files import read_sealed, stored_file
 from stillhash.numeric.codes import width
 from stillhash.numeric.validation import Codes
 

@@ -26,19 +26,19 @@ from pathlib import Path
 
 import numpy as np
 
-from stillhash.collection.storage.checksums import BlockChecksums, checksum_pair, pack_checksums, unpack_checksums
 from stillhash.collection.storage.connections import TrackedConnection, check_files, connect, in_use, wal_bytes
 from stillhash.collection.storage.schema import get_meta, set_meta
-from stillhash.collection.storage.sealed_files import (
+from stillhash.collection.storage.verify_pages import PAGE_SIZE, mismatched_pages, mismatched_pages_in_subprocess
+from stillhash.collection.storage.wal import FRAME_HEADER, read_wal
+from stillhash.errors import BadState
+from stillhash.files.checksums import BlockChecksums, checksum_pair, pack_checksums, unpack_checksums
+from stillhash.files.sealed_files import (
     open_regular,
     open_to_write,
     read_regular,
     translate_read_errors,
     write_durably,
 )
-from stillhash.collection.storage.verify_pages import PAGE_SIZE, mismatched_pages, mismatched_pages_in_subprocess
-from stillhash.collection.storage.wal import FRAME_HEADER, read_wal
-from stillhash.errors import BadState
 
 ACKED_RECORD = struct.Struct("<QI")  # a commit's number, and a checksum
 ACKED_KEY = "acked"  # in `meta`, where the file of this name is never missing

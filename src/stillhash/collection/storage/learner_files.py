@@ -14,9 +14,9 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.sealed_files import read_sealed, stored_file, write_sealed
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
+from stillhash.files.sealed_files import read_sealed, stored_file, write_sealed
 from stillhash.hashers import Hasher, load
 from stillhash.numeric.validation import Codes, check_codes, check_features, check_integer
 

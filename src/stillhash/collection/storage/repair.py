@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stillhash.collection.storage import checksums as sums
 from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import check_files, connect
 from stillhash.collection.storage.database import Database
@@ -28,14 +27,6 @@ from stillhash.collection.storage.integrity import (
 )
 from stillhash.collection.storage.salvage import salvage
 from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
-from stillhash.collection.storage.sealed_files import (
-    check_kind,
-    check_sealed,
-    lock_folder,
-    open_regular,
-    repair_sealed,
-    write_durably,
-)
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
 from stillhash.collection.storage.store import Store, check_folders
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
@@ -43,6 +34,15 @@ from stillhash.collection.storage.wal import read_wal, repair_wal
 from stillhash.collection.types import Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
+from stillhash.files import checksums as sums
+from stillhash.files.sealed_files import (
+    check_kind,
+    check_sealed,
+    lock_folder,
+    open_regular,
+    repair_sealed,
+    write_durably,
+)
 
 
 class RepairReport(NamedTuple):

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.checksums import BLOCK_SIZE
-from stillhash.collection.storage.sealed_files import (
+from stillhash.errors import BadState
+from stillhash.files.checksums import BLOCK_SIZE
+from stillhash.files.sealed_files import (
     check_sealed,
     content_size,
     map_file,
@@ -26,7 +27,6 @@ from stillhash.collection.storage.sealed_files import (
     translate_read_errors,
     write_sealed,
 )
-from stillhash.errors import BadState
 from stillhash.numeric.codes import TILE, Tiles, from_tiles, to_tiles, width
 from stillhash.numeric.feature_digests import NO_DIGEST
 from stillhash.numeric.validation import Codes

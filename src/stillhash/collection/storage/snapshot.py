@@ -6,11 +6,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from stillhash.collection.storage.checksums import pack_file_checksums
 from stillhash.collection.storage.integrity import acknowledge, committed_seq
-from stillhash.collection.storage.sealed_files import FOLDER_MODE, create_private, sync, write_durably
 from stillhash.collection.storage.store import Store
 from stillhash.errors import Conflict, StoreFailed
+from stillhash.files.checksums import pack_file_checksums
+from stillhash.files.sealed_files import FOLDER_MODE, create_private, sync, write_durably
 
 COPY_ATTEMPTS = 8  # while another process compacts
 

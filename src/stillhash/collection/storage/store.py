@@ -42,7 +42,13 @@ from stillhash.collection.storage.schema import (
     is_fitted,
 )
 from stillhash.collection.storage.schema_check import FORMAT_1
-from stillhash.collection.storage.sealed_files import (
+from stillhash.collection.storage.segments import CodedRows, write_segment
+from stillhash.collection.storage.settings import check_id, parse_settings
+from stillhash.collection.storage.versions import VersionTable
+from stillhash.collection.storage.votes import VoteTable
+from stillhash.collection.types import Id
+from stillhash.errors import BadState, InvalidInput
+from stillhash.files.sealed_files import (
     FOLDER_MODE,
     check_kind,
     check_sealed,
@@ -50,12 +56,6 @@ from stillhash.collection.storage.sealed_files import (
     remove_unlisted,
     stored_file,
 )
-from stillhash.collection.storage.segments import CodedRows, write_segment
-from stillhash.collection.storage.settings import check_id, parse_settings
-from stillhash.collection.storage.versions import VersionTable
-from stillhash.collection.storage.votes import VoteTable
-from stillhash.collection.types import Id
-from stillhash.errors import BadState, InvalidInput
 
 STORE_FOLDERS = ("segments", "learner")
 FEATURE_TABLES = ("features", "learnt_rows")  # where features are kept

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.checksums import checksum_pair, repair_block
-from stillhash.collection.storage.sealed_files import open_regular, open_to_write, write_durably
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
+from stillhash.files.checksums import checksum_pair, repair_block
+from stillhash.files.sealed_files import open_regular, open_to_write, write_durably
 
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
 FRAME_SIZE = FRAME_HEADER + PAGE_SIZE

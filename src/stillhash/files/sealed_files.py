@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage import checksums as sums
-from stillhash.collection.storage.checksums import BLOCK_SIZE
-from stillhash.errors import BadState, Conflict, StoreFailed, shortage
+from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, WrongType, shortage
+from stillhash.files import checksums as sums
+from stillhash.files.checksums import BLOCK_SIZE
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no pipe makes us wait
@@ -33,6 +34,19 @@ def stored_file(folder: Path, name: Any) -> Path:
     if not isinstance(name, str) or STORED_NAME.fullmatch(name) is None:
         raise BadState(f"{folder.name}: expected the name of a file in it, got {name!r:.100}")
     return folder / name
+
+
+def saved_path(path: Any) -> Path:
+    """Return where the path of a file to save or load leads, past links."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise WrongType(f"path: expected a string or a path, got {path!r:.100}")
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise InvalidInput(f"path: expected a path of a file, got {text!r:.100}")
+    try:
+        return Path(text).resolve()
+    except (OSError, RuntimeError) as error:
+        raise InvalidInput(f"path: expected a path of a file, got {text!r:.100}: {error}") from error
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -81,7 +95,7 @@ def create_private(path: Path) -> Path:
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file that appears whole or not at all, and is on disk when this returns."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with create_private(unfinished).open("wb") as file:
             for part in parts:
@@ -97,17 +111,18 @@ def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             unfinished.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a sealed file of these parts; all but the last are whole blocks."""
+def write_sealed(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a sealed file of these parts, one at a time; all but the last are whole blocks."""
+    write_durably(path, _with_checksums(parts))
 
-    def contents() -> Iterator[bytes]:
-        checksums = []
-        for part in parts:
-            checksums.append(sums.block_checksums(part))
-            yield part
-        yield sums.pack_checksums(np.concatenate(checksums))
 
-    write_durably(path, contents())
+def _with_checksums(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the parts of a sealed file's content, and then its checksums."""
+    checksums = []
+    for part in parts:
+        checksums.append(sums.block_checksums(part))
+        yield part
+    yield sums.pack_checksums(np.concatenate(checksums))
 
 
 def content_size(path: Path) -> int:
