@@ -14,7 +14,7 @@ from stillhash.errors import BadState
 def pinned_commit(store: Store) -> Iterator[sqlite3.Connection]:
     """Read in one transaction of a connection of its own, so that this thread can read later commits meanwhile."""
     with store.reading():
-        """Raises Closed if the store is closed, and BadState if it is damaged."""
+        pass  # Closed if the store is closed, BadState if it is damaged
     try:
         with closing(connect(store.path, "ro")) as connection:
             connection.execute("BEGIN")
