@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +316,32 @@ def test_a_file_is_replaced_only_on_request_and_never_in_part(tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {"c", "e.jsonl", "folder.npz"}
     collection.export(file, overwrite=True)
     assert stillhash.is_export(file)
+    collection.close()
+
+
+@contextmanager
+def full_disk(most: int) -> Iterator[None]:
+    """Let no file of this process grow past this many bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("most", [100, 8000, 12_000])
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, format: str, most: int) -> None:
+    collection, _ = begin(tmp_path / "c", 320)
+    collection.export(tmp_path / f"a.{format}")
+    with full_disk(most), pytest.raises(StoreFailed, match=r"^path:"):
+        collection.export(tmp_path / f"b.{format}")
+    with full_disk(most), pytest.raises(StoreFailed):
+        stillhash.import_export(tmp_path / f"a.{format}", tmp_path / "i")
+    assert {path.name for path in tmp_path.iterdir()} == {"c", f"a.{format}"}
+    collection.export(tmp_path / f"b.{format}")
+    assert (tmp_path / f"b.{format}").read_bytes() == (tmp_path / f"a.{format}").read_bytes()
     collection.close()
 
 

@@ -85,7 +85,11 @@ class ParquetExportWriter:
         self._writer.close()
 
     def close(self) -> None:
-        self._sink.close()
+        try:
+            self._writer.close()
+        finally:
+            self._writer.is_open = False  # after a failure it would try again when it is deleted
+            self._sink.close()
 
 
 class ParquetExportReader:
