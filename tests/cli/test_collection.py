@@ -26,7 +26,7 @@ from tests.support.toys import toy
 
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
-ITEMS = ["create", "add", "delete", "get", "count", "ids", "search", "range-search"]
+ITEMS = ["create", "add", "import", "delete", "get", "count", "ids", "search", "range-search"]
 LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
@@ -542,7 +542,7 @@ def test_one_process_writes_and_others_read(films: Path) -> None:
         assert code == 4 and err
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "create"])
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("create", "import")])
 def test_a_missing_collection_is_refused(verb: str, tmp_path: Path) -> None:
     more = {"add": ["-"], "get": ["a"], "learn": ["-"], "tag": ["1", "a"], "rollback": ["1"]}
     more |= {"search": ["--vector", "[1]"], "range-search": ["--vector", "[1]", "--threshold", "0"]}

@@ -233,7 +233,7 @@ def test_errors_name_file_place_and_argument(name: str, text: str, message: str,
     ("arrays", "message"),
     [
         ({"features": np.zeros(3)}, "rows.npz: features: .*1"),
-        ({"ids": np.arange(3)}, "rows.npz: features: "),
+        ({"ids": np.arange(3)}, "rows.npz: columns: .*features"),
         ({"features": np.zeros((2, 3)), "ids": np.arange(3)}, "rows.npz: ids: .*2.*3"),
         ({"features": np.zeros((2, 3)), "other": np.arange(2)}, "rows.npz: .*'other'"),
         ({"features": np.full((2, 3), "x")}, "rows.npz, row 0: features: "),

@@ -12,6 +12,14 @@ from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli import output
+from stillhash.cli.column_options import (
+    IdColumn,
+    LabelColumns,
+    LabelSeparator,
+    MetadataColumns,
+    VectorColumn,
+    parse_columns,
+)
 from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
 from stillhash.collection import DEFAULT_BITS
 from stillhash.collection.types import VersionName
@@ -25,7 +33,7 @@ DEFAULT_METHOD = stillhash.DEFAULT_HASHER.name
 QUERY_HELP = "Queries: any file of rows, a .json file, '-' for JSON from stdin, or JSON itself: '[0.1, 0.2]'."
 IDS_HELP = "Ids; a whole number is an integer id, '\"7\"' is the text 7."
 IDS_FILE_HELP = "Ids, if FILE has none: .npy, .jsonl or .txt (one id per line)."
-METADATA_HELP = "Metadata, if FILE has none: .jsonl (one object per line)."
+METADATA_FILE_HELP = "Metadata, if FILE has none: .jsonl (one object per line)."
 QUERY_ENCODER_HELP = "An aligned encoder instead of the collection's own."
 AGAINST_HELP = "With --explain: compare with version N instead of the earliest."
 VERSION_HELP = "Rank by this version of the model; 0 is before learning, hamming by Hamming distance."
@@ -97,7 +105,12 @@ def add(
     file: RowsFile,
     ids: Annotated[Path | None, Option(metavar="FILE", help=IDS_FILE_HELP)] = None,
     labels: LabelsFile = None,
-    metadata: Annotated[Path | None, Option(metavar="FILE", help=METADATA_HELP)] = None,
+    metadata: Annotated[Path | None, Option(metavar="FILE", help=METADATA_FILE_HELP)] = None,
+    id_column: IdColumn = None,
+    vector_column: VectorColumn = None,
+    label_columns: LabelColumns = None,
+    metadata_columns: MetadataColumns = None,
+    label_separator: LabelSeparator = None,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Whether to learn from labelled rows.")] = True,
     upsert: Annotated[bool, Option("--upsert", help="Replace items whose ids exist.")] = False,
     chunk: ChunkRows = 1000,
@@ -109,13 +122,16 @@ def add(
 
     CSV and Parquet have columns id, features or f0, f1, ..., perhaps labels ('cat|dog'); all others are metadata.
 
+    Options name the columns of files that call them otherwise. `import` also creates the collection, and resumes.
+
     Arrays are called ids, features, labels, metadata; without ids, rows are numbered, from the count of items.
     """
+    columns = parse_columns(id_column, vector_column, label_columns, metadata_columns, label_separator)
     with stillhash.open(path) as collection:
         put = partial(collection.upsert if upsert else collection.add, learn=learn)
         first_id = None if upsert else collection.count()
-        files = {"ids": ids, "labels": labels, "metadata": metadata}
-        chunks = read_chunks(file, collection.dim, chunk, **files, require_ids=True, first_id=first_id)
+        options: dict[str, Any] = {"ids": ids, "labels": labels, "metadata": metadata, "columns": columns}
+        chunks = read_chunks(file, collection.dim, chunk, **options, require_ids=True, first_id=first_id)
         rows = for_each_chunk(chunks, lambda c: put(c.ids or [], c.features, c.labels, c.metadata), "added")
         result = {"added": rows, "count": collection.count(), "version": current_version(collection)}
     answer(result, as_json, f"{count_of(rows, 'row')} added, {count_of(result['count'], 'item')} in total")

@@ -1,4 +1,4 @@
-"""Commands that read a collection out: `export`, to a file from which it can be restored."""
+"""The command that exports a collection, and what `stillhash import` does with such a file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import ITEMS_PANEL, CollectionPath, Where
+from stillhash.cli.collection import ITEMS_PANEL, CollectionPath, Where, current_version
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar
 from stillhash.io import parse_json_object
 
@@ -39,3 +39,14 @@ def export(
         )
     text = f"{count_of(report['items'], 'item')} exported to {file}, {report['bytes']:,} bytes"
     answer({"path": str(file), **report}, as_json, text)
+
+
+def restore(file: Path, path: Path, as_json: bool) -> None:
+    """Create a collection from a file that `export` wrote."""
+    with progress_bar("items imported", None) as update:
+        collection = stillhash.import_export(
+            file, path, progress=lambda done, total: update(completed=done, total=total)
+        )
+    with collection:
+        result = {"added": collection.count(), "count": collection.count(), "version": current_version(collection)}
+    answer(result, as_json, f"{count_of(result['count'], 'item')} restored to {path}")

@@ -9,7 +9,19 @@ from rich.console import Console
 from rich.text import Text
 
 import stillhash
-from stillhash.cli import bench, cluster, collection, experiment, exporting, forgetting, images, keys, learning, serve
+from stillhash.cli import (
+    bench,
+    cluster,
+    collection,
+    experiment,
+    exporting,
+    forgetting,
+    images,
+    importing,
+    keys,
+    learning,
+    serve,
+)
 from stillhash.cli.collection import optional_module
 from stillhash.cli.output import AsJson, answer, pairs
 from stillhash.cli.serve import PORT, announce
@@ -24,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (collection, exporting, images, learning, forgetting, serve):
+for module in (collection, importing, exporting, images, learning, forgetting, serve):
     app.registered_commands += module.app.registered_commands
 for name, group in (("keys", keys), ("cluster", cluster), ("bench", bench), ("experiment", experiment)):
     app.add_typer(group.app, name=name)

@@ -14,6 +14,7 @@ from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.store import Store
+from stillhash.collection.table_import import ImportProgress
 from stillhash.collection.types import Answer, AuditEntry, DoubtfulItem, ForgetReport, Hit, Item, Vote
 from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
@@ -142,6 +143,7 @@ __all__ = [
     "DoubtfulItem",
     "ForgetReport",
     "Hit",
+    "ImportProgress",
     "Item",
     "RepairReport",
     "UpgradeReport",

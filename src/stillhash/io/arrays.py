@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.io.rows import Row, integer_or_text, parse_labels, parse_metadata
+from stillhash.io.columns import USUAL_NAMES, ColumnNames, Columns
+from stillhash.io.rows import Row, integer_or_text, is_missing
 
-ARRAY_DIMENSIONS = {"ids": "1", "features": "2", "labels": "1 or 2", "metadata": "1"}
 SIBLING_NAMES = ("ids", "labels")  # arrays in files of their own, beside the features
 BLOCK_ROWS = 2048  # rows read at a time
 HEADER_ERRORS = (SyntaxError, tokenize.TokenError, TypeError, OverflowError, MemoryError, RecursionError, EOFError)
@@ -102,39 +102,66 @@ def npy_blocks(path: Path, start: int, stop: int) -> Iterator[RowBlock]:
         yield RowBlock(np.asarray(features[rows]), ids, labels, None)
 
 
-def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+def open_arrays(
+    path: Path, names: ColumnNames = USUAL_NAMES, *, with_siblings: bool = False
+) -> tuple[dict[str, NDArray[Any]], Columns]:
+    """Return the needed arrays of a .npz file by name, or the features of a .npy file, perhaps with its siblings.
+
+    They have one entry for each row.
+    """
+    if path.suffix.lower() == ".npy":
+        files = {"features": path, **(siblings(path) if with_siblings else {})}
+        arrays = {name: open_npy(file) for name, file in files.items()}
+        columns = Columns(list(arrays), path.name, ColumnNames(separator=names.separator))
+    else:
+        columns, arrays = _read_npz(path, names)
+    assert columns.vector is not None
+    dimensions = {columns.vector: "2"} | dict.fromkeys(columns.labels, "1 or 2")
+    for name, array in arrays.items():
+        if str(array.ndim) not in (expected := dimensions.get(name, "1")):
+            raise InvalidInput(f"{path.name}: {name}: expected {expected} dimensions, got {array.ndim}")
+    rows = len(arrays[columns.vector])
+    for name, array in arrays.items():
+        if len(array) != rows:
+            raise InvalidInput(f"{path.name}: {name}: expected {rows} entries, one per row, got {len(array)}")
+    return arrays, columns
+
+
+def _read_npz(path: Path, names: ColumnNames) -> tuple[Columns, dict[str, NDArray[Any]]]:
     arrays: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                with archive.open(member) as file:
-                    check_npy(file, member.file_size)
-                    array = check_texts(np.lib.format.read_array(file, allow_pickle=False))
-                arrays[member.filename.removesuffix(".npy")] = array
-            return arrays
+            members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+            columns = _npz_columns(list(members), path.name, names)
+            for name in columns.needed:
+                with archive.open(members[name]) as file:
+                    check_npy(file, members[name].file_size)
+                    arrays[name] = check_texts(np.lib.format.read_array(file, allow_pickle=False))
+            return columns, arrays
+    except InvalidInput:
+        raise
     except (ValueError, *ZIP_ERRORS) as error:
         raise InvalidInput(f"{path.name}: expected arrays of numbers and texts: {error}") from None
 
 
-def array_rows(path: Path) -> Iterator[Row]:
+def _npz_columns(header: list[str], source: str, names: ColumnNames) -> Columns:
+    columns = Columns(header, source, names, strict=True)
+    if columns.vector is None:
+        raise InvalidInput(f"{source}: features: expected one array of vectors, got {', '.join(columns.numbered)}")
+    return columns
+
+
+def array_rows(path: Path, names: ColumnNames = USUAL_NAMES) -> Iterator[Row]:
     """Yield rows of a .npy file, which holds features only, or of the arrays of a .npz file: ids, features,
     labels (indicator matrix, or one entry per row), metadata (JSON)."""
-    arrays = {"features": open_npy(path)} if path.suffix.lower() == ".npy" else _read_npz(path)
-    for name, array in arrays.items():
-        if name not in ARRAY_DIMENSIONS:
-            raise InvalidInput(f"{path.name}: expected the arrays {', '.join(ARRAY_DIMENSIONS)}, got {name!r}")
-        if str(array.ndim) not in (expected := ARRAY_DIMENSIONS[name]):
-            raise InvalidInput(f"{path.name}: {name}: expected {expected} dimensions, got {array.ndim}")
-    if "features" not in arrays:
-        raise InvalidInput(f"{path.name}: features: expected an array of this name, got {', '.join(arrays) or 'none'}")
-    rows = len(arrays["features"])
-    for name, array in arrays.items():
-        if len(array) != rows:
-            raise InvalidInput(f"{path.name}: {name}: expected {rows} entries, one per row, got {len(array)}")
+    arrays, columns = open_arrays(path, names)
+    assert columns.vector is not None
+    rows = len(arrays[columns.vector])
     for r in range(rows):
         record = {name: array[r] if array.ndim == 2 else array[r].item() for name, array in arrays.items()}
         where = f"{path.name}, row {r}"
-        id_ = integer_or_text(record["ids"]) if isinstance(record.get("ids"), str) else record.get("ids")
-        labels = parse_labels(record["labels"], where) if "labels" in record else None
-        metadata = parse_metadata(record.get("metadata"), where)
-        yield Row(f"row {r}", (r + 1) / rows, id_, record["features"], labels, metadata)
+        name = record.get(columns.id or "")
+        id_ = integer_or_text(name) if isinstance(name, str) else name
+        labels = columns.row_labels(record, where, columns.separator or "|")
+        metadata = columns.row_metadata({n: record[n] for n in columns.others if not is_missing(record[n])}, where)
+        yield Row(f"row {r}", (r + 1) / rows, id_, record[columns.vector], labels, metadata)

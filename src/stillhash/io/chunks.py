@@ -3,19 +3,25 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
+from stillhash.io.array_chunks import array_file_chunks
 from stillhash.io.arrays import array_rows, open_npy
-from stillhash.io.parquet import parquet_rows
+from stillhash.io.arrow_batches import BatchContent
+from stillhash.io.columns import ID_NAMES, USUAL_NAMES, ColumnNames
+from stillhash.io.headers import list_columns
+from stillhash.io.lazy_chunks import Chunk, LazyChunk, check_vector, vector_length
+from stillhash.io.parquet import parquet_chunks, parquet_rows
 from stillhash.io.rows import Row, integer_or_text, parse_json, parse_labels, parse_metadata, read_lines, reading
-from stillhash.io.tables import csv_rows, jsonl_rows
+from stillhash.io.text_files import csv_rows, jsonl_rows
 
-ROW_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+ROW_READERS: dict[str, Callable[[Path, ColumnNames], Iterator[Row]]] = {
     ".jsonl": jsonl_rows,
     ".csv": csv_rows,
     ".parquet": parquet_rows,
@@ -23,16 +29,8 @@ ROW_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".npy": array_rows,
 }
 ARRAY_SUFFIXES = (".npz", ".npy")
+COLUMN_SUFFIXES = (*ARRAY_SUFFIXES, ".parquet")  # of files that are read column by column
 VECTORS = "a JSON array of numbers, or an array of such arrays"
-
-
-class Chunk(NamedTuple):
-    place: str  # of its first and last row
-    progress: float  # share of the file read so far
-    ids: list[Any] | None
-    features: NDArray[Any]  # (n, D) finite numbers
-    labels: list[Any]
-    metadata: list[Any]
 
 
 def read_chunks(
@@ -43,32 +41,78 @@ def read_chunks(
     ids: Path | None = None,
     labels: Path | None = None,
     metadata: Path | None = None,
+    columns: ColumnNames = USUAL_NAMES,
     require_ids: bool = False,
     first_id: int | None = None,
 ) -> Iterator[Chunk]:
     """Yield the rows of a file, `chunk_rows` at a time, each with `dim` features.
 
     ids, labels, metadata : files for what this file lacks, with one entry per row.
+    columns : names of columns, where they are not the usual ones.
     require_ids : whether every row must have an id.
     first_id : number the rows of .npy and .npz files without ids from here.
     """
-    rows = read_rows(path)
-    for field, file in (("ids", ids), ("labels", labels), ("metadata", metadata)):
+    number_from = first_id if path.suffix.lower() in ARRAY_SUFFIXES else None
+    files = {"ids": ids, "labels": labels, "metadata": metadata}
+    if check_suffix(path) in COLUMN_SUFFIXES and not any(files.values()):
+        options: dict[str, Any] = {"columns": columns, "first_id": number_from, "require_ids": require_ids}
+        for lazy in scan_chunks(path, chunk_rows, dim=dim, **options):
+            yield lazy.load()._replace(ids=lazy.ids if require_ids else None)
+        return
+    rows = read_rows(path, columns)
+    for field, file in files.items():
         if file is not None:
-            rows = _join(rows, path, field, file)
-    pending: list[Row] = []
-    for number, row in enumerate(rows):
-        where = f"{path.name}, {row.place}"
-        if require_ids and row.ids is None:
-            if first_id is None or path.suffix.lower() not in ARRAY_SUFFIXES:
-                raise InvalidInput(f"{where}: id: expected one for each row, or --ids FILE, got none")
-            row = row._replace(ids=first_id + number)
-        pending.append(row._replace(features=check_vector(row.features, dim, where)))
-        if len(pending) == chunk_rows:
-            yield _chunk(pending, path, require_ids)
-            pending = []
-    if pending:
-        yield _chunk(pending, path, require_ids)
+            rows = _join(rows, path, field, file, columns)
+    yield from row_chunks(rows, path, chunk_rows, dim=dim, first_id=number_from, require_ids=require_ids)
+
+
+def scan_chunks(
+    path: Path,
+    chunk_rows: int,
+    *,
+    dim: int | None = None,
+    columns: ColumnNames = USUAL_NAMES,
+    first_id: int | None = None,
+    require_ids: bool = True,
+    with_siblings: bool = False,
+) -> Iterator[LazyChunk]:
+    """Yield the rows of a file in chunks whose ids are read first, and the rest on demand.
+
+    dim : how many numbers each vector must have; None for as many as the first one has.
+    first_id : number the rows of a file without ids from here.
+    require_ids : whether every row must have an id.
+    with_siblings : whether rows of shard.npy have the ids and labels of shard.ids.npy and shard.labels.npy, if any.
+    """
+    suffix = check_suffix(path)
+    with reading(path):
+        if suffix in COLUMN_SUFFIXES:
+            if suffix == ".parquet":
+                chunks = parquet_chunks(path, chunk_rows, columns, dim)
+            else:
+                chunks = array_file_chunks(path, chunk_rows, columns, dim, with_siblings=with_siblings)
+            for lazy in number_rows(chunks, first_id):
+                if require_ids and lazy.ids is None:
+                    raise InvalidInput(f"{path.name}, row 0: id: {_expected_ids(path)}")
+                yield lazy
+            return
+        rows = read_rows(path, columns)
+        for chunk in row_chunks(rows, path, chunk_rows, dim=dim, first_id=first_id, require_ids=require_ids):
+            content = BatchContent(chunk.features, chunk.labels, chunk.metadata)
+            yield LazyChunk(chunk.place, chunk.progress, len(chunk.features), chunk.ids, partial(_identity, content))
+
+
+def number_rows(chunks: Iterator[LazyChunk], first_id: int | None) -> Iterator[LazyChunk]:
+    """Number the rows of chunks that have no ids, unless `first_id` is None."""
+    for chunk in chunks:
+        if chunk.ids is None and first_id is not None:
+            yield chunk._replace(ids=list(range(first_id, first_id + chunk.rows)))
+            first_id += chunk.rows
+        else:
+            yield chunk
+
+
+def _identity(content: BatchContent) -> BatchContent:
+    return content
 
 
 def read_features(path: Path, dim: int) -> NDArray[Any]:
@@ -103,30 +147,52 @@ def read_queries(text: str, dim: int) -> NDArray[Any]:
     return np.stack([check_vector(vector, dim, f"vector {number}") for number, vector in enumerate(vectors)])
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file, as its suffix says; '-' is JSON lines from stdin."""
+def check_suffix(path: Path) -> str:
+    """Return the suffix of a file of rows, '.jsonl' for stdin."""
     suffix = ".jsonl" if str(path) == "-" else path.suffix.lower()
     if suffix not in ROW_READERS:
         known = ", ".join(ROW_READERS)
         raise InvalidInput(f"{path}: expected a file that ends in {known}, or '-' for JSON lines from stdin")
+    return suffix
+
+
+def has_columns(path: Path) -> bool:
+    """Return whether this is a file of named columns; arrays without ids are numbered."""
+    return check_suffix(path) not in ARRAY_SUFFIXES
+
+
+def read_rows(path: Path, columns: ColumnNames = USUAL_NAMES) -> Iterator[Row]:
+    """Yield the rows of a file, as its suffix says; '-' is JSON lines from stdin."""
+    suffix = check_suffix(path)
     with reading(path):
-        yield from ROW_READERS[suffix](path)
+        yield from ROW_READERS[suffix](path, columns)
 
 
-def check_vector(value: Any, dim: int, where: str) -> NDArray[Any]:
-    """Return features as a vector of `dim` finite numbers."""
-    try:
-        vector = np.asarray(value)
-    except ValueError:
-        vector = np.empty((0, 0))  # nested lists of several lengths
-    if vector.ndim != 1 or (vector.size and vector.dtype.kind not in "fiub"):
-        raise InvalidInput(f"{where}: features: expected {dim} numbers, got other values")
-    if len(vector) != dim:
-        raise InvalidInput(f"{where}: features: expected {dim} numbers, got {len(vector)}")
-    if not np.isfinite(vector).all():
-        at = int(np.flatnonzero(~np.isfinite(vector))[0])
-        raise InvalidInput(f"{where}: features[{at}]: expected a finite number, got {vector[at]}")
-    return vector
+def row_chunks(
+    rows: Iterator[Row], path: Path, chunk_rows: int, *, dim: int | None, first_id: int | None, require_ids: bool
+) -> Iterator[Chunk]:
+    """Collect rows to chunks; number those of a file without ids from `first_id`, unless it is None."""
+    pending: list[Row] = []
+    for number, row in enumerate(rows):
+        where = f"{path.name}, {row.place}"
+        if number == 0 and row.ids is not None:
+            first_id = None
+        if require_ids and row.ids is None:
+            if first_id is None:
+                raise InvalidInput(f"{where}: id: {_expected_ids(path)}")
+            row = row._replace(ids=first_id + number)
+        dim = vector_length(row.features) if dim is None else dim
+        pending.append(row._replace(features=check_vector(row.features, dim, where)))
+        if len(pending) == chunk_rows:
+            yield _chunk(pending, path, require_ids)
+            pending = []
+    if pending:
+        yield _chunk(pending, path, require_ids)
+
+
+def _expected_ids(path: Path) -> str:
+    expected = f"expected one for each row, in a column {', '.join(ID_NAMES)} or one that is named"
+    return f"{expected}, got none in {', '.join(list_columns(path)) or 'the file'}"
 
 
 def _chunk(rows: list[Row], path: Path, require_ids: bool) -> Chunk:
@@ -144,11 +210,11 @@ def _chunk(rows: list[Row], path: Path, require_ids: bool) -> Chunk:
     )
 
 
-def _join(rows: Iterator[Row], path: Path, field: str, file: Path) -> Iterator[Row]:
+def _join(rows: Iterator[Row], path: Path, field: str, file: Path, columns: ColumnNames) -> Iterator[Row]:
     """Add one field from another file; both are counted first, since one row too many makes every pair suspect."""
     if str(path) == "-":
         raise InvalidInput(f"--{field}: expected no file with rows from stdin, which carry their own {field}")
-    expected, entries = sum(1 for _ in read_rows(path)), sum(1 for _ in _entries(file, field))
+    expected, entries = sum(1 for _ in read_rows(path, columns)), sum(1 for _ in _entries(file, field))
     if expected != entries:
         raise InvalidInput(f"{file.name}: expected {expected} entries, one per row of {path.name}, got {entries}")
     for row, value in zip(rows, _entries(file, field), strict=True):

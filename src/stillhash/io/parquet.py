@@ -2,36 +2,74 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, time
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stillhash.errors import InvalidInput, MissingExtra
+from stillhash.errors import InvalidInput
 from stillhash.io.arrays import BLOCK_ROWS, RowBlock
-from stillhash.io.rows import Row, parse_labels, parse_metadata
-from stillhash.io.tables import Columns
+from stillhash.io.arrow_batches import BatchContent, batch_rows, id_list, list_matrix, load_pyarrow, plain, rebatch
+from stillhash.io.columns import USUAL_NAMES, ColumnNames, Columns
+from stillhash.io.lazy_chunks import LazyChunk, read_batch
+from stillhash.io.rows import Row, parse_metadata, reading
 
 BLOCK_COLUMNS = ("id", "features", "labels", "metadata")
+ROW_BATCH = 1000  # rows of a batch that is read row by row
+RUN_CHUNKS = 16  # chunks of row groups that are read together, so that few chunks are shorter than the others
+COLUMN_READ_BYTES = 1 << 20  # of a column at a time, so that a large row group is not held in memory
 
 
-def parquet_rows(path: Path) -> Iterator[Row]:
+def parquet_rows(path: Path, names: ColumnNames = USUAL_NAMES) -> Iterator[Row]:
     """Yield rows with the columns of CSV; features and labels may be lists, and metadata a struct."""
     with _open(path) as file:
-        columns, number = Columns(file.schema_arrow.names, path), 0
-        for batch in file.iter_batches(batch_size=1000):
-            names = [name for name in batch.schema.names if name in ("id", "labels", *columns.others)]
-            records = batch.select(names).to_pylist() if names else [{}] * len(batch)
-            for record, features in zip(records, _row_features(batch, columns), strict=True):
-                where = f"{path.name}, row {number}"
-                labels = parse_labels(record["labels"], where) if "labels" in record else None
-                metadata = columns.metadata(_plain(record), where)
-                progress = (number + 1) / file.metadata.num_rows
-                yield Row(f"row {number}", progress, record.get("id"), features, labels, metadata)
+        columns, number = Columns(file.schema_arrow.names, path.name, names), 0
+        for batch in file.iter_batches(ROW_BATCH, columns=columns.needed):
+            for row in batch_rows(batch, columns, number, columns.separator or "|"):
                 number += 1
+                yield row._replace(progress=number / file.metadata.num_rows)
+
+
+def parquet_chunks(path: Path, chunk_rows: int, names: ColumnNames, dim: int | None) -> Iterator[LazyChunk]:
+    """Yield the rows in chunks: their ids are read first, and the other columns only of chunks that are needed."""
+    with _open(path) as file:
+        columns, first = Columns(file.schema_arrow.names, path.name, names), 0
+        total = file.metadata.num_rows
+        size = max(1, min(chunk_rows, total))
+        for groups, rows in _group_runs(file, RUN_CHUNKS * size):
+            content = _BatchesFromFirstNeeded(path, file, groups, size, columns)
+            id_columns = [] if columns.id is None else [columns.id]
+            id_batches = rebatch(file.iter_batches(size, row_groups=groups, columns=id_columns), size)
+            for number, start in enumerate(range(0, rows, size)):
+                count = min(size, rows - start)
+                ids = None
+                if columns.id is not None:
+                    ids = id_list(next(id_batches).column(0), partial(_place, path, first))
+                read = partial(content.read, number, first, dim)
+                yield LazyChunk(_place(path, first, 0, count), (first + count) / total, count, ids, read)
+                first += count
+
+
+class _BatchesFromFirstNeeded:
+    """The batches of some row groups, which are read from the first one that is needed."""
+
+    def __init__(self, path: Path, file: Any, groups: list[int], rows: int, columns: Columns) -> None:
+        batches = file.iter_batches(rows, row_groups=groups, columns=columns.needed)
+        self._batches = enumerate(rebatch(batches, rows))
+        self.path, self.columns = path, columns
+
+    def read(self, number: int, first: int, dim: int | None) -> BatchContent:
+        """Read batch `number`, which begins at row `first`; numbers must rise."""
+        with reading(self.path), _report_damage(self.path):
+            batch = next(batch for n, batch in self._batches if n == number)
+        return read_batch(batch, self.columns, first, self.columns.separator or "|", dim)
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Return the names of the columns."""
+    with _open(path) as file:
+        return list(file.schema_arrow.names)
 
 
 def count_parquet(path: Path) -> int:
@@ -60,16 +98,36 @@ def parquet_blocks(path: Path, start: int, stop: int) -> Iterator[RowBlock]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
+    parquet = load_pyarrow(f"{path.name}: Parquet", "pyarrow.parquet")
+    with _report_damage(path), parquet.ParquetFile(path, pre_buffer=False, buffer_size=COLUMN_READ_BYTES) as file:
+        yield file
+
+
+@contextmanager
+def _report_damage(path: Path) -> Iterator[None]:
+    """Raise InvalidInput for a file that pyarrow cannot read."""
     try:
-        parquet = import_module("pyarrow.parquet")
-    except ModuleNotFoundError:
-        raise MissingExtra(f"{path.name}: Parquet needs pyarrow: pip install 'stillhash[parquet]'") from None
-    damage: tuple[type[Exception], ...] = (import_module("pyarrow").ArrowException, UnicodeDecodeError)
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield file
-    except damage as error:
+        yield
+    except (load_pyarrow("Parquet").ArrowException, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path.name}: cannot be read as Parquet: {error}") from None
+
+
+def _group_runs(file: Any, least_rows: int) -> Iterator[tuple[list[int], int]]:
+    """Yield consecutive row groups that have so many rows together, with their number; the last may have fewer."""
+    groups: list[int] = []
+    rows = 0
+    for group in range(file.metadata.num_row_groups):
+        groups, rows = [*groups, group], rows + file.metadata.row_group(group).num_rows
+        if rows >= least_rows:
+            yield groups, rows
+            groups, rows = [], 0
+    if rows:
+        yield groups, rows
+
+
+def _place(path: Path, first: int, offset: int, count: int = 1) -> str:
+    last = f" to row {first + offset + count - 1}" if count > 1 else ""
+    return f"{path.name}, row {first + offset}{last}"
 
 
 def _block(batch: Any, where: str) -> RowBlock:
@@ -77,7 +135,7 @@ def _block(batch: Any, where: str) -> RowBlock:
     values = {name: column.to_pylist() for name, column in columns.items() if name != "features"}
     if None in values.get("id", ()):
         raise InvalidInput(f"{where}: id: expected one for each row or no such column, got null")
-    features = _matrix(columns["features"])
+    features = list_matrix(columns["features"])
     if features is None:
         kind = columns["features"].type
         raise InvalidInput(f"{where}: features: expected lists of numbers of one length without nulls, got {kind}")
@@ -85,32 +143,5 @@ def _block(batch: Any, where: str) -> RowBlock:
     if labels is not None:
         labels = [one if isinstance(one, list) or one is None else [one] for one in labels]
     if metadata is not None:
-        metadata = [_plain(parse_metadata(one, where) or {}) or None for one in metadata]
+        metadata = [plain(parse_metadata(one, where) or {}) or None for one in metadata]
     return RowBlock(features, values.get("id"), labels, metadata)
-
-
-def _matrix(column: Any) -> NDArray[Any] | None:
-    """Return lists of numbers, of any kind of list, as (n, D); None if there are nulls or several lengths."""
-    types = import_module("pyarrow").types
-    kind = column.type
-    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
-        return None
-    flat = column.flatten()
-    if column.null_count or flat.null_count or len(set(column.value_lengths().to_pylist())) != 1:
-        return None
-    return np.asarray(flat.to_numpy(zero_copy_only=False).reshape(len(column), -1))
-
-
-def _row_features(batch: Any, columns: Columns) -> Any:
-    """Return the features of each row of a batch, as stored."""
-    if columns.numbered:
-        return np.stack([batch.column(name).to_numpy(zero_copy_only=False) for name in columns.numbered], axis=1)
-    matrix = _matrix(batch.column("features"))
-    return batch.column("features").to_pylist() if matrix is None else matrix
-
-
-def _plain(value: Any) -> Any:
-    """Return a value without nulls, in a struct at any depth, and with dates as texts."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items() if one is not None}
-    return value.isoformat() if isinstance(value, (date, time)) else value

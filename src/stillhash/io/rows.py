@@ -60,15 +60,30 @@ def format_id(name: str | int) -> str:
     return text if parse_ids([text]) == [name] else f'"{text}"'
 
 
-def parse_labels(value: Any, where: str) -> list[Any]:
-    """Parse the labels of a row: 'cat|dog', a row of an indicator matrix, a list, or one label."""
+def parse_labels(value: Any, where: str, separator: str | None = "|", column: str | None = None) -> list[Any]:
+    """Parse the labels of a row: 'cat|dog', a row of an indicator matrix, a list, or one label.
+
+    separator: splits a text, whose parts are stripped, and whole numbers if they look so; None keeps it whole.
+    column: where a boolean comes from; if it is true, this name is the label.
+
+    A null and NaN are no label.
+    """
     if isinstance(value, str):
-        return [integer_or_text(part.strip()) for part in value.split("|") if part.strip()]
+        if separator is None:
+            return [value] if value else []
+        return [integer_or_text(part.strip()) for part in value.split(separator) if part.strip()]
     if isinstance(value, np.ndarray):
         if not np.isin(value, (0, 1)).all():
             raise InvalidInput(f"{where}: labels: expected an indicator matrix of 0 and 1, got other values")
         return list(map(int, np.flatnonzero(value)))
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if isinstance(value, bool) and column is not None:
+        return [column] if value else []
+    return [label for label in (value if isinstance(value, list) else [value]) if not is_missing(label)]
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether this is a null or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def parse_metadata(value: Any, where: str) -> dict[str, Any] | None:

@@ -104,6 +104,10 @@ class ItemTable:
             rows.update(connection.execute(f"SELECT id, row FROM items WHERE id IN ({marks})", batch))
         return rows
 
+    def count_from(self, connection: Connection, row: int) -> int:
+        """Count the items with this row number or a higher one."""
+        return int(connection.execute("SELECT count(*) FROM items WHERE row >= ?", [row]).fetchone()[0])
+
     def existing_rows(self, connection: Connection, ids: list[Id]) -> RowNumbers:
         """Return the row of each id; all must exist."""
         rows = self.rows_of(connection, ids)
