@@ -15,8 +15,8 @@ class AwaitedClient:
     """Run every verb of an AsyncClient to its end, on an event loop of its own."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._runner = asyncio.Runner()
         self._client = AsyncClient(*args, **options)
+        self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
         return self

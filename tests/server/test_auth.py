@@ -60,9 +60,10 @@ def test_unknown_keys_are_refused(serving: Callable[..., LiveServer]) -> None:
 
 def documented_roles() -> dict[tuple[str, str], str]:
     """Return the role of each route, by method and path, from the table of the guide."""
-    rows = re.findall(r"^\|[^|]*\| `(GET|POST) (/[^`?]*)[^`]*` \| (\w*) *\|", GUIDE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\|[^|]*\| `(GET|POST|DELETE) (/[^`?]*)[^`]*` \| (\w*) *\|", GUIDE.read_text(), re.MULTILINE)
     prefix = "/v1/collections/{name}"
-    return {(way, path if path.startswith("/v1/") else prefix + path): role for way, path, role in rows}
+    paths = {path: path.replace("NAME", "{name}") if path.startswith("/v1/") else prefix + path for _, path, _ in rows}
+    return {(way, paths[path]): role for way, path, role in rows}
 
 
 def test_every_route_requires_the_documented_role(serving: Callable[..., LiveServer], tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_key_sees_only_its_collections(two: tuple[LiveServer, Path]) -> None:
     server = two[0]
     for role in ROLES:
         header = new_key(two, role, ["dogs", "not-served"])
-        assert server.request("GET", "/v1/collections", **header).json == {"collections": ["dogs"]}
+        assert server.request("GET", "/v1/collections", **header).json["collections"] == ["dogs"]
         assert server.request("GET", "/v1/health", **header).json["collections"] == {"dogs": 320}
         assert server.request("GET", "/v1/collections/dogs/count", **header).json == {"count": 320}
         reply = server.request("GET", "/v1/metrics", **header)
@@ -167,7 +168,7 @@ def test_a_key_sees_only_its_collections(two: tuple[LiveServer, Path]) -> None:
         assert b"/c/dogs" in page and b"/c/cats" not in page
     everything = bearer(add_key(two[1], "all", "read"))
     server.app.state.stillhash.settings.keys.reload()
-    assert server.request("GET", "/v1/collections", **everything).json == {"collections": ["cats", "dogs"]}
+    assert server.request("GET", "/v1/collections", **everything).json["collections"] == ["cats", "dogs"]
     assert server.request("GET", "/v1/metrics", **everything).status == 200
     assert b"/c/cats" in server.request("GET", "/c/dogs", **everything).data
 
@@ -200,7 +201,7 @@ def test_a_hidden_collection_is_as_one_that_does_not_exist(two: tuple[LiveServer
 
 def test_a_key_without_a_collection_of_this_server(two: tuple[LiveServer, Path]) -> None:
     server, header = two[0], new_key(two, "admin", ["elsewhere"])
-    assert server.request("GET", "/v1/collections", **header).json == {"collections": []}
+    assert server.request("GET", "/v1/collections", **header).json == {"collections": [], "items": {}}
     assert server.request("GET", "/v1/health", **header).json["collections"] == {}
     reply = server.request("GET", "/", **header)
     assert reply.status == 404 and b"no collection" in reply.data

@@ -76,7 +76,9 @@ def test_api_conforms_to_its_schema(template: Path, tmp_path: Path) -> None:
     problems: dict[str, list[str]] = {}
     requests: dict[str, int] = {}
     collection = stillhash.open(copied(template, tmp_path / "c"))
-    settings = Settings(snapshots=tmp_path / "snapshots", max_rows=100, keys=Keys(admin=(KEY,)))
+    (tmp_path / "collections").mkdir()
+    folders = {"snapshots": tmp_path / "snapshots", "collections_folder": tmp_path / "collections"}
+    settings = Settings(**folders, max_rows=100, max_collections=5, keys=Keys(admin=(KEY,)))
     with live_server({"c": collection}, settings) as server:
         schema = schemathesis.openapi.from_url(f"{server.url}/v1/openapi.json", config=config(seed))
         routes = sum(len(methods) for path, methods in schema.raw_schema["paths"].items() if path.startswith("/v1/"))

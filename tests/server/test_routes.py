@@ -56,7 +56,7 @@ def failed(reply: Reply, status: int, error: str, match: str = "") -> None:
 def test_server_reports_health_and_collections(shared: LiveServer) -> None:
     health = {"status": "ok", "stillhash": stillhash.__version__, "collections": {"c": 320}}
     assert ok(shared.request("GET", "/v1/health")) == health
-    assert ok(shared.request("GET", "/v1/collections")) == {"collections": ["c"]}
+    assert ok(shared.request("GET", "/v1/collections")) == {"collections": ["c"], "items": {"c": 320}}
 
 
 def test_reads_equal_the_library(shared: LiveServer, library: Collection) -> None:

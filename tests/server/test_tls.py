@@ -19,6 +19,7 @@ from stillhash.errors import InvalidInput, Unreachable
 from stillhash.server import Settings, add_key
 from stillhash.server.tls import load_certificate
 from tests.cli.test_main import stillhash
+from tests.client.awaited_client import CLIENTS
 from tests.collection.fixtures import copied
 from tests.server.serve_command import serve_command, wait_until
 
@@ -96,8 +97,9 @@ def test_the_command_refuses_before_it_opens_anything(certify: Callable[..., Cer
 def test_the_client_refuses_other_files(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a certificate")
     for ca in (tmp_path / "none", tmp_path / "text", str(tmp_path / "none"), 7):
-        with pytest.raises(InvalidInput, match=r"^ca"):
-            Client("https://127.0.0.1:1", ca=ca)  # type: ignore[arg-type]
+        for new_client in CLIENTS:
+            with pytest.raises(InvalidInput, match=r"^ca"):
+                new_client("https://127.0.0.1:1", ca=ca)
 
 
 # ---- a server ----
@@ -112,16 +114,17 @@ def test_https(template: Path, tmp_path: Path, certify: Callable[..., Certificat
         assert server.url.startswith("https://127.0.0.1:")
         version, presented = peer(server.url)
         assert version in ("TLSv1.2", "TLSv1.3") and presented.split() == certificate.read_text().split()
-        with Client(server.url, token, ca=certificate) as client:
-            assert client.count() == 320 and client.flush() > 0
-        with Client(server.url, token, ca=str(certificate)) as client:
-            assert client.count() == 320
-        for ca in (None, other):  # which does not vouch for this server
-            with Client(server.url, token, ca=ca, retries=0) as client, pytest.raises(Unreachable, match="certificate"):
+        for new_client in CLIENTS:
+            with new_client(server.url, token, ca=certificate) as client:
+                assert client.count() == 320 and client.flush() > 0
+            with new_client(server.url, token, ca=str(certificate)) as client:
+                assert client.count() == 320
+            for ca in (None, other):  # which does not vouch for this server
+                with new_client(server.url, token, ca=ca) as client, pytest.raises(Unreachable, match="certificate"):
+                    client.count()
+            plain = server.url.replace("https:", "http:")
+            with new_client(plain, token, retries=0) as client, pytest.raises(Unreachable):
                 client.count()
-        plain = server.url.replace("https:", "http:")
-        with Client(plain, token, retries=0) as client, pytest.raises(Unreachable):
-            client.count()
         with urllib3.PoolManager(ca_certs=str(certificate)) as pool:
             login = {"method": "POST", "url": f"{server.url}/login", "body": urlencode({"key": token})}
             headers = {"content-type": "application/x-www-form-urlencoded", "origin": server.url}

@@ -25,13 +25,14 @@ PARTIAL_HELP = "With --cluster: answer without missing shards, and report their 
 RATE_HELP = f"Requests a second of one client, 0 for no limit; default {REMOTE_RATE_LIMIT:g}, on localhost 0."
 MEMORY_HELP = "Memory for the bodies and answers of all requests in flight."
 KEYS_HELP = "File of 'stillhash keys add'; also STILLHASH_READ_KEYS, ..._FEEDBACK_KEYS, _WRITE_KEYS, _ADMIN_KEYS."
+FOLDER_HELP = "Folder in which clients with an admin key may create and delete collections."
 IDLE_HELP = "How long an unused session of the page lasts."
 CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
 
 
 @app.command(rich_help_panel="Collections: serving")
 def serve(
-    paths: Annotated[list[Path], Argument(metavar="PATH...", help="Folders of collections.")],
+    paths: Annotated[list[Path] | None, Argument(metavar="PATH...", help="Folders of collections.")] = None,
     host: Annotated[str, Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
     keys: Annotated[Path | None, Option(metavar="FILE", help=KEYS_HELP)] = None,
@@ -42,6 +43,8 @@ def serve(
     encoder: Annotated[str | None, Option(metavar="NAME", help=IMAGE_ENCODER_HELP)] = None,
     images: Annotated[Path | None, Option(metavar="FOLDER", help=IMAGES_HELP)] = None,
     snapshots: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
+    collections_folder: Annotated[Path | None, Option(metavar="FOLDER", help=FOLDER_HELP)] = None,
+    max_collections: Annotated[int, Option(min=1, metavar="N", help="With such a folder: collections in all.")] = 32,
     cluster: Annotated[str | None, Option(metavar="ADDRESS", help=CLUSTER_HELP)] = None,
     shards: Annotated[int, Option(min=1, help="With --cluster: number of shards.")] = 4,
     replicas: Annotated[int, Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
@@ -57,12 +60,16 @@ def serve(
 ) -> None:
     """Serve collections over HTTP: an API under /v1, and a page that shows them learn."""
     server = optional_module("server", "server")
-    folders = {path.resolve().name: path for path in paths}
-    if len(folders) < len(paths):
+    folders = {path.resolve().name: path for path in paths or ()}
+    if not folders and collections_folder is None:
+        raise InvalidInput("paths: expected a folder of a collection, or --collections-folder, got none")
+    if collections_folder is not None and (read_only or cluster is not None):
+        raise InvalidInput("collections-folder: expected neither --read-only nor --cluster with it, got one of them")
+    if len(folders) < len(paths or ()):
         raise InvalidInput("paths: expected different folder names, since the server uses them as collection names")
     if log not in ("", "json", "text", "off"):
         raise InvalidInput(f"log: expected json, text or off, got {log!r}")
-    for name, folder in (("images", images), ("snapshots", snapshots)):
+    for name, folder in (("images", images), ("snapshots", snapshots), ("collections-folder", collections_folder)):
         if folder is not None and not folder.is_dir():
             raise InvalidInput(f"{name}: expected an existing folder, got {str(folder)!r}")
     settings = server.Settings(
@@ -78,6 +85,8 @@ def serve(
         max_connections=max_connections,
         images=images and images.resolve(),
         snapshots=snapshots and snapshots.resolve(),
+        collections_folder=collections_folder and collections_folder.resolve(),
+        max_collections=max_collections,
         session_idle=60 * session_idle,
         tls_cert=tls_cert,
         tls_key=tls_key,

@@ -126,6 +126,9 @@ class Client(CollectionRequests):
     rollback = blocking(LearningVerbs.rollback)
 
     health = blocking(ServerVerbs.health)
+    collections = blocking(ServerVerbs.collections)
+    create_collection = blocking(ServerVerbs.create_collection)
+    delete_collection = blocking(ServerVerbs.delete_collection)
     stats = blocking(ServerVerbs.stats)
     verify = blocking(ServerVerbs.verify)
     audit = blocking(ServerVerbs.audit)

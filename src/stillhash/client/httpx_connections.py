@@ -14,38 +14,59 @@ except ImportError as error:
 
 
 class AsyncConnections:
-    """At most MAX_POOLED connections of one event loop. Further requests wait for a free one, in order."""
+    """At most MAX_POOLED connections of one event loop. Further requests wait for a free one, in order.
+
+    Each is an httpx client of its own. One client of many connections examines all of them for each request, which
+    takes longer than the request.
+    """
 
     def __init__(self, url: str, timeout: float, ca: str | os.PathLike[str] | None) -> None:
+        self._timeout = timeout
+        self._tls = tls_context(ca) if ca is not None or url.startswith("https:") else False
         self._free = asyncio.Semaphore(MAX_POOLED)
-        self._http = httpx.AsyncClient(
-            verify=tls_context(ca) if ca is not None or url.startswith("https:") else False,
-            timeout=timeout,
-            limits=httpx.Limits(max_connections=MAX_POOLED, max_keepalive_connections=MAX_POOLED),
-            trust_env=False,  # no proxy, certificate or password but those of the arguments
-        )
+        self._opened: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncClient] = []  # the last one used is the next one
 
     async def send(self, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> HttpResponse:
-        data = bytearray()
-        try:
-            async with self._free, self._http.stream(method, url, content=body, headers=headers) as response:
-                async for piece in response.aiter_bytes():
-                    data += piece
-                    if len(data) > MAX_RESPONSE_BYTES:
-                        raise ConnectionFailed(f"more than {MAX_RESPONSE_BYTES} bytes came", sent=True, permanent=True)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise ConnectionFailed(_reason(error), sent=False, permanent=_is_tls(error)) from error
-        except httpx.InvalidURL as error:
-            raise ConnectionFailed(error, sent=False, permanent=True) from error
-        except httpx.HTTPError as error:
-            raise ConnectionFailed(_reason(error), sent=True) from error
-        return HttpResponse(response.status_code, response.headers.get("retry-after", ""), bytes(data))
+        async with self._free:
+            connection = self._idle.pop() if self._idle else self._new_connection()
+            try:
+                return await _send(connection, method, url, body, headers)
+            finally:
+                self._idle.append(connection)
+
+    def _new_connection(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        # trust_env: no proxy, certificate or password but those of the arguments
+        connection = httpx.AsyncClient(verify=self._tls, timeout=self._timeout, limits=limits, trust_env=False)
+        self._opened.append(connection)
+        return connection
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        for connection in self._opened:
+            await connection.aclose()
+
+
+async def _send(
+    connection: httpx.AsyncClient, method: str, url: str, body: bytes | None, headers: dict[str, str]
+) -> HttpResponse:
+    data = bytearray()
+    try:
+        async with connection.stream(method, url, content=body, headers=headers) as response:
+            async for piece in response.aiter_bytes():
+                data += piece
+                if len(data) > MAX_RESPONSE_BYTES:
+                    raise ConnectionFailed(f"more than {MAX_RESPONSE_BYTES} bytes came", sent=True, permanent=True)
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise ConnectionFailed(_reason(error), sent=False, permanent=_is_tls(error)) from error
+    except httpx.InvalidURL as error:
+        raise ConnectionFailed(error, sent=False, permanent=True) from error
+    except httpx.HTTPError as error:
+        raise ConnectionFailed(_reason(error), sent=True) from error
+    return HttpResponse(response.status_code, response.headers.get("retry-after", ""), bytes(data))
 
 
 def _reason(error: Exception) -> str:

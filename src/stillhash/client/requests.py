@@ -20,6 +20,16 @@ from stillhash.errors import InvalidInput
 from stillhash.numeric.validation import Floats, check_features, check_integer
 
 
+def collection_path(name: str, argument: str = "name") -> str:
+    """Return the path of a collection; raise InvalidInput for a name that no path can hold."""
+    try:
+        if isinstance(name, str) and name not in ("", ".", ".."):
+            return f"/v1/collections/{quote(name, safe='')}"
+    except UnicodeEncodeError:  # half a surrogate pair
+        pass
+    raise InvalidInput(f"{argument}: expected the name of a collection, got {name!r}")
+
+
 class NewConnections(Protocol):
     def __call__(self, url: str, timeout: float, ca: str | os.PathLike[str] | None) -> Connections: ...
 
@@ -39,8 +49,8 @@ class CollectionRequests:
         retries: int = 4,
         ca: str | os.PathLike[str] | None = None,
     ) -> None:
-        if collection is not None and not (isinstance(collection, str) and collection):
-            raise InvalidInput(f"collection: expected a name, got {collection!r}")
+        if collection is not None:
+            collection_path(collection, "collection")
         url, timeout = check_address(url), check_timeout(timeout)
         self._name, self._collection_name = collection, collection
         self._stats: dict[str, Any] | None = None
@@ -68,7 +78,7 @@ class CollectionRequests:
         return check_features(value, "features", columns=await self._get_setting("dim"), whose="this collection")
 
     async def _path(self, verb: str) -> str:
-        return f"/v1/collections/{quote(await self._get_collection(), safe='')}/{verb}"
+        return f"{collection_path(await self._get_collection())}/{verb}"
 
     async def _get(self, verb: str) -> dict[str, Any]:
         return await self._transport.request("GET", await self._path(verb))

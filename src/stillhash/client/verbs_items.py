@@ -6,7 +6,7 @@ To add a verb:
    `retry="not stored"` unless sending the request twice has the effect of sending it once. A verb uses `self` only for
    the methods of `CollectionRequests`, never for another verb.
 2. `AsyncClient` has it by inheritance. Add one line to `Client`: `verb = blocking(ItemVerbs.verb)`.
-3. Add calls of it to `tests/client/test_client.py`.
+3. Add calls of it to `tests/contracts/collections.py`.
 """
 
 import base64

@@ -1,12 +1,18 @@
-"""Verbs on the server, for both clients: those of `server.routes_server`. `verbs_items` says how to add one."""
+"""Verbs on the server, for both clients: those of `server.routes_server` and `server.routes_collections`.
 
+`verbs_items` says how to add one.
+"""
+
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlencode
 
-from stillhash.client.requests import CollectionRequests
+from stillhash.client.requests import CollectionRequests, collection_path
+from stillhash.client.serialization import to_json
 from stillhash.collection.actor import check_actor
 from stillhash.collection.types import AuditEntry, Filter, ForgetReport, ItemIds
 from stillhash.collection.validation import check_ids
+from stillhash.hashers import DEFAULT_HASHER
 from stillhash.numeric.validation import check_integer
 
 
@@ -14,6 +20,41 @@ class ServerVerbs(CollectionRequests):
     async def health(self) -> dict[str, Any]:
         """Return whether the server can answer, and the number of items of each collection."""
         return await self._transport.request("GET", "/v1/health")
+
+    async def collections(self) -> dict[str, int]:
+        """Return the collections that the key has, and the number of items of each."""
+        return dict((await self._transport.request("GET", "/v1/collections"))["items"])
+
+    async def create_collection(
+        self,
+        name: str,
+        dim: int,
+        bits: int | None = None,
+        *,
+        method: str = DEFAULT_HASHER.name,
+        params: dict[str, Any] | None = None,
+        codes_see_labels: bool = True,
+        init_rows: int = 3000,
+        learn_rows: int = 1000,
+        keep_versions: int = 32,
+        source_cap: float = 1000.0,
+        filter_fields: Iterable[str] | None = None,
+        keep_features: bool = False,
+    ) -> dict[str, Any]:
+        """Create an empty collection in the server's folder of collections, and return its stats; admin keys only.
+
+        The arguments are those of `stillhash.open`. A client of it is `Client(url, key, collection=name)`.
+        """
+        body = {"name": name, "dim": dim, "bits": bits, "method": method, "params": params}
+        body |= {"codes_see_labels": codes_see_labels, "init_rows": init_rows, "learn_rows": learn_rows}
+        body |= {"keep_versions": keep_versions, "source_cap": source_cap, "filter_fields": filter_fields}
+        body |= {"keep_features": keep_features}
+        return await self._transport.request("POST", "/v1/collections", to_json(body).encode(), retry="not stored")
+
+    async def delete_collection(self, name: str, *, confirm: str) -> None:
+        """Delete a collection and all its files, permanently; `confirm` is its name again. Admin keys only."""
+        path, body = collection_path(name), to_json({"confirm": confirm}).encode()
+        await self._transport.request("DELETE", path, body, retry="not stored")
 
     async def stats(self) -> dict[str, Any]:
         """Return settings, counts and disk use."""

@@ -14,7 +14,15 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.server import routes_export, routes_forgetting, routes_items, routes_learning, routes_server
+from stillhash.server import (
+    routes_collections,
+    routes_export,
+    routes_forgetting,
+    routes_items,
+    routes_learning,
+    routes_server,
+)
+from stillhash.server.collection_lifecycle import CollectionLifecycle
 from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
@@ -31,6 +39,7 @@ from stillhash.server.write_queue import ClusterControl, CollectionExecutor, Que
 ROUTERS = (
     routes_items.search_router,  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
+    *(routes_collections.read_router, routes_collections.admin_router),
     *(routes_items.read_router, routes_items.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
     routes_forgetting.admin_router,
@@ -53,16 +62,17 @@ def create_app(
     """Return an ASGI application that serves open collections by their names. The caller closes them.
 
     `query_encoders` encode images and text for the collections of these names; `clusters` hold the codes of those that
-    are on a cluster.
+    are on a cluster. Those of the settings' `collections_folder` are opened here, and closed with the application.
     """
     settings = settings or Settings()
-    if not collections:
-        raise InvalidInput("collections: expected at least one, got none")
+    if not collections and settings.collections_folder is None:
+        raise InvalidInput("collections: expected at least one, or a folder to create them in, got none")
     encoders, limits = query_encoders or {}, (settings.max_queued_writes, settings.timeout)
     executors = {
         name: CollectionExecutor(name, collection, *limits, encoders.get(name), (clusters or {}).get(name))
         for name, collection in collections.items()
     }
+    lifecycle = CollectionLifecycle(executors, settings)
     app = FastAPI(
         title="stillhash",
         version=version("stillhash"),
@@ -74,8 +84,8 @@ def create_app(
         exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), _on_error),
     )
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
-    metrics, reloader = Metrics(executors, memory), Reloader(settings, sessions)
-    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory, sessions, reloader)
+    metrics, reloader = Metrics(memory), Reloader(settings, sessions)
+    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory, sessions, reloader, lifecycle)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", static_files, "static")
@@ -91,8 +101,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     reloading.cancel()
     with suppress(asyncio.CancelledError):
         await reloading
-    for executor in app.state.stillhash.executors.values():
-        executor.close()
+    await app.state.stillhash.lifecycle.close()
 
 
 async def _on_error(request: Request, raised: Exception) -> Response:

@@ -10,6 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from stillhash.collection.actor import set_actor
 from stillhash.errors import Busy, Conflict, Denied, Forbidden, InvalidInput, NotFound, TooLarge, TooMany
 from stillhash.server.auth import ANONYMOUS, ANONYMOUS_NAME, ROLES, Key, Role
+from stillhash.server.collection_lifecycle import CollectionLifecycle
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.query_cache import QueryCache
@@ -35,6 +36,7 @@ class AppState(NamedTuple):
     memory: MemoryBudget
     sessions: Sessions
     reloader: Reloader
+    lifecycle: CollectionLifecycle
 
 
 def app_state(request: Request) -> AppState:

@@ -1,6 +1,7 @@
 """Prometheus metrics: request times by route, and gauges of every collection."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -29,12 +30,11 @@ GAUGES = {
 QUALITY_MEASURES = ("map", "precision", "ndcg")
 
 
-class Metrics(Collector):
-    """Times of requests, and gauges that are read from the stats of each collection on every scrape."""
+class Metrics:
+    """Times of requests, and gauges of the stats of each collection, which every scrape reads."""
 
-    def __init__(self, executors: dict[str, CollectionExecutor], memory: MemoryBudget) -> None:
-        self.executors, self.memory, self.registry = executors, memory, CollectorRegistry()
-        self.registry.register(self)
+    def __init__(self, memory: MemoryBudget) -> None:
+        self.memory, self.registry = memory, CollectorRegistry()
         labels = ("method", "route", "status")
         self._seconds = Histogram(
             "stillhash_request_seconds", "Time of requests.", labels, buckets=TIME_BUCKETS, registry=self.registry
@@ -44,15 +44,23 @@ class Metrics(Collector):
         """Record one request."""
         self._seconds.labels(method if method in HTTP_METHODS else "other", route, str(status)).observe(seconds)
 
-    def render(self) -> bytes:
+    def render(self, stats: dict[CollectionExecutor, dict[str, Any]]) -> bytes:
         """Return all metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
+        gauges = CollectorRegistry()
+        gauges.register(CollectionGauges(stats, self.memory))
+        return generate_latest(gauges) + generate_latest(self.registry)
+
+
+class CollectionGauges(Collector):
+    """Gauges of one scrape."""
+
+    def __init__(self, stats: dict[CollectionExecutor, dict[str, Any]], memory: MemoryBudget) -> None:
+        self.stats, self.memory = stats, memory
 
     def collect(self) -> Iterable[Metric]:
         """Return the gauges of all collections."""
         gauges = {name: GaugeMetricFamily(f"stillhash_{name}", GAUGES[name], labels=["collection"]) for name in GAUGES}
-        for name, executor in self.executors.items():
-            stats = executor.collection.stats()
+        for executor, stats in self.stats.items():
             values = {
                 "rows": stats["items"],
                 "queue_depth": executor.queued,
@@ -63,6 +71,6 @@ class Metrics(Collector):
                 values |= {f"quality_{key}": quality[key] for key in QUALITY_MEASURES}
                 values |= {f"quality_before_{key}": quality["before"][key] for key in QUALITY_MEASURES}
             for key, value in values.items():
-                gauges[key].add_metric([name], float(value))
+                gauges[key].add_metric([executor.name], float(value))
         held = "Bytes that large requests in flight hold, in bodies and answers."
         return [*gauges.values(), GaugeMetricFamily("stillhash_request_bytes", held, self.memory.used)]

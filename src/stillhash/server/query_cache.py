@@ -65,6 +65,13 @@ class QueryCache:
         self._queries.move_to_end((collection, token))
         return self._queries[collection, token]
 
+    def remove(self, collection: str) -> None:
+        """Drop everything of a collection, which is deleted."""
+        for name in [name for name in self._queries if name[0] == collection]:
+            self._size -= self._queries.pop(name).size
+        for name in [name for name in self._votes if name[0] == collection]:
+            del self._votes[name]
+
     def add_vote(self, collection: str, query: str, item: str, vote: HitVote) -> None:
         self._votes.setdefault((collection, query), {})[item] = vote
         self._votes.move_to_end((collection, query))

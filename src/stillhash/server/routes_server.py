@@ -1,5 +1,6 @@
 """Routes of the server itself, of a collection's upkeep, and of the cluster that holds its codes."""
 
+import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from stillhash.server.dependencies import (
     visible_executors,
 )
 from stillhash.server.responses import json_response
+from stillhash.server.routes_collections import read_all
 from stillhash.server.write_queue import ClusterControl
 
 public_router, server_router = api_router(None, "server", "/v1"), api_router("read", "server", "/v1")
@@ -30,11 +32,10 @@ cluster_read_router, cluster_admin_router = api_router("read", "cluster"), api_r
 @public_router.get("/health")
 async def health(request: Request, credentials: Credentials = None) -> schemas.HealthResponse:
     """Return whether the server can answer; with a key, also the number of items of each of its collections."""
-    executors = app_state(request).executors
-    counts = {name: await executor.read(Collection.count) for name, executor in executors.items()}
+    counts = await read_all(app_state(request).executors, Collection.count)
     with suppress(Denied):
         check_key(request, credentials, "read")
-    visible = {name: counts[name] for name in visible_executors(request)}
+    visible = {name: counts[executor] for name, executor in visible_executors(request).items() if executor in counts}
     return schemas.HealthResponse(status="ok", stillhash=request.app.version, collections=visible)
 
 
@@ -43,15 +44,9 @@ async def metrics(request: Request) -> Response:
     """Return metrics of all collections for Prometheus."""
     check_all_collections(request)
     state = app_state(request)
-    executor = next(iter(state.executors.values()))
-    data = await executor.read(lambda _: state.metrics.render())
+    stats = await read_all(state.executors, Collection.stats)
+    data = await asyncio.to_thread(state.metrics.render, stats)
     return Response(data, media_type="text/plain; version=0.0.4")
-
-
-@server_router.get("/collections")
-async def collections(request: Request) -> schemas.CollectionsResponse:
-    """List the collections that the key has."""
-    return schemas.CollectionsResponse(collections=list(visible_executors(request)))
 
 
 @read_router.get("/stats", response_model=schemas.StatsResponse)

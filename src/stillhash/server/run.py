@@ -49,7 +49,8 @@ def serve(
         reloader.tls = config.ssl
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"{'https' if config.ssl else 'http'}://{host}:{listener.getsockname()[1]}"
-        log.info("listening", extra={"fields": {"address": address, "collections": list(collections)}})
+        names = list(app.state.stillhash.executors)
+        log.info("listening", extra={"fields": {"address": address, "collections": names}})
         with on_hangup(reloader):
             on_start(address)
             with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
@@ -73,7 +74,10 @@ def return_large_blocks() -> bool:
 
 def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Return how uvicorn serves the application, with no more connections than there are file handles for."""
-    threads = len(app.state.stillhash.executors) * THREADS_OF_COLLECTION
+    collections = len(app.state.stillhash.executors)
+    if settings.collections_folder is not None:
+        collections = max(collections, settings.max_collections)
+    threads = collections * THREADS_OF_COLLECTION
     limits = replace(settings, max_connections=available_connections(settings, threads))
     return uvicorn.Config(
         app,

@@ -272,10 +272,6 @@ class StatsResponse(BaseModel):
     codes_see_labels: Annotated[bool, Field(description="Whether codes of items that are added with labels hold them.")]
 
 
-class CollectionsResponse(BaseModel):
-    collections: list[str]
-
-
 class HealthResponse(BaseModel):
     status: Literal["ok"]
     stillhash: str

@@ -31,6 +31,8 @@ class Settings:
     send_seconds: float = 20.0  # for the client to take a piece of an answer
     images: Path | None = None  # folder that `image` paths in metadata are relative to; without it no file is read
     snapshots: Path | None = None  # folder for snapshots; without it there are none
+    collections_folder: Path | None = None  # where clients with an admin key can create collections
+    max_collections: int = 32  # with such a folder: how many there may be in all
     max_image_bytes: int = 32 << 20  # of an uploaded image
     session_idle: float = 3600.0  # seconds until an unused session of a browser ends
     tls_cert: Path | None = None  # PEM file; with it and its key the server speaks HTTPS

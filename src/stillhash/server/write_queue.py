@@ -11,15 +11,15 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from stillhash.collection import Collection
-from stillhash.errors import Busy, InvalidInput, report_shortages
+from stillhash.errors import Busy, Closed, InvalidInput, report_shortages
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
 
@@ -79,6 +79,7 @@ class CollectionExecutor:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()  # guards `queued`
+        self._closed = False
         self._readers = {
             "quick": started_pool(QUICK_THREADS, f"search {self.name}"),
             "slow": started_pool(SLOW_THREADS, f"slow search {self.name}", lower_priority),
@@ -88,9 +89,11 @@ class CollectionExecutor:
 
     async def read(self, work: Callable[[Collection], Result], kind: ReadKind = "quick") -> Result:
         """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
-        future = self._readers[kind].submit(report_shortages(work), self.collection)
+        with self._closing(RuntimeError):
+            future = self._readers[kind].submit(report_shortages(work), self.collection)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), None if kind == "upkeep" else self.timeout)
+            with self._closing(asyncio.CancelledError):
+                return await asyncio.wait_for(asyncio.wrap_future(future), None if kind == "upkeep" else self.timeout)
         except TimeoutError:
             message = f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
             raise Busy(message) from None
@@ -115,7 +118,8 @@ class CollectionExecutor:
             self.queued += 1
         context = copy_context()  # who sent the request, for the audit log
         try:
-            future = self._writer.submit(context.run, work, self.collection)
+            with self._closing(RuntimeError):
+                future = self._writer.submit(context.run, work, self.collection)
         except BaseException:
             with self._lock:
                 self.queued -= 1
@@ -125,15 +129,28 @@ class CollectionExecutor:
         started, _ = await asyncio.wait([result], timeout=self.timeout)
         if not started and future.cancel():
             raise Busy(f"timeout: the write did not start within {self.timeout:g} seconds. Nothing was stored")
-        return await result  # a write that has started is never given up
+        with self._closing(asyncio.CancelledError):
+            return await result  # a write that has started is never given up
 
     def _release(self, _: Future[Any]) -> None:
         """Count a write as done, also when its client has gone away."""
         with self._lock:
             self.queued -= 1
 
+    @contextmanager
+    def _closing(self, kind: type[BaseException]) -> Iterator[None]:
+        """Raise Closed where a pool that is shut down refuses a call (RuntimeError), or cancels one that waits."""
+        try:
+            yield
+        except kind:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            raise Closed(f"No collection {self.name!r} any more. The request had not started") from None
+
     def close(self) -> None:
-        """Wait for running calls. The caller closes the collection."""
+        """Wait for running calls; those that have not started raise Closed. The caller closes the collection."""
+        self._closed = True
         self._writer.shutdown(cancel_futures=True)
         for readers in self._readers.values():
             readers.shutdown(cancel_futures=True)

@@ -1,0 +1,308 @@
+"""The contract of a collection, however it is reached: the results and the errors of a local one.
+
+Imported by tests/collection and tests/client. The importing module supplies the fixture `subject`: an empty
+collection of DIM, BITS, INIT and LEARN, with the verbs of `Collection`. To cover a new verb, add calls of it to LIFE
+and to REFUSED.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stillhash
+from stillhash import Collection, Vote
+from stillhash.errors import InvalidInput, StillhashError, WrongType
+from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows
+from tests.support.toys import toy
+
+QUERIES = toy(5, DIM, 4, seed=77).X
+MANY_VOTES: list[Any] = [Vote(QUERIES[2], 5, "up", "me", 3), {"query_id": 5, "id": 6, "vote": -0.5}]
+X, LABELS, METADATA = some_rows(3, seed=50)
+GIF = b"GIF89a and more"
+BAD = X.copy()
+BAD[1, 2] = np.nan
+
+LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
+    "add_table": "reads a table here; `stillhash.io.table_chunks` has its rows, for `add`",
+    "align": "needs both encoders, which the operator has",
+    "alignments": "goes with `align`",
+    "codes": "`list_coded_items` has them, with their items",
+    "compact": "upkeep of files, which the operator does",
+    "encoder": "an attribute; `stats` has its name",
+    "export": "writes a file here, with what is learnt; over HTTP `GET .../export` streams items",
+    "import_file": "reads a file here, and goes on by what the store notes of it; `ingest` takes rows of files",
+    "repair": "upkeep of files, while no server has them open",
+    "seal": "upkeep of files, which the operator does",
+    "translate": "goes with `align`",
+    "weigh": "for codes that are searched elsewhere; goes with `codes`",
+}
+CLIENT_ONLY = {  # verbs of clients that Collection has not, and why
+    "add_shard": "of the server's cluster",
+    "cluster": "of the server's cluster",
+    "drain": "of the server's cluster",
+    "collection": "the name of the collection that is served",
+    "collections": "of the server",
+    "create_collection": "of the server; locally it is `stillhash.open`",
+    "delete_collection": "of the server",
+    "encode": "by the server's encoder",
+    "health": "of the server",
+    "ingest": "a stream; `add` takes iterables as large as memory",
+    "dim": "an attribute of instances",
+    "bits": "an attribute of instances",
+}
+OTHER_RESULTS = {  # shared verbs whose results differ by nature, and where they are tested
+    "close": "ends the test",
+    "snapshot": "over HTTP the server names it: tests/client/test_client.py",
+}
+
+
+def public_names(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def shared_verbs() -> set[str]:
+    return public_names(Collection) - LOCAL_ONLY.keys() - OTHER_RESULTS.keys()
+
+
+class CalledNames:
+    """A collection that remembers which of its attributes were used."""
+
+    def __init__(self, collection: Any) -> None:
+        self.collection, self.names = collection, set[str]()
+
+    def __len__(self) -> int:
+        return len(self.collection)
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.add(name)
+        return getattr(self.collection, name)
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Iterator[Collection]:
+    """A local collection, of which the subject must not differ."""
+    with stillhash.open(tmp_path / "reference", DIM, BITS, init_rows=INIT, learn_rows=LEARN) as collection:
+        yield collection
+
+
+SIZES: dict[str, Any] = {"disk_bytes": 0, "index_bytes": 0, "filter_columns": None}
+
+
+def outcome(call: Callable[[Any], Any], at: Any) -> Any:
+    """Return the result of a call, or the class of its error and the argument that its message names."""
+    try:
+        return call(at)
+    except StillhashError as error:
+        return type(error), re.match(r"\w*", str(error))[0]  # type: ignore[index]
+
+
+def same(actual: Any, expected: Any) -> bool:
+    if isinstance(expected, np.ndarray):
+        return (
+            actual.dtype == expected.dtype and actual.shape == expected.shape and actual.tobytes() == expected.tobytes()
+        )
+    if isinstance(expected, dict) and "disk_bytes" in expected:  # which may differ for the same content
+        return {**actual, **SIZES} == {**expected, **SIZES}
+    if isinstance(expected, list) and expected and isinstance(expected[0], dict) and "created" in expected[0]:
+        return [{**one, "created": 0} for one in actual] == [{**one, "created": 0} for one in expected]
+    return bool(actual == expected) and repr(actual) == repr(
+        expected
+    )  # which also distinguishes 1 from 1.0 and -0.0 from 0.0
+
+
+FIRST, MORE = some_rows(250, seed=1), some_rows(200, seed=2)
+ODD = {"ä": ['"\\\n', None, True, 1e-300, 1e22, -0.0, 0.1, 10**30, {"": []}], "n": 2**63}
+Verb = tuple[str, Callable[[Any], Any]]
+
+
+def listed(page: Any) -> list[Any]:
+    """Return items, and the shape and the bytes of their codes."""
+    items, codes = page
+    return [items, codes.shape, codes.tobytes()]
+
+
+LIFE: list[Verb] = [
+    ("empty", lambda c: (c.count(), len(c), c.get([1]), c.versions(), c.quality(), c.stats(), c.verify())),
+    ("no version yet", lambda c: c.search(QUERIES[0], version=1)),
+    ("search nothing", lambda c: c.search(QUERIES)),
+    ("reconstruct nothing", lambda c: c.reconstruct([])),
+    ("add", lambda c: c.add(list(range(250)), *FIRST)),
+    ("by cosine", lambda c: c.search(QUERIES, 20)),
+    ("count some", lambda c: (c.count({"odd": True}), c.count({"labels": "a"}), c.count({}))),
+    ("list some", lambda c: (c.ids(limit=5), c.ids({"odd": True}, after=20, limit=7), c.ids({"n": 2**63}))),
+    ("list wrongly", lambda c: c.ids({"a": {}})),
+    ("list items", lambda c: (c.list_items(limit=5), c.list_items(after=10**6))),
+    ("iterate over items", lambda c: list(c.items({"odd": True}, after=20, batch=7))),
+    ("list items that wait", lambda c: c.list_coded_items({"odd": True})),
+    ("list items wrongly", lambda c: c.list_items({"a": {}})),
+    ("list no items", lambda c: list(c.items(limit=0))),
+    ("reconstruct what waits", lambda c: c.reconstruct([5, 3, 200])),
+    ("learn too early", lambda c: c.learn(X, LABELS)),
+    ("range too early", lambda c: c.range_search(X[0], 0.0)),
+    ("feedback too early", lambda c: c.feedback(X[0], 1, True)),
+    ("odd metadata", lambda c: c.add(["ö", -5], X[:2], [["a", 3, 0.5], ["b"]], [ODD, {}])),
+    ("get", lambda c: c.get(["ö", -5, 7, 999, 7])),
+    ("fit labels alone", lambda c: c.fit(labels=LABELS)),
+    ("fit", lambda c: c.fit()),
+    ("fit again", lambda c: c.fit(X, LABELS)),
+    ("stats after fit", lambda c: c.stats()),
+    ("search", lambda c: c.search(QUERIES, 30)),
+    ("items with codes", lambda c: listed(c.list_coded_items(limit=50))),
+    ("no items with codes", lambda c: listed(c.list_coded_items({"n": -1}))),
+    ("some items", lambda c: list(c.items(limit=90, batch=40))),
+    ("add more", lambda c: c.add(np.arange(1000, 1200), MORE.X.astype(np.float64), MORE.labels, MORE.metadata)),
+    ("indicators", lambda c: c.add([2000, 2001, 2002], X, np.eye(3, dtype=np.uint8))),
+    ("flat labels", lambda c: c.upsert([2001, 2002, 2003], X.tolist(), ["a", 2.0, np.int64(7)], learn=False)),
+    ("pictures", lambda c: c.upsert(["p", "q"], X[:2], pictures=[GIF, None])),
+    ("picture", lambda c: [c.picture(name) for name in ("p", "q", "nobody")]),
+    ("relabel", lambda c: c.relabel(["p", 5], [["new", 1], []])),
+    ("relabelled", lambda c: c.get(["p", 5])),
+    ("relabel nobody", lambda c: c.relabel(["nobody"], [["a"]])),
+    ("no picture", lambda c: c.upsert(["p"], X[:1], pictures=[b"<svg>"])),
+    ("reconstruct twice the same", lambda c: c.reconstruct(["p", 5, "p"])),
+    ("too many in range", lambda c: c.range_search(QUERIES[0], -1e300, most=3)),
+    ("no rows", lambda c: c.add([], np.empty((0, DIM)))),
+    ("conflict", lambda c: c.add([5], X[:1])),
+    ("versions", lambda c: c.versions()),
+    ("quality", lambda c: c.quality()),
+    ("doubtful labels", lambda c: c.doubtful_labels(7)),
+    ("too many doubtful labels", lambda c: c.doubtful_labels(1001)),
+    ("no doubtful labels", lambda c: c.doubtful_labels(0)),
+    ("one query", lambda c: c.search(QUERIES[0], np.int64(7))),
+    ("a list", lambda c: c.search(QUERIES[0].tolist(), 3)),
+    ("many queries", lambda c: c.search(QUERIES, 500)),
+    ("where", lambda c: c.search(QUERIES, 50, where={"odd": True, "labels": {"$in": ["a", "b"]}})),
+    ("where not", lambda c: c.search(QUERIES[0], where={"$not": {"tone": {"$gt": 0.5}}})),
+    ("version 0", lambda c: c.search(QUERIES, 9, version=0)),
+    ("version 1", lambda c: c.search(QUERIES, 9, version=1)),
+    ("explained", lambda c: c.search(QUERIES[:2], 9, explain=True)),
+    ("explained by 0", lambda c: c.search(QUERIES[0], 9, explain=0)),
+    ("explained by 99", lambda c: c.search(QUERIES[0], 9, explain=99)),
+    ("range", lambda c: c.range_search(QUERIES, 0.25, where={"odd": False})),
+    ("range of all", lambda c: c.range_search(QUERIES[0], -np.inf)),
+    ("range of version", lambda c: c.range_search(QUERIES[0], np.float32(-1.5), version=1)),
+    ("reconstruct", lambda c: c.reconstruct([1000, "ö", 5])),
+    ("reconstruct nobody", lambda c: c.reconstruct([1000, "nobody"])),
+    ("search the reconstructed", lambda c: c.search(c.reconstruct([1000])[0], 3)),
+    ("vote", lambda c: c.feedback(QUERIES[0], 1000, True)),
+    ("votes", lambda c: c.feedback(QUERIES[1], ["ö", 5], np.array([0.5, -1]), source="me", position=[None, 9])),
+    ("many votes", lambda c: c.feedback_many(MANY_VOTES)),
+    ("many votes, one bad", lambda c: c.feedback_many([*MANY_VOTES, {"id": 5}])),
+    ("vote taken back", lambda c: c.feedback(QUERIES[0], 1000, 0)),
+    ("vote on nobody", lambda c: c.feedback(QUERIES[0], "nobody", True)),
+    ("after votes", lambda c: c.search(QUERIES, 30)),
+    ("learn", lambda c: c.learn(X, LABELS)),
+    ("flush", lambda c: c.flush()),
+    ("tag", lambda c: c.tag(1, "first")),
+    ("tag again", lambda c: c.tag(2, "first")),
+    ("rollback", lambda c: c.rollback(1)),
+    ("rolled back", lambda c: c.search(QUERIES, 30)),
+    ("delete", lambda c: c.delete([5, 6, "nobody"])),
+    ("forget", lambda c: c.forget([7, "nobody"])),
+    ("forget some", lambda c: c.forget(where={"n": 2**63})),
+    ("forget a source", lambda c: c.forget(source="me")),
+    ("forgotten", lambda c: (c.get([7, "ö"]), c.search(QUERIES, 30))),
+    ("versions after forgetting", lambda c: c.versions()),
+    ("audit", lambda c: [replace(entry, time="", who="") for entry in c.audit(after=0, limit=1000)]),
+    ("latest entries", lambda c: [entry.what for entry in c.audit(limit=2)]),
+    ("a page of entries", lambda c: [entry.number for entry in c.audit(3, 2)]),
+    ("entries of nobody", lambda c: c.audit(who="nobody & no one=?")),
+    ("sample", lambda c: sorted(str(item) for item in c.sample(10_000))),
+    ("end", lambda c: (c.count(), c.dim, c.bits, c.stats(), c.quality(), c.verify(), c.search(QUERIES, 1000))),
+]
+
+
+def test_every_verb_gives_the_results_of_a_local_collection(subject: Any, reference: Collection) -> None:
+    called = CalledNames(subject)
+    for name, call in LIFE:
+        expected, actual = outcome(call, reference), outcome(call, called)
+        pairs = zip(actual, expected, strict=True) if name in ("empty", "end") else [(actual, expected)]
+        for one, other in pairs:
+            assert same(one, other), f"{name}: {str(one)[:300]} is not {str(other)[:300]}"
+    assert shared_verbs() - called.names == set(), "verbs without a call in LIFE"
+
+
+REFUSED: list[Callable[[Any], Any]] = [
+    lambda c: c.add(5, X),
+    lambda c: c.add([1.5, 2, 3], X),
+    lambda c: c.add(["x\ny", 2, 3], X),
+    lambda c: c.add([7, 7, 8], X),
+    lambda c: c.add([7, 8], X),
+    lambda c: c.add([7, 8, 9], X[:, :5]),
+    lambda c: c.add([7, 8, 9], X[0]),
+    lambda c: c.add([7, 8, 9], BAD),
+    lambda c: c.upsert([7, 8, 9], X * np.inf),
+    lambda c: c.upsert([7, 8, 9], X.astype(complex)),
+    lambda c: c.upsert([7, 8, 9], [["x"] * DIM] * 3),
+    lambda c: c.upsert([7, 8, 9], X, ["a"]),
+    lambda c: c.upsert([7, 8, 9], X, [[b"x"], [], []]),
+    lambda c: c.upsert([7, 8, 9], X, None, {"a": 1}),
+    lambda c: c.upsert([7, 8, 9], X, None, [{"a": np.nan}, {}, {}]),
+    lambda c: c.delete("abc"),
+    lambda c: c.delete([5, 5]),
+    lambda c: c.get(5),
+    lambda c: c.reconstruct([None]),
+    lambda c: c.sample(0),
+    lambda c: c.audit(-1),
+    lambda c: c.audit(2**63),
+    lambda c: c.audit(limit=0),
+    lambda c: c.audit(limit=100_001),
+    lambda c: c.audit(limit=2.5),
+    lambda c: c.audit(who=""),
+    lambda c: c.audit(who="a\nb"),
+    lambda c: c.sample("2"),
+    lambda c: c.search(X[0], 0),
+    lambda c: c.search(X[0], 2.5),
+    lambda c: c.search(X[0], True),
+    lambda c: c.search(X[0, :5]),
+    lambda c: c.search(X[None]),
+    lambda c: c.search(BAD),
+    lambda c: c.search("query"),
+    lambda c: c.search([[1.0, 2.0], [1.0]]),
+    lambda c: c.search(X[0], where={"$nor": []}),
+    lambda c: c.search(X[0], where="odd"),
+    lambda c: c.search(X[0], where={"a": np.nan}),
+    lambda c: c.search(X[0], version=99),
+    lambda c: c.search(X[0], version=-1),
+    lambda c: c.search(X[0], version="2"),
+    lambda c: c.search(X[0], version=2.0),
+    lambda c: c.learn(BAD, LABELS),
+    lambda c: c.learn(X, LABELS[:2]),
+    lambda c: c.fit(X[:1], LABELS[:1]),
+    lambda c: c.feedback(X, 1, True),
+    lambda c: c.feedback(X[0], [], True),
+    lambda c: c.feedback(X[0], [1, 2], [True]),
+    lambda c: c.feedback(X[0], 1, 1.5),
+    lambda c: c.feedback(X[0], 1, True, position=0),
+    lambda c: c.feedback(X[0], 1, True, source="\n"),
+    lambda c: c.tag("1", "name"),
+    lambda c: c.tag(1, None),
+    lambda c: c.tag(99, "name"),
+    lambda c: c.rollback(None),
+    lambda c: c.rollback(99),
+    lambda c: c.forget(),
+    lambda c: c.forget([1], source="me"),
+    lambda c: c.forget(5),
+    lambda c: c.forget(where={"$nor": []}),
+]
+
+
+def test_invalid_arguments_are_refused_as_by_a_local_collection(subject: Any, reference: Collection) -> None:
+    for collection in (subject, reference):
+        collection.add(list(range(320)), *some_rows(320))
+    before = subject.stats(), subject.versions()
+    for number, call in enumerate(REFUSED):
+        expected, actual = outcome(call, reference), outcome(call, subject)
+        assert isinstance(expected, tuple) and actual[1] == expected[1], f"call {number}: {actual}"
+        assert {actual[0], expected[0]} in ({expected[0]}, {InvalidInput, WrongType}), f"call {number}: {actual}"
+    for call in (lambda c: c.range_search(X[0], "high"), lambda c: c.range_search(X[0], np.nan)):
+        with pytest.raises(InvalidInput, match="threshold"):
+            call(subject)
+    assert (subject.stats(), subject.versions()) == before
