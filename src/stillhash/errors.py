@@ -1,4 +1,4 @@
-"""All errors of the library. Each class carries its HTTP status and its exit code.
+"""All errors and warnings of the library. Each class of errors carries its HTTP status and its exit code.
 
 What the system lacks, memory, file handles or threads, is reported as `Busy`: `report_shortages` stands on the classes
 and functions that callers use.
@@ -7,11 +7,13 @@ and functions that callers use.
 import errno
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 _Reporting = TypeVar("_Reporting", bound=Callable[..., Any])
 NO_THREAD = "can't start new thread"  # as Python says it
+OWN_MODULES = (__name__.partition(".")[0], "contextlib")
 NO_OBJECT = "PyObject pointer is null"  # as extensions in Rust say it, in an error that is no Exception
 
 
@@ -95,6 +97,18 @@ class Unreachable(StillhashError, ConnectionError, status=502, exit_code=11):
 
 class StoreFailed(StillhashError, OSError, status=507, exit_code=7):
     """The disk refused a write or returned an error; nothing of the request was stored."""
+
+
+class UnknownField(UserWarning):
+    """A filter compares a field of the metadata that no item has."""
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Warn in the name of the line outside this package that led here."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN_MODULES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def shortage(error: BaseException) -> Busy | None:

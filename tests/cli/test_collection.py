@@ -26,7 +26,8 @@ from tests.support.toys import toy
 
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
-ITEMS = ["create", "add", "import", "delete", "get", "count", "ids", "search", "range-search"]
+CHANGES = ["create", "add", "import", "delete", "update-metadata", "relabel"]
+ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search"]
 LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
@@ -256,12 +257,35 @@ def test_delete(films: Path) -> None:
     assert call_json("count", films) == {"count": 594}
 
 
+def test_items_that_match_are_changed(films: Path) -> None:
+    where = json.dumps({"n": {"$lt": 30}})
+    fields = json.dumps({"year": 1995, "n": None})
+    assert call_json("update-metadata", films, "r1", "r2", "--set", fields) == {"updated": 2}
+    assert call_json("get", films, "r2")["items"][0]["metadata"] == {"year": 1995}
+    assert call("update-metadata", films, "--where", where, "--set", '{"old": true}')[1] == "28 items updated\n"
+    assert call_json("count", films, "--where", '{"old": true, "n": {"$gte": 0}}') == {"count": 28}
+    assert call_json("update-metadata", films, "r2", "--set", '{"a": 1}', "--replace") == {"updated": 1}
+    assert call_json("get", films, "r2")["items"][0]["metadata"] == {"a": 1}
+    result = call_json("relabel", films, "--where", where, "cat|new")
+    assert result["labels"] == ["cat", "new"] and result["relabelled"] == 28
+    assert call_json("count", films, "--where", '{"labels": "new"}') == {"count": 28}
+    assert call_json("relabel", films, "r2", "sea")["id"] == "r2"
+    assert call_json("get", films, "r2")["items"][0]["labels"] == ["sea"]
+    assert call_json("delete", films, "--where", where) == {"deleted": 28, "absent": 0}
+    for options in (("--where", "{}"), ("--where", where, "--all"), ("r1", "--all"), ("--where", "5")):
+        for verb in ("delete", "update-metadata"):
+            assert call(verb, films, *options)[0] == 2
+    assert call("relabel", films, "--all", "r2", "sea")[0] == call("relabel", films, "sea")[0] == 2
+    assert call_json("count", films) == {"count": 572}
+    assert call("delete", films, "--all")[1] == "572 deleted\n"
+
+
 def test_delete_at_a_terminal_needs_ids(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr("stillhash.cli.collection.sys", type("Sys", (), {"stdin": Terminal()}))
+    monkeypatch.setattr("stillhash.cli.items.sys", type("Sys", (), {"stdin": Terminal()}))
     code, _, err = call("delete", films)
     assert code == 2 and "ids" in err
 
@@ -545,6 +569,7 @@ def test_one_process_writes_and_others_read(films: Path) -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("create", "import")])
 def test_a_missing_collection_is_refused(verb: str, tmp_path: Path) -> None:
     more = {"add": ["-"], "get": ["a"], "learn": ["-"], "tag": ["1", "a"], "rollback": ["1"]}
+    more |= {"delete": ["a"], "update-metadata": ["a"], "relabel": ["a", "b"]}
     more |= {"search": ["--vector", "[1]"], "range-search": ["--vector", "[1]", "--threshold", "0"]}
     more |= {"feedback": ["a", "--vector", "[1]", "--up"], "snapshot": [str(tmp_path / "copy")]}
     code, out, err = call(verb, tmp_path / "nothing", *more.get(verb, []))

@@ -91,6 +91,21 @@ class Twin:
             self.pending.pop(id_, None)
         return len(gone)
 
+    def matching(self, where: Any) -> list[Id]:
+        """Return the items that meet a condition, in order of arrival."""
+        condition = {} if where == "all" else where
+        return [id_ for id_, entry in self.items.items() if matches(condition, (entry.labels, entry.metadata))]
+
+    def update_metadata(self, ids: Iterable[Id], fields: dict[str, Any] | None, replace: bool = False) -> None:
+        """Set fields, and remove those with None; or replace all."""
+        for id_ in ids:
+            before = self.items[id_].metadata
+            after = None if replace and fields is None else dict(fields or {}) if replace else dict(before or {})
+            for key, value in (fields or {}).items() if not replace else ():
+                after = after or {}
+                after.pop(key, None) if value is None else after.update({key: value})
+            self.items[id_].metadata = None if before is None and not after and not replace else after
+
     # ---- learning ----
 
     def fit(self) -> None:
@@ -284,9 +299,10 @@ def field_matches(name: str, value: Any, exists: bool, stored: Any) -> bool:
 def labels_match(name: str, value: Any, labels: list[Any]) -> bool:
     if name == "$exists":
         return bool(labels) is value
+    value = [int(each) if isinstance(each, bool) else each for each in (value if name == "$in" else [value])]
     if name == "$in":
         return any(same(label, each) for label in labels for each in value)
-    return any(same(label, value) for label in labels) == (name == "$eq")
+    return any(same(label, value[0]) for label in labels) == (name == "$eq")
 
 
 def same(a: Any, b: Any) -> bool:

@@ -138,6 +138,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pa
     yield paths
 
 
+@pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
 @pytest.mark.parametrize("format", FORMATS)
 @given(
     template=st.sampled_from(["empty", "waiting", "fitted", "fitted", "plain", "tuned", "features", "features"]),

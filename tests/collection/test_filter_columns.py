@@ -20,6 +20,7 @@ from stillhash.collection.validation import check_metadata
 from stillhash.errors import BadState, InvalidInput, WrongType
 from tests.collection.fixtures import DIM, begin, some_rows
 
+pytestmark = pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
 FILTERS: list[dict[str, Any]] = [
     {"odd": True},
     {"tone": {"$gte": 0.25, "$lt": 1}},

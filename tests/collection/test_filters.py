@@ -243,7 +243,6 @@ for _ in range(MAX_FILTER_DEPTH + 1):
         ({"a": "x\0y"}, "^where: a:"),
         ({"x\0y": 1}, "^where:"),
         ({"labels": None}, "^where: labels:"),
-        ({"labels": True}, "^where: labels:"),
         ({"labels": ["cat"]}, "^where: labels:"),
         ({"labels": {"$in": "cat"}}, r"^where: labels: \$in"),
         ({"labels": {"$in": [["cat"]]}}, "^where: labels:"),

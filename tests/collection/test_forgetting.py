@@ -328,6 +328,7 @@ def test_a_reader_of_an_earlier_commit_is_reported(tmp_path: Path, monkeypatch: 
         ({"ids": [1], "where": {"a": 1}}, InvalidInput),
         ({"ids": [1.5]}, WrongType),
         ({"where": {"$nonsense": 1}}, InvalidInput),
+        ({"where": {}}, InvalidInput),
         ({"source": 3}, WrongType),
     ],
 )

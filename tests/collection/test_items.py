@@ -26,6 +26,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield collection
 
 
+@pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
 @given(
     where=st.sampled_from(FILTERS),
     after=st.sampled_from([None, -1, 5, 319, "a", "t5", "z"]),
@@ -83,7 +84,7 @@ def test_invalid_arguments_are_refused_before_the_first_item(collection: stillha
     for arguments in ({"limit": 0}, {"batch": 0}, {"where": {"a": {}}}):
         with pytest.raises(InvalidInput, match=f"^{next(iter(arguments))}:"):
             collection.items(**arguments)  # type: ignore[arg-type]
-    with pytest.raises(WrongType, match=r"^ids:"):
+    with pytest.raises(WrongType, match=r"^ids"):
         collection.items(after=1.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"^max_bytes:"):
         collection.list_items(max_bytes=0)

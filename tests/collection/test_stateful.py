@@ -26,6 +26,7 @@ from tests.collection.fixtures import BITS, DIM, INIT, LEARN, begin, copied, som
 from tests.collection.reference import Id, Twin, agree, matches
 from tests.support.toys import toy
 
+pytestmark = pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
 STEPS = int(os.environ.get("STILLHASH_STEPS", "450"))
 LENGTH = 30  # steps of one history
 KEEP = 5  # versions
@@ -45,7 +46,11 @@ WHERE = st.sampled_from(
         {"n": -1},
     ]
 )
-
+SOME = st.sampled_from([{"odd": True}, {"labels": "a"}, {"n": {"$lt": 40}}, {"n": -1}, {"$not": {"odd": True}}, "all"])
+FEW = st.sampled_from([{"n": {"$in": [1, 2, 3, 77, 299]}}, {"n": -1}, {"labels": "d", "tone": {"$gt": 0.8}}])
+FIELDS = st.fixed_dictionaries(
+    {}, optional={"n": st.none() | st.integers(-1, 50), "odd": st.booleans(), "tone": st.none() | st.just(0.5)}
+)
 
 Entry = tuple[str, int, list[Id], int, int]  # what, rows, ids, and the version before and after
 
@@ -134,6 +139,52 @@ class History(RuleBasedStateMachine):
             for id_ in existing:
                 self.twin.items[id_] = replace(self.twin.items[id_], labels=labels)  # pending rows keep theirs
             self.expect("relabel", len(existing), existing)
+
+    @rule(ids=st.lists(IDS, max_size=5, unique=True), fields=FIELDS, replace_all=st.booleans())
+    def update_metadata(self, ids: list[Id], fields: dict[str, Any], replace_all: bool) -> None:
+        existing = [id_ for id_ in ids if id_ in self.twin.items]
+        if existing != ids:
+            with pytest.raises(InvalidInput, match=r"^ids?\b"):
+                self.collection.update_metadata(ids, fields)
+        assert self.collection.update_metadata(existing, fields, replace=replace_all) == len(existing)
+        self.twin.update_metadata(existing, fields, replace_all)
+        if existing:
+            self.expect("update_metadata", len(existing), existing)
+
+    @rule(where=SOME, fields=FIELDS, replace_all=st.booleans())
+    def update_matching(self, where: Any, fields: dict[str, Any], replace_all: bool) -> None:
+        ids = self.twin.matching(where)
+        assert self.collection.update_metadata(metadata=fields, where=where, replace=replace_all) == len(ids)
+        self.twin.update_metadata(ids, fields, replace_all)
+        if ids:
+            self.expect("update_metadata", len(ids), ids)
+
+    @rule(where=SOME, labels=st.sampled_from([[], ["a"], ["b", "d"]]))
+    def relabel_matching(self, where: Any, labels: list[str]) -> None:
+        ids = self.twin.matching(where)
+        assert self.collection.relabel(where=where, labels=labels, learn=False) == len(ids)
+        for id_ in ids:
+            self.twin.items[id_] = replace(self.twin.items[id_], labels=labels)  # pending rows keep theirs
+        if ids:
+            self.expect("relabel", len(ids), ids)
+
+    @rule(where=FEW)
+    def delete_matching(self, where: Any) -> None:
+        ids = self.twin.matching(where)
+        assert self.collection.delete(where=where) == self.twin.delete(ids) == len(ids)
+        if ids:
+            self.expect("delete", len(ids), ids)
+
+    @rule(ids=st.lists(IDS, max_size=4, unique=True), fields=FIELDS)
+    def upsert_metadata(self, ids: list[Id], fields: dict[str, Any]) -> None:
+        existing = [id_ for id_ in ids if id_ in self.twin.items]
+        if existing != ids:
+            with pytest.raises(InvalidInput, match=r"^ids\b"):
+                self.collection.upsert(ids, metadata=[fields] * len(ids))
+        assert self.collection.upsert(existing, metadata=[fields] * len(existing)) == len(existing)
+        self.twin.update_metadata(existing, fields, replace=True)
+        if existing:
+            self.expect("upsert", len(existing), existing)
 
     # ---- search ----
 

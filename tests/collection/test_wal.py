@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stillhash.collection.storage import wal as wal_module
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import FRAME_HEADER, FRAME_SIZE, WAL_HEADER, read_wal, wal_sums
+from stillhash.files.checksums import checksum_pair
 
 
 def plain_sums(covered: bytes, start: bytes, order: str) -> bytes:
@@ -55,3 +57,29 @@ def test_a_log_is_read_up_to_its_first_damaged_frame(tmp_path: Path, pages: int)
         (tmp_path / "copy").mkdir()
         (tmp_path / "copy" / "store.db-wal").write_bytes(data)
         assert len(read_wal(tmp_path / "copy").frames) == before
+
+
+@pytest.mark.parametrize("frames_per_read", [1, 3, 1024])
+def test_checksums_are_of_the_last_committed_pages(
+    tmp_path: Path, frames_per_read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_module, "FRAMES_PER_READ", frames_per_read)
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA cache_size = 2")  # so that pages of a transaction are written before it ends
+        connection.execute("CREATE TABLE t (data BLOB)")
+        for size in (1, 9, 2, 5):
+            connection.execute("INSERT INTO t VALUES (?)", [bytes([size]) * size * PAGE_SIZE])
+        committed = len(read_wal(tmp_path).frames)
+        connection.execute("BEGIN")
+        connection.execute("UPDATE t SET data = ?", [b"x" * 9 * PAGE_SIZE])
+        log = (tmp_path / "store.db-wal").read_bytes()
+        assert len(log) > WAL_HEADER + committed * FRAME_SIZE  # it has pages of no commit
+        wal = read_wal(tmp_path, checksums=True)
+        assert len(wal.frames) == len(wal.checksums) == committed
+        for place in dict(zip(wal.page_numbers.tolist(), range(committed), strict=True)).values():
+            start = WAL_HEADER + place * FRAME_SIZE
+            assert wal.frames[place].tobytes() == log[start : start + FRAME_HEADER]
+            assert tuple(wal.checksums[place]) == checksum_pair(log[start + FRAME_HEADER : start + FRAME_SIZE])
+        connection.execute("ROLLBACK")

@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date
+from enum import Enum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -41,6 +44,7 @@ LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
     "repair": "upkeep of files, while no server has them open",
     "seal": "upkeep of files, which the operator does",
     "translate": "goes with `align`",
+    "warn_unknown_fields": "of warnings in this process",
     "weigh": "for codes that are searched elsewhere; goes with `codes`",
 }
 CLIENT_ONLY = {  # verbs of clients that Collection has not, and why
@@ -117,6 +121,10 @@ def same(actual: Any, expected: Any) -> bool:
     )  # which also distinguishes 1 from 1.0 and -0.0 from 0.0
 
 
+class Colour(Enum):
+    RED = "red"
+
+
 FIRST, MORE = some_rows(250, seed=1), some_rows(200, seed=2)
 ODD = {"ä": ['"\\\n', None, True, 1e-300, 1e22, -0.0, 0.1, 10**30, {"": []}], "n": 2**63}
 Verb = tuple[str, Callable[[Any], Any]]
@@ -164,6 +172,29 @@ LIFE: list[Verb] = [
     ("picture", lambda c: [c.picture(name) for name in ("p", "q", "nobody")]),
     ("relabel", lambda c: c.relabel(["p", 5], [["new", 1], []])),
     ("relabelled", lambda c: c.get(["p", 5])),
+    ("get one", lambda c: (c.get("p"), c.get(np.int64(5)), c.get(Path("nobody")))),
+    ("values", lambda c: c.upsert([UUID(int=5)], X[:1], [{Colour.RED}], [{"when": date(2024, 5, 6)}])),
+    ("by value", lambda c: (c.ids({"when": {"$in": {date(2024, 5, 6)}}}), c.ids({"labels": Colour.RED}))),
+    ("get by value", lambda c: (c.get(UUID(int=5)), c.get([UUID(int=5)]))),
+    ("update metadata", lambda c: c.update_metadata(["p", 5], {"when": date(2024, 5, 7), "n": None})),
+    ("update each", lambda c: c.update_metadata(["p", 5], [{"a": np.int8(1)}, {}])),
+    ("replace metadata", lambda c: c.update_metadata(["p"], replace=True)),
+    ("update some", lambda c: c.update_metadata(where={"when": date(2024, 5, 7)}, metadata={"b": [1, None]})),
+    ("updated", lambda c: (c.get(["p", 5]), c.count({"when": date(2024, 5, 7)}))),
+    ("update nobody", lambda c: c.update_metadata(["nobody"], {})),
+    ("update without metadata", lambda c: c.update_metadata(["p"])),
+    ("relabel some", lambda c: c.relabel(where={"when": date(2024, 5, 7)}, labels=["z", 3.0])),
+    ("relabel without labels", lambda c: c.relabel(where="all")),
+    ("upsert labels", lambda c: c.upsert(["p"], labels=[["y"]])),
+    ("upsert metadata", lambda c: c.upsert(["p", 5], metadata=[{"c": 1}, None])),
+    ("upserted", lambda c: c.get(["p", 5])),
+    ("upsert labels of nobody", lambda c: c.upsert(["p", "nobody"], labels=[["x"], ["x"]])),
+    ("upsert nothing", lambda c: c.upsert(["p"])),
+    ("delete some", lambda c: (c.delete(where={"labels": "y"}), c.get("p"))),
+    ("delete all without a word", lambda c: c.delete(where={})),
+    ("delete without ids", lambda c: c.delete()),
+    ("delete twice", lambda c: c.delete([1], where="all")),
+    ("pictures again", lambda c: c.upsert(["p"], X[:1], pictures=[GIF])),
     ("relabel nobody", lambda c: c.relabel(["nobody"], [["a"]])),
     ("no picture", lambda c: c.upsert(["p"], X[:1], pictures=[b"<svg>"])),
     ("reconstruct twice the same", lambda c: c.reconstruct(["p", 5, "p"])),
@@ -247,7 +278,7 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda c: c.upsert([7, 8, 9], X, None, [{"a": np.nan}, {}, {}]),
     lambda c: c.delete("abc"),
     lambda c: c.delete([5, 5]),
-    lambda c: c.get(5),
+    lambda c: c.get(5.0),
     lambda c: c.reconstruct([None]),
     lambda c: c.sample(0),
     lambda c: c.audit(-1),

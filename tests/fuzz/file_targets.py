@@ -140,6 +140,7 @@ def run_store(data: bytes) -> None:
     (path / "store.sums").write_bytes(sums.pack_file_checksums(path / "store.db"))
     query = toy(2, DIM, 4, seed=9).X
     with stillhash.open(path, read_only=True) as collection:
+        collection.warn_unknown_fields(False)
         readers: list[Any] = [
             lambda: collection.search(query, 5),
             lambda: collection.search(query, 5, where={"n": {"$gt": 3}, "labels": "a"}),

@@ -62,6 +62,7 @@ def item_collection() -> Any:
 
     rng = np.random.default_rng(0)
     collection = stillhash.open(scratch() / "items", DIM, 16, init=rng.standard_normal((300, DIM)))
+    collection.warn_unknown_fields(False)
     X = rng.standard_normal((len(ITEMS), DIM))
     for some in (slice(0, 4), slice(4, None)):
         labels, metadata = (list(column) for column in zip(*ITEMS[some], strict=True))

@@ -66,7 +66,7 @@ def test_no_labels_at_all() -> None:
         (np.array([[0, 2], [1, 0], [0, 0]]), InvalidInput),
         (np.array([[0.0, np.nan], [1, 0], [0, 0]]), InvalidInput),
         (np.zeros((3, 2, 2)), InvalidInput),
-        ([1, float("nan"), 2], InvalidInput),
+        ([[1, float("nan")], [1], [2]], InvalidInput),
         ([float("inf"), 1, 2], InvalidInput),
         ([[{}], [1], [2]], WrongType),
         ([[None], [1], [2]], WrongType),

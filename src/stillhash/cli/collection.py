@@ -1,6 +1,5 @@
 """Commands for items and search: one command per method of `Collection`, without logic."""
 
-import sys
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -135,23 +134,6 @@ def add(
         rows = for_each_chunk(chunks, lambda c: put(c.ids or [], c.features, c.labels, c.metadata), "added")
         result = {"added": rows, "count": collection.count(), "version": current_version(collection)}
     answer(result, as_json, f"{count_of(rows, 'row')} added, {count_of(result['count'], 'item')} in total")
-
-
-@app.command(rich_help_panel=ITEMS_PANEL)
-def delete(
-    path: CollectionPath,
-    ids: Annotated[list[str] | None, Argument(metavar="IDS", help=f"{IDS_HELP} '-' for stdin.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Delete items by their ids; without IDS, or with '-', read them from stdin, one id per line."""
-    if not ids and sys.stdin.isatty():
-        raise InvalidInput("ids: expected some, or a pipe with one id per line, got none")
-    names = list(dict.fromkeys(parse_ids(sys.stdin if not ids or ids == ["-"] else ids)))
-    with stillhash.open(path) as collection:
-        deleted = collection.delete(names)
-    absent = len(names) - deleted
-    text = f"{deleted:,} deleted" + (f", {absent:,} not found" if absent else "")
-    answer({"deleted": deleted, "absent": absent}, as_json, text)
 
 
 @app.command(rich_help_panel=ITEMS_PANEL)

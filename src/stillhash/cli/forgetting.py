@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import CollectionPath, Where
+from stillhash.cli.collection import CollectionPath
+from stillhash.cli.items import SelectAll, SelectedWhere, parse_selection
 from stillhash.cli.learning import UPKEEP_PANEL
 from stillhash.cli.output import AsJson, answer, count_of
 from stillhash.collection.types import ForgetReport
-from stillhash.io import parse_ids, parse_json_object
+from stillhash.io import parse_ids
 
 app = Typer()
 
@@ -20,7 +21,8 @@ app = Typer()
 def forget(
     path: CollectionPath,
     ids: Annotated[list[str] | None, Argument(metavar="IDS", help="Ids of items.")] = None,
-    where: Where = None,
+    where: SelectedWhere = None,
+    every: SelectAll = False,
     source: Annotated[str | None, Option(help="A source of votes, in place of items.")] = None,
     snapshots: Annotated[
         Path | None, Option(metavar="FOLDER", help="Folder of snapshots to look into; they are not changed.")
@@ -33,7 +35,7 @@ def forget(
     """
     names: list[Any] | None = parse_ids(ids) if ids else None
     with stillhash.open(path) as collection:
-        report = collection.forget(names, where=parse_json_object(where, "where"), source=source, snapshots=snapshots)
+        report = collection.forget(names, where=parse_selection(where, every), source=source, snapshots=snapshots)
     answer(asdict(report), as_json, "\n".join(_lines(report)))
 
 

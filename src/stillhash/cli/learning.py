@@ -78,22 +78,6 @@ def feedback(
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
-def relabel(
-    path: CollectionPath,
-    name: Annotated[str, Argument(metavar="ID", help="An item.")],
-    labels: Annotated[str, Argument(metavar="LABELS", help="'cat|dog'; '' for none.")],
-    as_json: AsJson = False,
-) -> None:
-    """Replace the labels of an item, and learn from them."""
-    names = [label.strip() for label in labels.split("|") if label.strip()]
-    with stillhash.open(path) as collection:
-        collection.relabel(parse_ids([name]), [names])
-        version = collection.flush()
-    text = f"{name} has the labels {', '.join(names) or 'none'}; version {version} is current"
-    answer({"id": name, "labels": names, "version": version}, as_json, text)
-
-
-@app.command(rich_help_panel=LEARNING_PANEL)
 def doubtful(
     path: CollectionPath,
     count: Annotated[int, Option(min=1, help="Items to list, at most 1,000.")] = 20,

@@ -18,6 +18,7 @@ from stillhash.cli import (
     forgetting,
     images,
     importing,
+    items,
     keys,
     learning,
     serve,
@@ -36,7 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (collection, importing, exporting, images, learning, forgetting, serve):
+for module in (collection, items, importing, exporting, images, learning, forgetting, serve):
     app.registered_commands += module.app.registered_commands
 for name, group in (("keys", keys), ("cluster", cluster), ("bench", bench), ("experiment", experiment)):
     app.add_typer(group.app, name=name)

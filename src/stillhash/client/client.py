@@ -101,6 +101,7 @@ class Client(CollectionRequests):
     add = blocking(ItemVerbs.add)
     upsert = blocking(ItemVerbs.upsert)
     relabel = blocking(ItemVerbs.relabel)
+    update_metadata = blocking(ItemVerbs.update_metadata)
     delete = blocking(ItemVerbs.delete)
     get = blocking(ItemVerbs.get)
     picture = blocking(ItemVerbs.picture)

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from stillhash.collection.types import Answer, Explanation, Hit, Item, Vote
+from stillhash.collection.update_validation import check_selection
+from stillhash.collection.values import json_default
 from stillhash.errors import InvalidInput, WrongType
 
 ROW_FIELDS = {"id", "features", "labels", "metadata"}  # of a stream; the first two are required
@@ -50,11 +53,22 @@ def to_item(item: dict[str, Any] | None) -> Item | None:
     return None if item is None else Item(**item)
 
 
+def selection_to_json(ids: Any, where: Any) -> dict[str, Any]:
+    """Return the body of a verb on items, by their ids or by a condition; exactly one of these must be passed."""
+    selection = check_selection(ids, where)
+    return {"ids": selection} if isinstance(selection, list) else {"where": where}
+
+
 def _to_list(value: Any) -> Any:
-    return list(value) if isinstance(value, Iterable) and not hasattr(value, "tolist") else _array_to_list(value)
+    """Return what JSON has for a value that it does not know: as metadata stores it, or any iterable as a list."""
+    with suppress(TypeError):
+        return json_default(value)
+    if isinstance(value, Iterable) and not hasattr(value, "tolist"):
+        return list(value)
+    return _array_to_list(value)
 
 
 def _array_to_list(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
+    if isinstance(value, np.ndarray):
         return value.tolist()
-    raise TypeError(f"expected a value that JSON can hold, got {value!r}")
+    return json_default(value)

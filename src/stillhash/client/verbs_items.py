@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.client.requests import CollectionRequests
-from stillhash.client.serialization import row_to_json, to_answer, to_item, to_json
+from stillhash.client.serialization import row_to_json, selection_to_json, to_answer, to_item, to_json
 from stillhash.collection.types import (
     Answer,
     Filter,
     Id,
+    IdLike,
     Item,
     ItemIds,
     RangeOptions,
@@ -30,7 +31,9 @@ from stillhash.collection.types import (
     Vectors,
     VersionName,
 )
+from stillhash.collection.update_validation import ItemFilter, check_metadata_changes, check_shared_labels
 from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures, check_query
+from stillhash.collection.values import is_single_id
 from stillhash.errors import WrongType
 from stillhash.numeric.validation import Codes, Floats, check_integer
 
@@ -57,14 +60,18 @@ class ItemVerbs(CollectionRequests):
     async def upsert(
         self,
         ids: ItemIds,
-        features: Any,
+        features: Any = None,
         labels: Any = None,
         metadata: Any = None,
         *,
         pictures: Any = None,
         learn: bool = True,
     ) -> int:
-        """Add items, and replace those whose ids exist."""
+        """Add items, and replace those whose ids exist; without features, only their labels or metadata."""
+        if features is None:
+            names = check_ids(ids)
+            body = _items_to_json(names, len(names), labels, metadata, pictures, learn)
+            return int((await self._post("upsert", body, retry="not stored"))["count"])
         rows = await self._features(features)
         body = _items_to_json(ids, len(rows), labels, metadata, pictures, learn)
         return int((await self._post("upsert", body, rows))["count"])
@@ -77,28 +84,58 @@ class ItemVerbs(CollectionRequests):
         path = await self._path(f"ingest?replace={bool(replace)}&learn={bool(learn)}".lower())
         return await self._transport.post_lines(path, _to_lines(rows))
 
-    async def relabel(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> int:
-        """Replace the labels of items, learn from them unless `learn` is false, and return how many."""
-        names = check_ids(ids)
-        body = {"ids": names, "labels": check_label_lists(labels, len(names)), "learn": bool(learn)}
-        return int((await self._post("relabel", body, retry="not stored"))["count"])
+    async def relabel(
+        self,
+        ids: ItemIds | None = None,
+        labels: Any = None,
+        *,
+        where: ItemFilter | None = None,
+        learn: bool = True,
+    ) -> int:
+        """Replace the labels of items, by their ids or by a condition; learn from them unless `learn` is false."""
+        body = selection_to_json(ids, where)
+        if where is None:
+            body["labels"] = check_label_lists(labels, len(body["ids"]))
+        else:
+            body["labels"] = check_label_lists(check_shared_labels(labels), 1)[0]
+        return int((await self._post("relabel", body | {"learn": bool(learn)}, retry="not stored"))["count"])
 
-    async def delete(self, ids: ItemIds) -> int:
-        """Delete items, and return how many existed."""
-        return int((await self._post("delete", {"ids": ids}))["count"])
+    async def update_metadata(
+        self,
+        ids: ItemIds | None = None,
+        metadata: Any = None,
+        *,
+        where: ItemFilter | None = None,
+        replace: bool = False,
+    ) -> int:
+        """Merge fields into the metadata of items, by their ids or by a condition, and return how many."""
+        body = selection_to_json(ids, where)
+        check_metadata_changes(metadata, len(body["ids"]) if where is None else None, replace)
+        body |= {"metadata": metadata, "replace": bool(replace)}
+        return int((await self._post("update_metadata", body, retry="not stored"))["count"])
 
-    async def get(self, ids: ItemIds) -> list[Item | None]:
-        """Return one item for each id, None where there is none."""
-        return [to_item(item) for item in (await self._post("get", {"ids": ids}))["items"]]
+    async def delete(self, ids: ItemIds | None = None, *, where: ItemFilter | None = None) -> int:
+        """Delete items by their ids, or those that meet a condition, and return how many existed."""
+        return int((await self._post("delete", selection_to_json(ids, where)))["count"])
+
+    @overload
+    async def get(self, ids: IdLike) -> Item | None: ...  # type: ignore[overload-overlap]
+    @overload
+    async def get(self, ids: ItemIds) -> list[Item | None]: ...
+    async def get(self, ids: IdLike | ItemIds) -> Item | list[Item | None] | None:
+        """Return the item with this id, or for a list of ids a list of items; None where there is none."""
+        names = check_ids([ids] if is_single_id(ids) else ids, distinct=False)
+        items = [to_item(item) for item in (await self._post("get", {"ids": names}))["items"]]
+        return items[0] if is_single_id(ids) else items
 
     async def picture(self, id: Id) -> bytes | None:
         """Return the small image that was added with an item, if any."""
-        picture = (await self._post("picture", {"id": id}))["picture"]
+        picture = (await self._post("picture", {"id": check_ids([id])[0]}))["picture"]
         return None if picture is None else base64.b64decode(picture)
 
     async def reconstruct(self, ids: ItemIds) -> Floats:
         """Return features (n, D) rebuilt from the codes of items, to search for similar ones."""
-        features = (await self._post("reconstruct", {"ids": ids}))["features"]
+        features = (await self._post("reconstruct", {"ids": check_ids(ids, distinct=False)}))["features"]
         return np.array(features, np.float32).reshape(-1, await self._get_setting("dim"))
 
     async def sample(self, count: int = 1) -> list[Item]:
@@ -202,9 +239,12 @@ class ItemVerbs(CollectionRequests):
 
 def _items_to_json(ids: ItemIds, rows: int, labels: Any, metadata: Any, pictures: Any, learn: bool) -> str:
     """Serialise everything of new items but their features."""
-    body: dict[str, Any] = {"ids": ids, "labels": check_label_lists(labels, rows), "learn": bool(learn)}
+    names = None if labels is None else check_label_lists(labels, rows)
+    body: dict[str, Any] = {"ids": check_ids(ids), "labels": names, "learn": bool(learn)}
     if (images := check_pictures(pictures, rows)) is not None:
         body["pictures"] = [None if data is None else base64.b64encode(data).decode() for data in images]
+    if metadata is None:
+        return to_json(body)
     texts = ", ".join(text or "null" for text in check_metadata(metadata, rows))  # JSON already
     return f'{to_json(body)[:-1]}, "metadata": [{texts}]}}'
 

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from stillhash.client.requests import CollectionRequests, collection_path
-from stillhash.client.serialization import to_json
+from stillhash.client.serialization import selection_to_json, to_json
 from stillhash.collection.actor import check_actor
-from stillhash.collection.types import AuditEntry, Filter, ForgetReport, ItemIds
-from stillhash.collection.validation import check_ids
+from stillhash.collection.types import AuditEntry, ForgetReport, ItemIds
+from stillhash.collection.update_validation import ItemFilter
 from stillhash.hashers import DEFAULT_HASHER
 from stillhash.numeric.validation import check_integer
 
@@ -76,14 +76,14 @@ class ServerVerbs(CollectionRequests):
         return await self._post("snapshot", retry="not stored")
 
     async def forget(
-        self, ids: ItemIds | None = None, *, where: Filter | None = None, source: str | None = None
+        self, ids: ItemIds | None = None, *, where: ItemFilter | None = None, source: str | None = None
     ) -> ForgetReport:
         """Remove items, or all votes of a source, so that no file of the collection holds anything of them.
 
         The report names the server's snapshots that do.
         """
-        body = {"ids": None if ids is None else check_ids(ids), "where": where, "source": source}
-        return ForgetReport(**await self._post("forget", body))
+        body = {} if ids is None and where is None else selection_to_json(ids, where)
+        return ForgetReport(**await self._post("forget", body | {"source": source}))
 
     async def cluster(self) -> dict[str, Any]:
         """Return nodes, shards and their actors; NotFound if the collection is not on a cluster."""

@@ -17,8 +17,9 @@ from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
-from stillhash.collection.types import Filter, ForgetReport, Id, ItemIds, Vector, Vote
-from stillhash.collection.validation import check_ids, check_path, check_rows
+from stillhash.collection.types import ForgetReport, Id, ItemIds, Vector, Vote
+from stillhash.collection.update_validation import ItemFilter, check_selection
+from stillhash.collection.validation import check_path, check_rows
 from stillhash.collection.vote_validation import check_feedback, check_source, check_votes
 from stillhash.collection.votes import stored_votes
 from stillhash.errors import Conflict, InvalidInput, report_shortages
@@ -86,14 +87,15 @@ class Collection(ItemWriter):
         self,
         ids: ItemIds | None = None,
         *,
-        where: Filter | None = None,
+        where: ItemFilter | None = None,
         source: str | None = None,
         snapshots: str | Path | None = None,
     ) -> ForgetReport:
         """Remove items, or all votes of a source, so that no file of the collection holds anything of them.
 
-        ids, where : the items, by their ids or by a condition; with their metadata, pictures and votes, and what was
-            learnt of them. With `keep_features` that is exact: the model is as if it had never seen them.
+        ids, where : the items, by their ids or by a condition, "all" for every item; with their metadata, pictures and
+            votes, and what was learnt of them. With `keep_features` that is exact: the model is as if it had never
+            seen them.
         source : the source of votes.
         snapshots : a folder of snapshots; the report says which of them hold something of this. Remove those yourself.
 
@@ -102,12 +104,16 @@ class Collection(ItemWriter):
         if sum(argument is not None for argument in (ids, where, source)) != 1:
             raise InvalidInput("forget: expected one of ids, where and source, got none or several")
         source = None if source is None else check_source(source)
+        selection = None if source is not None else check_selection(ids, where)
         folder = None if snapshots is None else check_path(snapshots)
         with self._write_lock:
             self._store.db.check_writer()
-            names = [] if ids is None else check_ids(ids)
-            if where is not None:
-                names = self.ids(where, limit=MAX_VERSION)
+            if selection is None:
+                names = []
+            elif isinstance(selection, list):
+                names = selection
+            else:
+                names = self.ids(None if isinstance(where, str) else where, limit=MAX_VERSION)
             return forget(self._store, self._trainer, names, source, folder)
 
     def flush(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.filter_matching import NotInColumns, column_tree
-from stillhash.collection.filter_tree import compared_fields
+from stillhash.collection.filter_tree import compared_fields, valued_fields
 from stillhash.collection.filters import Condition
 from stillhash.collection.row_groups import GROUP_ROWS, ColumnSource, GrowingRows, ItemTexts, RowGroup
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
@@ -23,7 +23,8 @@ from stillhash.collection.storage.columns import Column, column_bytes
 from stillhash.collection.storage.schema import batches, get_meta
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.store import Store
-from stillhash.errors import BadState
+from stillhash.collection.values import brief
+from stillhash.errors import BadState, UnknownField, warn_caller
 from stillhash.files.sealed_files import stored_file
 from stillhash.search.blocks import Bitmap
 
@@ -52,12 +53,14 @@ class FilterColumns:
     def __init__(self, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
         self._named: list[str] | None = store.settings["filter_fields"]
+        self.warn_unknown, self._unknown = True, set[str]()  # the fields that a warning named
         self._reset(-1)
 
     def _reset(self, generation: int) -> None:
         self._generation, self._seq, self._last_row = generation, -1, -1
         self._segments: dict[str, SegmentGroups] = {}  # by file
         self._recent, self._changed = GrowingRows(self._named), GrowingRows(self._named)
+        self._max_changed = GROUP_ROWS
         self._deleted = np.zeros(0, np.uint8)  # a bitmap
         self._used: dict[str, int] = {}  # bytes of each field's columns
         self._counted: set[str] = set()  # fields whose bytes are those of this commit
@@ -78,8 +81,9 @@ class FilterColumns:
                     return cached
                 tree = column_tree(condition.tree)
                 columns = self._columns_of(connection, condition)
+                unknown = self._unknown_fields(condition, columns)
             except (NotInColumns, BadState, OSError, RecursionError):  # BadState: another process replaced segments
-                columns = None
+                columns, unknown = None, set()
             deleted = self._deleted
         if columns is None:
             bitmap = self._store.items.matching(connection, condition.sql)
@@ -94,7 +98,18 @@ class FilterColumns:
                 self._cache[condition.key] = bitmap
             if len(self._cache) > MAX_CACHED_FILTERS:
                 self._cache.popitem(last=False)
+        for name in sorted(unknown):
+            warn_caller(f"where: no item has the field {brief(name)}", UnknownField)
         return bitmap
+
+    def _unknown_fields(self, condition: Condition, columns: GroupColumns) -> set[str]:
+        """Return the fields that the filter compares and no row has, each once, and none where there are no rows."""
+        if not columns or not self.warn_unknown or len(self._unknown) > MAX_FIELDS:  # names come from callers
+            return set()
+        fields = valued_fields(condition.tree) - self._unknown
+        unknown = {name for name in fields if all(by_name[name] is None for _, by_name in columns)}
+        self._unknown |= unknown
+        return unknown
 
     def stats(self) -> dict[str, Any]:
         """Return the bytes of the columns that filters have used, their fields, and the fields that SQL compares."""
@@ -164,7 +179,8 @@ class FilterColumns:
 
     def _apply_changes(self, connection: Connection) -> None:
         generation = get_meta(connection, "generation")
-        if generation != self._generation:
+        starts_over = generation != self._generation or len(self._changed) > self._max_changed
+        if starts_over:
             self._reset(generation)
         since, last_read = self._seq, self._last_row
         self._cache.clear()
@@ -176,11 +192,14 @@ class FilterColumns:
         for rows in self._read_after(connection, self._last_row):
             self._recent.append(rows)
             self._last_row = rows[-1][0]
-        changes = connection.execute("SELECT row, seq FROM changed_rows WHERE seq > ?", [since]).fetchall()
-        changed = [row for row, seq in changes if row <= last_read or not self._as_new(row, seq, opened)]
-        for marks, batch in batches(changed):
-            sql = f"SELECT row, labels, metadata FROM items WHERE row IN ({marks})"
-            self._changed.append(connection.execute(sql, batch).fetchall())
+        changes = connection.execute("SELECT row, seq FROM changed_rows WHERE seq > ?", [since])
+        while some := changes.fetchmany(GROUP_ROWS):
+            changed = [row for row, seq in some if row <= last_read or not self._as_new(row, seq, opened)]
+            for marks, batch in batches(changed):
+                sql = f"SELECT row, labels, metadata FROM items WHERE row IN ({marks})"
+                self._changed.append(connection.execute(sql, batch).fetchall())
+        if starts_over:
+            self._max_changed = max(GROUP_ROWS, 2 * len(self._changed))  # rows that change again and again count again
         deleted = self._store.codes.deleted_after(connection, since)
         if len(deleted):
             bitmap = np.zeros(-(-get_meta(connection, "next_row") // 8), np.uint8)

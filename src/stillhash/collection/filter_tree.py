@@ -1,9 +1,9 @@
 """The conditions of a filter as a small tree, which SQL (filter_sql.py) and columns (filter_columns.py) both answer."""
 
-import reprlib
 import sys
 from typing import Any, NamedTuple
 
+from stillhash.collection.values import SCALAR_TYPES, brief, plain_label, plain_value
 from stillhash.errors import InvalidInput
 
 COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
@@ -11,19 +11,8 @@ MAX_FILTER_DEPTH = 8  # SQLite parses up to 100 levels
 MAX_FILTER_CONDITIONS = 500  # SQLite takes expressions up to 1,000 deep
 MAX_FILTER_PARTS = 40 * MAX_FILTER_CONDITIONS  # conditions, operators and what joins them, before they are parsed
 MAX_FIELD_LENGTH = 1000  # characters of the name of a field
-MAX_INTEGER_BITS = 1000  # of a number that a message shows
 LARGEST_DOUBLE = sys.float_info.max
 COMPARABLE = {str, int, float}  # types of values that have an order
-
-
-class BriefRepr(reprlib.Repr):
-    """Describe values of any depth and length in a few words."""
-
-    def repr_int(self, x: int, level: int) -> str:
-        return super().repr_int(x, level) if x.bit_length() < MAX_INTEGER_BITS else "a large integer"
-
-
-brief = BriefRepr().repr
 
 
 class FieldTest(NamedTuple):
@@ -115,11 +104,12 @@ def _condition(key: str, operand: Any, depth: int) -> FilterTree:
 
 
 def _field_test(key: str, operator: str, value: Any) -> FilterTree:
+    value = plain_value(value) if operator in COMPARISONS or operator == "$exists" else value
     if operator == "$exists":
         if not isinstance(value, bool):
             raise InvalidInput(f"where: {key}: $exists: expected true or false, got {brief(value)}")
     elif operator in ("$eq", "$ne", "$in"):
-        value = check_list(f"{key}: $in", value) if operator == "$in" else value
+        value = plain_values(check_list(f"{key}: $in", value)) if operator == "$in" else plain_value(value)
         values = value if operator == "$in" else [value]
         if not set(map(type, values)) <= {*COMPARABLE, bool, type(None)}:
             raise InvalidInput(f"where: {key}: expected a number, text, boolean or null, got {brief(value)}")
@@ -137,8 +127,9 @@ def _field_test(key: str, operator: str, value: Any) -> FilterTree:
 def _label_test(key: str, operator: str, value: Any) -> FilterTree:
     if operator in ("$eq", "$ne", "$in"):
         labels = [value] if operator != "$in" else check_list(f"{key}: $in", value)
+        check_values(key, labels)
         if not set(map(type, labels)) <= COMPARABLE:
-            raise InvalidInput(f"where: labels: expected texts or numbers, got {brief(value)}")
+            labels = [plain_label(label, "where: labels") for label in labels]
         check_values(key, labels)
         return Negation(LabelTest("$in", labels)) if operator == "$ne" else LabelTest("$in", labels)
     if operator == "$exists" and isinstance(value, bool):
@@ -147,10 +138,18 @@ def _label_test(key: str, operator: str, value: Any) -> FilterTree:
 
 
 def check_list(operator: str, value: Any) -> list[Any]:
-    """Return a list or a tuple as a list."""
-    if not isinstance(value, list | tuple):
+    """Return a list, tuple, set, array or column as a list."""
+    if not isinstance(value, list | tuple | set | frozenset):
+        for method in ("to_list", "tolist", "to_pylist"):
+            if hasattr(value, method) and hasattr(value, "__len__"):
+                return list(value) if getattr(value, "ndim", 1) == 1 else [value]
         raise InvalidInput(f"where: {operator}: expected a list, got {brief(value)}")
     return list(value)
+
+
+def plain_values(values: list[Any]) -> list[Any]:
+    """Return values as they are stored."""
+    return values if set(map(type, values)) <= SCALAR_TYPES else list(map(plain_value, values))
 
 
 def check_values(key: str, values: list[Any]) -> None:
@@ -189,3 +188,11 @@ def compared_fields(tree: FilterTree) -> tuple[set[str], bool]:
         return set(), True
     below = [compared_fields(part) for part in ((tree.part,) if isinstance(tree, Negation) else tree.parts)]
     return {field for fields, _ in below for field in fields}, any(labels for _, labels in below)
+
+
+def valued_fields(tree: FilterTree) -> set[str]:
+    """Return the fields that a filter compares with values; `$exists` is no such comparison."""
+    if isinstance(tree, FieldTest):
+        return set() if tree.operator == "$exists" else {tree.field}
+    parts = () if isinstance(tree, LabelTest) else (tree.part,) if isinstance(tree, Negation) else tree.parts
+    return {field for part in parts for field in valued_fields(part)}

@@ -1,7 +1,7 @@
 """Read the items of a collection: by their ids, at random, or all that meet a condition."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
 from stillhash.collection.storage.item_pages import page_rows, read_page
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.types import Filter, Id, Item, ItemIds
+from stillhash.collection.types import Filter, Id, IdLike, Item, ItemIds
 from stillhash.collection.validation import check_ids
+from stillhash.collection.values import is_single_id
 from stillhash.errors import report_shortages
 from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
 from stillhash.search import Index
@@ -49,11 +50,21 @@ class ItemReader:
         self._store.close()
         self._view.close()
 
-    def get(self, ids: ItemIds, *, max_bytes: int | None = None) -> list[Item | None]:
-        """Return one entry for each id, None where there is no such item.
+    def warn_unknown_fields(self, on: bool) -> None:
+        """Turn on or off the warning of filters that compare a field that no item has; it is on at first."""
+        self._view.filter_columns.warn_unknown = on
+
+    @overload
+    def get(self, ids: IdLike, *, max_bytes: int | None = None) -> Item | None: ...  # type: ignore[overload-overlap]
+    @overload
+    def get(self, ids: ItemIds, *, max_bytes: int | None = None) -> list[Item | None]: ...
+    def get(self, ids: IdLike | ItemIds, *, max_bytes: int | None = None) -> Item | list[Item | None] | None:
+        """Return the item with this id, or for a list of ids a list of items; None where there is no such item.
 
         max_bytes: refuse items that take more bytes as JSON, about.
         """
+        if is_single_id(ids):
+            return self.get([ids], max_bytes=max_bytes)[0]
         names = check_ids(ids, distinct=False)
         with self._store.reading() as connection:
             rows = self._store.items.rows_of(connection, names)

@@ -1,24 +1,34 @@
-"""Change the items of a collection: add, replace, relabel and delete them, each call in one transaction."""
+"""Change the items of a collection: add, replace, update, relabel and delete them, each call in one transaction."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.filters import Condition
 from stillhash.collection.reader import Reader
+from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.features import round_features
+from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.table_import import ReportImport, StoredRows, add_chunks, import_file
 from stillhash.collection.trainer import Trainer
-from stillhash.collection.types import ItemIds
-from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, check_items, check_rows
-from stillhash.errors import StillhashError, report_shortages
+from stillhash.collection.types import Id, ItemIds
+from stillhash.collection.update_validation import (
+    ItemFilter,
+    check_metadata_changes,
+    check_selection,
+    check_shared_labels,
+)
+from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, check_items, check_metadata, check_rows
+from stillhash.errors import InvalidInput, StillhashError, report_shortages
 from stillhash.io import USUAL_NAMES, ColumnNames, scan_table
 from stillhash.io.tables import DEFAULT_BATCH
 from stillhash.numeric.feature_digests import feature_digests
@@ -26,6 +36,8 @@ from stillhash.numeric.validation import check_integer
 from stillhash.search import Index
 
 SEAL_ROWS = 131_072  # unsealed rows that become a segment
+MAX_SELECTED = 16_384  # items that meet a condition, changed at a time
+MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # items, and their features, that are learnt at a time
 
 
 @report_shortages
@@ -66,15 +78,36 @@ class ItemWriter(Reader):
     def upsert(
         self,
         ids: ItemIds,
-        features: Any,
+        features: Any = None,
         labels: Any = None,
         metadata: Any = None,
         *,
         pictures: Any = None,
         learn: bool = True,
     ) -> int:
-        """Add items, replacing those whose ids exist; otherwise as `add`."""
+        """Add items, replacing those whose ids exist; otherwise as `add`.
+
+        Without features, replace the labels, the metadata, or both, of items that all exist, and nothing else of them.
+        """
+        if features is None:
+            return self._change_items(ids, labels, metadata, pictures, learn)
         return self._add(*check_items(ids, features, labels, metadata, pictures, self.dim), learn, replace=True)
+
+    def _change_items(self, ids: ItemIds, labels: Any, metadata: Any, pictures: Any, learn: bool) -> int:
+        """Replace labels and metadata of items."""
+        if pictures is not None or (labels is None and metadata is None):
+            raise InvalidInput("features: expected features, or only labels or metadata to replace, got None")
+        names = check_ids(ids)
+        texts = None if metadata is None else check_metadata(metadata, len(names))
+        with self._write_lock, self._store.change("upsert", len(names) or None, names) as change:
+            existing = self._store.items.rows_of(change.connection, names)
+            if absent := [name for name in names if name not in existing]:
+                raise InvalidInput(f"ids: {len(absent)} do not exist: {absent[0]!r}. Pass features to add them.")
+            if labels is not None:
+                self._relabel(change.connection, names, labels, learn)
+            if texts is not None:
+                set_metadata(change.connection, [existing[name] for name in names], texts)
+        return len(names)
 
     def add_table(
         self,
@@ -162,31 +195,88 @@ class ItemWriter(Reader):
         with suppress(StillhashError, OSError, MemoryError):  # it only takes less disk
             self._store.db.shrink()
 
-    def delete(self, ids: ItemIds) -> int:
-        """Delete these items and return how many there were."""
-        names = check_ids(ids)
-        with self._write_lock, self._store.change("delete") as change:
-            change.ids = self._store.items.delete(change.connection, names)
-            change.rows = len(change.ids) or None
-            return len(change.ids)
+    def delete(self, ids: ItemIds | None = None, *, where: ItemFilter | None = None) -> int:
+        """Delete these items, or those that meet a condition, and return how many there were.
 
-    def relabel(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> int:
+        where: a condition (filters.py), or "all" for every item; an empty condition is refused.
+        """
+        selection = check_selection(ids, where)
+        with self._write_lock, self._store.change("delete", None) as change:
+            for names in self._select(change.connection, selection):
+                change.count(self._store.items.delete(change.connection, names))
+            return change.rows or 0
+
+    def update_metadata(
+        self,
+        ids: ItemIds | None = None,
+        metadata: Any = None,
+        *,
+        where: ItemFilter | None = None,
+        replace: bool = False,
+    ) -> int:
+        """Merge fields into the metadata of these items, or of those that meet a condition; return how many.
+
+        metadata: a dictionary for all of them, or with ids a list with one for each. A field with None is removed. An
+        object in a field replaces the one before, and is not merged with it. replace: replace all fields, not only
+        these; None then removes the metadata. where: as in `delete`. Ids that do not exist are refused.
+        """
+        selection = check_selection(ids, where)
+        rows = len(selection) if isinstance(selection, list) else None
+        changes, items = check_metadata_changes(metadata, rows, replace), self._store.items
+        with self._write_lock, self._store.change("update_metadata", None) as change:
+            for names in self._select(change.connection, selection):
+                numbers = items.existing_rows(change.connection, names).tolist()
+                change_metadata(change.connection, numbers, changes if rows is not None else changes * len(names))
+                change.count(names)
+            return change.rows or 0
+
+    def relabel(
+        self,
+        ids: ItemIds | None = None,
+        labels: Any = None,
+        *,
+        where: ItemFilter | None = None,
+        learn: bool = True,
+    ) -> int:
         """Replace the labels of items, learn from them unless `learn` is false, and return how many.
 
-        Items whose features are not kept are learnt by the features that `reconstruct` returns. What was learnt from
-        their earlier labels stays.
+        where: in place of ids, as in `delete`; then `labels` is one list, for all that match. Items whose features are
+        not kept are learnt by the features that `reconstruct` returns. What was learnt from their earlier labels stays.
         """
-        names, items = check_ids(ids), self._store.items
-        with self._write_lock:
-            features, exact = self._features(names)
-            rows, codes = check_rows(features, labels, self.dim), self.codes(names)
-            with self._store.change("relabel", len(names) or None, names) as change:
-                connection = change.connection
-                numbers = items.existing_rows(connection, names).tolist()
-                without = items.relabel(connection, numbers, rows.label_texts)
-                if learn:
-                    self._trainer.count_unlabelled(connection, -without)
-                    rows, own_features = items.remove_pending(connection, numbers, rows)
-                    own_features |= exact
-                    self._trainer.learn_items(connection, numbers, rows, codes, own_features)
-        return len(names)
+        selection = check_selection(ids, where)
+        shared = None if isinstance(selection, list) else check_shared_labels(labels)
+        at_once = max(1, min(MAX_RELABELLED, MAX_RELABELLED_BYTES // (4 * self.dim)))
+        with self._write_lock, self._store.change("relabel", None) as change:
+            for names in self._select(change.connection, selection, at_once):
+                self._relabel(change.connection, names, labels if shared is None else shared * len(names), learn)
+                change.count(names)
+            return change.rows or 0
+
+    def _relabel(self, connection: Connection, names: list[Id], labels: Any, learn: bool) -> None:
+        """Replace the labels of items, and learn from them, inside a transaction."""
+        items = self._store.items
+        features, exact = self._features(names)
+        rows, codes = check_rows(features, labels, self.dim), self.codes(names)
+        numbers = items.existing_rows(connection, names).tolist()
+        without = items.relabel(connection, numbers, rows.label_texts)
+        if learn:
+            self._trainer.count_unlabelled(connection, -without)
+            rows, own_features = items.remove_pending(connection, numbers, rows)
+            own_features |= exact
+            self._trainer.learn_items(connection, numbers, rows, codes, own_features)
+
+    def _select(
+        self, connection: Connection, selection: list[Id] | Condition, at_once: int = MAX_SELECTED
+    ) -> Iterator[list[Id]]:
+        """Yield the ids of a selection: all that were passed, or those that meet a condition, some at a time.
+
+        The condition is compared at the last commit, before anything changes in this transaction.
+        """
+        if isinstance(selection, list):
+            yield selection
+            return
+        with self._view.pinned(selection) as snapshot:
+            allowed = snapshot.allowed
+        assert allowed is not None
+        for rows in list_rows(allowed, at_once):
+            yield list_row_ids(connection, rows.tolist())

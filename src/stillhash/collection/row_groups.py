@@ -62,6 +62,9 @@ class GrowingRows:
         self._full: list[RowGroup] = []
         self._start_group()
 
+    def __len__(self) -> int:
+        return sum(len(group.numbers) for group in self._full if group.numbers is not None) + len(self._numbers)
+
     def _start_group(self) -> None:
         self._builder, self._numbers = TableBuilder(self._named), np.empty(0, np.int64)
 

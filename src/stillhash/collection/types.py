@@ -2,8 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from enum import Enum
+from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
 
+import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.search.first_page import Place
@@ -11,8 +16,9 @@ from stillhash.search.first_page import Place
 Id = str | int
 Vector = Sequence[float]  # one query (D,)
 Vectors = Sequence[Sequence[float]] | Sequence[NDArray[Any]]  # queries (m, D)
+IdLike = Id | UUID | Enum | PurePath | date | np.generic  # what is converted to an id
 Filter = dict[str, Any]
-ItemIds = Iterable[Id] | NDArray[Any]
+ItemIds = Iterable[IdLike] | NDArray[Any]
 VersionName = int | Literal["hamming"]  # of the model
 
 

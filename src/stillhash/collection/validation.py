@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.types import Id
+from stillhash.collection.values import brief, check_json_values, json_default, plain_id, plain_label
 from stillhash.errors import InvalidInput, WrongType
+from stillhash.numeric.array_conversion import to_array
 from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.validation import Floats, check_features
 
@@ -26,7 +28,7 @@ PICTURE_SIGNATURES = {
     rb"GIF8[79]a": "image/gif",
     rb"RIFF.{4}WEBP": "image/webp",
 }
-JSON_ENCODER = json.JSONEncoder(allow_nan=False)
+JSON_ENCODER = json.JSONEncoder(allow_nan=False, default=json_default)
 
 
 class LabelledRows(NamedTuple):
@@ -93,10 +95,7 @@ def check_rows(features: Any, labels: Any, dim: int, name: str = "features", lea
 
 def check_query(query: Any, dim: int) -> tuple[Floats, bool]:
     """Validate one query (D,) or several (m, D); return them as rows, and whether it was one."""
-    try:
-        array = np.asarray(query)
-    except ValueError as error:
-        raise InvalidInput(f"query: expected a vector, or rows of equal length: {error}") from None
+    array = to_array(query, "query")
     single = array.ndim == 1
     return check_features(array[None] if single else array, "query", columns=dim, whose="this collection"), single
 
@@ -129,13 +128,14 @@ def check_ids(ids: Any, *, distinct: bool = True) -> list[Id]:
     """Return ids as a list of printable strings and 64-bit integers."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise WrongType(f"ids: expected a list of strings or integers, got {ids!r}")
-    names = [name.item() if isinstance(name, np.generic) else name for name in ids]
+    names = ids.tolist() if isinstance(ids, np.ndarray) and ids.dtype.kind in "iuU" else list(ids)
     kinds = set(map(type, names))
+    if not (kinds == {int} or kinds == {str}):
+        names = [plain_id(name, f"ids[{number}]") for number, name in enumerate(names)]
+        kinds = set(map(type, names))
     plain = kinds == {int} and min(names) >= -(2**63) and max(names) < 2**63
     plain = plain or (kinds == {str} and "" not in names and "".join(names).isprintable())
     for name in names if not plain else ():
-        if type(name) not in (str, int):
-            raise WrongType(f"ids: expected strings and integers, got {name!r}")
         if isinstance(name, int) and not -(2**63) <= name < 2**63:
             raise InvalidInput(f"ids: expected 64-bit integers, got {name}")
         if isinstance(name, str) and not (name and name.isprintable()):
@@ -174,26 +174,29 @@ def check_label_lists(labels: Any, rows: int) -> list[list[Any]]:
 def _sorted_labels(labels: Any, rows: int) -> tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted label names, the ranks of each row's labels in them, rising, and where rows begin."""
     parsed = parse_labels(labels, rows, "labels")
-    for name in parsed.names:
-        if type(name) not in (str, int, float):
-            raise WrongType(f"labels: expected strings and numbers, got {name!r}")
+    plain = [name if type(name) is str else plain_label(name) for name in parsed.names]
+    for name in plain:
         if isinstance(name, str) and "\0" in name:
             raise InvalidInput(f"labels: expected strings without the character 0, got {name!r}")
         if isinstance(name, str) and len(name) > MAX_NAME_LENGTH:
             raise InvalidInput(f"labels: expected at most {MAX_NAME_LENGTH} characters, got {len(name)}")
     if (most := np.diff(parsed.indptr).max(initial=0)) > MAX_ROW_LABELS:
         raise InvalidInput(f"labels: expected at most {MAX_ROW_LABELS} for an item, got {most}")
-    names: list[Any] = sorted(parsed.names, key=lambda name: (isinstance(name, str), name))
+    names: list[Any] = sorted(set(plain), key=lambda name: (isinstance(name, str), name))
     places = {name: place for place, name in enumerate(names)}
-    ranks = np.array([places[name] for name in parsed.names], np.int64)[parsed.indices]
-    return names, ranks[np.lexsort((ranks, np.repeat(np.arange(rows), np.diff(parsed.indptr))))], parsed.indptr
+    ranks = np.array([places[name] for name in plain], np.int64)[parsed.indices]
+    row_numbers = np.repeat(np.arange(rows), np.diff(parsed.indptr))
+    if len(names) == len(plain):
+        return names, ranks[np.lexsort((ranks, row_numbers))], parsed.indptr
+    row_numbers, ranks = np.divmod(np.unique(row_numbers * len(names) + ranks), len(names))  # some labels became equal
+    return names, ranks, np.concatenate([[0], np.cumsum(np.bincount(row_numbers, minlength=rows))])
 
 
 def check_pictures(pictures: Any, rows: int) -> list[bytes | None] | None:
     """Return for each row a small image, or None; only formats that browsers show and that cannot hold scripts."""
     if pictures is None:
         return None
-    entries = _check_entries(pictures, "pictures", "bytes", rows)
+    entries = check_entries(pictures, "pictures", "bytes", rows)
     for data in entries:
         if data is not None and not isinstance(data, bytes):
             raise WrongType(f"pictures: expected bytes, got a value of type {type(data).__name__}")
@@ -214,13 +217,13 @@ def check_metadata(metadata: Any, rows: int) -> list[str | None]:
     """Return the metadata of each row as JSON, or None."""
     if metadata is None:
         return [None] * rows
-    entries = _check_entries(metadata, "metadata", "a dictionary", rows)
-    return [None if data is None else _metadata_json(data) for data in entries]
+    entries = check_entries(metadata, "metadata", "a dictionary", rows)
+    return [None if data is None else metadata_json(data, f"metadata[{row}]") for row, data in enumerate(entries)]
 
 
-def _check_entries(values: Any, name: str, expected: str, rows: int) -> list[Any]:
+def check_entries(values: Any, name: str, expected: str, rows: int) -> list[Any]:
     """Return values as a list with one entry for each row."""
-    if isinstance(values, (bytes, str, dict)) or not isinstance(values, Iterable):
+    if isinstance(values, (bytes, str, dict)) or hasattr(values, "columns") or not isinstance(values, Iterable):
         kind = type(values).__name__
         raise WrongType(f"{name}: expected a list with {expected} or None for each row, got a value of type {kind}")
     entries = list(values)
@@ -229,17 +232,19 @@ def _check_entries(values: Any, name: str, expected: str, rows: int) -> list[Any
     return entries
 
 
-def _metadata_json(data: Any) -> str:
+def metadata_json(data: Any, name: str = "metadata") -> str:
+    """Return the metadata of an item as JSON."""
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise WrongType(f"metadata: expected dictionaries with strings as keys, got {data!r}")
+        raise WrongType(f"{name}: expected dictionaries with strings as keys, got {brief(data)}")
     try:
         text = json_text(data)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"metadata: expected what JSON can hold, got {data!r}: {error}") from None
+        check_json_values(data, name)
+        raise InvalidInput(f"{name}: expected what JSON can hold, got {error}") from None
     except RecursionError:
-        raise InvalidInput("metadata: expected less nesting: it is too deep to be stored") from None
+        raise InvalidInput(f"{name}: expected less nesting: it is too deep to be stored") from None
     if len(text) > MAX_METADATA_BYTES:
-        raise InvalidInput(f"metadata: expected at most {MAX_METADATA_BYTES} bytes of JSON, got {len(text)}")
+        raise InvalidInput(f"{name}: expected at most {MAX_METADATA_BYTES} bytes of JSON, got {len(text)}")
     return text
 
 

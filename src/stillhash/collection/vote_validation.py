@@ -7,6 +7,7 @@ import numpy as np
 
 from stillhash.collection.types import Vote
 from stillhash.collection.validation import check_ids, check_query
+from stillhash.collection.values import is_single_id
 from stillhash.errors import InvalidInput, StillhashError, WrongType
 from stillhash.numeric.validation import check_integer, check_number
 
@@ -18,7 +19,7 @@ MAX_POSITION = 2**63 - 1
 
 def check_feedback(query: Any, dim: int, id: Any, vote: Any, source: Any, position: Any) -> list[Vote]:
     """Return votes on an item, or on a list of items, of one query."""
-    names = check_ids([id] if isinstance(id, (str, int, np.generic)) else id)
+    names = check_ids([id] if is_single_id(id) else id)
     if not names:
         raise InvalidInput("id: expected at least one id, got none")
     votes, positions = _for_each(vote, "vote", len(names)), _for_each(position, "position", len(names))

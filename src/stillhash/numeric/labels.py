@@ -1,21 +1,24 @@
 """Parse labels of any accepted shape into one: for each row, the set of its labels.
 
-Accepted are an indicator matrix (2-D array of 0 and 1, or scipy sparse; label j is column j), a list of label lists, or
-flat single labels. A row may have none: an all-zero row, an empty list, or None. Labels are any hashable with
-a stable meaning: numbers, text, bytes, tuples, enum members, dates. Equal labels are one label, whatever
-their type: 3, 3.0 and numpy.int64(3) are the same.
+Accepted are an indicator matrix (2-D array of 0 and 1, or scipy sparse; label j is column j), a table of 0 and 1 (of
+pandas, polars or Arrow; the names of its columns are the labels), a list of label lists, or flat single labels, also as
+a column of a table. A row may have none: an all-zero row, an empty list, or in place of a label None, NaN, or what
+pandas has for a missing value. Labels are any hashable with a stable meaning: numbers, text, bytes, tuples, enum
+members, dates. Equal labels are one label, whatever their type: 3, 3.0 and numpy.int64(3) are the same.
 """
 
 import math
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput, WrongType
+from stillhash.numeric.array_conversion import on_host
+from stillhash.numeric.scalars import is_missing, python_scalar
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Floats, Mask
 
@@ -84,13 +87,12 @@ def _parse(Y: Any, name: str) -> Labels:
     if hasattr(Y, "tocsr"):
         csr = Y.tocsr()
         return _from_indicator(csr, csr.data, name)
+    if hasattr(Y, "columns"):
+        return _from_table(Y, name)
     if not isinstance(Y, (list, tuple)):
-        array = np.asarray(Y)
-        if array.ndim == 2:
-            return _from_indicator(array, array, name)
-        if array.ndim != 1:
-            raise InvalidInput(f"{name}: expected 1-D labels or a 2-D indicator matrix, got {array.ndim}-D")
-        Y = array.tolist()
+        Y = _list_rows(Y, name)
+        if isinstance(Y, np.ndarray):
+            return _from_indicator(Y, Y, name)
     sets = Y if set(map(type, Y)) == {list} else [_label_set(entry) for entry in Y]
     flat: list[Any] = list(chain.from_iterable(sets))
     if not set(map(type, flat)) <= TEXT_TYPES:
@@ -101,13 +103,47 @@ def _parse(Y: Any, name: str) -> Labels:
     return _from_pairs(r, indices, len(sets), list(places))
 
 
-def _from_indicator(matrix: Any, values: NDArray[Any], name: str) -> Labels:
-    """Return the labels of an indicator matrix; `values` are its entries, or those that a sparse one stores."""
+def _list_rows(Y: Any, name: str) -> Any:
+    """Return the rows of flat labels as a list; a 2-D array as it is."""
+    for method in ("to_list", "to_pylist"):  # a column of pandas or polars; one of Arrow
+        if hasattr(Y, method):
+            return getattr(Y, method)()
+    masked = isinstance(Y, np.ndarray) and hasattr(Y, "mask")
+    array: Any = Y if masked else np.asarray(on_host(Y))
+    if array.ndim == 1:  # a masked entry is listed as None
+        return list(map(python_scalar, array)) if array.dtype.kind in "mM" else array.tolist()
+    if array.ndim != 2 or (masked and np.any(array.mask)):
+        got = f"{array.ndim}-D" if array.ndim != 2 else "masked entries"
+        raise InvalidInput(f"{name}: expected 1-D labels or a 2-D indicator matrix, got {got}")
+    return array
+
+
+def _from_table(table: Any, name: str) -> Labels:
+    """Return the labels of a table of 0 and 1, whose columns have the names of the labels."""
+    is_arrow = hasattr(table, "column_names")
+    names = [canonical(column, name) for column in (table.column_names if is_arrow else table.columns)]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"{name}: expected each column once, got some names more than once")
+    try:
+        array = np.column_stack([column.to_numpy() for column in table.columns]) if is_arrow else table.to_numpy()
+        array = array.astype(np.float64) if array.dtype == object else array
+        return _from_indicator(array, array, name, names)
+    except (TypeError, ValueError):
+        use = "Where a column has the labels, pass that column"
+        raise InvalidInput(f"{name}: expected a table of 0 and 1, with a column for each label. {use}.") from None
+
+
+def _from_indicator(matrix: Any, values: NDArray[Any], name: str, names: list[Any] | None = None) -> Labels:
+    """Return the labels of an indicator matrix; `values` are its entries, or those that a sparse one stores.
+
+    names: of its columns; their numbers if None.
+    """
     if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
         raise InvalidInput(f"{name}: expected an indicator matrix of 0 and 1, got other values")
     r, c = matrix.nonzero()
     used, indices = np.unique(c, return_inverse=True)
-    return _from_pairs(r, indices, matrix.shape[0], used.tolist())
+    labels = used.tolist() if names is None else [names[column] for column in used]
+    return _from_pairs(r, indices, matrix.shape[0], labels)
 
 
 def _from_pairs(r: NDArray[Any], indices: NDArray[Any], rows: int, names: list[Any]) -> Labels:
@@ -119,17 +155,21 @@ def _from_pairs(r: NDArray[Any], indices: NDArray[Any], rows: int, names: list[A
 
 
 def _label_set(entry: Any) -> Collection[Any]:
-    if entry is None:
+    if type(entry) is str:
+        return (entry,)
+    if is_missing(entry):
         return ()
     if isinstance(entry, np.ndarray) and entry.ndim == 1:
         return list(entry)
+    if hasattr(entry, "to_list"):  # a column of a table, of one row
+        return list(entry.to_list())
     return entry if isinstance(entry, (list, tuple, set, frozenset)) else (entry,)
 
 
 def canonical(label: Any, name: str = "Y") -> Hashable:
     """Return one representative of all labels equal to this one, of a plain Python type where there is one."""
     if isinstance(label, np.generic):
-        label = label.item()
+        label = python_scalar(label)
     if isinstance(label, tuple):
         return tuple(canonical(part, name) for part in label)
     if isinstance(label, bool):
@@ -138,9 +178,13 @@ def canonical(label: Any, name: str = "Y") -> Hashable:
         if not math.isfinite(label):
             raise InvalidInput(f"{name}: expected finite labels, got {label}")
         return int(label) if label.is_integer() else label
-    if label is None or not isinstance(label, Hashable):
-        raise WrongType(f"{name}: expected hashable labels, not None, got {label!r}")
-    return label
+    try:
+        hash(label)
+    except TypeError:
+        raise WrongType(f"{name}: expected hashable labels, got {type(label).__name__}") from None
+    if label is None:
+        raise WrongType(f"{name}: expected labels, got None among others")
+    return cast(Hashable, label)
 
 
 def stable_key(label: Hashable) -> bytes:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState, InvalidInput, WrongType
+from stillhash.numeric.array_conversion import to_array
 
 MIN_BITS, MAX_BITS = 8, 512
 MAX_MAGNITUDE = 1e15  # beyond it squared norms overflow float32
@@ -71,13 +72,10 @@ def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> None:
 
 def _numbers(value: Any, name: str) -> NDArray[Any]:
     """Return an array of real numbers, from any layout and dtype."""
-    if hasattr(value, "toarray") and hasattr(value, "nnz"):
-        raise WrongType(f"{name}: expected dense rows, got a sparse matrix; pass {name}.toarray()")
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise InvalidInput(f"{name}: expected rows of one length, got several lengths") from None
+    array = to_array(value, name)
     if array.dtype == object:
+        if any(isinstance(entry, (str, bytes)) for entry in array.flat):  # float takes these too
+            raise WrongType(f"{name}: expected numbers, got text")
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError, OverflowError) as error:
@@ -172,7 +170,8 @@ def check_weights(value: Any, bits: int, name: str = "weights") -> Floats:
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or array.shape[1] != bits:
-        raise InvalidInput(f"{name}: expected shape (m, {bits}) for {bits} bits, got {np.shape(value)}")
+        use = "Weigh queries first: hasher.weigh(X)" if array.ndim == 2 else "A single query may be flat"
+        raise InvalidInput(f"{name}: expected (m, {bits}), one weight for each bit, got {array.shape}. {use}.")
     return _finite_float32(array, name, float(np.finfo(np.float32).max) / (2 * MAX_BITS))
 
 

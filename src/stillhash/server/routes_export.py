@@ -13,12 +13,11 @@ from starlette.responses import Response, StreamingResponse
 from stillhash.collection import Collection
 from stillhash.collection.types import Filter, Id
 from stillhash.errors import StillhashError, TooLarge
-from stillhash.server import schemas
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
+from stillhash.server.export_schemas import ExportBody, ItemPageResponse, ListItemsBody
 from stillhash.server.request_body import NDJSON_MEDIA
 from stillhash.server.responses import error_response, json_response
 from stillhash.server.routes_items import HIT_BYTES
-from stillhash.server.schemas import ItemPageResponse
 from stillhash.server.write_queue import CollectionExecutor, ReadKind
 
 EXPORTED_ROWS, EXPORTED_BYTES = 1000, 1 << 20  # of a stream that are read, and in memory, at a time
@@ -55,7 +54,7 @@ class ItemPage(NamedTuple):
 
 
 @read_router.post("/items", response_model=ItemPageResponse)
-async def items(request: Request, body: schemas.ListItemsBody, executor: ExecutorParam) -> Response:
+async def items(request: Request, body: ListItemsBody, executor: ExecutorParam) -> Response:
     """List items in the order of their ids, page by page; fewer than `limit` where they are large."""
     settings = app_state(request).settings
     if body.limit > settings.max_total_hits:
@@ -78,7 +77,7 @@ async def export(request: Request, executor: ExecutorParam, codes: bool = False)
 
 
 @read_router.post("/export", operation_id="export_matching", response_class=StreamingResponse, responses=LINES_RESPONSE)
-async def export_matching(request: Request, body: schemas.ExportBody, executor: ExecutorParam) -> Response:
+async def export_matching(request: Request, body: ExportBody, executor: ExecutorParam) -> Response:
     """Stream the items that meet a condition as lines of JSON, in the order of their ids."""
     return await stream_items(request, executor, **vars(body))
 

@@ -7,17 +7,14 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
-from stillhash.server.request_body import RequestBody
-from stillhash.server.schemas import FilterCondition, JsonIds
+from stillhash.server.schemas import DeleteBody
 
 admin_router = api_router("admin", "upkeep")
 
 
-class ForgetBody(RequestBody):
+class ForgetBody(DeleteBody):
     """One of the three."""
 
-    ids: JsonIds | None = None
-    where: FilterCondition = None
     source: Annotated[str | None, Field(description="A source of votes.")] = None
 
 

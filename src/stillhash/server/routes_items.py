@@ -38,8 +38,8 @@ async def add(body: schemas.AddBody, executor: ExecutorParam) -> CountResponse:
 
 
 @write_router.post("/upsert")
-async def upsert(body: schemas.AddBody, executor: ExecutorParam) -> CountResponse:
-    """Add items, and replace those whose ids exist."""
+async def upsert(body: schemas.UpsertBody, executor: ExecutorParam) -> CountResponse:
+    """Add items, and replace those whose ids exist; without features, only their labels or metadata."""
     return CountResponse(count=await executor.write(partial(Collection.upsert, **body.arguments())))
 
 
@@ -64,8 +64,14 @@ async def ingest(
 
 @write_router.post("/delete")
 async def delete(body: schemas.DeleteBody, executor: ExecutorParam) -> CountResponse:
-    """Delete items, and count those that existed."""
-    return CountResponse(count=await executor.write(lambda c: c.delete(body.ids)))
+    """Delete items by their ids, or those that meet a condition, and count those that existed."""
+    return CountResponse(count=await executor.write(partial(Collection.delete, **vars(body))))
+
+
+@write_router.post("/update_metadata")
+async def update_metadata(body: schemas.UpdateMetadataBody, executor: ExecutorParam) -> CountResponse:
+    """Merge fields into the metadata of items, by their ids or by a condition."""
+    return CountResponse(count=await executor.write(partial(Collection.update_metadata, **vars(body))))
 
 
 @write_router.post("/relabel")

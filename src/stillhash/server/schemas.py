@@ -29,9 +29,8 @@ QueryVectors = Annotated[
         examples=[[0.1, 0.2, 0.3]],
     ),
 ]
-LabelLists = Annotated[
-    list[list[StrictInt | float | str]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])
-]
+JsonLabel = StrictInt | float | str
+LabelLists = Annotated[list[list[JsonLabel]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])]
 FilterCondition = Annotated[
     dict[str, Any] | None,
     Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
@@ -64,17 +63,44 @@ class AddBody(RequestBody):
         return {**vars(self), "pictures": None if self.pictures is None else pictures}
 
 
-class DeleteBody(RequestBody):
+class UpsertBody(AddBody):
+    features: Annotated[
+        FeatureRows, Field(description="null to replace only labels or metadata, of items that all exist.")
+    ] = None
+
+    def row_count(self) -> int:
+        return len(self.ids) if self.features is None else super().row_count()
+
+
+class IdsBody(RequestBody):
+    row_field = "ids"
     ids: JsonIds
 
 
-class IdsBody(DeleteBody):
+class DeleteBody(RequestBody):
+    ids: Annotated[list[JsonId] | None, Field(description="Either ids or where.", examples=[["a", 7]])] = None
+    where: Annotated[
+        dict[str, Any] | Literal["all"] | None,
+        Field(description="Items that meet this condition; all for every item.", examples=[{"year": {"$gte": 1990}}]),
+    ] = None
+
+
+class RelabelBody(DeleteBody):
     row_field = "ids"
-
-
-class RelabelBody(IdsBody):
-    labels: LabelLists
+    labels: Annotated[
+        list[list[JsonLabel]] | list[JsonLabel] | None,
+        Field(description="The labels of each id; with where, one list for all items.", examples=[[["cat"]]]),
+    ] = None
     learn: StrictBool = True
+
+
+class UpdateMetadataBody(DeleteBody):
+    row_field = "ids"
+    metadata: Annotated[
+        dict[str, Any] | list[dict[str, Any] | None] | None,
+        Field(description="For all items, or for each id; null removes a field.", examples=[{"year": 1995}]),
+    ] = None
+    replace: Annotated[StrictBool, Field(description="Replace all fields, not only these.")] = False
 
 
 class CountBody(RequestBody):
@@ -83,15 +109,6 @@ class CountBody(RequestBody):
 
 class ListIdsBody(CountBody):
     after: Annotated[JsonId | None, Field(description="The last id of the list before.", examples=["a"])] = None
-    limit: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 1000
-
-
-class ExportBody(CountBody):
-    after: Annotated[JsonId | None, Field(description="Only items past this id.", examples=["a"])] = None
-    codes: Annotated[StrictBool, Field(description="Whether each item comes with its code, in base64.")] = False
-
-
-class ListItemsBody(ExportBody):
     limit: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 1000
 
 
@@ -174,20 +191,6 @@ class SearchResponse(BaseModel):
 
 class ItemsResponse(BaseModel):
     items: Annotated[list[Item | None], Field(description="One for each id, null where there is no such item.")]
-
-
-class CodedItem(BaseModel):
-    """An item, and its code where that was requested."""
-
-    id: JsonId
-    labels: list[Any]
-    metadata: dict[str, Any] | None
-    code: Annotated[str | None, Field(description="In base64; null before hash functions are fitted.")] = None
-
-
-class ItemPageResponse(BaseModel):
-    items: Annotated[list[CodedItem], Field(description="In order of their ids; fewer than `limit` if they are large.")]
-    after: Annotated[JsonId | None, Field(description="`after` of the next page; null if there are no more items.")]
 
 
 class IdsResponse(BaseModel):

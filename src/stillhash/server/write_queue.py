@@ -78,6 +78,7 @@ class CollectionExecutor:
     queued: int = field(default=0, init=False)  # writes waiting or running
 
     def __post_init__(self) -> None:
+        self.collection.warn_unknown_fields(False)  # clients would not see it
         self._lock = threading.Lock()  # guards `queued`
         self._closed = False
         self._readers = {

@@ -35,6 +35,11 @@ class Change:
     rows: int | None  # how many items, rows or votes it is about; None: nothing has changed, so there is no entry
     ids: Sequence[Id] = ()
 
+    def count(self, ids: Sequence[Id]) -> None:
+        """Count more items that it is about."""
+        self.rows = (self.rows or 0) + len(ids) or None
+        self.ids = [*self.ids, *ids[:MAX_IDS]][:MAX_IDS]
+
 
 class AuditTable:
     """Entries in the order of their commits."""

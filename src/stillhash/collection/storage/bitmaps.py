@@ -1,4 +1,6 @@
-"""Bitmaps by row, one bit each, in little-endian bit order: set the bits of some rows in place, and count them."""
+"""Bitmaps by row, one bit each, in little-endian bit order: set the bits of some rows in place, count and list them."""
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +26,12 @@ def set_span(bitmap: Bitmap, first: int, values: Mask) -> None:
 
 
 def set_rows(bitmap: Bitmap, rows: NDArray[np.int64], values: Mask) -> None:
-    """Set the bits of these rows, each once; all others stay."""
+    """Set the bits of these rows; all others stay. Of a row that comes more than once, the last value counts."""
     if not len(rows):
         return
+    if not (np.diff(rows) > 0).all():
+        rows, last = np.unique(rows[::-1], return_index=True)
+        values = values[::-1][last]
     start = int(rows.min()) // 8 * 8
     stop = int(rows.max()) + 1
     if stop - start > SPARSE * len(rows):
@@ -42,3 +47,16 @@ def set_rows(bitmap: Bitmap, rows: NDArray[np.int64], values: Mask) -> None:
 def count_bits(bitmap: Bitmap) -> int:
     """Count the rows in a bitmap."""
     return int(BITS_OF_BYTE[bitmap].sum(dtype=np.int64))
+
+
+def list_rows(bitmap: Bitmap, size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows in a bitmap, rising, so many at a time; the last time perhaps fewer."""
+    span, waiting = max(1, size // 8), np.empty(0, np.int64)
+    for start in range(0, len(bitmap), span):
+        rows = np.flatnonzero(np.unpackbits(bitmap[start : start + span], bitorder="little")) + 8 * start
+        waiting = np.concatenate([waiting, rows])
+        while len(waiting) >= size:
+            yield waiting[:size]
+            waiting = waiting[size:]
+    if len(waiting):
+        yield waiting

@@ -29,7 +29,7 @@ import numpy as np
 from stillhash.collection.storage.connections import TrackedConnection, check_files, connect, in_use, wal_bytes
 from stillhash.collection.storage.schema import get_meta, set_meta
 from stillhash.collection.storage.verify_pages import PAGE_SIZE, mismatched_pages, mismatched_pages_in_subprocess
-from stillhash.collection.storage.wal import FRAME_HEADER, read_wal
+from stillhash.collection.storage.wal import read_wal
 from stillhash.errors import BadState
 from stillhash.files.checksums import BlockChecksums, checksum_pair, pack_checksums, unpack_checksums
 from stillhash.files.sealed_files import (
@@ -104,7 +104,7 @@ def read_page_checksums(path: Path) -> BlockChecksums:
 
 def write_page_checksums(path: Path) -> None:
     """Write the checksums that hold once the WAL is moved to store.db."""
-    wal = read_wal(path)
+    wal = read_wal(path, checksums=True)
     if not wal.page_count:
         return
     checksums = np.tile(np.array(checksum_pair(bytes(PAGE_SIZE)), np.uint32), (wal.page_count, 1))  # unwritten: zeros
@@ -113,7 +113,7 @@ def write_page_checksums(path: Path) -> None:
     latest = dict(zip(wal.page_numbers.tolist(), range(len(wal.frames)), strict=True))
     for page, frame in latest.items():
         if page < wal.page_count:
-            checksums[page] = checksum_pair(wal.frames[frame, FRAME_HEADER:])
+            checksums[page] = wal.checksums[frame]
     write_durably(path / "store.sums", [pack_checksums(checksums)])
 
 

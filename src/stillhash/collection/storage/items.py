@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.bitmaps import count_bits
+from stillhash.collection.storage.item_changes import mark_changed
 from stillhash.collection.storage.schema import batches, get_meta, parsing, set_meta
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
@@ -88,8 +89,7 @@ class ItemTable:
         without = self.count_unlabelled(connection, rows)
         connection.executemany("UPDATE items SET labels = ? WHERE row = ?", zip(label_texts, rows, strict=True))
         connection.executemany("DELETE FROM doubtful_labels WHERE row = ?", ((row,) for row in rows))
-        seq = get_meta(connection, "seq") + 1
-        connection.executemany("INSERT OR REPLACE INTO changed_rows VALUES (?, ?)", ((row, seq) for row in rows))
+        mark_changed(connection, rows)
         return without
 
     def count_unlabelled(self, connection: Connection, rows: list[int]) -> int:

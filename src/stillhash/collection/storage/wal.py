@@ -7,6 +7,7 @@ for that: SQLite's do not tell which bit it was.
 
 import functools
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,31 +28,56 @@ ByteArray = NDArray[np.uint8]
 
 
 class Wal(NamedTuple):
-    """The committed part of a log."""
+    """The committed part of a log, without its pages: a large transaction has more of them than fit into memory."""
 
-    frames: ByteArray  # (n, FRAME_SIZE)
+    frames: ByteArray  # (n, FRAME_HEADER): their headers
     page_count: int  # of the database after the last commit; 0 if there is none
+    checksums: NDArray[np.uint32]  # (n, 2), if requested, of the pages that no later frame overwrites
 
     @property
     def page_numbers(self) -> NDArray[np.int64]:
         """The page that each frame holds, from 0."""
-        return np.ascontiguousarray(self.frames[:, :4]).view(">u4").reshape(-1).astype(np.int64) - 1
+        return _page_numbers(self.frames)
 
 
-def read_wal(path: Path) -> Wal:
+def read_wal(path: Path, *, checksums: bool = False) -> Wal:
     """Read the frames up to the last commit before the first that is damaged or not written yet."""
-    frames = _read_valid_frames(path)
-    page_counts = np.ascontiguousarray(frames[:, 4:8]).view(">u4").reshape(-1)
+    headers, pairs = [np.empty((0, FRAME_HEADER), np.uint8)], [np.empty((0, 2), np.uint32)]
+    for frames in _read_valid_frames(path):
+        headers.append(frames[:, :FRAME_HEADER].copy())
+        if checksums:
+            pairs.append(_page_checksums(frames))
+    every, sums = np.concatenate(headers), np.concatenate(pairs)
+    page_counts = _page_counts(every)
     commits = np.flatnonzero(page_counts)
-    return Wal(frames[: commits[-1] + 1], int(page_counts[commits[-1]])) if len(commits) else Wal(frames[:0], 0)
+    end = int(commits[-1]) + 1 if len(commits) else 0
+    return Wal(every[:end], int(page_counts[end - 1]) if end else 0, sums[:end])
 
 
-def _read_valid_frames(path: Path) -> ByteArray:
-    """Read the leading frames that are valid, some at a time, so that no more is read of a file of any size.
+def _page_numbers(frames: ByteArray) -> NDArray[np.int64]:
+    return np.ascontiguousarray(frames[:, :4]).view(">u4").reshape(-1).astype(np.int64) - 1
+
+
+def _page_counts(frames: ByteArray) -> NDArray[np.uint32]:
+    """Return the pages of the database after each frame that is the last of a commit, 0 for the others."""
+    return np.ascontiguousarray(frames[:, 4:8]).view(">u4").reshape(-1)
+
+
+def _page_checksums(frames: ByteArray) -> NDArray[np.uint32]:
+    """Return the checksums of the pages that no later frame overwrites, among those of commits and among the others."""
+    pairs, commits = np.zeros((len(frames), 2), np.uint32), np.flatnonzero(_page_counts(frames))
+    end, pages = int(commits[-1]) + 1 if len(commits) else 0, _page_numbers(frames).tolist()
+    for part in (range(end), range(end, len(frames))):
+        for place in {pages[place]: place for place in part}.values():
+            pairs[place] = checksum_pair(frames[place, FRAME_HEADER:])
+    return pairs
+
+
+def _read_valid_frames(path: Path) -> Iterator[ByteArray]:
+    """Yield the leading frames that are valid, (n, FRAME_SIZE), some at a time: the file may have any size.
 
     They are not mapped, because another process may truncate the file at any time.
     """
-    parts = [np.empty((0, FRAME_SIZE), np.uint8)]
     try:
         with open_regular(path / "store.db-wal") as file:
             header = np.frombuffer(file.read(WAL_HEADER), np.uint8)
@@ -59,12 +85,11 @@ def _read_valid_frames(path: Path) -> ByteArray:
             while complete and (data := file.read(FRAMES_PER_READ * FRAME_SIZE)):
                 frames = _frames(np.frombuffer(data, np.uint8))
                 valid = frames[: _count_valid_frames(frames, before, header)]
-                parts.append(valid)
+                yield valid
                 complete = len(data) == FRAMES_PER_READ * FRAME_SIZE and len(valid) == len(frames)
                 before = frames[-1, 16:24] if complete else before
     except FileNotFoundError:
         pass
-    return np.concatenate(parts)
 
 
 def _count_valid_frames(frames: ByteArray, before: ByteArray, header: ByteArray) -> int:
