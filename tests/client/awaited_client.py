@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
 from stillhash import AsyncClient, Client
@@ -35,9 +36,14 @@ class AwaitedClient:
 
         @functools.wraps(verb)
         def call(*args: Any, **options: Any) -> Any:
-            return self._runner.run(verb(*args, **options))
+            result = verb(*args, **options)
+            return self._runner.run(_collect(result) if inspect.isasyncgen(result) else result)
 
         return call() if name in ("collection", "dim", "bits") else call
+
+
+async def _collect(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
 
 
 CLIENTS: list[Any] = [Client, AwaitedClient]

@@ -44,7 +44,8 @@ def test_both_clients_have_the_same_verbs() -> None:
     for name in public_names(Client) - {"collection", "dim", "bits"}:
         ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (Client, AsyncClient))
         assert list(ours.parameters) == list(theirs.parameters), name
-        assert inspect.iscoroutinefunction(getattr(AsyncClient, name)), name
+        is_async = inspect.isasyncgenfunction if name == "items" else inspect.iscoroutinefunction
+        assert is_async(getattr(AsyncClient, name)), name
         assert not inspect.iscoroutinefunction(getattr(Client, name)), name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ class Reopened:
 
         def call(*args: Any, **options: Any) -> Any:
             with stillhash.open(self.path) as collection:
-                return getattr(collection, name)(*args, **options)
+                result = getattr(collection, name)(*args, **options)
+                return list(result) if isinstance(result, Iterator) else result
 
         return call
 

@@ -36,10 +36,11 @@ LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
     "add_table": "reads a table here; `stillhash.io.table_chunks` has its rows, for `add`",
     "align": "needs both encoders, which the operator has",
     "alignments": "goes with `align`",
-    "codes": "codes are the store's own; over HTTP they would be a second format of items",
+    "codes": "`list_coded_items` has them, with their items",
     "compact": "upkeep of files, which the operator does",
     "duplicates": "takes minutes where there are millions of items; `stillhash duplicates` runs beside a server",
     "encoder": "an attribute; `stats` has its name",
+    "export": "writes a file here, with what is learnt; over HTTP `GET .../export` streams items",
     "import_file": "reads a file here, and goes on by what the store notes of it; `ingest` takes rows of files",
     "repair": "upkeep of files, while no server has them open",
     "seal": "upkeep of files, which the operator does",
@@ -128,6 +129,14 @@ class Colour(Enum):
 FIRST, MORE = some_rows(250, seed=1), some_rows(200, seed=2)
 ODD = {"ä": ['"\\\n', None, True, 1e-300, 1e22, -0.0, 0.1, 10**30, {"": []}], "n": 2**63}
 Verb = tuple[str, Callable[[Any], Any]]
+
+
+def listed(page: Any) -> list[Any]:
+    """Return items, and the shape and the bytes of their codes."""
+    items, codes = page
+    return [items, codes.shape, codes.tobytes()]
+
+
 LIFE: list[Verb] = [
     ("empty", lambda c: (c.count(), len(c), c.get([1]), c.versions(), c.quality(), c.stats(), c.verify())),
     ("no version yet", lambda c: c.search(QUERIES[0], version=1)),
@@ -138,6 +147,11 @@ LIFE: list[Verb] = [
     ("count some", lambda c: (c.count({"odd": True}), c.count({"labels": "a"}), c.count({}))),
     ("list some", lambda c: (c.ids(limit=5), c.ids({"odd": True}, after=20, limit=7), c.ids({"n": 2**63}))),
     ("list wrongly", lambda c: c.ids({"a": {}})),
+    ("list items", lambda c: (c.list_items(limit=5), c.list_items(after=10**6))),
+    ("iterate over items", lambda c: list(c.items({"odd": True}, after=20, batch=7))),
+    ("list items that wait", lambda c: c.list_coded_items({"odd": True})),
+    ("list items wrongly", lambda c: c.list_items({"a": {}})),
+    ("list no items", lambda c: list(c.items(limit=0))),
     ("reconstruct what waits", lambda c: c.reconstruct([5, 3, 200])),
     ("learn too early", lambda c: c.learn(X, LABELS)),
     ("range too early", lambda c: c.range_search(X[0], 0.0)),
@@ -149,6 +163,9 @@ LIFE: list[Verb] = [
     ("fit again", lambda c: c.fit(X, LABELS)),
     ("stats after fit", lambda c: c.stats()),
     ("search", lambda c: c.search(QUERIES, 30)),
+    ("items with codes", lambda c: listed(c.list_coded_items(limit=50))),
+    ("no items with codes", lambda c: listed(c.list_coded_items({"n": -1}))),
+    ("some items", lambda c: list(c.items(limit=90, batch=40))),
     ("add more", lambda c: c.add(np.arange(1000, 1200), MORE.X.astype(np.float64), MORE.labels, MORE.metadata)),
     ("indicators", lambda c: c.add([2000, 2001, 2002], X, np.eye(3, dtype=np.uint8))),
     ("flat labels", lambda c: c.upsert([2001, 2002, 2003], X.tolist(), ["a", 2.0, np.int64(7)], learn=False)),

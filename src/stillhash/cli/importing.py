@@ -27,6 +27,7 @@ from stillhash.cli.column_options import (
     VectorColumn,
     parse_columns,
 )
+from stillhash.cli.exporting import restore
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar
 from stillhash.collection.table_import import ImportProgress
 from stillhash.errors import InvalidInput
@@ -35,7 +36,7 @@ from stillhash.io import ColumnNames, has_columns, scan_chunks
 from stillhash.io.tables import DEFAULT_BATCH
 
 app = Typer()
-FILES_HELP = "Files of rows: .parquet, .npy, .npz, .csv or .jsonl."
+FILES_HELP = "Files of rows: .parquet, .npy, .npz, .csv or .jsonl; or an export."
 NUMBER_HELP = "Number the rows, if no column holds ids; arrays without ids are numbered anyway."
 SKIP_HELP = "Skip rows whose ids exist, wherever they came from."
 
@@ -70,9 +71,17 @@ def import_files(
 
     If it is interrupted, the same command goes on: it adds exactly the rows that are missing.
 
+    A file that `stillhash export` wrote is restored as a new collection, with all that was learnt.
+
     Columns are recognised by usual names, such as id or image_id, features or embedding, labels or label.
     """
     columns = parse_columns(id_column, vector_column, label_columns, metadata_columns, label_separator)
+    if any(map(stillhash.is_export, files)):
+        options_of_rows = (columns != ColumnNames(), number_rows, skip_existing, bits, filter_field, keep_features)
+        if len(files) > 1 or any(options_of_rows) or method != DEFAULT_METHOD or not (codes_see_labels and learn):
+            raise InvalidInput("file: expected an export alone, without options for rows, got more")
+        restore(files[0], path, as_json)
+        return
     exists = (path / "store.db").is_file()
     settings: dict[str, Any] = {"method": method, "codes_see_labels": codes_see_labels}
     settings |= {"filter_fields": filter_field or None, "keep_features": keep_features}

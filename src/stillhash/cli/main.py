@@ -15,6 +15,7 @@ from stillhash.cli import (
     collection,
     duplicates,
     experiment,
+    exporting,
     forgetting,
     images,
     importing,
@@ -37,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (collection, items, importing, duplicates, images, learning, forgetting, serve):
+for module in (collection, items, importing, exporting, duplicates, images, learning, forgetting, serve):
     app.registered_commands += module.app.registered_commands
 for name, group in (("keys", keys), ("cluster", cluster), ("bench", bench), ("experiment", experiment)):
     app.add_typer(group.app, name=name)

@@ -4,7 +4,8 @@ The verbs are in `verbs_items`, `verbs_learning` and `verbs_server`, as coroutin
 """
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from stillhash.client.requests import CollectionRequests
@@ -12,6 +13,7 @@ from stillhash.client.urllib3_connections import BlockingConnections
 from stillhash.client.verbs_items import ItemVerbs, Rows
 from stillhash.client.verbs_learning import LearningVerbs
 from stillhash.client.verbs_server import ServerVerbs
+from stillhash.collection.types import Filter, Id, Item
 from stillhash.errors import WrongType
 
 _Arguments = ParamSpec("_Arguments")
@@ -86,6 +88,16 @@ class Client(CollectionRequests):
 
     ingest.__doc__ = ItemVerbs.ingest.__doc__
 
+    def items(
+        self, where: Filter | None = None, *, after: Id | None = None, limit: int | None = None, batch: int = 1000
+    ) -> Iterator[Item]:
+        items = ItemVerbs.items(self, where, after=after, limit=limit, batch=batch)  # type: ignore[arg-type]
+        with suppress(StopAsyncIteration):
+            while True:
+                yield run(anext(items))  # type: ignore[arg-type]
+
+    items.__doc__ = ItemVerbs.items.__doc__
+
     add = blocking(ItemVerbs.add)
     upsert = blocking(ItemVerbs.upsert)
     relabel = blocking(ItemVerbs.relabel)
@@ -97,6 +109,8 @@ class Client(CollectionRequests):
     sample = blocking(ItemVerbs.sample)
     count = blocking(ItemVerbs.count)
     ids = blocking(ItemVerbs.ids)
+    list_items = blocking(ItemVerbs.list_items)
+    list_coded_items = blocking(ItemVerbs.list_coded_items)
     encode = blocking(ItemVerbs.encode)
     search = blocking(ItemVerbs.search)
     range_search = blocking(ItemVerbs.range_search)

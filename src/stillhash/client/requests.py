@@ -19,9 +19,10 @@ from stillhash.client.transport import (
     check_timeout,
 )
 from stillhash.collection.input_rows import CodeInput
+from stillhash.collection.types import Id
 from stillhash.collection.validation import check_query
 from stillhash.errors import InvalidInput
-from stillhash.numeric.validation import check_features
+from stillhash.numeric.validation import check_features, check_integer
 
 
 def collection_path(name: str, argument: str = "name") -> str:
@@ -105,6 +106,17 @@ class CollectionRequests:
             raw = rows if rows.dtype == np.uint8 else rows.astype("<f4", copy=False)
             data = b"%b\n%b" % (data, raw.tobytes())
         return await self._post_bytes(verb, data, JSON_TYPE if rows is None else RAW_TYPE, retry)
+
+    async def _list(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Id | None]:
+        """Return listed items, and the last id if there are more; the server sends few at a time if they are large."""
+        limit = check_integer(body["limit"], "limit", 1)
+        items: list[dict[str, Any]] = []
+        while True:
+            page = await self._post("items", {**body, "limit": limit - len(items)})
+            items += page["items"]
+            body = {**body, "after": page["after"]}
+            if page["after"] is None or len(items) >= limit:
+                return items, page["after"]
 
     async def _post_lines(self, verb: str, lines: list[bytes], retry: RetryWhen) -> dict[str, Any]:
         return await self._post_bytes(verb, b"\n".join(lines), NDJSON_TYPE, retry)

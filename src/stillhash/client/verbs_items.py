@@ -37,7 +37,7 @@ from stillhash.collection.update_validation import ItemFilter, check_metadata_ch
 from stillhash.collection.validation import check_ids, check_label_lists, check_metadata, check_pictures
 from stillhash.collection.values import is_single_id
 from stillhash.errors import WrongType
-from stillhash.numeric.validation import Floats, check_integer, check_weights
+from stillhash.numeric.validation import Codes, Floats, check_integer, check_weights
 
 Rows = Iterable[dict[str, Any]]
 AsyncRows = AsyncIterable[dict[str, Any]]
@@ -155,6 +155,40 @@ class ItemVerbs(CollectionRequests):
     async def ids(self, where: Filter | None = None, *, after: Id | None = None, limit: int = 1000) -> list[Id]:
         """Return the ids of items, in order, at most `limit`; `after` is the last one of the list before."""
         return list((await self._post("ids", {"where": where, "after": after, "limit": limit}))["ids"])
+
+    async def list_items(
+        self, where: Filter | None = None, *, after: Id | None = None, limit: int = 1000
+    ) -> list[Item]:
+        """Return items in the order of `ids`, at most `limit`; `after` is the last id of the list before."""
+        entries, _ = await self._list({"where": where, "after": after, "limit": limit})
+        return [Item(**entry) for entry in entries]
+
+    async def list_coded_items(
+        self, where: Filter | None = None, *, after: Id | None = None, limit: int = 1000, codes: bool = True
+    ) -> tuple[list[Item], Codes | None]:
+        """Return items as `list_items` does, and their codes; None while items wait for hash functions."""
+        entries, _ = await self._list({"where": where, "after": after, "limit": limit, "codes": codes})
+        texts = [entry.pop("code", None) for entry in entries]
+        fitted = codes and (texts[0] is not None if texts else (await self._get("stats"))["fitted"])
+        packed = b"".join(map(base64.b64decode, texts if fitted else []))
+        shape = len(entries), (await self._get_setting("bits") + 7) // 8
+        items = [Item(**entry) for entry in entries]
+        return items, np.frombuffer(packed, np.uint8).reshape(shape) if fitted else None
+
+    async def items(
+        self, where: Filter | None = None, *, after: Id | None = None, limit: int | None = None, batch: int = 1000
+    ) -> AsyncIterator[Item]:
+        """Iterate over items in the order of `ids`, all or at most `limit`, requesting `batch` at a time."""
+        check_integer(batch, "batch", 1)
+        left = None if limit is None else check_integer(limit, "limit", 1)
+        while left is None or left > 0:
+            size = batch if left is None else min(batch, left)
+            entries, after = await self._list({"where": where, "after": after, "limit": size})
+            for entry in entries:
+                yield Item(**entry)
+            if after is None:
+                return
+            left = None if left is None else left - len(entries)
 
     async def encode(self, query: bytes | str) -> Floats:
         """Return the features (D,) of an image file's bytes, or of a text, by the collection's encoder."""

@@ -9,6 +9,7 @@ from stillhash.collection.actor import acting_as
 from stillhash.collection.codes_only import check_codes_only, check_flag, fix_identity
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
+from stillhash.collection.import_export import import_export, is_export
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
 from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.repair import RepairReport, repair
@@ -166,6 +167,8 @@ __all__ = [
     "UpgradeReport",
     "Vote",
     "acting_as",
+    "import_export",
+    "is_export",
     "open",
     "repair",
     "upgrade",

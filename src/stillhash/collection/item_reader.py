@@ -1,6 +1,6 @@
 """Read the items of a collection: by their ids, at random, or all that meet a condition."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self, overload
 
 import numpy as np
@@ -11,6 +11,8 @@ from stillhash.collection.filters import compile_filter
 from stillhash.collection.input_rows import input_rows
 from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.bitmaps import count_bits
+from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
+from stillhash.collection.storage.item_pages import page_rows, read_page
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, IdLike, Item, ItemIds
@@ -141,6 +143,69 @@ class ItemReader:
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
             return self._store.items.list_ids(snapshot.connection, snapshot.allowed, last, limit)
+
+    def list_items(
+        self,
+        where: Filter | None = None,
+        *,
+        after: Id | None = None,
+        limit: int = 1000,
+        max_bytes: int | None = None,
+    ) -> list[Item]:
+        """Return items in the order of `ids`, of one commit; at most `limit`. `where` and `after` are as in `ids`.
+
+        max_bytes: return fewer, but one at least, where they would take more bytes as JSON, about.
+        """
+        return self.list_coded_items(where, after=after, limit=limit, max_bytes=max_bytes, codes=False)[0]
+
+    def list_coded_items(
+        self,
+        where: Filter | None = None,
+        *,
+        after: Id | None = None,
+        limit: int = 1000,
+        max_bytes: int | None = None,
+        codes: bool = True,
+    ) -> tuple[list[Item], Codes | None]:
+        """Return items as `list_items` does, and their codes; None while items wait for hash functions."""
+        check_integer(limit, "limit", 1)
+        if max_bytes is not None:
+            check_integer(max_bytes, "max_bytes", 1)
+        last = None if after is None else check_ids([after])[0]
+        condition = None if where is None else compile_filter(where)
+        with self._view.pinned(condition) as snapshot:
+            table, connection = self._store.items, snapshot.connection
+            rows = page_rows(table, connection, snapshot.allowed, last, limit, max_bytes)
+            coded = codes and snapshot.functions is not None
+            packed = snapshot.index.codes(np.array(rows, np.int64)) if coded else None
+            return read_page(table, connection, rows), packed
+
+    def items(
+        self, where: Filter | None = None, *, after: Id | None = None, limit: int | None = None, batch: int = 1000
+    ) -> Iterator[Item]:
+        """Iterate over items in the order of `ids`, all or at most `limit`. `where` and `after` are as in `ids`.
+
+        They are read `batch` at a time, fewer where they are large, and each batch is of one commit. So an item is
+        returned once, unless it is deleted or added meanwhile; and other verbs can be called in between.
+        """
+        check_integer(batch, "batch", 1)
+        if limit is not None:
+            check_integer(limit, "limit", 1)
+        if after is not None:
+            check_ids([after])
+        if where is not None:
+            compile_filter(where)
+        return self._iterate(where, after, limit, batch)
+
+    def _iterate(self, where: Filter | None, after: Id | None, limit: int | None, batch: int) -> Iterator[Item]:
+        left = limit
+        while left is None or left > 0:
+            size = batch if left is None else min(batch, left)
+            items = self.list_items(where, after=after, limit=size, max_bytes=MAX_BATCH_BYTES)
+            yield from items
+            if not items:
+                return
+            after, left = items[-1].id, None if left is None else left - len(items)
 
     def duplicates(
         self,

@@ -15,6 +15,7 @@ from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import check_explained_bytes, explain_answers
+from stillhash.collection.export import Progress, export
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.prequential import load_history
@@ -270,6 +271,23 @@ class Reader(ItemReader):
         Searches and writes go on in the meantime. The copy is a collection of its own.
         """
         return snapshot(self._store, check_path(path))
+
+    def export(
+        self,
+        path: str | Path,
+        format: str | None = None,
+        *,
+        where: Filter | None = None,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Write all items, as of one commit, to a file that `import_export` restores; return what it holds.
+
+        format: "jsonl", "parquet" or "npz"; None: by the suffix of the file. where: only items that meet this
+        condition; the hash functions and what is learnt travel all the same. overwrite: replace an existing file.
+        progress: called with the number of items written so far, and of all. Searches and writes go on in the meantime.
+        """
+        return export(self._store, self._view.filter_columns, path, format, where, overwrite, progress)
 
     def _model(self, snapshot: Snapshot, version: VersionName | None) -> tuple[int, Model]:
         """Return a version and its model; the current one for None."""

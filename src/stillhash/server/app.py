@@ -14,7 +14,14 @@ from starlette.responses import Response
 
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.server import routes_collections, routes_forgetting, routes_items, routes_learning, routes_server
+from stillhash.server import (
+    routes_collections,
+    routes_export,
+    routes_forgetting,
+    routes_items,
+    routes_learning,
+    routes_server,
+)
 from stillhash.server.collection_lifecycle import CollectionLifecycle
 from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
@@ -33,7 +40,7 @@ ROUTERS = (
     routes_items.search_router,  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_collections.read_router, routes_collections.admin_router),
-    *(routes_items.read_router, routes_items.write_router),
+    *(routes_items.read_router, routes_items.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
     routes_forgetting.admin_router,
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),

@@ -120,6 +120,10 @@ class FeatureTable:
         files = map(features_file, self.codes.segment_files(connection))
         return [file for file in files if check_kind(self.codes.folder / file)]
 
+    def mapped(self, connection: Connection) -> list[NDArray[np.float16] | None]:
+        """Map the features of each segment, to be read after a later commit has replaced the files; None if lost."""
+        return [self._map(record) for record in self.codes.segment_records(connection)]
+
     def problems(self, connection: Connection) -> list[str]:
         """Return a sentence for each file that is missing or damaged."""
         problems = []

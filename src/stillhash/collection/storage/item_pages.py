@@ -1,0 +1,41 @@
+"""List items in order of their ids, a page of so many items and bytes at a time."""
+
+from sqlite3 import Connection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.storage.items import ITEM_BYTES, ItemTable
+from stillhash.collection.storage.schema import batches
+from stillhash.collection.types import Id, Item
+
+
+def page_rows(
+    items: ItemTable,
+    connection: Connection,
+    allowed: NDArray[np.uint8] | None,
+    after: Id | None,
+    limit: int,
+    max_bytes: int | None,
+) -> list[int]:
+    """Return the rows of the items past an id, in order of their ids, of the rows in a bitmap or of all rows.
+
+    They are at most `limit`, and fewer where they would take more than `max_bytes` as JSON, about; but one at least.
+    """
+    rows: list[int] = []
+    size = 0
+    for marks, names in batches(items.list_ids(connection, allowed, after, limit)):
+        sizes = "length(labels) + ifnull(length(metadata), 4)"
+        sql = f"SELECT row, {sizes} FROM items WHERE id IN ({marks}) ORDER BY id"
+        for row, item_bytes in connection.execute(sql, names).fetchall():
+            size += item_bytes + ITEM_BYTES
+            if max_bytes is not None and size > max_bytes and rows:
+                return rows
+            rows.append(row)
+    return rows
+
+
+def read_page(items: ItemTable, connection: Connection, rows: list[int]) -> list[Item]:
+    """Return the items of these rows, in this order."""
+    contents = items.get(connection, rows)
+    return [contents[row] for row in rows]
