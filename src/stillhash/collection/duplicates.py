@@ -11,7 +11,7 @@ from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Id
 from stillhash.errors import NotFitted
-from stillhash.numeric.near_groups import Progress, near_groups
+from stillhash.numeric.near_groups import ShareProgress, near_groups
 from stillhash.numeric.validation import Codes
 from stillhash.search.blocks import is_set
 
@@ -28,7 +28,7 @@ def read_codes(store: Store, snapshot: Snapshot) -> tuple[RowNumbers, Codes]:
 
 
 def find_duplicates(
-    store: Store, rows: RowNumbers, codes: Codes, distance: int, limit: int, progress: Progress | None
+    store: Store, rows: RowNumbers, codes: Codes, distance: int, limit: int, progress: ShareProgress | None
 ) -> list[list[Id]]:
     """Return groups of two items or more, as `Collection.duplicates` does."""
     members, starts = _members(near_groups(codes, store.settings["bits"], distance, progress), limit)

@@ -19,7 +19,7 @@ from stillhash.collection.types import Filter, Id, IdLike, Item, ItemIds
 from stillhash.collection.validation import check_ids
 from stillhash.collection.values import is_single_id
 from stillhash.errors import report_shortages
-from stillhash.numeric.near_groups import Progress
+from stillhash.numeric.near_groups import ShareProgress
 from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
 from stillhash.search import Index
 
@@ -213,7 +213,7 @@ class ItemReader:
         *,
         where: Filter | None = None,
         limit: int = 1000,
-        progress: Progress | None = None,
+        progress: ShareProgress | None = None,
     ) -> list[list[Id]]:
         """Return groups of items whose codes are within this Hamming distance of each other, each group as its ids.
 

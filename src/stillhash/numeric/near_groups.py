@@ -20,7 +20,7 @@ from stillhash.numeric.validation import Codes
 
 Words = NDArray[np.uint64]  # (n, words): codes, padded with zeros
 Numbers = NDArray[np.int64]
-Progress = Callable[[float], object]  # called with the share that is done
+ShareProgress = Callable[[float], object]  # called with the share that is done
 
 MAX_EQUAL_PARTS = 6  # r, at most
 SORT_COST, PAIR_COST = 150.0, 20.0  # nanoseconds of a code in a sort, and of a pair that is compared, about
@@ -43,7 +43,7 @@ class SortedCodes(NamedTuple):
         return int((self.ends - np.arange(1, len(self.ends) + 1)).sum())
 
 
-def near_groups(codes: Codes, bits: int, distance: int, progress: Progress | None = None) -> Numbers:
+def near_groups(codes: Codes, bits: int, distance: int, progress: ShareProgress | None = None) -> Numbers:
     """Return for each code (n,) the number of the first code of its group.
 
     Two codes are in the same group if a chain of codes leads from one to the other, each within `distance` of the next.
@@ -105,7 +105,7 @@ def _join_near(
     bits: int,
     masks: Callable[[int], Words],
     parent: Numbers,
-    progress: Progress | None,
+    progress: ShareProgress | None,
 ) -> None:
     """Join all pairs of distinct codes within the distance."""
     equal_parts, first = _choose_parts(words, distance, bits, masks)
