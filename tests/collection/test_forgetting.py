@@ -181,6 +181,24 @@ def test_without_features_the_report_says_what_remains(tmp_path: Path) -> None:
         assert not any((tmp_path / "c" / "learner").glob("*.rows"))
 
 
+def test_rows_whose_labels_were_not_believed_are_forgotten_too(tmp_path: Path) -> None:
+    """They count as rows without labels."""
+    rng = np.random.default_rng(0)
+    X, labels = rng.standard_normal((900, DIM)).astype(np.float32), rng.integers(0, 3, 900)
+    collections = []
+    for name, first in (("saw", 0), ("never saw", 50)):
+        collection = create(tmp_path / name, init=(X[:300], labels[:300]), codes_see_labels=False)
+        collection.add(range(first, 900), X[first:], labels[first:])
+        collection.flush()
+        collections.append(collection)
+    assert collections[0].forget(range(50)).unlearnt == 50
+    with collections[0]._store.reading() as one, collections[1]._store.reading() as other:
+        mine, theirs = (c._trainer.hasher(at).stats_ for c, at in zip(collections, (one, other), strict=True))
+        assert (mine.rows, mine.unlabelled) == (theirs.rows, theirs.unlabelled)
+    for collection in collections:
+        collection.close()
+
+
 def test_other_methods_say_so(tmp_path: Path) -> None:
     X, labels = rows(600)
     with closing(create(tmp_path / "c", method="ohsl")) as collection:

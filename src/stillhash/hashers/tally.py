@@ -172,20 +172,20 @@ class Tally(LabelledCodes):
         """
         X = self._checked(X)
         labels = parse_labels(Y, len(X))
-        labelled = labels.labelled
-        for name in (labels.names[c] for c in np.unique(labels.indices)):
-            if name not in self.stats_.names:
-                raise InvalidInput(f"Y: expected labels that were learnt, got {name!r}")
-        if self.half_life is None and labelled.sum() > self.stats_.rows + 0.5:
-            raise InvalidInput(f"Y: expected at most {self.stats_.rows:.0f} learnt rows, got {labelled.sum()}")
         if (self.half_life is None) != (age is None):
             raise InvalidInput(f"age: expected with a half_life, and only then, got {age} for {self.half_life}")
-        after = check_integer(age or 0, "age", 0)
+        after, labelled = check_integer(age or 0, "age", 0), labels.labelled
         if labelled.any():
-            X = self.prepare(X[labelled])
+            X, labels = self.prepare(X[labelled]), labels.rows(labelled)
+            believed = self._believed(self.project(X), labels)
+            for name in (labels.names[c] for c in np.unique(labels.rows(believed).indices)):
+                if name not in self.stats_.names:
+                    raise InvalidInput(f"Y: expected labels that were learnt, got {name!r}")
+            if self.half_life is None and believed.sum() > self.stats_.rows + 0.5:
+                raise InvalidInput(f"Y: expected at most {self.stats_.rows:.0f} learnt rows, got {believed.sum()}")
             weights = self._decayed(np.arange(after, after + len(X))[::-1])
             codes = None if codes is None else check_codes(codes, self.bits)[labelled]
-            self._add(X, labels.rows(labelled), codes, weights, sign=-1)
+            self._add(X, labels, codes, weights, sign=-1)
             if self.half_life is None:
                 self.stats_.drop_labels(MIN_LABEL_ROWS)
         return self
