@@ -181,6 +181,25 @@ def test_without_features_the_report_says_what_remains(tmp_path: Path) -> None:
         assert not any((tmp_path / "c" / "learner").glob("*.rows"))
 
 
+def test_ready_codes_are_forgotten_exactly(tmp_path: Path) -> None:
+    """What was learnt of them are their signs, which the codes hold."""
+    rng = np.random.default_rng(0)
+    codes, labels = rng.integers(0, 256, (600, 4), dtype=np.uint8), rng.integers(0, 3, 600).astype(str)
+    collections = []
+    for name, first in (("saw", 0), ("never saw", 50)):
+        collection = stillhash.open(tmp_path / name, bits=32, codes_only=True, learn_rows=50)
+        collection.add(range(first, 600), codes[first:], labels[first:])
+        collection.relabel([70, 80], [["x"], ["y"]])
+        collection.flush()
+        collections.append(collection)
+    report = collections[0].forget(range(50))
+    assert report.unlearnt == 50 and not report.remains
+    assert_same_model(*collections)
+    for collection in collections:
+        assert not collection.verify()
+        collection.close()
+
+
 def test_rows_whose_labels_were_not_believed_are_forgotten_too(tmp_path: Path) -> None:
     """They count as rows without labels."""
     rng = np.random.default_rng(0)

@@ -37,7 +37,7 @@ def check_codes_only(settings: dict[str, Any], dim: int | None, bits: int | None
         if name in settings["params"]:
             raise InvalidInput(f"params: expected no {name}, since the collection has codes only")
     own = {"dim": check_bits(bits), "codes_only": True, "codes_see_labels": False}
-    return {**settings, **own, "params": {**settings["params"], **IDENTITY_PARAMS}}
+    return {**settings, **own, "params": {"double_sums": True, **settings["params"], **IDENTITY_PARAMS}}
 
 
 def check_flag(value: Any) -> bool:

@@ -99,7 +99,7 @@ def _learnt_rows(
     nothing = Learnt([], np.empty((0, store.items.dim), np.float32), coded.codes[:0])
     if not len(rows):
         return nothing, None
-    if store.learnt_rows is None or store.features is None:
+    if store.learnt_rows is None:
         remains += [STATISTICS_REMAIN] if is_fitted(connection) else []
         return nothing, 0
     learnt = store.learnt_rows.of_rows(connection, rows.tolist(), lineage_of(connection))
@@ -108,12 +108,14 @@ def _learnt_rows(
         remains.append(METHOD_REMAINS.format(method=store.settings["method"]))
         return nothing, first
     numbers = np.array([entry.row for entry in learnt], np.int64)
+    codes = coded.codes[np.searchsorted(coded.numbers, numbers)]
+    if store.features is None:  # they are the signs of the codes
+        return Learnt(learnt, signs(codes, store.settings["bits"]), codes), first
     features, known = store.features.read(connection, numbers)
     if not known.all():
         remains.append(FEATURES_LOST.format(count=int((~known).sum())))
     places = np.flatnonzero(known)
-    codes = coded.codes[np.searchsorted(coded.numbers, numbers[places])]
-    return Learnt([learnt[place] for place in places.tolist()], features[places], codes), first
+    return Learnt([learnt[place] for place in places.tolist()], features[places], codes[places]), first
 
 
 def _unlearn(learnt: Learnt, hasher: Hasher) -> None:

@@ -58,7 +58,6 @@ from stillhash.files.sealed_files import (
 )
 
 STORE_FOLDERS = ("segments", "learner")
-FEATURE_TABLES = ("features", "learnt_rows")  # where features are kept
 SCRUB_KEY = "unscrubbed"  # in `meta`, from when something is forgotten until nothing of it is in any file
 LOG_SECONDS = 10.0  # that the end of other processes' reads is waited for
 COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "current_votes"}
@@ -67,8 +66,8 @@ COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tomb
 class Store:
     """All SQL of a collection, by table, and the files beside the database.
 
-    The tables are `items`, `codes`, `versions`, `votes`, `doubtful_labels` and `audit`; where features are kept, also
-    `features` and `learnt_rows`.
+    The tables are `items`, `codes`, `versions`, `votes`, `doubtful_labels` and `audit`; where features are kept, or
+    follow from codes, also `features` and `learnt_rows`.
     """
 
     def __init__(self, path: Path, *, writer: bool) -> None:
@@ -95,8 +94,9 @@ class Store:
             self.versions = VersionTable(self.settings["keep_versions"])
             self.doubtful_labels = DoubtfulLabelTable()
             self.audit = AuditTable()
-            self.features = FeatureTable(self.settings["dim"], self.codes) if self.keeps_features else None
-            self.learnt_rows = LearntRowTable() if self.keeps_features else None
+            tables = optional_tables(self.settings)
+            self.features = FeatureTable(self.settings["dim"], self.codes) if "features" in tables else None
+            self.learnt_rows = LearntRowTable() if "learnt_rows" in tables else None
             self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
         except sqlite3.DatabaseError as error:
@@ -120,14 +120,9 @@ class Store:
                     (path / folder).mkdir(FOLDER_MODE, exist_ok=True)
                 meta = {"format": STORE_FORMAT, "collection": collection or uuid.uuid4().bytes}
                 meta |= {"settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
-                optional = FEATURE_TABLES if settings.get("keep_features") else ()
-                script = SCHEMA + "".join(OPTIONAL_TABLES[name] for name in optional)
+                script = SCHEMA + "".join(OPTIONAL_TABLES[name] for name in optional_tables(settings))
                 Database.create(path, script, {"meta": list(meta.items())})
         return cls(path, writer=True)
-
-    @property
-    def keeps_features(self) -> bool:
-        return bool(self.settings.get("keep_features", False))
 
     def close(self) -> None:
         """Close the database and release the write lock."""
@@ -282,6 +277,12 @@ class Store:
         with self.reading() as connection:  # another process may have compacted, or removed learner files, meanwhile
             now = get_meta(connection, "generation"), self.versions.learner_files(connection)
         return problems if now == (generation, learner_files) else self.verify()
+
+
+def optional_tables(settings: dict[str, Any]) -> list[str]:
+    """Return the optional tables of a store with these settings, apart from the audit log."""
+    features, codes_only = settings.get("keep_features", False), settings.get("codes_only", False)
+    return ["features"] * features + ["learnt_rows"] * (features or codes_only)
 
 
 def check_folders(path: Path) -> None:
