@@ -80,6 +80,8 @@ class Twin:
         for entry in self.items.values():
             if entry.code is None and self.hasher is not None:
                 entry.code = self.hasher.encode(entry.features[None], [entry.labels])[0]
+        for id_, pending in self.pending.items():  # with the labels that they had, and the codes of the items
+            pending.code = self.items[id_].code
 
     def codes(self, entries: Iterable[Entry]) -> np.ndarray:
         codes = [entry.code for entry in entries if entry.code is not None]
