@@ -20,6 +20,7 @@ GUIDE = (Path(__file__).parent.parent / "docs" / "migrating.md").read_text()
 ROWS, DIM = 1200, 8
 X, Y = toy(ROWS, DIM, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
+CODES = np.random.default_rng(0).integers(0, 256, (ROWS, 8), dtype=np.uint8)
 LABELS = [NAMES[row > 0].tolist() for row in Y]
 TEXTS = [", ".join(some) for some in LABELS]
 
@@ -48,6 +49,9 @@ def write_faiss() -> None:
     index = faiss.IndexFlatL2(DIM)
     index.add(X)
     faiss.write_index(index, "vectors.faiss")
+    binary = faiss.IndexBinaryFlat(64)
+    binary.add(CODES)
+    faiss.write_index_binary(binary, "codes.faiss")
     about = [{"id": row, "genres": some, "year": row} for row, some in enumerate(LABELS)]
     Path("about.jsonl").write_text("\n".join(map(json.dumps, about)))
 
@@ -98,13 +102,18 @@ def check_items(path: str, expected_ids: list[Any], metadata: Callable[[int], di
 def test_recipes_of_other_stores(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     STORES[name]()
-    (block,) = blocks(f"From {name}")
+    block, *others = blocks(f"From {name}")
+    for other in others:
+        run_block(other)
     for _ in range(2):  # a second run changes nothing
         run_block(block)
         if name == "Chroma":
             check_items("from-chroma", list(map(str, range(ROWS))), lambda row: {"year": row, "document": TEXTS[row]})
         else:
             check_items(f"from-{name.lower()}", list(range(ROWS)), lambda row: {"year": row})
+    if name == "FAISS":
+        with stillhash.open("from-faiss-codes", read_only=True) as collection:
+            np.testing.assert_array_equal(collection.codes(range(ROWS)), CODES)
 
 
 @pytest.mark.slow
