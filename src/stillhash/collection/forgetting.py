@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillhash.collection.storage.features import round_features
+from stillhash.collection.storage.features import round_to_half
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
 from stillhash.collection.storage.schema import is_fitted, set_meta
@@ -79,8 +79,8 @@ def _delete_votes(
     for key, query in store.votes.queries(connection) if digests else ():
         vector = np.frombuffer(query, np.float32)[None]
         own = {int(feature_digests(vector)[0])}
-        if store.features is not None and np.abs(vector).max() < np.finfo(np.float16).max:
-            own.add(int(feature_digests(round_features(vector))[0]))
+        if store.features is not None:
+            own.add(int(feature_digests(round_to_half(vector))[0]))
         if own & digests:
             queries.append(key)
     deleted = [

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.read_view import Snapshot
+from stillhash.collection.storage.features import round_to_half
 from stillhash.collection.storage.store import Store
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.validation import Floats
@@ -15,8 +16,7 @@ def repeated_rows(store: Store, snapshot: Snapshot, Q: Floats, allowed: NDArray[
     if not snapshot.stored_features:
         return [NO_IDS] * len(Q)
     if store.features is not None:
-        with np.errstate(over="ignore"):  # a query that float16 cannot hold repeats no item
-            Q = Q.astype(np.float16).astype(np.float32)
+        Q = round_to_half(Q)  # a query that float16 cannot hold repeats no item
     repeats = []
     for digest in feature_digests(Q).tolist():
         rows = snapshot.stored_features.rows(digest)

@@ -44,7 +44,13 @@ def round_features(X: Floats) -> Floats:
     """Return features as they are kept: rounded to float16, as float32; InvalidInput where one is too large."""
     if np.abs(X).max(initial=0) > LARGEST:
         raise InvalidInput(f"features: expected numbers up to {LARGEST:.0f}, since they are kept as float16, got more")
-    return X.astype(np.float16).astype(np.float32)
+    return round_to_half(X)
+
+
+def round_to_half(X: Floats) -> Floats:
+    """Return numbers rounded to float16, as float32; infinity where one is too large."""
+    with np.errstate(over="ignore"):
+        return X.astype(np.float16).astype(np.float32)
 
 
 def features_file(segment_file: str) -> str:
