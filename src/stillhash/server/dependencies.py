@@ -112,6 +112,11 @@ class ApiRoute(APIRoute):
             if name != "return" and hasattr(kind, "from_request"):
                 endpoint.__annotations__[name] = Annotated[kind, Depends(kind.from_request)]
                 options["openapi_extra"] = {"requestBody": kind.openapi_body()}
+        role = next(
+            (role for role, checks in KEY_CHECKS.items() if role and checks == options.get("dependencies")), None
+        )
+        if role is not None:
+            options["openapi_extra"] = {**(options.get("openapi_extra") or {}), "x-role": role}
         super().__init__(path, endpoint, **options)
 
 

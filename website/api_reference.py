@@ -1,0 +1,149 @@
+"""Write the pages of the Python reference: which public names stand on which page. mkdocstrings fills them in."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple
+
+FOLDER = "reference/python"
+WITH_INHERITED = {"Collection", "Client", "AsyncClient", "Index", "NamedIndex", "ClusterIndex", "Tally"}
+
+
+class ApiPage(NamedTuple):
+    title: str
+    text: str  # what the names have in common
+    modules: tuple[str, ...]  # whose public names it has
+    first: tuple[str, ...] = ()  # names that come before the others
+
+
+PAGES = {
+    "collection": ApiPage(
+        "Collections",
+        "A collection in a folder: `stillhash.open` opens or creates one. [The guide](../../collection.md) shows all verbs at work.",
+        ("stillhash.collection",),
+        ("open", "Collection", "Answer", "Hit", "Item", "Vote"),
+    ),
+    "search": ApiPage(
+        "Search",
+        "Indexes of codes in memory: weights and codes in, exact hits out. [How it works](../../search.md).",
+        ("stillhash.search",),
+        ("Index", "Hits", "NamedIndex", "NamedHits", "Searcher"),
+    ),
+    "hashers": ApiPage(
+        "Hashers",
+        "Learning methods, with the method names of scikit-learn. All of them are a [Hasher][stillhash.hashers.Hasher]; the classes "
+        "below the first three are listed with their parameters only. [Which to choose](../../method.md).",
+        ("stillhash.hashers",),
+        ("Tally", "Hasher", "OnlineHasher", "load", "Tuned", "TallyListwise", "OHSL", "OHSLSym"),
+    ),
+    "codes": ApiPage(
+        "Codes",
+        "Conversions of ready codes of other libraries. [The guide](../../codes.md).",
+        ("stillhash.codes",),
+    ),
+    "client": ApiPage(
+        "Clients",
+        "A served collection, with the methods of a local one: blocking (`pip install 'stillhash[client]'`) and for asyncio "
+        "(`stillhash[async]`). [The guide](../../http.md#the-python-client).",
+        ("stillhash.client",),
+        ("Client",),
+    ),
+    "server": ApiPage(
+        "Server",
+        "What `stillhash serve` is built of, for programs that serve collections themselves (`pip install 'stillhash[server]'`). "
+        "[Routes](../http.md).",
+        ("stillhash.server",),
+        ("create_app", "serve", "Settings"),
+    ),
+    "images": ApiPage(
+        "Images and encoders",
+        "Folders of images into collections, and encoders of queries (`pip install 'stillhash[images]'`). [The guide](../../images.md).",
+        ("stillhash.images", "stillhash.encoders"),
+        ("index_folder", "open_encoder"),
+    ),
+    "io": ApiPage(
+        "Files of rows",
+        "Rows out of files, tables and data frames, a chunk at a time. Most programs need only `Collection.import_file` and "
+        "`Collection.add_table`. [The guide](../../migrating.md).",
+        ("stillhash.io",),
+        ("read_chunks", "scan_chunks", "table_chunks", "Chunk", "ColumnNames"),
+    ),
+    "cluster": ApiPage(
+        "Cluster",
+        "The same index on Ray (`pip install 'stillhash[cluster]'`). [The guide](../../cluster.md).",
+        ("stillhash.cluster",),
+        ("ClusterIndex", "HybridIndexFactory", "LocalCluster"),
+    ),
+    "faiss": ApiPage(
+        "FAISS",
+        "Conversions to FAISS and back (`pip install 'stillhash[faiss]'`). [The guide](../../faiss.md).",
+        ("stillhash.integrations.faiss",),
+        ("to_faiss", "to_faiss_binary", "from_faiss"),
+    ),
+    "errors": ApiPage(
+        "Errors",
+        "Every error is a `StillhashError`, and also a built-in error of the same kind, such as `ValueError`. A message names the argument, "
+        "what was expected and what came. `status` is the HTTP status of an error, `exit_code` that of the command line.",
+        ("stillhash.errors",),
+    ),
+}
+ELSEWHERE = ("stillhash.info",)  # names of the package itself, on the first page
+
+
+def public_names(module: str) -> list[str]:
+    """Return the public names of a module: its __all__, or what it defines without an underscore."""
+    loaded = import_module(module)
+    names = getattr(loaded, "__all__", None)
+    if names is None:
+        names = [
+            name
+            for name, value in vars(loaded).items()
+            if not name.startswith("_") and getattr(value, "__module__", "") == module
+        ]
+    return list(names)
+
+
+def entries(page: ApiPage) -> list[str]:
+    """Return the full names that stand on a page, in order."""
+    every = [f"{module}.{name}" for module in page.modules for name in public_names(module)]
+    rank = {name: place for place, name in enumerate(page.first)}
+    return sorted(every, key=lambda full: rank.get(full.rsplit(".", 1)[1], len(rank)))
+
+
+def pages() -> dict[str, str]:
+    """Return the Markdown of each page by its path."""
+    result = {f"{FOLDER}/index.md": _front_page()}
+    for name, page in PAGES.items():
+        parts = [f"# {page.title}", page.text, *map(_entry, entries(page))]
+        result[f"{FOLDER}/{name}.md"] = "\n\n".join(parts) + "\n"
+    return result
+
+
+def _front_page() -> str:
+    rows = [f"| [{page.title}]({name}.md) | {', '.join(f'`{each}`' for each in page.modules)} |" for name, page in PAGES.items()]
+    return "\n".join(
+        [
+            "# Python",
+            "",
+            "All public names, with their types, from the docstrings. Most of them can be imported from `stillhash` itself: "
+            "`from stillhash import Index, Tally`. A name that is not here may change without notice.",
+            "",
+            "| page | modules |",
+            "|---|---|",
+            *rows,
+            "",
+            *map(_entry, ELSEWHERE),
+            "",
+        ]
+    )
+
+
+def _entry(full: str) -> str:
+    module, name = full.rsplit(".", 1)
+    options = []
+    if name in WITH_INHERITED:
+        options.append("inherited_members: true")
+    if module == "stillhash.hashers" and name[0].isupper() and name not in ("Tally", "Hasher", "OnlineHasher", "Model"):
+        options.append("members: false")
+    lines = [f"::: {full}", *(["    options:"] if options else []), *(f"      {option}" for option in options)]
+    return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""Read the `stillhash` command lines of guides, and check that the command line knows their options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer.main
+
+from stillhash.cli.main import app
+from website.links import ROOT, map_prose
+
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BEFORE_A_COMMAND = {"--", "|", "&&", "||", ";", "do", "then", "{", "("}
+INLINE = re.compile(r"`(stillhash [^`]+)`")
+
+
+class CodeBlock(NamedTuple):
+    kind: str  # python, sh, text, ...
+    text: str
+
+
+def code_blocks(guide: Path) -> list[CodeBlock]:
+    """Return the fenced code blocks of a guide, in order."""
+    return [CodeBlock(*match) for match in BLOCK.findall(guide.read_text())]
+
+
+def shell_commands(block: str) -> list[str]:
+    """Return the lines of a shell block, those that end with a backslash joined to the next."""
+    return [line for line in block.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+
+
+def stillhash_calls(line: str) -> Iterator[list[str]]:
+    """Yield the arguments of each call of `stillhash` in a line of a shell."""
+    words = _split(line)
+    for at, word in enumerate(words):
+        if Path(word).name == "stillhash" and (at == 0 or words[at - 1] in BEFORE_A_COMMAND or "/" in word):
+            end = next((n for n in range(at, len(words)) if words[n] in ("|", "&&", "||", ";", ")", "&")), len(words))
+            yield [word for word in words[at + 1 : end] if not word.startswith(">")]
+
+
+def _split(line: str) -> list[str]:
+    """Split a line into words and operators; a comment is left out."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;()")
+    lexer.whitespace_split = True
+    return list(lexer)
+
+
+def inline_calls(guide: Path) -> list[str]:
+    """Return the command lines that stand in the text of a guide, between backticks."""
+    lines: list[str] = []
+    map_prose(guide.read_text(), lambda line: str(lines.extend(INLINE.findall(line))))
+    return lines
+
+
+@cache
+def command_tree() -> Any:
+    """Return the command line as typer builds it: a group, with `commands`."""
+    return typer.main.get_command(app)
+
+
+def find_command(words: list[str]) -> tuple[Any, list[str]]:
+    """Return the command that words name, as far as they do, and the words that follow its name."""
+    command = command_tree()
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
+
+
+def check_call(words: list[str]) -> str:
+    """Return what the command line would refuse in a call, without looking at any value; empty if nothing."""
+    command, rest = find_command(words)
+    if hasattr(command, "commands"):
+        return "" if not rest or rest[0] == "--help" else f"no such command: {' '.join(words)}"
+    options = {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    positions, at = 0, 0
+    while at < len(rest):
+        name, equals, _ = rest[at].partition("=")
+        if not re.match(r"--?[a-zA-Z]", name):
+            positions += 1
+        elif name not in options and name != "--help":
+            return f"no such option: {name}"
+        elif name != "--help" and not equals and not options[name].is_flag:
+            at += 1
+            if at == len(rest):
+                return f"no value for {name}"
+        at += 1
+    arguments = [each for each in command.params if not each.opts[0].startswith("-")]
+    least = sum(each.required for each in arguments)
+    most = len(words) if any(each.nargs == -1 for each in arguments) else len(arguments)
+    if "..." in rest or "--help" in rest or least <= positions <= most:
+        return ""
+    return f"expected {least} to {most} arguments, got {positions}"
