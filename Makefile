@@ -8,7 +8,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo check test test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium bench clean
+.PHONY: demo check test test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium docs bench clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -60,6 +60,10 @@ chromium:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
 		echo "chromium is not installed: the browser tests are skipped (Debian: apt-get install chromium)"
 
+# The documentation site, into build/site: open build/site/index.html. Dead links and anchors fail the build.
+docs: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.docs)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 # Faults of memory, threads, file handles, disk and clock: prints the tables of docs/guarantees.md.
 faults: $(VENV)/.installed
 	$(BIN)/python -m tests.faults
@@ -76,8 +80,9 @@ bench: $(VENV)/.installed
 
 # Editable, so only a change of the build needs a new install.
 $(VENV)/.demo: EXTRA := demo
+$(VENV)/.docs: EXTRA := docs
 $(VENV)/.installed: EXTRA := dev
-$(VENV)/.demo $(VENV)/.installed: $(SOURCES)
+$(VENV)/.demo $(VENV)/.docs $(VENV)/.installed: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "stillhash needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { echo "stillhash needs a C++ compiler (Debian: apt-get install g++)"; exit 1; }

@@ -1,1 +1,1 @@
-"""Builds the parts of the documentation site that follow from the code: references, and pages of files outside docs/."""
+"""Builds the parts of the documentation site that are not files in docs/: references, and pages of the root."""

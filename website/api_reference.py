@@ -19,7 +19,7 @@ class ApiPage(NamedTuple):
 PAGES = {
     "collection": ApiPage(
         "Collections",
-        "A collection in a folder: `stillhash.open` opens or creates one. [The guide](../../collection.md) shows all verbs at work.",
+        "A collection in a folder: `stillhash.open` opens or creates one. [The guide](../../collection.md).",
         ("stillhash.collection",),
         ("open", "Collection", "Answer", "Hit", "Item", "Vote"),
     ),
@@ -31,8 +31,8 @@ PAGES = {
     ),
     "hashers": ApiPage(
         "Hashers",
-        "Learning methods, with the method names of scikit-learn. All of them are a [Hasher][stillhash.hashers.Hasher]; the classes "
-        "below the first three are listed with their parameters only. [Which to choose](../../method.md).",
+        "Learning methods, with the method names of scikit-learn. All of them have the methods of "
+        "[Hasher][stillhash.hashers.Hasher]. [Which to choose](../../method.md).",
         ("stillhash.hashers",),
         ("Tally", "Hasher", "OnlineHasher", "load", "Tuned", "TallyListwise", "OHSL", "OHSLSym"),
     ),
@@ -43,28 +43,29 @@ PAGES = {
     ),
     "client": ApiPage(
         "Clients",
-        "A served collection, with the methods of a local one: blocking (`pip install 'stillhash[client]'`) and for asyncio "
-        "(`stillhash[async]`). [The guide](../../http.md#the-python-client).",
+        "A served collection, with the methods of a local one: blocking (`pip install 'stillhash[client]'`) and for "
+        "asyncio (`stillhash[async]`). [The guide](../../http.md#the-python-client).",
         ("stillhash.client",),
         ("Client",),
     ),
     "server": ApiPage(
         "Server",
-        "What `stillhash serve` is built of, for programs that serve collections themselves (`pip install 'stillhash[server]'`). "
-        "[Routes](../http.md).",
+        "What `stillhash serve` is built of, for programs that serve collections themselves "
+        "(`pip install 'stillhash[server]'`). [Routes](../http.md).",
         ("stillhash.server",),
         ("create_app", "serve", "Settings"),
     ),
     "images": ApiPage(
         "Images and encoders",
-        "Folders of images into collections, and encoders of queries (`pip install 'stillhash[images]'`). [The guide](../../images.md).",
+        "Folders of images into collections, and encoders of queries (`pip install 'stillhash[images]'`). "
+        "[The guide](../../images.md).",
         ("stillhash.images", "stillhash.encoders"),
         ("index_folder", "open_encoder"),
     ),
     "io": ApiPage(
         "Files of rows",
-        "Rows out of files, tables and data frames, a chunk at a time. Most programs need only `Collection.import_file` and "
-        "`Collection.add_table`. [The guide](../../migrating.md).",
+        "Rows out of files, tables and data frames, a chunk at a time. Most programs need only "
+        "`Collection.import_file` and `Collection.add_table`. [The guide](../../migrating.md).",
         ("stillhash.io",),
         ("read_chunks", "scan_chunks", "table_chunks", "Chunk", "ColumnNames"),
     ),
@@ -82,8 +83,9 @@ PAGES = {
     ),
     "errors": ApiPage(
         "Errors",
-        "Every error is a `StillhashError`, and also a built-in error of the same kind, such as `ValueError`. A message names the argument, "
-        "what was expected and what came. `status` is the HTTP status of an error, `exit_code` that of the command line.",
+        "Every error is a `StillhashError`, and also a built-in error of the same kind, such as `ValueError`. A "
+        "message names the argument, what was expected and what came. `status` is the HTTP status of an error, "
+        "`exit_code` that of the command line.",
         ("stillhash.errors",),
     ),
 }
@@ -120,13 +122,16 @@ def pages() -> dict[str, str]:
 
 
 def _front_page() -> str:
-    rows = [f"| [{page.title}]({name}.md) | {', '.join(f'`{each}`' for each in page.modules)} |" for name, page in PAGES.items()]
+    rows = [
+        f"| [{page.title}]({name}.md) | {', '.join(f'`{each}`' for each in page.modules)} |"
+        for name, page in PAGES.items()
+    ]
     return "\n".join(
         [
             "# Python",
             "",
-            "All public names, with their types, from the docstrings. Most of them can be imported from `stillhash` itself: "
-            "`from stillhash import Index, Tally`. A name that is not here may change without notice.",
+            "All public names, with their types, from the docstrings. Most of them can be imported from `stillhash` "
+            "itself: `from stillhash import Index, Tally`. A name that is not here may change without notice.",
             "",
             "| page | modules |",
             "|---|---|",

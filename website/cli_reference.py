@@ -9,7 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from website.command_lines import GUIDES, code_blocks, command_tree, find_command, shell_commands, stillhash_calls
+from website.command_lines import (
+    GUIDES,
+    check_call,
+    command_tree,
+    find_command,
+    guide_commands,
+    inline_calls,
+    stillhash_calls,
+)
 from website.markdown import cell, table
 
 FOLDER = "reference/cli"
@@ -33,9 +41,9 @@ def pages() -> dict[str, str]:
 def _front_page(commands: dict[str, Any], groups: dict[str, Any]) -> str:
     parts = [
         "# Command line",
-        "`pip install 'stillhash[cli]'` installs `stillhash`. Results go to stdout, progress and errors to stderr. With `--json` "
-        "a command prints one JSON object. [Exit codes](../../collection.md#scripts) say what went wrong. This page is written "
-        "from the program itself.",
+        "`pip install 'stillhash[cli]'` installs `stillhash`. Results go to stdout, progress and errors to stderr. "
+        "With `--json` a command prints one JSON object. [Exit codes](../../collection.md#scripts) say what went "
+        "wrong. This page is written from the program itself.",
         table(
             ("group", "what it is for"),
             [(f"[`stillhash {name}`]({name}.md)", cell(group.help or "")) for name, group in groups.items()],
@@ -64,9 +72,8 @@ def _command(names: tuple[str, ...], command: Any) -> Iterator[str]:
     yield f"```text\n{usage}\n```"
     types_of = get_type_hints(command.callback)
     rows = [(f"`{_metavar(each)}`", "", _help(each)) for each in arguments]
-    for each in command.params:
-        if each not in arguments and not each.hidden:
-            rows.append((_option(each, types_of), _default(each), _help(each)))
+    options = [each for each in command.params if each not in arguments and not each.hidden]
+    rows += [(_option(each, types_of), _default(each), _help(each)) for each in options]
     yield table(("option", "default", "meaning"), rows)
     examples = command_examples().get(names, [])
     if examples:
@@ -74,7 +81,7 @@ def _command(names: tuple[str, ...], command: Any) -> Iterator[str]:
 
 
 def _metavar(argument: Any) -> str:
-    return (argument.metavar or argument.name).upper().strip("[]").removesuffix("...")
+    return str(argument.metavar or argument.name).upper().strip("[]").removesuffix("...")
 
 
 def _usage(argument: Any) -> str:
@@ -141,13 +148,15 @@ def _escape(text: str) -> str:
 
 @cache
 def command_examples() -> dict[tuple[str, ...], list[str]]:
-    """Return a few examples of each command, by the words that name it, from the shell blocks of the guides."""
+    """Return a few examples of each command, from blocks of the guides, and from their sentences."""
+    lines = [line for guide in GUIDES for line in guide_commands(guide)]
+    lines += [line for guide in GUIDES for line in inline_calls(guide)]
     examples: dict[tuple[str, ...], list[str]] = {}
-    for guide in GUIDES:
-        for line in (line for kind, text in code_blocks(guide) if kind == "sh" for line in shell_commands(text)):
-            for words in stillhash_calls(line):
-                names = tuple(words[: len(words) - len(find_command(words)[1])])
-                some = examples.setdefault(names, [])
-                if line.startswith("stillhash ") and line not in some and len(some) < MAX_EXAMPLES:
-                    some.append(" ".join(line.split()))
+    for line in lines:
+        calls = list(stillhash_calls(line)) if line.startswith("stillhash ") else []
+        if len(calls) == 1 and not check_call(calls[0]):
+            names = tuple(calls[0][: len(calls[0]) - len(find_command(calls[0])[1])])
+            some, example = examples.setdefault(names, []), " ".join(line.split())
+            if example not in some and len(some) < MAX_EXAMPLES:
+                some.append(example)
     return examples

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import typer.main
 
 from stillhash.cli.main import app
-from website.links import ROOT, map_prose
+from website.links import ROOT
+from website.markdown import prose_lines
 
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,11 +36,16 @@ def shell_commands(block: str) -> list[str]:
     return [line for line in block.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
 
 
+def guide_commands(guide: Path) -> list[str]:
+    """Return the lines of all shell blocks of a guide, and of files that start commands."""
+    return [line for kind, text in code_blocks(guide) if kind in ("sh", "ini") for line in shell_commands(text)]
+
+
 def stillhash_calls(line: str) -> Iterator[list[str]]:
     """Yield the arguments of each call of `stillhash` in a line of a shell."""
     words = _split(line)
     for at, word in enumerate(words):
-        if Path(word).name == "stillhash" and (at == 0 or words[at - 1] in BEFORE_A_COMMAND or "/" in word):
+        if word.endswith("bin/stillhash") or (word == "stillhash" and (at == 0 or words[at - 1] in BEFORE_A_COMMAND)):
             end = next((n for n in range(at, len(words)) if words[n] in ("|", "&&", "||", ";", ")", "&")), len(words))
             yield [word for word in words[at + 1 : end] if not word.startswith(">")]
 
@@ -53,9 +59,7 @@ def _split(line: str) -> list[str]:
 
 def inline_calls(guide: Path) -> list[str]:
     """Return the command lines that stand in the text of a guide, between backticks."""
-    lines: list[str] = []
-    map_prose(guide.read_text(), lambda line: str(lines.extend(INLINE.findall(line))))
-    return lines
+    return [call for line in prose_lines(guide.read_text()) for call in INLINE.findall(line)]
 
 
 @cache
@@ -72,11 +76,14 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
     return command, words
 
 
-def check_call(words: list[str]) -> str:
-    """Return what the command line would refuse in a call, without looking at any value; empty if nothing."""
+def check_call(words: list[str], complete: bool = True) -> str:
+    """Return what the command line would refuse in a call, without looking at any value; empty if nothing.
+
+    A call that is not complete, as sentences mention it, may lack values and arguments.
+    """
     command, rest = find_command(words)
     if hasattr(command, "commands"):
-        return "" if not rest or rest[0] == "--help" else f"no such command: {' '.join(words)}"
+        return "" if not rest or rest[0] in ("--help", "$@") else f"no such command: {' '.join(words)}"
     options = {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
     positions, at = 0, 0
     while at < len(rest):
@@ -87,12 +94,12 @@ def check_call(words: list[str]) -> str:
             return f"no such option: {name}"
         elif name != "--help" and not equals and not options[name].is_flag:
             at += 1
-            if at == len(rest):
+            if complete and at == len(rest):
                 return f"no value for {name}"
         at += 1
     arguments = [each for each in command.params if not each.opts[0].startswith("-")]
     least = sum(each.required for each in arguments)
     most = len(words) if any(each.nargs == -1 for each in arguments) else len(arguments)
-    if "..." in rest or "--help" in rest or least <= positions <= most:
+    if not complete or "..." in rest or "--help" in rest or least <= positions <= most:
         return ""
     return f"expected {least} to {most} arguments, got {positions}"

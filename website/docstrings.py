@@ -10,6 +10,7 @@ import griffe
 PARAMETER = re.compile(r"(\w+(?:, \w+)*) : (.*)")
 BLOCKING = re.compile(r"blocking\((\w+)\.(\w+)\)")
 DEFAULT = re.compile(r"parameter\((.+?), [A-Z_a-z]+(?:\(.*\))?\)$")
+GUIDE = re.compile(r"\bdocs/([\w-]+)\.md")
 HEADING = re.compile(r"^(Parameters|Attributes)\n-+\n", re.MULTILINE)
 
 
@@ -17,7 +18,8 @@ def to_markdown(text: str) -> str:
     """Return a docstring as Markdown: `name : meaning` as items of a list, examples as code."""
     lines: list[str] = []
     kind = ""
-    for line in HEADING.sub("", text).split("\n"):
+    text = GUIDE.sub(r"[\1.md](../../\1.md)", HEADING.sub("", text))
+    for line in text.split("\n"):
         parameter = PARAMETER.fullmatch(line)
         if line.startswith(">>>") and kind != "code":
             lines += ["```python"]
@@ -56,12 +58,21 @@ class Docstrings(griffe.Extension):
             match = BLOCKING.fullmatch(str(member.value)) if member.is_attribute else None
             if match:
                 client.set_member(name, blocking_verb(pkg, client, *match.groups()))
-        for member in pkg["hashers"].modules.values():
-            for each in member.classes.values():
-                for attribute in each.attributes.values():
-                    match = DEFAULT.fullmatch(str(attribute.value))
-                    if match:
-                        attribute.value = match[1]
+        for module in pkg["hashers"].modules.values():
+            for each in module.classes.values():
+                clean_parameters(each)
+
+
+def clean_parameters(hasher: griffe.Class) -> None:
+    """Drop class variables from the parameters of a dataclass, and show defaults in place of their declarations."""
+    init = hasher.members.get("__init__")
+    if not isinstance(init, griffe.Function):
+        return
+    for parameter in list(init.parameters):
+        if str(parameter.annotation).startswith("ClassVar"):
+            del init.parameters[parameter.name]
+        elif match := DEFAULT.fullmatch(str(parameter.default)):
+            parameter.default = match[1]
 
 
 def blocking_verb(pkg: griffe.Module, client: griffe.Class, source: str, name: str) -> griffe.Function:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))  # mkdocs loads this file by its path
 
 from website import api_reference, cli_reference, http_reference  # noqa: E402
 from website.links import ROOT_PAGES, copy_path, rewrite_links  # noqa: E402
+from website.markdown import indent_lists, layers_to_html  # noqa: E402
 
 ICON = ROOT / "src" / "stillhash" / "server" / "static" / "icon.svg"
 
@@ -31,11 +32,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Make links of a page in docs/ to other files of the repository work on the site."""
-    if page.file.generated_by is not None:
-        return markdown
+    """Make links to other files of the repository work on the site, and draw lists and flowcharts."""
     uri = page.file.src_uri
-    return rewrite_links(markdown, f"docs/{uri}", uri, partial(_copy, files, config))
+    if page.file.generated_by is None:
+        markdown = rewrite_links(markdown, f"docs/{uri}", uri, partial(_copy, files, config))
+    return indent_lists(layers_to_html(markdown))
 
 
 def _copy(files: Files, config: MkDocsConfig, path: str) -> None:

@@ -12,7 +12,13 @@ from stillhash.server import create_app
 from website.markdown import cell, table
 
 PAGE = "reference/http.md"
-TAG_TITLES = {"server": "Server", "collections": "Collections", "items": "Items", "search": "Search", "learning": "Learning"}
+TAG_TITLES = {
+    "server": "Server",
+    "collections": "Collections",
+    "items": "Items",
+    "search": "Search",
+    "learning": "Learning",
+}
 Document = dict[str, Any]
 
 
@@ -78,11 +84,17 @@ def _errors(routes: list[tuple[str, str, Document]]) -> str:
 
 def _route(method: str, path: str, route: Document, document: Document) -> Iterator[str]:
     """Yield the section of a route, part by part."""
-    yield f"### {_title(method, path)} {{ #{_anchor(method, path)} }}"
+    label = f"{method.upper()} {path.removeprefix('/v1').removeprefix('/collections/{name}') or '/collections/{name}'}"
+    yield f'### {_title(method, path)} {{ #{_anchor(method, path)} data-toc-label="{label}" }}'
     yield str(route.get("description", ""))
     yield f"Role: {route.get('x-role') or 'none, anyone may'}."
     parameters = [
-        (f"`{each['name']}`", each["in"], type_name(each["schema"]), _default(each["schema"], each.get("required", False)))
+        (
+            f"`{each['name']}`",
+            each["in"],
+            type_name(each["schema"]),
+            _default(each["schema"], each.get("required", False)),
+        )
         for each in route.get("parameters", [])
     ]
     if parameters:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from website.markdown import map_prose, prose_lines
+
 ROOT = Path(__file__).parents[1]
 ROOT_PAGES = {  # files beside docs/ that are pages of the site
     "README.md": "overview.md",
@@ -15,24 +17,11 @@ ROOT_PAGES = {  # files beside docs/ that are pages of the site
     "SECURITY.md": "security.md",
 }
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
-FENCE = re.compile(r"^\s*```", re.MULTILINE)
-
-
-def map_prose(markdown: str, change: Callable[[str], str]) -> str:
-    """Apply a function to each line that is not in a fenced code block."""
-    lines, in_code = [], False
-    for line in markdown.split("\n"):
-        fence = FENCE.match(line) is not None
-        in_code ^= fence
-        lines.append(line if in_code or fence else change(line))
-    return "\n".join(lines)
 
 
 def relative_links(markdown: str) -> Iterator[tuple[str, str]]:
     """Yield the path and the anchor of each link that is no address of the web; the path is empty for this page."""
-    links: list[str] = []
-    map_prose(markdown, lambda line: str(links.extend(LINK.findall(line))))
-    for link in links:
+    for link in (link for line in prose_lines(markdown) for link in LINK.findall(line)):
         if "://" not in link and not link.startswith("mailto:"):
             path, _, anchor = link.partition("#")
             yield path, anchor
