@@ -1,27 +1,34 @@
-"""Run the Python of the README from top to bottom, and follow the links of all guides."""
+"""Follow the links of all guides in the repository: the file exists, and so does the heading that an anchor names."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from website.links import ROOT, relative_links
+from website.markdown import prose_lines
 
-ROOT = Path(__file__).parent.parent
-
-
-def test_readme_examples_run() -> None:
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 4
-    namespace: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 
-@pytest.mark.parametrize("guide", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
-def test_links_lead_to_files(guide: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", guide.read_text())
-    missing = [link for link in links if "://" not in link and not (guide.parent / link).exists()]
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site name them."""
+    headings = [line.lstrip("#").strip() for line in prose_lines(page.read_text()) if re.match("#+ ", line)]
+    return {NOT_IN_ANCHORS.sub("", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = []
+    for path, anchor in relative_links(page.read_text()):
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            missing.append(f"{path}#{anchor}")
     assert missing == []
+
+
+def test_anchors_of_headings(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text('# One: two\n```sh\n# no heading\n```\n## "is damaged" (exit code 5)\n')
+    assert anchors(tmp_path / "page.md") == {"one-two", "is-damaged-exit-code-5"}

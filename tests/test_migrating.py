@@ -134,3 +134,9 @@ def test_recipes_of_files_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with stillhash.open("from-arrays", read_only=True) as collection:
         items = collection.get(range(ROWS))
         assert [item and item.labels for item in items] == [np.flatnonzero(row).tolist() for row in Y]
+
+
+def test_every_recipe_belongs_to_a_section_that_is_run() -> None:
+    run = [*blocks("Files", "sh"), *blocks("Tables"), *(block for name in STORES for block in blocks(f"From {name}"))]
+    every = re.findall(r"```(?:python|sh)\n(.*?)```", GUIDE, re.DOTALL)
+    assert sorted(run) == sorted(every)

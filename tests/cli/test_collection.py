@@ -6,7 +6,6 @@ import getpass
 import inspect
 import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -92,23 +91,6 @@ def test_defaults_are_those_of_the_library() -> None:
     for each in create.params:
         if each.name in ("method", "codes_see_labels", "init_rows", "learn_rows", "keep_versions", "source_cap"):
             assert each.default == library[each.name].default
-
-
-@pytest.mark.slow
-def test_the_guide_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {}
-    blocks = re.findall(r"```(python|sh)\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(blocks) >= 10
-    for kind, block in blocks:
-        if kind == "python":
-            exec(compile(block, "collection.md", "exec"), namespace)
-        for command in block.splitlines() if kind == "sh" else ():
-            words = shlex.split(command)
-            assert words[0] == "stillhash"
-            code, _, err = call(*words[1:])
-            assert code == 0, f"{command}: {err}"
-    namespace["few"].close()
 
 
 # ---- items ----

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -202,12 +201,3 @@ def test_what_is_no_such_index_is_refused(tmp_path: Path) -> None:
     for path in ("a.faiss", "none", "."):
         with pytest.raises(BadState):
             from_faiss(tmp_path / path)
-
-
-def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs" / "faiss.md").read_text()
-    namespace: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, "faiss.md", "exec"), namespace)
-    assert len(namespace["moved"]) == 3000

@@ -1,0 +1,214 @@
+"""The documentation site: references that miss nothing, a strict build, and search from a folder, without a network."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from website import api_reference, cli_reference, http_reference
+from website.command_lines import command_tree
+from website.links import ROOT, copy_path, rewrite_links
+from website.markdown import indent_lists, layers_to_html
+
+import stillhash
+from stillhash.errors import MissingExtra
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LINK = re.compile(r'<(?:a|img|script|link)\b[^>]*?\b(?:href|src)="([^"]+)"')
+ANCHOR = re.compile(r'\b(?:id|name)="([^"]+)"')
+
+
+def commands(group: Any, names: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Return all commands below a group, with the words that name them."""
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for name, command in group.commands.items():
+        found += commands(command, (*names, name)) if hasattr(command, "commands") else [((*names, name), command)]
+    return found
+
+
+# ---- references ----
+
+
+def test_python_reference_has_every_public_name() -> None:
+    pytest.importorskip("fastapi", reason="the server is not installed")
+    try:
+        names = [name for page in api_reference.PAGES.values() for name in api_reference.entries(page)]
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    assert len(names) == len(set(names))
+    objects = {name.rsplit(".", 1)[1] for name in [*names, *api_reference.ELSEWHERE]}
+    modules = {module.rsplit(".", 1)[1] for page in api_reference.PAGES.values() for module in page.modules}
+    assert set(stillhash.__all__) <= objects | modules
+    text = "\n".join(api_reference.pages().values())
+    assert all(f"::: {name}\n" in text for name in names)
+    for page in api_reference.PAGES.values():
+        assert set(page.first) <= {name.rsplit(".", 1)[1] for name in api_reference.entries(page)}
+
+
+def test_command_reference_has_every_option() -> None:
+    pages = cli_reference.pages()
+    for names, command in commands(command_tree()):
+        page = pages[f"{cli_reference.FOLDER}/{names[0] if names[1:] else 'index'}.md"]
+        section = page.split(f"\n## {names[-1]}\n", 1)[1].split("\n## ", 1)[0]
+        for each in command.params:
+            if each.opts[0].startswith("-"):
+                assert all(name in section for name in (*each.opts, *each.secondary_opts)), names
+        assert f"```text\nstillhash {' '.join(names)}" in section
+        assert "```sh\nstillhash" in section, f"no guide has an example of stillhash {' '.join(names)}"
+
+
+def test_defaults_in_the_command_reference() -> None:
+    page = cli_reference.pages()[f"{cli_reference.FOLDER}/index.md"]
+    search = page.split("\n## search\n", 1)[1].split("\n## ", 1)[0]
+    assert "| `-k INTEGER` | `10` | Hits for each query. (at least 1) |" in search
+    assert "| `PATH` |  | The collection's folder. |" in search
+
+
+def test_http_reference_has_every_route_and_field() -> None:
+    pytest.importorskip("fastapi", reason="the server is not installed")
+    document = http_reference.openapi_document()
+    (page,) = http_reference.pages().values()
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            section = page.split(f"### {method.upper()} {path} {{", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
+            assert f"Role: {route.get('x-role') or 'none'}" in section
+            assert ("x-role" in route) is (path != "/v1/health")
+            for content in route.get("requestBody", {}).get("content", {}).values():
+                assert all(f"| `{field}` |" in section for field in content["schema"].get("properties", ()))
+            assert all(f"| `{each['name']}` |" in section for each in route.get("parameters", ()))
+    roles = {
+        path.rsplit("/", 1)[1]: methods["post"]["x-role"]
+        for path, methods in document["paths"].items()
+        if "post" in methods
+    }
+    assert (roles["search"], roles["feedback"], roles["add"], roles["forget"]) == ("read", "feedback", "write", "admin")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "array", "items": {"type": "number"}}, "list of (number)"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer"),
+        ({"anyOf": [{"type": "integer"}, {"const": "hamming"}]}, "integer or `hamming`"),
+        ({"$ref": "#/components/schemas/Hit"}, "[Hit](#hit)"),
+        ({"type": "string", "format": "binary"}, "bytes"),
+        ({}, "any"),
+    ],
+)
+def test_types_in_words(schema: dict[str, Any], words: str) -> None:
+    assert http_reference.type_name(schema) == words
+
+
+# ---- pages of the repository ----
+
+
+def test_links_to_files_outside_docs() -> None:
+    copies: list[str] = []
+    text = (
+        "[a](../README.md#use-it) [b](../pyproject.toml) [c](http.md) [d](https://x.org/a.md) [e](#f) [g](../none.md)"
+    )
+    result = rewrite_links(text, "docs/report/../collection.md", "collection.md", copies.append)
+    assert result == (
+        f"[a](overview.md#use-it) [b]({copy_path('pyproject.toml')}) [c](http.md) [d](https://x.org/a.md) [e](#f) "
+        "[g](../none.md)"
+    )
+    assert copies == ["pyproject.toml"]
+    assert rewrite_links("[a](docs/report/report.md)", "SECURITY.md", "security.md", copies.append) == (
+        "[a](report/report.md)"
+    )
+    assert rewrite_links("[a](../http.md)", "docs/report/report.md", "report/report.md", copies.append) == (
+        "[a](../http.md)"
+    )
+    code = "```sh\n[a](../README.md)\n```"
+    assert rewrite_links(code, "docs/a.md", "a.md", copies.append) == code
+
+
+def test_lists_and_flowcharts_for_the_site() -> None:
+    assert indent_lists("- a\n  - b\n    - c\n  text\n```\n  - code\n```") == (
+        "- a\n    - b\n        - c\n  text\n```\n  - code\n```"
+    )
+    chart = layers_to_html("```mermaid\nflowchart TD\n    a --> b & c\n    b & c --> d\n```")
+    assert chart == (
+        '<div class="layers"><div><code>a</code></div><div><code>b</code><code>c</code></div>'
+        "<div><code>d</code></div></div>"
+    )
+
+
+# ---- the site ----
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site, with warnings as errors."""
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    pytest.importorskip("material", reason="mkdocs-material is not installed")
+    pytest.importorskip("mkdocstrings_handlers.python", reason="mkdocstrings-python is not installed")
+    pytest.importorskip("ray", reason="ray is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+def anchors(page: Path) -> set[str]:
+    return {html.unescape(name) for name in ANCHOR.findall(page.read_text())}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")  # which builds the site once, for all tests of it
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) >= 45
+    names = {page: anchors(page) for page in pages}
+    dead, loaded = [], []
+    for page in pages:
+        if page.name == "404.html":  # has absolute links, since it is shown at any address
+            continue
+        for link in map(html.unescape, LINK.findall(page.read_text())):
+            path, _, anchor = link.partition("#")
+            if re.match(r"\w+:|//", path):
+                loaded.append(link)
+                continue
+            target = page if not path else Path(os.path.normpath(page.parent / unquote(path.partition("?")[0])))
+            if not target.is_file() or (anchor and target in names and unquote(anchor) not in names[target]):
+                dead.append(f"{page.relative_to(site)}: {link}")
+    assert dead == []
+    assert {re.match(r"https://[^/]+", link)[0] for link in loaded} == {  # type: ignore[index]
+        "https://docs.ray.io",
+        "https://squidfunk.github.io",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+@pytest.mark.parametrize("path", ["index.html", "reference/python/collection.html"])
+def test_search_works_from_a_folder(site: Path, path: str) -> None:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    requests: list[str] = []
+    errors: list[str] = []
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto((site / path).as_uri())
+        page.fill(".md-search__input", "source_cap")
+        page.wait_for_selector(".md-search-result__item >> text=Clicks and votes")
+        page.click(".md-search-result__item a[href*='clicks.html']")
+        page.wait_for_selector("h1 >> text=Clicks and votes")
+        assert page.url.startswith((site / "clicks.html").as_uri())
+        browser.close()
+    assert errors == []
+    assert all(url.startswith(("file://", "data:")) for url in requests)
