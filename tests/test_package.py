@@ -28,10 +28,17 @@ def test_info_names_the_kernels_in_use() -> None:
         assert stillhash.info()["kernels"] == "numpy reference"
 
 
+def every_error(parent: type[StillhashError]) -> list[type[StillhashError]]:
+    """Return all errors below one."""
+    return [each for child in parent.__subclasses__() for each in (child, *every_error(child))]
+
+
 def test_errors_carry_status_and_exit_code() -> None:
     tree = [StillhashError, *StillhashError.__subclasses__()]
     assert all(400 <= error.status < 600 for error in tree)
     assert all(error.exit_code > 0 for error in tree)
+    guide = (Path(__file__).parent.parent / "docs" / "collection.md").read_text()
+    assert all(f"\n| {error.exit_code} |" in guide for error in every_error(StillhashError))
 
 
 def test_unknown_lanes_are_rejected() -> None:

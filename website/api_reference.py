@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
+
+from stillhash import errors
+from website.markdown import table
 
 FOLDER = "reference/python"
 WITH_INHERITED = {"Collection", "Client", "AsyncClient", "Index", "NamedIndex", "ClusterIndex", "Tally"}
@@ -107,9 +112,16 @@ def public_names(module: str) -> list[str]:
 
 def entries(page: ApiPage) -> list[str]:
     """Return the full names that stand on a page, in order."""
-    every = [f"{module}.{name}" for module in page.modules for name in public_names(module)]
+    every = [_full_name(module, name) for module in page.modules for name in public_names(module)]
     rank = {name: place for place, name in enumerate(page.first)}
     return sorted(every, key=lambda full: rank.get(full.rsplit(".", 1)[1], len(rank)))
+
+
+def _full_name(module: str, name: str) -> str:
+    """Return the name of an object; the one in its own module, if a module has the same name beside it."""
+    value = getattr(import_module(module), name)
+    hidden = isinstance(sys.modules.get(f"{module}.{name}"), ModuleType) and not isinstance(value, ModuleType)
+    return f"{value.__module__}.{name}" if hidden else f"{module}.{name}"
 
 
 def pages() -> dict[str, str]:
@@ -117,6 +129,8 @@ def pages() -> dict[str, str]:
     result = {f"{FOLDER}/index.md": _front_page()}
     for name, page in PAGES.items():
         parts = [f"# {page.title}", page.text, *map(_entry, entries(page))]
+        if name == "errors":
+            parts.insert(2, _error_table())
         result[f"{FOLDER}/{name}.md"] = "\n\n".join(parts) + "\n"
     return result
 
@@ -143,9 +157,22 @@ def _front_page() -> str:
     )
 
 
+def _error_table() -> str:
+    """Return a table of all errors with their HTTP status and exit code."""
+    values = [getattr(errors, name) for name in public_names("stillhash.errors")]
+    rows = [
+        (f"[`{each.__name__}`][stillhash.errors.{each.__name__}]", str(each.status), str(each.exit_code))
+        for each in values
+        if isinstance(each, type) and issubclass(each, errors.StillhashError)
+    ]
+    return table(("error", "HTTP status", "exit code"), rows)
+
+
 def _entry(full: str) -> str:
     module, name = full.rsplit(".", 1)
     options = []
+    if module == "stillhash.errors":
+        options.append("show_bases: true")
     if name in WITH_INHERITED:
         options.append("inherited_members: true")
     if module == "stillhash.hashers" and name[0].isupper() and name not in ("Tally", "Hasher", "OnlineHasher", "Model"):

@@ -71,10 +71,10 @@ def _command(names: tuple[str, ...], command: Any) -> Iterator[str]:
     usage = " ".join(["stillhash", *names, *map(_usage, arguments), "[OPTIONS]"])
     yield f"```text\n{usage}\n```"
     types_of = get_type_hints(command.callback)
-    rows = [(f"`{_metavar(each)}`", "", _help(each)) for each in arguments]
+    rows = [(f"`{_metavar(each)}`", _help(each)) for each in arguments]
     options = [each for each in command.params if each not in arguments and not each.hidden]
-    rows += [(_option(each, types_of), _default(each), _help(each)) for each in options]
-    yield table(("option", "default", "meaning"), rows)
+    rows += [(_option(each, types_of), _help(each)) for each in options]
+    yield table(("option", "meaning"), rows)
     examples = command_examples().get(names, [])
     if examples:
         yield "```sh\n" + "\n".join(examples) + "\n```"
@@ -130,16 +130,15 @@ def _default(option: Any) -> str:
 
 
 def _help(parameter: Any) -> str:
-    """Return the help of a parameter, with the limits of a number and whether it can be repeated."""
+    """Return the help of a parameter, with the limits of a number, the default, and whether it can be repeated."""
     text = _escape(parameter.help or "")
     holder = parameter if hasattr(parameter, "min") else getattr(parameter, "type", None)  # as typer has it, or click
     least, most = getattr(holder, "min", None), getattr(holder, "max", None)
     ends = [f"{words} {limit:,}" for words, limit in (("at least", least), ("at most", most)) if limit is not None]
-    if ends:
-        text += f" ({', '.join(ends)})"
-    if parameter.multiple:
-        text += " Can be repeated."
-    return cell(text)
+    default = _default(parameter) if parameter.opts[0].startswith("-") else ""
+    ends += ["required"] * (default == "required") + [f"default {default}"] * (default not in ("", "required"))
+    ends += ["can be repeated"] * parameter.multiple
+    return cell(text + (f" ({', '.join(ends)})" if ends else ""))
 
 
 def _escape(text: str) -> str:

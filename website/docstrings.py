@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import griffe
@@ -14,33 +15,35 @@ GUIDE = re.compile(r"\bdocs/([\w-]+)\.md")
 HEADING = re.compile(r"^(Parameters|Attributes)\n-+\n", re.MULTILINE)
 
 
-def to_markdown(text: str) -> str:
-    """Return a docstring as Markdown: `name : meaning` as items of a list, examples as code."""
+def to_markdown(text: str, parameters: Sequence[str] = ()) -> str:
+    """Return a docstring as Markdown: `name : meaning` as items of a list, examples and names of parameters as code."""
     lines: list[str] = []
-    kind = ""
-    text = GUIDE.sub(r"[\1.md](../../\1.md)", HEADING.sub("", text))
-    for line in text.split("\n"):
-        parameter = PARAMETER.fullmatch(line)
-        if line.startswith(">>>") and kind != "code":
-            lines += ["```python"]
-            kind = "code"
-        elif kind == "code" and not line.strip():
-            lines += ["```"]
-            kind = ""
-        if parameter:
-            if kind != "list":
-                lines.append("")
-            names = ", ".join(f"`{name}`" for name in parameter[1].split(", "))
-            lines.append(f"- {names}: {parameter[2]}")
-            kind = "list"
-        elif kind == "list" and line.startswith("    "):
-            lines.append(f"  {line.strip()}")
-        else:
-            if kind == "list":
-                lines.append("")
-                kind = ""
-            lines.append(line.removeprefix(">>> ") if kind == "code" else line)
+    kind = "text"  # of the line before: text, list or code
+    for line in GUIDE.sub(r"[\1.md](../../\1.md)", HEADING.sub("", text)).split("\n"):
+        before, kind = kind, _kind(line, kind)
+        if before != kind:
+            lines += {"code": ["```"], "list": [""], "text": []}[before]
+            lines += {"code": ["```python"], "list": [""], "text": []}[kind]
+        name, colon, meaning = line.partition(": ")
+        if kind == "code":
+            line = line.removeprefix(">>> ").removeprefix("... ")
+        elif match := PARAMETER.fullmatch(line):
+            line = f"- {', '.join(f'`{each}`' for each in match[1].split(', '))}: {match[2]}"
+        elif kind == "list":
+            line = f"  {line.strip()}"
+        elif colon and name in parameters:
+            line = f"`{name}`: {meaning}"
+        lines.append(line)
     return "\n".join([*lines, "```"] if kind == "code" else lines)
+
+
+def _kind(line: str, before: str) -> str:
+    """Return what a line of a docstring belongs to, by the kind of the line before it."""
+    if line.startswith(">>>") or (before == "code" and line.strip()):
+        return "code"
+    if PARAMETER.fullmatch(line) or (before == "list" and line.startswith("    ")):
+        return "list"
+    return "text"
 
 
 class Docstrings(griffe.Extension):
@@ -49,7 +52,8 @@ class Docstrings(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Turn the docstring of an object into Markdown."""
         if obj.docstring is not None:
-            obj.docstring.value = to_markdown(obj.docstring.value)
+            names = [each.name for each in obj.parameters] if isinstance(obj, griffe.Function) else []
+            obj.docstring.value = to_markdown(obj.docstring.value, names)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Give the blocking client the signatures of its verbs, and parameters of hashers their defaults."""
@@ -60,19 +64,16 @@ class Docstrings(griffe.Extension):
                 client.set_member(name, blocking_verb(pkg, client, *match.groups()))
         for module in pkg["hashers"].modules.values():
             for each in module.classes.values():
-                clean_parameters(each)
+                clean_fields(each)
 
 
-def clean_parameters(hasher: griffe.Class) -> None:
-    """Drop class variables from the parameters of a dataclass, and show defaults in place of their declarations."""
-    init = hasher.members.get("__init__")
-    if not isinstance(init, griffe.Function):
-        return
-    for parameter in list(init.parameters):
-        if str(parameter.annotation).startswith("ClassVar"):
-            del init.parameters[parameter.name]
-        elif match := DEFAULT.fullmatch(str(parameter.default)):
-            parameter.default = match[1]
+def clean_fields(hasher: griffe.Class) -> None:
+    """Drop class variables from the fields of a dataclass, and show defaults in place of declarations."""
+    for field in hasher.attributes.values():
+        if str(field.annotation).startswith("ClassVar"):
+            field.annotation = None
+        elif match := DEFAULT.fullmatch(str(field.value)):
+            field.value = match[1]
 
 
 def blocking_verb(pkg: griffe.Module, client: griffe.Class, source: str, name: str) -> griffe.Function:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from website import api_reference, cli_reference, http_reference  # noqa: E402
 from website.links import ROOT_PAGES, copy_path, rewrite_links  # noqa: E402
 from website.markdown import indent_lists, layers_to_html  # noqa: E402
 
+NUMBER_CELL = re.compile(r"<td>([-+.,/%\d\s]+)</td>")
 ICON = ROOT / "src" / "stillhash" / "server" / "static" / "icon.svg"
 
 
@@ -37,6 +39,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, files: F
     if page.file.generated_by is None:
         markdown = rewrite_links(markdown, f"docs/{uri}", uri, partial(_copy, files, config))
     return indent_lists(layers_to_html(markdown))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark cells of numbers, which should not be broken into lines."""
+    return NUMBER_CELL.sub(r'<td class="number">\1</td>', html)
 
 
 def _copy(files: Files, config: MkDocsConfig, path: str) -> None:

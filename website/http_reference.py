@@ -37,7 +37,8 @@ def pages() -> dict[str, str]:
         "# HTTP routes",
         "All routes of a server, from the OpenAPI document that it has at `/v1/openapi.json`. "
         "[Collections over HTTP](../http.md) has worked examples, keys, limits and streams. "
-        "*role* is the lowest [role of a key](../http.md#addresses-and-keys) that may send the request.",
+        "`{name}` is the name of the collection. *role* is the lowest "
+        "[role of a key](../http.md#addresses-and-keys) that may send the request.",
         _overview(routes),
         "## Errors",
         "A request that fails has a status of this table, and a JSON body of the type [ErrorResponse](#errorresponse).",
@@ -96,6 +97,7 @@ def _route(method: str, path: str, route: Document, document: Document) -> Itera
             _default(each["schema"], each.get("required", False)),
         )
         for each in route.get("parameters", [])
+        if (each["in"], each["name"]) != ("path", "name")
     ]
     if parameters:
         yield table(("parameter", "in", "type", "default"), parameters)
