@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from types import ModuleType
+import ast
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from stillhash import errors
+from website.links import ROOT
 from website.markdown import table
 
 FOLDER = "reference/python"
+SOURCE = ROOT / "src"
 WITH_INHERITED = {"Collection", "Client", "AsyncClient", "Index", "NamedIndex", "ClusterIndex", "Tally"}
 
 
@@ -97,17 +99,22 @@ PAGES = {
 ELSEWHERE = ("stillhash.info",)  # names of the package itself, on the first page
 
 
+@cache
+def _module_tree(module: str) -> tuple[Path, ast.Module]:
+    """Return the file of a module, and its source, parsed: it need not be possible to import it here."""
+    path = SOURCE.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return file, ast.parse(file.read_text())
+
+
 def public_names(module: str) -> list[str]:
-    """Return the public names of a module: its __all__, or what it defines without an underscore."""
-    loaded = import_module(module)
-    names = getattr(loaded, "__all__", None)
-    if names is None:
-        names = [
-            name
-            for name, value in vars(loaded).items()
-            if not name.startswith("_") and getattr(value, "__module__", "") == module
-        ]
-    return list(names)
+    """Return the public names of a module: its __all__, or the classes and functions without an underscore."""
+    body = _module_tree(module)[1].body
+    for node in body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            return list(ast.literal_eval(node.value))
+    defined = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    return [name for name in defined if not name.startswith("_")]
 
 
 def entries(page: ApiPage) -> list[str]:
@@ -119,9 +126,11 @@ def entries(page: ApiPage) -> list[str]:
 
 def _full_name(module: str, name: str) -> str:
     """Return the name of an object; the one in its own module, if a module has the same name beside it."""
-    value = getattr(import_module(module), name)
-    hidden = isinstance(sys.modules.get(f"{module}.{name}"), ModuleType) and not isinstance(value, ModuleType)
-    return f"{value.__module__}.{name}" if hidden else f"{module}.{name}"
+    file, tree = _module_tree(module)
+    if (file.parent / f"{name}.py").exists() and file.name == "__init__.py":
+        sources = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
+        return next(f"{each.module}.{name}" for each in sources if name in [alias.name for alias in each.names])
+    return f"{module}.{name}"
 
 
 def pages() -> dict[str, str]:
