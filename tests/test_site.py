@@ -16,7 +16,7 @@ import pytest
 from website import api_reference, cli_reference, http_reference
 from website.command_lines import command_tree
 from website.links import ROOT, copy_path, rewrite_links
-from website.markdown import indent_lists, layers_to_html
+from website.markdown import fix_cells, indent_lists, layers_to_html
 
 import stillhash
 
@@ -158,6 +158,12 @@ def test_lists_and_flowcharts_for_the_site() -> None:
     assert chart == (
         '<div class="layers"><div><code>a</code></div><div><code>b</code><code>c</code></div>'
         "<div><code>d</code></div></div>"
+    )
+
+
+def test_cells_of_tables() -> None:
+    assert fix_cells("<td>+.01 1,000</td><td><code>cat\\|dog</code></td><p>\\|</p>") == (
+        '<td class="number">+.01 1,000</td><td><code>cat|dog</code></td><p>\\|</p>'
     )
 
 

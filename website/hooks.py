@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,8 @@ sys.path.insert(0, str(ROOT))  # mkdocs loads this file by its path
 
 from website import api_reference, cli_reference, http_reference  # noqa: E402
 from website.links import ROOT_PAGES, copy_path, rewrite_links  # noqa: E402
-from website.markdown import indent_lists, layers_to_html  # noqa: E402
+from website.markdown import fix_cells, indent_lists, layers_to_html  # noqa: E402
 
-NUMBER_CELL = re.compile(r"<td>([-+.,/%\d\s]+)</td>")
 ICON = ROOT / "src" / "stillhash" / "server" / "static" / "icon.svg"
 
 
@@ -42,8 +40,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, files: F
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Mark cells of numbers, which should not be broken into lines."""
-    return NUMBER_CELL.sub(r'<td class="number">\1</td>', html)
+    """Improve the tables of a page."""
+    return fix_cells(html)
 
 
 def _copy(files: Files, config: MkDocsConfig, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,17 +91,12 @@ def _route(method: str, path: str, route: Document, document: Document) -> Itera
     yield str(route.get("description", ""))
     yield f"Role: {route.get('x-role') or 'none, anyone may'}."
     parameters = [
-        (
-            f"`{each['name']}`",
-            each["in"],
-            type_name(each["schema"]),
-            _default(each["schema"], each.get("required", False)),
-        )
+        (f"`{each['name']}`", each["in"], _typed(each["schema"], each.get("required", False)))
         for each in route.get("parameters", [])
         if (each["in"], each["name"]) != ("path", "name")
     ]
     if parameters:
-        yield table(("parameter", "in", "type", "default"), parameters)
+        yield table(("parameter", "in", "type"), parameters)
     for media, content in route.get("requestBody", {}).get("content", {}).items():
         yield f"Body, `{media}`:"
         yield _fields(content.get("schema", {}), document)
@@ -118,17 +114,18 @@ def _fields(schema: Document, document: Document) -> str:
         return str(schema.get("description") or type_name(schema))
     required = schema.get("required", [])
     rows = [
-        (f"`{name}`", type_name(each), _default(each, name in required), cell(str(each.get("description", ""))))
+        (f"`{name}`", _typed(each, name in required), cell(str(each.get("description", ""))))
         for name, each in schema["properties"].items()
     ]
-    return table(("field", "type", "default", "meaning"), rows)
+    return table(("field", "type", "meaning"), rows)
 
 
-def _default(schema: Document, required: bool) -> str:
-    if required:
-        return "required"
+def _typed(schema: Document, required: bool) -> str:
+    """Return the type of a field or parameter, with its default."""
     default = schema.get("default")
-    return "" if default is None else f"`{cell(str(default).lower() if isinstance(default, bool) else str(default))}`"
+    if required or default is None:
+        return type_name(schema) + (", required" if required else "")
+    return f"{type_name(schema)}, default `{cell(json.dumps(default))}`"
 
 
 def type_name(schema: Document) -> str:

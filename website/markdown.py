@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 FENCE = re.compile(r"\s*```")
 MERMAID = re.compile(r"^```mermaid\nflowchart TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
+NUMBERS = re.compile(r"[-+.,/%\d\s]+")
 NESTED_ITEM = re.compile(r"( +)(?=(?:[-*]|\d+\.) )")
 
 
@@ -59,3 +61,13 @@ def indent_lists(markdown: str) -> str:
     return map_prose(
         markdown, lambda line: NESTED_ITEM.sub(lambda match: " " * (len(match[1]) // 2 * 4), line, count=1)
     )
+
+
+def fix_cells(html: str) -> str:
+    """Mark cells of numbers, which should stay on one line, and show an escaped bar in code as a bar."""
+
+    def fix(match: re.Match[str]) -> str:
+        opening = '<td class="number">' if NUMBERS.fullmatch(match[1]) else "<td>"
+        return opening + match[1].replace("\\|", "|") + "</td>"
+
+    return CELL.sub(fix, html)
