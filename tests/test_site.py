@@ -215,6 +215,17 @@ def test_links_of_the_site_lead_somewhere(site: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+@pytest.mark.parametrize("name", ["client.Client", "client.AsyncClient", "collection.Collection", "search.Index"])
+def test_reference_of_a_class_has_its_methods(site: Path, name: str) -> None:
+    module, class_name = name.split(".")
+    described = getattr(stillhash, class_name)
+    public = {each for each in dir(described) if each[0] != "_" and getattr(described, each).__doc__}
+    shown = anchors(site / "reference" / "python" / f"{module}.html")
+    assert {each for each in public if f"stillhash.{name}.{each}" not in shown} == set()
+
+
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 @pytest.mark.parametrize("path", ["index.html", "reference/python/collection.html"])

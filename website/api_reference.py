@@ -12,6 +12,7 @@ from website.links import ROOT
 from website.markdown import table
 
 FOLDER = "reference/python"
+PROTOCOLS = {"Searcher", "OnlineHasher"}
 SOURCE = ROOT / "src"
 WITH_INHERITED = {"Collection", "Client", "AsyncClient", "Index", "NamedIndex", "ClusterIndex", "Tally"}
 
@@ -182,6 +183,8 @@ def _entry(full: str) -> str:
     options = []
     if module == "stillhash.errors":
         options.append("show_bases: true")
+    if name in PROTOCOLS:
+        options.append("show_if_no_docstring: true")
     if name in WITH_INHERITED:
         options.append("inherited_members: true")
     if module == "stillhash.hashers" and name[0].isupper() and name not in ("Tally", "Hasher", "OnlineHasher", "Model"):

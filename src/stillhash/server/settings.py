@@ -13,6 +13,8 @@ MIN_RATE = 1 << 14  # bytes a second
 
 @dataclass(frozen=True)
 class Settings:
+    """What a server listens on, reads from, and allows."""
+
     host: str = "127.0.0.1"
     port: int = 8000  # 0 picks a free port
     keys: Keys = field(default_factory=Keys)
