@@ -8,7 +8,8 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: demo check test test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium docs bench clean
+.PHONY: demo check test test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium \
+	docs bench wheel smoke-arm sdist clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -77,6 +78,24 @@ bench: $(VENV)/.installed
 	$(BIN)/stillhash bench ingest
 	$(BIN)/stillhash bench peers
 	$(BIN)/stillhash bench serve
+
+# Wheels for Linux in dist/, audited; one for each of PYTHONS: make wheel PYTHONS="python3.11 python3.12" ARGS=--arm
+PYTHONS ?= $(PYTHON)
+wheel:
+	$(PYTHON) tools/wheels.py --out dist $(addprefix --python ,$(PYTHONS)) $(ARGS)
+
+# The wheels for 64-bit ARM, installed and tried by emulation.
+smoke-arm:
+	$(MAKE) wheel ARGS=--arm
+	tests/support/arm_smoke.sh build/arm-smoke $(PYTHON) dist/*aarch64.whl
+
+# The source package in dist/, of all files that git does not ignore.
+sdist: build/release/bin/pyproject-build
+	$< --sdist --outdir dist
+
+build/release/bin/pyproject-build:
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet --upgrade pip build
 
 # Editable, so only a change of the build needs a new install.
 $(VENV)/.demo: EXTRA := demo
