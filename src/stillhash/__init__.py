@@ -8,7 +8,6 @@
 >>> scores, ids = index.search(hasher.weigh(queries), k=10)
 """
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,8 +60,7 @@ from stillhash.hashers import (
 from stillhash.numeric import kernels
 from stillhash.numeric.threads import usable_cores
 from stillhash.search import MIWQ, Hits, Index, NamedHits, NamedIndex, Scan, Searcher
-
-__version__ = version("stillhash")
+from stillhash.version import __version__
 
 
 def info() -> dict[str, Any]:
@@ -134,6 +132,7 @@ __all__ = [
     "Tuned",
     "UpgradeReport",
     "Vote",
+    "__version__",
     "acting_as",
     "codes",
     "errors",
