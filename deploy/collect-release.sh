@@ -6,7 +6,7 @@ artifacts=$1 dist=$2
 mkdir "$dist"
 find "$artifacts" -name '*.whl' -exec cp -n {} "$dist" \;
 find "$artifacts" -name '*.tar.gz' -exec cp -n {} "$dist" \;
-for kind in 'manylinux_2_28_x86_64.whl' 'manylinux_2_28_aarch64.whl' 'musllinux_*_x86_64.whl' 'musllinux_*_aarch64.whl' \
+for kind in 'manylinux_*_x86_64.whl' 'manylinux_*_aarch64.whl' 'musllinux_*_x86_64.whl' 'musllinux_*_aarch64.whl' \
     'macosx_*_arm64.whl' 'macosx_*_x86_64.whl' 'win_amd64.whl' '.tar.gz'; do
     if [ -z "$(find "$dist" -name "stillhash-*$kind")" ]; then
         echo "dist: expected stillhash-*$kind, got none" >&2

@@ -6,8 +6,8 @@ dist=$1 sbom=$2
 mkdir "$sbom"
 environment=$(mktemp -d)
 python3 -m venv "$environment"
-"$environment/bin/python" -m pip install --quiet --find-links "$dist" --only-binary stillhash 'stillhash[server]'
-version=$("$environment/bin/python" -c 'import stillhash; print(stillhash.__version__)')
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$(dirname "$0")/../src/stillhash/version.py")
+"$environment/bin/python" -m pip install --quiet --find-links "$dist" --only-binary stillhash "stillhash[server]==$version"
 "$environment/bin/python" -m pip uninstall --quiet --yes pip setuptools
 cyclonedx-py environment "$environment/bin/python" --output-format JSON --output-file "$sbom/stillhash-$version.cdx.json"
 rm -r "$environment"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +59,7 @@ def test_all_places_agree_on_the_version() -> None:
     for stage in read_stages():
         assert stage.arguments["VERSION"] == version
     assert f"image: stillhash:{version}\n" in (ROOT / "compose.yaml").read_text()
+    assert f"| {version.rpartition('.')[0]}, the latest" in (ROOT / "SECURITY.md").read_text()
     assert f"[{version}]: {PYPROJECT['project']['urls']['Source']}/releases/tag/v{version}\n" in CHANGELOG
 
 
@@ -76,6 +80,28 @@ def test_a_small_changelog_is_read() -> None:
     assert sections["0.3.0"] == ("2026-12-01", "### Added\n\n- A verb.\n\n### Fixed\n\n- A bug.")
     assert sections["0.2.0"][1] == "### Added\n\n- All."
     assert changelog_problems(SMALL) == release_problems("v0.3.0", "0.3.0", SMALL) == []
+
+
+PLATFORMS = ("manylinux_2_28", "musllinux_1_2")
+WHEELS = [f"stillhash-9.9.9-cp312-abi3-{libc}_{machine}.whl" for libc in PLATFORMS for machine in ("x86_64", "aarch64")]
+OTHER_SYSTEMS = ("macosx_11_0_arm64", "macosx_10_14_x86_64", "win_amd64")
+WHEELS += [f"stillhash-9.9.9-cp312-abi3-{system}.whl" for system in OTHER_SYSTEMS]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the script is for POSIX shells")
+@pytest.mark.parametrize("missing", [None, *range(8)])
+def test_a_release_has_a_wheel_for_each_platform(missing: int | None, tmp_path: Path) -> None:
+    files = [*WHEELS, "stillhash-9.9.9.tar.gz"]
+    for number, name in enumerate(files):
+        if number != missing:
+            folder = tmp_path / "artifacts" / f"artifact-{number % 3}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+    command = [ROOT / "deploy" / "collect-release.sh", tmp_path / "artifacts", tmp_path / "dist"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (result.returncode == 0) == (missing is None), result.stderr
+    if missing is None:
+        assert sorted(file.name for file in (tmp_path / "dist").iterdir()) == sorted(files)
 
 
 @pytest.mark.parametrize(
