@@ -104,15 +104,21 @@ def test_workflows_pass_actionlint() -> None:
 
 
 def test_workflows_pass_zizmor() -> None:
-    lint("zizmor", "--offline", "--no-progress", "--quiet", ".github")
+    lint("zizmor", "--offline", "--no-progress", "--quiet", "--persona", "pedantic", ".github")
 
 
-def test_settings_fit_their_schemas() -> None:
-    check_schema("vendor.github-workflows", *WORKFLOWS)
-    check_schema("vendor.dependabot", ".github/dependabot.yml")
-    check_schema("vendor.github-issue-forms", *FORMS)
-    check_schema("vendor.github-issue-config", ".github/ISSUE_TEMPLATE/config.yml")
-    check_schema("vendor.citation-file-format", "CITATION.cff")
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("github-workflows", WORKFLOWS),
+        ("github-issue-forms", FORMS),
+        ("github-issue-config", [".github/ISSUE_TEMPLATE/config.yml"]),
+        ("dependabot", [".github/dependabot.yml"]),
+        ("citation-file-format", ["CITATION.cff"]),
+    ],
+)
+def test_settings_fit_their_schemas(schema: str, files: list[str | Path]) -> None:
+    check_schema(f"vendor.{schema}", *files)
 
 
 def test_forms_have_a_question_of_each_name_once() -> None:
