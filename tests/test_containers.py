@@ -93,6 +93,33 @@ def test_the_health_check_answers_for_the_server(serving: Callable[..., LiveServ
         assert status(f"http://127.0.0.1:{unused.getsockname()[1]}") == 1
 
 
+def test_a_dockerfile_is_read_with_its_variables(tmp_path: Path) -> None:
+    file = tmp_path / "Dockerfile"
+    text = """# a comment
+ARG BASE=1
+FROM python:${BASE} AS build
+ARG VERSION=2
+COPY a b /c/
+RUN one \\
+ && two
+FROM scratch
+COPY --from=build /c /d
+LABEL x="a b" v="${VERSION}"
+ARG VERSION=3
+HEALTHCHECK --timeout=3s CMD ["true", "1"]
+CMD ["serve"]
+"""
+    file.write_text(text)
+    build, image = read_stages(file)
+    assert (build.image, build.name, build.arguments) == ("python:1", "build", {"VERSION": "2"})
+    assert build.copies() == [("", ["a", "b"], "/c/")] and build.last("RUN") == "one && two"
+    assert image.copies() == [("build", ["/c"], "/d")] and image.values("LABEL") == {"x": "a b", "v": "3"}
+    assert image.command("HEALTHCHECK") == ["true", "1"] and image.command("CMD") == ["serve"]
+    file.write_text(text.replace("LABEL", "ONBUILD"))
+    with pytest.raises(ValueError, match="ONBUILD"):
+        read_stages(file)
+
+
 def test_the_image_copies_files_that_exist_and_are_not_ignored() -> None:
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for stage in read_stages():
@@ -107,6 +134,7 @@ def test_the_image_is_hardened() -> None:
     assert int(image.last("USER").partition(":")[0]) > 0
     assert image.command("HEALTHCHECK")[0] == "python" and image.last("VOLUME") == "/data"
     assert all(not name.endswith(("KEYS", "KEY")) for name in image.values("ENV"))
+    assert COMPOSE["services"]["stillhash"]["stop_grace_period"] == "60s"  # as in the rehearsal
     for name, service in COMPOSE["services"].items():
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"] and service["mem_limit"], name
