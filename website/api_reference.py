@@ -97,7 +97,7 @@ PAGES = {
         ("stillhash.errors",),
     ),
 }
-ELSEWHERE = ("stillhash.info",)  # names of the package itself, on the first page
+ELSEWHERE = ("stillhash.__version__", "stillhash.info")  # names of the package itself, on the first page
 
 
 @cache

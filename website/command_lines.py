@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from website.links import ROOT
 from website.markdown import prose_lines
 
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 BEFORE_A_COMMAND = {"--", "|", "&&", "||", ";", "do", "then", "{", "("}
 INLINE = re.compile(r"`(stillhash [^`]+)`")
 
@@ -27,8 +28,8 @@ class CodeBlock(NamedTuple):
 
 
 def code_blocks(guide: Path) -> list[CodeBlock]:
-    """Return the fenced code blocks of a guide, in order."""
-    return [CodeBlock(*match) for match in BLOCK.findall(guide.read_text())]
+    """Return the fenced code blocks of a guide, in order, also those in lists."""
+    return [CodeBlock(kind, textwrap.dedent(text)) for _, kind, text in BLOCK.findall(guide.read_text())]
 
 
 def shell_commands(block: str) -> list[str]:

@@ -15,6 +15,7 @@ ROOT_PAGES = {  # files beside docs/ that are pages of the site
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
 }
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 

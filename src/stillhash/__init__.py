@@ -10,6 +10,8 @@
 
 from importlib import import_module
 
+from stillhash.version import __version__
+
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all else here
 if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they notice names that do not exist
     from stillhash import codes, errors
@@ -61,8 +63,6 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
     from stillhash.information import info
     from stillhash.search import MIWQ, Hits, Index, NamedHits, NamedIndex, Scan, Searcher
 
-    __version__: str
-
 # Where each name is from. They are imported on first use: most programs need few of them, the command line often none.
 _NAMES = {
     "client": "AsyncClient Client",
@@ -71,7 +71,7 @@ _NAMES = {
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
     "OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
-    "information": "__version__ info",
+    "information": "info",
     "search": "MIWQ Hits Index NamedHits NamedIndex Scan Searcher",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -135,6 +135,7 @@ __all__ = [
     "Tuned",
     "UpgradeReport",
     "Vote",
+    "__version__",
     "acting_as",
     "codes",
     "errors",

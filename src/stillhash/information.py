@@ -1,9 +1,8 @@
-"""The version of the package, and what it runs on."""
+"""What the package runs on."""
 
-from importlib.metadata import version
 from typing import Any
 
-__version__ = version("stillhash")
+from stillhash.version import __version__
 
 
 def info() -> dict[str, Any]:

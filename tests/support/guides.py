@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from website.command_lines import CodeBlock, code_blocks, shell_commands
-from website.links import ROOT
 
 from stillhash import Client, Collection, Index, NamedIndex
 from tests.cli.test_collection import call
+from website.command_lines import CodeBlock, code_blocks, shell_commands
+from website.links import ROOT
 
 GUIDE_ADDRESS = "127.0.0.1:8000"
 SHELL_SYNTAX = re.compile(r"[*?|<>&;$`]")
@@ -28,7 +28,10 @@ INSTALLS = "installs packages from a network"
 NEEDS_ROOT = "needs root, and changes users, services or files of the system"
 NEEDS_RAY = "starts nodes of Ray, or needs several machines; tests/cluster and tests/cli/test_cluster.py call the same"
 NEEDS_HOURS = "takes hours, and needs features that are not in the repository; tests/experiments runs small ones"
+NEEDS_DOCKER = "needs Docker; `make docker` and tests/test_containers.py try the images"
+NEEDS_RELEASE = "publishes a release, or needs one; tests/test_release.py checks what it says"
 NEEDS_SERVICE = "needs the service that the page has set up before"
+DOCKER_BUILD = "docker build --tag stillhash .       # or, of a release: docker pull ghcr.io/stillhash/stillhash"
 NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why it is not run
     "README.md": {
         "pip install .                     # the library": INSTALLS,
@@ -47,6 +50,8 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "hasher = stillhash.Tally(64).fit(sample, sample_labels)": NEEDS_RAY,
     },
     "deployment.md": {
+        DOCKER_BUILD: NEEDS_DOCKER,
+        "deploy/create-secrets.sh        # once: keys and a password, in deploy/secrets": NEEDS_DOCKER,
         "python3 -m venv /opt/stillhash": NEEDS_ROOT,
         "install -d -o stillhash -g stillhash -m 0700 /etc/stillhash": NEEDS_ROOT,
         "keys add /etc/stillhash/keys --name shop-2 --role feedback --collections films": NEEDS_ROOT,
@@ -58,6 +63,11 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "stillhash serve films --read-only --port 8001 --keys /etc/stillhash/keys": NEEDS_SERVICE,
         "runuser -u stillhash -- /usr/local/bin/stillhash-backup": NEEDS_ROOT,
         "journalctl -u stillhash -o cat --since today | jq -R 'fromjson? | select(.status >= 500)'": NEEDS_SERVICE,
+    },
+    "releasing.md": {
+        "make test repository sanitize sanitize-threads faults docker": NEEDS_HOURS.partition(",")[0],
+        'git tag --sign v0.2.0 --message "stillhash 0.2.0"': NEEDS_RELEASE,
+        "python3 -m venv /tmp/check": NEEDS_RELEASE,
     },
     "experiments.md": {
         "stillhash experiment list                                           # methods and presets": NEEDS_HOURS,
