@@ -37,7 +37,7 @@ QUICK = [
     "text.md",
 ]
 SLOW = ["collection.md", "http.md", "images.md", "tutorial.md"]
-LANGUAGES = {"python", "pycon", "sh", "text", "ini", "nginx", "caddy", "yaml", "json", "mermaid"}
+LANGUAGES = {"python", "pycon", "sh", "text", "ini", "nginx", "caddy", "yaml", "json", "toml", "mermaid"}
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])

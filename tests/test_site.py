@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 
 import stillhash
 from website import api_reference, cli_reference, http_reference
-from website.command_lines import command_tree
+from website.command_lines import check_call, command_tree, stillhash_calls
 from website.links import ROOT, copy_path, rewrite_links
 from website.markdown import fix_cells, indent_lists, layers_to_html
 
@@ -82,6 +83,15 @@ def test_command_reference_has_every_option() -> None:
                 assert all(name in section for name in (*each.opts, *each.secondary_opts)), names
         assert f"```text\nstillhash {' '.join(names)}" in section
         assert "```sh\nstillhash" in section, f"no guide has an example of stillhash {' '.join(names)}"
+
+
+def test_examples_in_the_help_of_a_command() -> None:
+    text = "Do it.\n\n\x08\nExamples:\n  stillhash info\n  stillhash info --json"
+    assert cli_reference.split_help(text) == ("Do it.", ["stillhash info", "stillhash info --json"])
+    assert cli_reference.split_help("Do it.\n\nNow.") == ("Do it.\n\nNow.", [])
+    for _, command in commands(command_tree()):
+        _, examples = cli_reference.split_help(inspect.cleandoc(command.help or ""))
+        assert [line for line in examples for words in stillhash_calls(line) if check_call(words)] == []
 
 
 def test_defaults_in_the_command_reference() -> None:

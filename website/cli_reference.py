@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Iterator
 from functools import cache
@@ -22,6 +23,7 @@ from website.markdown import cell, table
 
 FOLDER = "reference/cli"
 MAX_EXAMPLES = 3
+OWN_EXAMPLES = re.compile(r"\n\n(?:\x08\n)?Examples:\n((?: +.+(?:\n|$))+)")
 TYPE_NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
@@ -66,7 +68,8 @@ def _first_line(command: Any) -> str:
 def _command(names: tuple[str, ...], command: Any) -> Iterator[str]:
     """Yield the section of a command, part by part."""
     yield f"## {names[-1]}"
-    yield _escape(inspect.cleandoc(command.help or ""))
+    text, own_examples = split_help(inspect.cleandoc(command.help or ""))
+    yield _escape(text)
     arguments = [each for each in command.params if not each.opts[0].startswith("-")]
     usage = " ".join(["stillhash", *names, *map(_usage, arguments), "[OPTIONS]"])
     yield f"```text\n{usage}\n```"
@@ -75,9 +78,17 @@ def _command(names: tuple[str, ...], command: Any) -> Iterator[str]:
     options = [each for each in command.params if each not in arguments and not each.hidden]
     rows += [(_option(each, types_of), _help(each)) for each in options]
     yield table(("option", "meaning"), rows)
-    examples = command_examples().get(names, [])
+    examples = own_examples or command_examples().get(names, [])
     if examples:
         yield "```sh\n" + "\n".join(examples) + "\n```"
+
+
+def split_help(text: str) -> tuple[str, list[str]]:
+    """Return the help of a command without the examples at its end, and the examples."""
+    match = OWN_EXAMPLES.search(text)
+    if match is None:
+        return text, []
+    return (text[: match.start()] + text[match.end() :]).strip(), [line.strip() for line in match[1].splitlines()]
 
 
 def _metavar(argument: Any) -> str:
@@ -142,7 +153,7 @@ def _help(parameter: Any) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("<", "&lt;").replace("*", "\\*").replace("\\b\n", "")
+    return text.replace("<", "&lt;").replace("*", "\\*").replace("\x08\n", "")
 
 
 @cache

@@ -19,6 +19,7 @@ from website.markdown import prose_lines
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 BEFORE_A_COMMAND = {"--", "|", "&&", "||", ";", "do", "then", "{", "("}
+REDIRECT = re.compile(r"\d?[<>]")
 INLINE = re.compile(r"`(stillhash [^`]+)`")
 
 
@@ -48,7 +49,8 @@ def stillhash_calls(line: str) -> Iterator[list[str]]:
     for at, word in enumerate(words):
         if word.endswith("bin/stillhash") or (word == "stillhash" and (at == 0 or words[at - 1] in BEFORE_A_COMMAND)):
             end = next((n for n in range(at, len(words)) if words[n] in ("|", "&&", "||", ";", ")", "&")), len(words))
-            yield [word for word in words[at + 1 : end] if not word.startswith(">")]
+            redirect = next((n for n in range(at, end) if REDIRECT.match(words[n])), end)
+            yield words[at + 1 : redirect]
 
 
 def _split(line: str) -> list[str]:
@@ -84,7 +86,8 @@ def check_call(words: list[str], complete: bool = True) -> str:
     """
     command, rest = find_command(words)
     if hasattr(command, "commands"):
-        return "" if not rest or rest[0] in ("--help", "$@") else f"no such command: {' '.join(words)}"
+        known = {"--help", "$@", *(name for each in command.params for name in (*each.opts, *each.secondary_opts))}
+        return "" if not rest or rest[0] in known else f"no such command: {' '.join(words)}"
     options = {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
     positions, at = 0, 0
     while at < len(rest):

@@ -20,6 +20,20 @@ from website.markdown import fix_cells, indent_lists, layers_to_html  # noqa: E4
 ICON = ROOT / "src" / "stillhash" / "server" / "static" / "icon.svg"
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the pages of groups of commands to the navigation, after the page of all commands."""
+    groups = [page for page in cli_reference.pages() if not page.endswith("index.md")]
+    sections = [config.nav]
+    while sections:
+        section = sections.pop()
+        if f"{cli_reference.FOLDER}/index.md" in section:
+            section += [{Path(page).stem.capitalize(): page} for page in groups]
+        sections += [
+            value for each in section if isinstance(each, dict) for value in each.values() if isinstance(value, list)
+        ]
+    return config
+
+
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are not files in docs/."""
     pages = {**api_reference.pages(), **cli_reference.pages(), **http_reference.pages()}

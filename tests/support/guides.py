@@ -74,7 +74,10 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "PAPER=ohsl,ohsl-sym,ohweu,hmoh,bsodh,mihash,osuph,okh,osh,oasis,lego,pca-itq,lsh": NEEDS_HOURS,
     },
 }
-RUN_ELSEWHERE = {"migrating.md": "tests/test_migrating.py"}  # by section, with the files of other libraries
+RUN_ELSEWHERE = {
+    "migrating.md": "tests/test_migrating.py",  # by section, with the files of other libraries
+    "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
+}
 
 
 def guide_name(guide: Path) -> str:
