@@ -13,6 +13,7 @@ from stillhash.cli import (
     bench,
     cluster,
     collection,
+    config,
     demo,
     duplicates,
     exit_codes,
@@ -26,33 +27,21 @@ from stillhash.cli import (
     learning,
     searching,
     serve,
+    settings,
     upkeep,
 )
 from stillhash.cli.output import print_error
-from stillhash.errors import StillhashError, report_shortages
+from stillhash.errors import InvalidInput, StillhashError, report_shortages
 
 BEGIN = "To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stillhash serve gallery."
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of typer's own copy of it
 
 app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
-for module in (
-    *(
-        demo,
-        collection,
-        items,
-        importing,
-        exporting,
-        searching,
-        duplicates,
-        images,
-        learning,
-        upkeep,
-        forgetting,
-        serve,
-    ),
-):
+ITEM_MODULES = (collection, items, importing, exporting, searching, duplicates, images)
+COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "config": config, "bench": bench, "experiment": experiment}
+for module in (demo, *ITEM_MODULES, learning, upkeep, forgetting, serve):
     app.registered_commands += module.app.registered_commands
-for name, group in (("keys", keys), ("cluster", cluster), ("bench", bench), ("experiment", experiment)):
+for name, group in COMMAND_GROUPS.items():
     app.add_typer(group.app, name=name)
 
 
@@ -67,6 +56,7 @@ def print_version(requested: bool) -> None:
 
 @app.callback()
 def main(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=print_version, help="Show the version and exit.")
     ] = False,
@@ -78,8 +68,14 @@ def main(
       stillhash create films --dim 512
       stillhash import films.parquet films
       stillhash search films --like 42 -k 5 --json
-      stillhash COMMAND --help
     """
+    if ctx.invoked_subcommand == "config":  # which shows what is wrong
+        return
+    try:
+        ctx.default_map = settings.load(ctx.command)
+    except InvalidInput:
+        if "--help" not in sys.argv[1:]:
+            raise
 
 
 def run() -> None:
