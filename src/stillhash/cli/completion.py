@@ -7,12 +7,15 @@ completes names of files.
 import os
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from stillhash.cli.defaults import STORE_FILE
 
+COMPLETION_VARIABLE = "_STILLHASH_COMPLETE"  # in it the script of the shell names what it needs
 MAX_COMPLETIONS = 200
 MAX_FOLDER_ENTRIES = 10_000  # of one folder that are looked at
 
@@ -57,7 +60,8 @@ def versions(ctx: typer.Context, incomplete: str) -> Completions:
     """Return the latest versions of the collection on the command line, with how they came about."""
     import sqlite3
 
-    store = Path(ctx.params.get("path") or "") / STORE_FILE
+    path = ctx.params.get("path") or next(iter(ctx.args), "")  # arguments are not assigned yet after an open option
+    store = Path(path) / STORE_FILE
     query = "SELECT version, kind, rows, tag FROM versions ORDER BY version DESC LIMIT ?"
     try:
         with closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True, timeout=0.2)) as connection:
@@ -72,3 +76,23 @@ def versions_or_hamming(ctx: typer.Context, incomplete: str) -> Completions:
     """Return what may rank hits: a version, or the Hamming distance."""
     hamming: Completions = [("hamming", "by Hamming distance")] if "hamming".startswith(incomplete) else []
     return versions(ctx, incomplete) + hamming
+
+
+def skip_conversion(command: Any) -> None:
+    """Leave the words of a line that is being completed as they are: conversion may import pydantic, and can fail."""
+    for parameter in command.params:
+        parameter.process_value = _unchanged
+    command.get_help_option = partial(_unconverted_help_option, command.get_help_option)
+    for below in getattr(command, "commands", {}).values():
+        skip_conversion(below)
+
+
+def _unconverted_help_option(get_help_option: Callable[[typer.Context], Any], ctx: typer.Context) -> Any:
+    option = get_help_option(ctx)
+    if option is not None:
+        option.process_value = _unchanged
+    return option
+
+
+def _unchanged(_: typer.Context, value: Any) -> Any:
+    return value

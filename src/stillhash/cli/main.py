@@ -4,15 +4,18 @@ No module of this package imports numpy, rich or a server before a command runs:
 quick. The order of the modules is that of the help.
 """
 
+import os
 import sys
 from typing import Annotated
 
 import typer
+import typer.main
 
 from stillhash.cli import (
     bench,
     cluster,
     collection,
+    completion,
     config,
     demo,
     duplicates,
@@ -80,6 +83,10 @@ def main(
 
 def run() -> None:
     """Run the command; an error of ours ends it with one line, or one JSON object, and its own exit code."""
+    if completion.COMPLETION_VARIABLE in os.environ:
+        command = typer.main.get_command(app)
+        completion.skip_conversion(command)
+        command()
     as_json = "--json" in sys.argv[1:]
     try:
         code = report_shortages(app)(standalone_mode=not as_json)  # otherwise it prints usage errors itself, and exits
