@@ -169,9 +169,9 @@ def flatten(table: Mapping[str, Any], settings: Mapping[str, Setting], place: st
     for name, value in table.items():
         key = f"{place}{name}"
         key = key.replace("_", "-") if key not in settings else key
-        if isinstance(value, dict) and any(each.startswith(f"{key}.") for each in settings):
+        if isinstance(value, dict) and value:
             yield from flatten(value, settings, f"{key}.")
-        else:
+        elif value != {} or not any(each.startswith(f"{key}.") for each in settings):
             yield key, value
 
 
@@ -207,7 +207,7 @@ def near_match(name: str, names: list[str]) -> str:
 def line_of(text: str, key: str) -> int | None:
     """Return the line that sets a key, if it is written in the usual way: under its table's header."""
     table: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         words = line.split("#")[0].strip()
         if words.startswith("[") and words.endswith("]"):
             table = [part.strip(" \"'") for part in words.strip("[]").split(".")]

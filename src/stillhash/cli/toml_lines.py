@@ -23,7 +23,7 @@ def set_value(text: str, key: str, value: Any) -> str:
     """Return the text with a key set, in its table or in a new one at the end."""
     *table, name = key.split(".")
     tables = tomllib.loads(text)
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n") if text else []
     written = f"{name} = {format_value(value)}"
     place, number = _find(lines, table, name)
     if number is not None:
@@ -39,7 +39,7 @@ def unset_value(text: str, key: str) -> str:
     """Return the text without a key, which must be in it."""
     *table, name = key.split(".")
     tables = tomllib.loads(text)
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n") if text else []
     number = _find(lines, table, name)[1]
     if number is not None:
         del lines[number]
