@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import InvalidInput, shortage
 
 PREFIX = "STILLHASH_"
 CONFIG_VARIABLE = "STILLHASH_CONFIG"
@@ -151,7 +151,8 @@ def read_text(file: Path, required: bool) -> str:
             raise InvalidInput(f"{CONFIG_VARIABLE}: expected an existing file, got {str(file)!r}") from None
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file}: expected a file of settings in TOML, got {error}") from None
+        problem = InvalidInput(f"{file}: expected a file of settings in TOML, got {error}")
+        raise shortage(error) or problem from None
 
 
 def parse_toml(text: str, file: Path) -> dict[str, Any]:
