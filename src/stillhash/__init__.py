@@ -9,9 +9,11 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # type checkers see plain imports, so that they notice names that do not exist
+from stillhash.version import __version__
+
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all else here
+if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they notice names that do not exist
     from stillhash import codes, errors
     from stillhash.client import AsyncClient, Client
     from stillhash.collection import (
@@ -58,58 +60,36 @@ if TYPE_CHECKING:  # type checkers see plain imports, so that they notice names 
         Tuned,
         load,
     )
+    from stillhash.information import info
     from stillhash.search import MIWQ, Hits, Index, NamedHits, NamedIndex, Scan, Searcher
 
-    __version__: str
-else:
-    SUBMODULES = ("codes", "collection", "errors", "files", "hashers", "io", "numeric", "search")
-    LAZY_NAMES = {  # each is imported on first use: `stillhash --version` needs none of them
-        "client": "AsyncClient Client",
-        "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item RepairReport UpgradeReport "
-        "Vote acting_as import_export is_export open repair upgrade",
-        "errors": "StillhashError",
-        "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher "
-        "MIHash OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
-        "search": "MIWQ Hits Index NamedHits NamedIndex Scan Searcher",
-    }
-    HOMES = {name: module for module, names in LAZY_NAMES.items() for name in names.split()}
-
-    def __getattr__(name: str) -> object:
-        """Import a public name on first use."""
-        if name == "__version__":
-            from importlib.metadata import version
-
-            value: object = version("stillhash")
-        elif name in HOMES:
-            value = getattr(import_module(f"stillhash.{HOMES[name]}"), name)
-        elif name in SUBMODULES:
-            value = import_module(f"stillhash.{name}")
-        else:
-            raise AttributeError(f"module 'stillhash' has no attribute {name!r}")
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *HOMES, *SUBMODULES, "__version__"})
+# Where each name is from. They are imported on first use: most programs need few of them, the command line often none.
+_NAMES = {
+    "client": "AsyncClient Client",
+    "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item RepairReport UpgradeReport Vote "
+    "acting_as import_export is_export open repair upgrade",
+    "errors": "StillhashError",
+    "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
+    "OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
+    "information": "info",
+    "search": "MIWQ Hits Index NamedHits NamedIndex Scan Searcher",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-def info() -> dict[str, Any]:
-    """Return versions, the kernels in use, the kernels available and the cores."""
-    import numpy as np
+def __getattr__(name: str) -> object:
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"stillhash.{_MODULE_OF[name]}"), name)
+    elif name in ("codes", "errors"):
+        return import_module(f"stillhash.{name}")  # which sets the attribute
+    else:
+        raise AttributeError(f"module 'stillhash' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
-    import stillhash
-    from stillhash.numeric import kernels
-    from stillhash.numeric.threads import usable_cores
 
-    return {
-        "stillhash": stillhash.__version__,
-        "numpy": np.__version__,
-        "kernels": "native" if kernels.lanes() != "numpy" else "numpy reference",
-        "lanes": kernels.lanes(),
-        "available": list(kernels.available()),
-        "extension": kernels.missing or "loaded",
-        "cores": usable_cores(),
-    }
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [
@@ -155,6 +135,7 @@ __all__ = [
     "Tuned",
     "UpgradeReport",
     "Vote",
+    "__version__",
     "acting_as",
     "codes",
     "errors",
