@@ -22,18 +22,6 @@ def test_public_names_exist() -> None:
     assert (Path(stillhash.__file__).parent / "py.typed").exists()
 
 
-def test_names_are_imported_on_first_use() -> None:
-    assert {*stillhash.HOMES, "codes", "errors", "info"} == set(stillhash.__all__)  # type: ignore[attr-defined]
-    assert set(stillhash.__all__) <= set(dir(stillhash))
-    code = (
-        "import sys, stillhash; before = 'numpy' in sys.modules; stillhash.Tally; print(before, 'numpy' in sys.modules)"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.split() == ["False", "True"]
-    with pytest.raises(AttributeError, match="nosuch"):
-        _ = stillhash.nosuch  # type: ignore[attr-defined]
-
-
 def test_info_names_the_kernels_in_use() -> None:
     assert stillhash.info()["lanes"] == kernels.lanes() == kernels.available()[0]
     with kernels.using("numpy"):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import typer.core
 from typer.testing import CliRunner
 
 from stillhash.cli.main import app
@@ -78,6 +79,8 @@ def test_examples_fit_80_columns_with_rich(place: tuple[str, ...], command: Any)
 
 
 def test_examples_fit_80_columns_without_rich() -> None:
+    if not hasattr(typer.core, "HAS_RICH"):
+        pytest.skip("this version of typer always uses rich")
     for place in ((), ("search",), ("config",), ("serve",)):
         out = stillhash(*place, "--help", env={"COLUMNS": "80", "TYPER_USE_RICH": "0"}).stdout
         command = dict(ALL)[place]

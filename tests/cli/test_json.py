@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from stillhash.cli.main import app
 from stillhash.cli.output import dump_json
 from tests.cli.commands import ROOT, leaves
 from tests.cli.conftest import RunMain
@@ -128,10 +126,10 @@ def test_json_has_no_nan() -> None:
     assert dump_json({"a": 1.5}) == '{"a": 1.5}'
 
 
-def test_progress_is_only_on_a_terminal(tmp_path: Path) -> None:
+def test_progress_is_only_on_a_terminal(tmp_path: Path, run_main: RunMain) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(map(row, range(320))))
-    done = CliRunner().invoke(app, ["import", str(tmp_path / "rows.jsonl"), str(tmp_path / "films"), "--json"])
-    assert done.exit_code == 0 and not done.stderr
+    code, _, err = run_main("import", tmp_path / "rows.jsonl", tmp_path / "films", "--json")
+    assert code == 0 and not err
     command = f"{sys.executable} -m stillhash import {tmp_path / 'rows.jsonl'} {tmp_path / 'more'} --json"
     with_terminal = ["script", "-qec", command, "/dev/null"]
     try:

@@ -28,7 +28,7 @@ def call(*args: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, list(args), env=env)
     if isinstance(done.exception, StillhashError):
         return done.exception.exit_code, done.stdout, str(done.exception)
-    return done.exit_code, done.stdout, done.stderr
+    return done.exit_code, done.stdout, repr(done.exception)
 
 
 def call_json(*args: str, env: dict[str, str] | None = None) -> Any:

@@ -19,10 +19,16 @@ from stillhash.errors import InvalidInput, shortage
 
 PREFIX = "STILLHASH_"
 CONFIG_VARIABLE = "STILLHASH_CONFIG"
-SECRET_VARIABLES = tuple(
-    f"STILLHASH_{name}" for name in ("KEY", "READ_KEYS", "FEEDBACK_KEYS", "WRITE_KEYS", "ADMIN_KEYS")
+KEY_VARIABLES = tuple(f"STILLHASH_{role}_KEYS" for role in ("READ", "FEEDBACK", "WRITE", "ADMIN"))
+SECRET_VARIABLES = ("STILLHASH_KEY", *KEY_VARIABLES)
+CONTAINER_VARIABLES = (*(f"{name}_FILE" for name in KEY_VARIABLES), "STILLHASH_HEALTH_URL")
+BUILD_VARIABLES = ("STILLHASH_REQUIRE_EXTENSION",)
+OTHER_VARIABLES = (  # no settings
+    *(CONFIG_VARIABLE, "STILLHASH_LANES"),
+    *SECRET_VARIABLES,
+    *CONTAINER_VARIABLES,
+    *BUILD_VARIABLES,
 )
-OTHER_VARIABLES = (CONFIG_VARIABLE, "STILLHASH_LANES", *SECRET_VARIABLES)  # no settings
 # Options that choose what a single call changes or prints; as a default they would surprise.
 ONLY_ON_THE_COMMAND_LINE = frozenset(("all", "delete-old", "json", "overwrite", "replace", "set", "where"))
 MAX_SETTINGS_BYTES = 1 << 20
