@@ -53,7 +53,9 @@ def test_make_targets_of_workflows_exist() -> None:
 def test_files_that_workflows_name_exist() -> None:
     named = set()
     for file in WORKFLOWS:
-        named |= set(re.findall(r"(?<![\w/.-])(?:\./)?((?:deploy|tests|src|\.github)/[\w./*-]+)", file.read_text()))
+        named |= set(
+            re.findall(r"(?<![\w/.-])(?:\./)?((?:deploy|tests|tools|src|\.github)/[\w./*-]+)", file.read_text())
+        )
         triggers = workflow(file)["on"].values()
         named |= {path for each in triggers if isinstance(each, dict) for path in each.get("paths", [])}
     assert {"tools/release.py", ".github/workflows/wheels.yml", "pyproject.toml"} <= named
