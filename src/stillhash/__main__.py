@@ -2,8 +2,11 @@
 
 import sys
 
+from stillhash.platform import SYSTEM
+
 
 def main() -> None:
+    SYSTEM.use_utf8_output()
     try:
         from stillhash.cli.main import run
     except ModuleNotFoundError as error:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -62,6 +63,7 @@ def fault_figures(answers: list[str], seconds: float, ready: float, actors: int)
 
 
 def kill_actor(checked: CheckedIndex, _: LocalCluster) -> Figures:
+    assert sys.platform != "win32"
     pid = checked.index.status()["actors"][0]["pid"]
     return survive(checked, partial(os.kill, pid, signal.SIGKILL), {pid})
 

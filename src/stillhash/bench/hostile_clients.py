@@ -7,6 +7,7 @@ what is measured is the server, not how fast this machine can send.
 import json
 import select
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -100,6 +101,7 @@ def unread(target: Target, until: float, outcomes: Outcomes) -> None:
 
 def _is_closed(connection: socket.socket, outcomes: Outcomes) -> bool:
     """Return whether the server has dropped a connection, without reading from it."""
+    assert sys.platform != "win32"
     poll = select.poll()
     poll.register(connection, 0)  # errors and the end are reported always
     if poll.poll(0):

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 from stillhash.errors import InvalidInput, MissingExtra
 from stillhash.numeric.validation import check_integer
+from stillhash.platform import SYSTEM
 
 # Ray reads some of these when it is imported. It prints on stdout when a process or node died, and has no other setting
 # to keep these lines out of a program's output.
@@ -48,6 +50,7 @@ def quiet_ray() -> Iterator[None]:
 
 def connect(address: str | None, **options: Any) -> bool:
     """Connect this process to a cluster, or to a new one here, unless it is connected; whether it was not."""
+    SYSTEM.require_linux("a cluster")
     if ray.is_initialized():
         return False
     if address is None:
@@ -79,6 +82,7 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
     def __init__(
         self, nodes: int = 4, *, cpus: int = 1, object_store_bytes: int = 100 * 2**20, fast_health_check: bool = False
     ) -> None:
+        SYSTEM.require_linux("a cluster")
         check_integer(nodes, "nodes", 0)
         self._node_options = {
             "num_cpus": check_integer(cpus, "cpus", 1),
@@ -122,6 +126,7 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
         Unless `graceful`, it goes as a machine that loses power: all its processes at once, without notice. Ray's own
         way ends the node's daemon only, and for a while the actors there would still answer.
         """
+        assert sys.platform != "win32"  # as the constructor ensures
         name = next(reversed(self._nodes), None) if node is None else node
         if name not in self._nodes:
             names = ", ".join(self._nodes) or "none, all are removed"

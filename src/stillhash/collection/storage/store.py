@@ -52,7 +52,7 @@ from stillhash.files.sealed_files import (
     FOLDER_MODE,
     check_kind,
     check_sealed,
-    lock_folder,
+    locked_folder,
     remove_unlisted,
     stored_file,
 )
@@ -110,7 +110,7 @@ class Store:
     def create(cls, path: Path, settings: dict[str, Any], collection: bytes | None = None) -> "Store":
         """Create a store in a folder that does not exist yet, or is empty; its id is `collection`, or a random one."""
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        with os.fdopen(lock_folder(path)):
+        with locked_folder(path):
             if not (path / "store.db").exists():
                 lost_commits = os.path.lexists(path / "acked") and acknowledged_commit(path) != 0
                 if lost_commits or any(path.glob("segments/*")) or any(path.glob("learner/*")):

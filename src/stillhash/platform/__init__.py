@@ -1,0 +1,20 @@
+"""All that differs between operating systems: the rest of the package calls `SYSTEM`."""
+
+import sys
+
+from stillhash.platform.base import OperatingSystem
+
+
+def operating_system(platform: str) -> OperatingSystem:
+    """Return the operating system that Python calls `platform` in `sys.platform`."""
+    if platform == "win32":
+        from stillhash.platform.windows import Windows
+
+        return Windows()
+    assert sys.platform != "win32"  # where the modules that the others need do not exist
+    from stillhash.platform.posix import Linux, MacOS, Posix
+
+    return {"linux": Linux, "darwin": MacOS}.get(platform, Posix)()
+
+
+SYSTEM = operating_system(sys.platform)
