@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stillhash.errors import InvalidInput, MissingExtra
+from stillhash.errors import InvalidInput, MissingExtra, Unsupported
 from stillhash.numeric.validation import check_integer
 from stillhash.platform import SYSTEM
 
@@ -126,7 +126,8 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
         Unless `graceful`, it goes as a machine that loses power: all its processes at once, without notice. Ray's own
         way ends the node's daemon only, and for a while the actors there would still answer.
         """
-        assert sys.platform != "win32"  # as the constructor ensures
+        if sys.platform == "win32":  # as the constructor ensures
+            raise Unsupported("a cluster: expected Linux, got Windows")
         name = next(reversed(self._nodes), None) if node is None else node
         if name not in self._nodes:
             names = ", ".join(self._nodes) or "none, all are removed"

@@ -6,15 +6,14 @@ from stillhash.platform.base import OperatingSystem
 
 
 def operating_system(platform: str) -> OperatingSystem:
-    """Return the operating system that Python calls `platform` in `sys.platform`."""
-    if platform == "win32":
-        from stillhash.platform.windows import Windows
+    """Return the operating system that Python calls `platform` in `sys.platform`; on Windows there is no other."""
+    if sys.platform != "win32" and platform != "win32":
+        from stillhash.platform.posix import Linux, MacOS, Posix
 
-        return Windows()
-    assert sys.platform != "win32"  # where the modules that the others need do not exist
-    from stillhash.platform.posix import Linux, MacOS, Posix
+        return {"linux": Linux, "darwin": MacOS}.get(platform, Posix)()
+    from stillhash.platform.windows import Windows
 
-    return {"linux": Linux, "darwin": MacOS}.get(platform, Posix)()
+    return Windows()
 
 
 SYSTEM = operating_system(sys.platform)
