@@ -268,7 +268,7 @@ def test_an_export_is_of_one_commit_while_another_thread_writes(tmp_path: Path, 
 def exported_features(collection: Collection, file: Path) -> list[Any]:
     """Return the features of all items, in order of their rows; None where they are lost."""
     collection.export(file)
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [line["features"] for line in lines if "id" in line]
 
 

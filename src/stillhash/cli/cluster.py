@@ -37,7 +37,7 @@ def up(nodes: Annotated[int, Option(min=1, help="Nodes besides the head.")] = 4)
     with Console(stderr=True).status(f"starting a head and {nodes} nodes"):
         local = optional_module("cluster", "cluster").LocalCluster(nodes)
     try:
-        CLUSTER_FILE.write_text(json.dumps({"pid": os.getpid(), "address": local.address}))
+        CLUSTER_FILE.write_text(json.dumps({"pid": os.getpid(), "address": local.address}), encoding="utf-8")
         message = f"The cluster is up: stillhash serve PATH --cluster {local.address}; Ctrl-C ends it."
         console.print(Text(message), soft_wrap=True)
         stopped.wait()
@@ -78,7 +78,7 @@ def ingest(
 def down() -> None:
     """Stop the cluster that 'cluster up' runs in this folder."""
     try:
-        running = json.loads(CLUSTER_FILE.read_text())
+        running = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
         os.kill(running["pid"], signal.SIGTERM)
     except (OSError, ValueError, KeyError):
         CLUSTER_FILE.unlink(missing_ok=True)

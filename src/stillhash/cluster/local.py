@@ -170,7 +170,7 @@ def node_processes(node: Any) -> list[int]:
     parents = {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
     children = pids
     while children:
         children = {pid for pid, parent in parents.items() if parent in children} - pids

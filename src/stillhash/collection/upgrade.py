@@ -141,7 +141,7 @@ def _delete(folder: Path) -> str:
 
 
 class ConvertedStore(Store):
-    """A store of format 1, open for reading: it is converted into a temporary folder, which `close` removes."""
+    """A store of format 1, open for reading: it is converted into a temporary folder, which goes when it is closed."""
 
     def __init__(self, path: Path) -> None:
         folder = Path(tempfile.mkdtemp(prefix="stillhash-"))
@@ -156,8 +156,7 @@ class ConvertedStore(Store):
                 raise
             raise StoreFailed(f"{path.name}: could not be converted: {error}") from error
 
-    def close(self) -> None:
-        super().close()
+    def remove_temporary_files(self) -> None:
         self._remove_at_exit()
 
 

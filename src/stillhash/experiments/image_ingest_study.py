@@ -68,7 +68,7 @@ def _index(folder: Path, path: Path, workers: int | None, stop: int | None = Non
         raise Unsupported("this study: expected Linux, got Windows")
     more = [] if workers is None else ["--workers", str(workers)]
     command = [sys.executable, "-m", "stillhash", "index", str(folder), str(path), "--json", *more]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True)
     memory = []
     while process.poll() is None:
         memory.append(_memory(process.pid))
@@ -103,7 +103,7 @@ def _memory(pid: int) -> float:
 def _proc_words(name: str) -> list[str]:
     """Return the words of a file of /proc; none if its process has ended."""
     try:
-        return Path("/proc", name).read_text().split()
+        return Path("/proc", name).read_text(encoding="utf-8").split()
     except OSError:
         return []
 

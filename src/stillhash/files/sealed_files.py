@@ -207,21 +207,32 @@ def translate_read_errors(path: Path) -> Iterator[None]:
         raise BadState(f"{display_name(path)}: cannot be read: {error.strerror or error}") from error
 
 
+def file_size(path: Path) -> int:
+    """Return the size of a file, 0 if there is none, as after the writing process has removed it."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
 def display_name(path: Path) -> str:
     """Return the name of a file of the store, with its folder, as messages show it."""
     return f"{path.parent.name}/{path.name}"
 
 
-def remove_unlisted(folder: Path, names: set[str]) -> None:
-    """Remove files that are not listed: obsolete, or never finished. One that cannot be removed does no harm."""
+def remove_unlisted(folder: Path, names: set[str]) -> bool:
+    """Remove files that are not listed: obsolete, or never finished; return whether all are removed.
+
+    One that cannot be removed does no harm: on Windows, one that is open or mapped.
+    """
     try:
-        files = list(folder.iterdir())
+        files = [file for file in folder.iterdir() if file.name not in names]
     except OSError:
-        return
+        return False
     for file in files:
-        if file.name not in names:
-            with suppress(OSError):
-                file.unlink()
+        with suppress(OSError):
+            file.unlink()
+    return not any(map(os.path.lexists, files))
 
 
 def lock_folder(path: Path) -> int:
