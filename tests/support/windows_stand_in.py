@@ -64,7 +64,7 @@ def check_unused(path: Any) -> None:
     name = os.path.realpath(os.path.dirname(os.fspath(path))) + os.sep + os.path.basename(os.fspath(path))  # noqa: PTH120, PTH119
     for used in used_files():
         if used == name or used.startswith(name + os.sep):
-            raise PermissionError(13, "The process cannot access the file because it is being used", str(path))
+            raise PermissionError(13, f"The process cannot access the file because it is being used: {used}", str(path))
 
 
 def _remove(path: Any, *, dir_fd: int | None = None) -> None:

@@ -37,7 +37,7 @@ class TrackedConnection(sqlite3.Connection):
 
 
 def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
-    """Open store.db in this folder; a connection for writing may be used by several threads.
+    """Open store.db in this folder; a connection for writing may be used by several threads, on Windows each may.
 
     A connection for reading has the tables of a store, or BadState is raised; one for writing comes after such a one.
     """
@@ -52,7 +52,7 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
                     uri=True,
                     isolation_level=None,
                     timeout=LOCK_TIMEOUT,
-                    check_same_thread=mode == "ro",
+                    check_same_thread=mode == "ro" and SYSTEM.open_files_can_move,
                     factory=TrackedConnection,
                 )
                 on_error.callback(connection.close)

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -48,6 +49,7 @@ class Database:
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path = path
         self._local = threading.local()
+        self._read_connections: weakref.WeakSet[sqlite3.Connection] = weakref.WeakSet()  # of all threads
         self._verified = self._closed = False
         self._verify_lock = threading.Lock()
         self._process = os.getpid()
@@ -107,6 +109,7 @@ class Database:
                 connection = None
             if connection is None:
                 connection = self._local.connection = connect(self.path, "ro")
+                self._read_connections.add(connection)
             connection.execute("BEGIN")
             try:
                 with parsing(self.path.name):
@@ -258,6 +261,11 @@ class Database:
             with self._write_lock:
                 self._close_writer()
         self._closed = True
+        if not SYSTEM.open_files_can_move:  # a folder with an open file can be neither renamed nor removed
+            for other in list(self._read_connections):
+                with suppress(sqlite3.ProgrammingError):  # closed already
+                    if not other.in_transaction:
+                        other.close()
 
     def _close_writer(self) -> None:
         if self._writer is not None:
