@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import tempfile
 import threading
@@ -323,6 +322,7 @@ def test_a_file_is_replaced_only_on_request_and_never_in_part(tmp_path: Path) ->
 @contextmanager
 def full_disk(most: int) -> Iterator[None]:
     """Let no file of this process grow past this many bytes."""
+    resource = pytest.importorskip("resource", reason="limits the size of files, as POSIX systems can")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try:

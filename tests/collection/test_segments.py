@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +96,7 @@ def test_a_failure_in_the_middle_leaves_nothing(
 
 @pytest.mark.parametrize("limit", [0, 2000, TILES_OFFSET, TILES_OFFSET + 5000])
 def test_full_disk_leaves_nothing(tmp_path: Path, limit: int) -> None:
+    resource = pytest.importorskip("resource", reason="limits the size of files, as POSIX systems can")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
