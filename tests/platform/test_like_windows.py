@@ -53,6 +53,6 @@ def test_a_closed_collection_has_no_file_open_or_mapped(seen: dict[str, Any]) ->
 
 @pytest.mark.slow
 def test_the_tests_of_collections_pass() -> None:
-    files = ("forgetting", "snapshot", "collection", "repair", "upgrade", "upgrade_folders", "read_view", "export")
+    files = ("forgetting", "snapshot", "repair", "upgrade_folders")
     tests = [f"tests/collection/test_{name}.py" for name in files]
     run("-m", "pytest", "-p", "tests.support.like_windows", "-p", "no:cacheprovider", "-x", "-m", "not slow", *tests)
