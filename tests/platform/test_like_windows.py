@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in re
 def run(*arguments: str) -> str:
     """Run Python at the root of the repository; return what it prints."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
-    command = [sys.executable, "-X", "warn_default_encoding", *arguments]
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
     assert not done.returncode, done.stdout + done.stderr
     return done.stdout
@@ -29,7 +29,8 @@ def run(*arguments: str) -> str:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what a process saw that went through the whole life of a collection."""
     folder = tmp_path_factory.mktemp("windows")
-    result: dict[str, Any] = json.loads(run("-W", "error", "-m", "tests.platform.windows_process", str(folder)))
+    strict = ("-X", "warn_default_encoding", "-W", "error")
+    result: dict[str, Any] = json.loads(run(*strict, "-m", "tests.platform.windows_process", str(folder)))
     return result
 
 
