@@ -13,8 +13,8 @@ import pytest
 
 import stillhash
 from deploy.dockerfile import read_stages
-from deploy.release import changelog_problems, changelog_sections, package_version, release_problems
 from tests.support.linters import ROOT
+from tools.release import changelog_problems, changelog_sections, package_version, release_problems
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -84,12 +84,12 @@ def test_a_small_changelog_is_read() -> None:
 
 PLATFORMS = ("manylinux_2_28", "musllinux_1_2")
 WHEELS = [f"stillhash-9.9.9-cp312-abi3-{libc}_{machine}.whl" for libc in PLATFORMS for machine in ("x86_64", "aarch64")]
-OTHER_SYSTEMS = ("macosx_11_0_arm64", "macosx_10_14_x86_64", "win_amd64")
+OTHER_SYSTEMS = ("macosx_11_0_arm64", "macosx_11_0_x86_64", "win_amd64", "win_arm64")
 WHEELS += [f"stillhash-9.9.9-cp312-abi3-{system}.whl" for system in OTHER_SYSTEMS]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the script is for POSIX shells")
-@pytest.mark.parametrize("missing", [None, *range(8)])
+@pytest.mark.parametrize("missing", [None, *range(9)])
 def test_a_release_has_a_wheel_for_each_platform(missing: int | None, tmp_path: Path) -> None:
     files = [*WHEELS, "stillhash-9.9.9.tar.gz"]
     for number, name in enumerate(files):
@@ -97,7 +97,7 @@ def test_a_release_has_a_wheel_for_each_platform(missing: int | None, tmp_path: 
             folder = tmp_path / "artifacts" / f"artifact-{number % 3}"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).touch()
-    command = [ROOT / "deploy" / "collect-release.sh", tmp_path / "artifacts", tmp_path / "dist"]
+    command = [ROOT / "tools" / "collect-release.sh", tmp_path / "artifacts", tmp_path / "dist"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode == 0) == (missing is None), result.stderr
     if missing is None:

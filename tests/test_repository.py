@@ -56,7 +56,7 @@ def test_files_that_workflows_name_exist() -> None:
         named |= set(re.findall(r"(?<![\w/.-])(?:\./)?((?:deploy|tests|src|\.github)/[\w./*-]+)", file.read_text()))
         triggers = workflow(file)["on"].values()
         named |= {path for each in triggers if isinstance(each, dict) for path in each.get("paths", [])}
-    assert {"deploy/release.py", ".github/workflows/wheels.yml", "pyproject.toml"} <= named
+    assert {"tools/release.py", ".github/workflows/wheels.yml", "pyproject.toml"} <= named
     assert [name for name in named if not [*ROOT.glob(name)]] == []
 
 

