@@ -44,6 +44,8 @@ lint: $(VENV)/.installed
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32  # names that only other systems have
+	$(BIN)/mypy --platform darwin
 
 contracts: $(VENV)/.installed
 	$(BIN)/lint-imports

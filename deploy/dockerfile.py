@@ -52,7 +52,7 @@ class Stage:
 
 def read_stages(file: Path = DOCKERFILE) -> list[Stage]:
     """Return the stages, the last one being the image."""
-    text = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", file.read_text(), flags=re.MULTILINE))
+    text = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
     stages: list[Stage] = []
     shared: dict[str, str] = {}
     for line in filter(None, map(str.strip, text.splitlines())):

@@ -16,14 +16,16 @@ NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and the site name them."""
-    headings = [line.lstrip("#").strip() for line in prose_lines(page.read_text()) if re.match("#+ ", line)]
+    headings = [
+        line.lstrip("#").strip() for line in prose_lines(page.read_text(encoding="utf-8")) if re.match("#+ ", line)
+    ]
     return {NOT_IN_ANCHORS.sub("", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     missing = []
-    for path, anchor in relative_links(page.read_text()):
+    for path, anchor in relative_links(page.read_text(encoding="utf-8")):
         target = page.parent / path if path else page
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             missing.append(f"{path}#{anchor}")

@@ -22,7 +22,7 @@ MAKE_TARGETS = frozenset(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read
 
 
 def workflow(file: Path) -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml.safe_load(file.read_text())
+    parsed: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     parsed["on"] = parsed.pop(True)  # YAML 1.1 reads `on` so
     return parsed
 

@@ -90,7 +90,7 @@ def build(tools: Path, work: Path, program: str, machine: str) -> Path:
 
 
 def script(path: Path, command: str) -> None:
-    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.write_text(f"#!/bin/sh\n{command}\n", encoding="utf-8")
     path.chmod(0o755)
 
 

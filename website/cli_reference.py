@@ -44,7 +44,7 @@ def _front_page(commands: dict[str, Any], groups: dict[str, Any]) -> str:
     parts = [
         "# Command line",
         "`pip install 'stillhash[cli]'` installs `stillhash`. Results go to stdout, progress and errors to stderr. "
-        "With `--json` a command prints one JSON object. [Exit codes](../../collection.md#scripts) say what went "
+        "With `--json` a command prints one JSON object. [Exit codes](../../shell.md#exit-codes) say what went "
         "wrong. This page is written from the program itself.",
         table(
             ("group", "what it is for"),

@@ -30,7 +30,9 @@ class CodeBlock(NamedTuple):
 
 def code_blocks(guide: Path) -> list[CodeBlock]:
     """Return the fenced code blocks of a guide, in order, also those in lists."""
-    return [CodeBlock(kind, textwrap.dedent(text)) for _, kind, text in BLOCK.findall(guide.read_text())]
+    return [
+        CodeBlock(kind, textwrap.dedent(text)) for _, kind, text in BLOCK.findall(guide.read_text(encoding="utf-8"))
+    ]
 
 
 def shell_commands(block: str) -> list[str]:
@@ -62,7 +64,7 @@ def _split(line: str) -> list[str]:
 
 def inline_calls(guide: Path) -> list[str]:
     """Return the command lines that stand in the text of a guide, between backticks."""
-    return [call for line in prose_lines(guide.read_text()) for call in INLINE.findall(line)]
+    return [call for line in prose_lines(guide.read_text(encoding="utf-8")) for call in INLINE.findall(line)]
 
 
 @cache

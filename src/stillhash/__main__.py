@@ -12,6 +12,9 @@ def main() -> None:
         return
     if "_STILLHASH_COMPLETE" in os.environ:  # typer would import rich to strip markup, of which our help has none
         sys.modules["rich"] = None  # type: ignore[assignment]
+    from stillhash.platform import SYSTEM
+
+    SYSTEM.use_utf8_output()
     try:
         from stillhash.cli.main import run
     except ModuleNotFoundError as error:

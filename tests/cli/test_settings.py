@@ -52,7 +52,7 @@ def hits(films: Path, *options: str, env: dict[str, str] | None = None) -> int:
 
 def test_command_line_before_environment_before_file_before_default(films: Path, settings_path: Path) -> None:
     assert hits(films) == 9
-    settings_path.write_text("[search]\nk = 3\n")
+    settings_path.write_text("[search]\nk = 3\n", encoding="utf-8")
     assert hits(films) == 3
     assert hits(films, env={"STILLHASH_SEARCH_K": "4"}) == 4
     assert hits(films, "-k", "5", env={"STILLHASH_SEARCH_K": "4"}) == 5
@@ -82,7 +82,7 @@ def test_command_line_before_environment_before_file_before_default(films: Path,
 def test_wrong_files_are_refused_and_nothing_runs(
     text: str, words: list[str], tmp_path: Path, settings_path: Path
 ) -> None:
-    settings_path.write_text(text)
+    settings_path.write_text(text, encoding="utf-8")
     code, out, message = call("create", str(tmp_path / "new"), "--dim", "4")
     assert code == 2 and not out and not (tmp_path / "new").exists()
     assert all(word in message for word in words), message
@@ -93,7 +93,7 @@ def test_wrong_files_are_refused_and_nothing_runs(
 
 
 def test_help_works_with_a_wrong_file(settings_path: Path) -> None:
-    settings_path.write_text("[serve")
+    settings_path.write_text("[serve", encoding="utf-8")
     for args in (["--help"], ["serve", "--help"], ["--version"]):
         assert stillhash(*args).returncode == 0
     done = stillhash("info", "--json")
@@ -145,11 +145,11 @@ def test_another_file_by_a_variable(tmp_path: Path) -> None:
 
 
 def test_set_get_unset_and_show(settings_path: Path) -> None:
-    settings_path.write_text("# mine\n[serve]\n# the port\nport = 1 # old\n\n[search]\nk = 3\n")
+    settings_path.write_text("# mine\n[serve]\n# the port\nport = 1 # old\n\n[search]\nk = 3\n", encoding="utf-8")
     assert call_json("config", "set", "serve.port", "8080")["value"] == 8080
     assert call_json("config", "set", "serve.read-only", "on")["value"] is True
     assert call_json("config", "set", "create.filter-field", "year", 'a "b"')["value"] == ["year", 'a "b"']
-    text = settings_path.read_text()
+    text = settings_path.read_text(encoding="utf-8")
     assert text.startswith("# mine\n[serve]\n# the port\nport = 8080\nread-only = true\n\n[search]\nk = 3\n")
     assert call("config", "get", "create.filter-field")[1] == 'year a "b"\n'
     shown = call_json("config", "show", "--changed")["settings"]
@@ -178,9 +178,9 @@ def test_wrong_values_are_not_written(words: str, settings_path: Path) -> None:
 
 
 def test_unknown_names_can_be_removed(settings_path: Path) -> None:
-    settings_path.write_text("[serve]\nprot = 3\nport = 5\n")
+    settings_path.write_text("[serve]\nprot = 3\nport = 5\n", encoding="utf-8")
     call_json("config", "unset", "serve.prot")
-    assert settings_path.read_text() == "[serve]\nport = 5\n"
+    assert settings_path.read_text(encoding="utf-8") == "[serve]\nport = 5\n"
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -51,7 +51,7 @@ def up(nodes: Annotated[int, Option(min=1, help="Nodes besides the head.")] = 4,
     with status_line(f"starting a head and {nodes} nodes"):
         local = optional_module("cluster", "cluster").LocalCluster(nodes)
     try:
-        CLUSTER_FILE.write_text(json.dumps({"pid": os.getpid(), "address": local.address}))
+        CLUSTER_FILE.write_text(json.dumps({"pid": os.getpid(), "address": local.address}), encoding="utf-8")
         message = f"The cluster is up: stillhash serve PATH --cluster {local.address}; Ctrl-C ends it."
         answer({"address": local.address, "nodes": nodes, "pid": os.getpid()}, as_json, message)
         sys.stdout.flush()
@@ -107,7 +107,7 @@ def down(as_json: AsJson = False) -> None:
       stillhash cluster down
     """
     try:
-        running = json.loads(CLUSTER_FILE.read_text())
+        running = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
         os.kill(running["pid"], signal.SIGTERM)
     except (OSError, ValueError, KeyError):
         CLUSTER_FILE.unlink(missing_ok=True)
