@@ -52,6 +52,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(groups[0]))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail where pytest-xdist has not read the groups: each worker would start Ray and browsers of its own."""
+    if session.config.getoption("loadgroup", False):
+        alone = [
+            item.nodeid for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid
+        ]
+        if alone:
+            raise pytest.UsageError(f"pytest-xdist: expected {alone[0]} to name its group; is pytest too new for it?")
+
+
 @pytest.fixture(params=kernels.available())
 def lanes(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run with each set of kernels in turn, the NumPy reference included."""
