@@ -7,6 +7,8 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native
 # Workers of the tests; Ray has one of them to itself, and so has the browser.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
+# Tests start hundreds of processes, each of which would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo check test test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium bench clean
 
