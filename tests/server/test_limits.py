@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -108,10 +108,18 @@ def test_half_sent_bodies_end(serving: Callable[..., LiveServer], path: str) -> 
 def test_bodies_that_trickle_end(serving: Callable[..., LiveServer]) -> None:
     server = serving(body_seconds=0.5, header_seconds=0.5)
     with raw_connection(server.url, HEAD + b"content-length: 100000\r\n\r\n") as connection:
-        began = threading.Thread(target=lambda: [connection.sendall(b" ") or time.sleep(0.05) for _ in range(12)])
-        began.start()
-        assert read_all(connection).startswith(b"HTTP/1.1 408 ")
-        began.join()
+
+        def trickle() -> None:
+            with suppress(OSError):  # the server closes the connection
+                for _ in range(12):
+                    connection.sendall(b" ")
+                    time.sleep(0.05)
+
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        reply = read_all(connection)
+        sender.join()
+    assert reply.startswith(b"HTTP/1.1 408 ")
 
 
 def test_the_longest_waiting_connection_makes_room(serving: Callable[..., LiveServer]) -> None:
