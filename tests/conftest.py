@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from hypothesis import HealthCheck, settings
 from stillhash.numeric import kernels
 from tests.support.seeds import SEED_VARIABLE, run_seed
 
+NEEDS_POSIX = (  # limits of the process, modes of files, signals, links, pipes and /proc
+    *("cluster", "faults", "fuzz", "encoders/test_fuzz.py", "encoders/test_files.py", "numeric/test_threads.py"),
+    *("collection/test_read_only_folder.py", "collection/test_hostile_store.py", "collection/test_crash.py"),
+    *("collection/test_upgrade_folders.py", "server/test_limits.py", "server/test_crash.py", "server/test_tls.py"),
+)
+collect_ignore = list(NEEDS_POSIX) if sys.platform == "win32" else []
+
 settings.register_profile("stillhash", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("stillhash")
 
@@ -20,6 +28,11 @@ settings.load_profile("stillhash")
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = run_seed()
+
+
+def pytest_report_header() -> list[str]:
+    """Say which tests are left out."""
+    return [f"left out, since they need a POSIX system: {', '.join(collect_ignore)}"] if collect_ignore else []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

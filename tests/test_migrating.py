@@ -53,7 +53,7 @@ def write_faiss() -> None:
     binary.add(CODES)
     faiss.write_index_binary(binary, "codes.faiss")
     about = [{"id": row, "genres": some, "year": row} for row, some in enumerate(LABELS)]
-    Path("about.jsonl").write_text("\n".join(map(json.dumps, about)))
+    Path("about.jsonl").write_text("\n".join(map(json.dumps, about)), encoding="utf-8")
 
 
 def write_qdrant() -> None:

@@ -58,8 +58,9 @@ print(json.dumps({"info": stillhash.info(), "ids": hits.ids.tolist()}))
 
 
 def test_numpy_replaces_a_missing_extension() -> None:
-    out = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
-    without = json.loads(out)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    without = json.loads(done.stdout)
+    assert "without its compiled extension (no extension)" in done.stderr and done.stderr.count("RuntimeWarning") == 1
     assert without["info"]["lanes"] == "numpy" and "no extension" in without["info"]["extension"]
     with_extension = subprocess.run(
         [sys.executable, "-c", SCRIPT.replace("sys.meta_path.insert(0, NoExtension())", "")],
@@ -69,3 +70,25 @@ def test_numpy_replaces_a_missing_extension() -> None:
         env={**os.environ, "STILLHASH_LANES": kernels.available()[0]},
     ).stdout
     assert json.loads(with_extension)["ids"] == without["ids"]
+
+
+def test_names_are_imported_on_first_use() -> None:
+    program = """
+import sys
+before = set(sys.modules)
+import stillhash
+imported = set(sys.modules) - before
+assert {"numpy", "typing", "importlib.metadata"}.isdisjoint(imported), sorted(imported)
+assert set(stillhash.__all__) <= set(dir(stillhash))
+stillhash.Scan
+assert "stillhash.search" in sys.modules and "stillhash.collection" not in sys.modules
+stillhash.open
+optional = set("PIL asyncio fastapi httpx pandas pyarrow ray rich scipy sklearn typer urllib3".split())
+assert optional.isdisjoint(sys.modules), optional & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_unknown_name_of_the_package() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        stillhash.nothing  # noqa: B018

@@ -22,6 +22,6 @@ def test_readme_examples_run() -> None:
 
 @pytest.mark.parametrize("guide", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda path: path.name)
 def test_links_lead_to_files(guide: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", guide.read_text())
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", guide.read_text(encoding="utf-8"))
     missing = [link for link in links if "://" not in link and not (guide.parent / link).exists()]
     assert missing == []

@@ -8,87 +8,88 @@
 >>> scores, ids = index.search(hasher.weigh(queries), k=10)
 """
 
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
 
-import numpy as np
+from stillhash.version import __version__
 
-from stillhash import codes, errors
-from stillhash.collection import (
-    Answer,
-    AuditEntry,
-    Collection,
-    DoubtfulItem,
-    Hit,
-    ImportProgress,
-    Item,
-    RepairReport,
-    UpgradeReport,
-    Vote,
-    acting_as,
-    import_export,
-    is_export,
-    open,
-    repair,
-    upgrade,
-)
-from stillhash.errors import StillhashError
-from stillhash.hashers import (
-    BSODH,
-    DEFAULT_HASHER,
-    HMOH,
-    LEGO,
-    LEMON,
-    LSH,
-    METHODS,
-    OASIS,
-    OESH,
-    OHSL,
-    OHWEU,
-    OKH,
-    OSH,
-    PCAITQ,
-    Hasher,
-    MIHash,
-    OHSLSym,
-    OnlineHasher,
-    OSupH,
-    Tally,
-    TallyListwise,
-    Tuned,
-    load,
-)
-from stillhash.numeric import kernels
-from stillhash.numeric.threads import usable_cores
-from stillhash.search import MIWQ, Hits, Index, NamedHits, NamedIndex, Scan, Searcher
-
-__version__ = version("stillhash")
-
-
-def info() -> dict[str, Any]:
-    """Return versions, the kernels in use, the kernels available and the cores."""
-    return {
-        "stillhash": __version__,
-        "numpy": np.__version__,
-        "kernels": "native" if kernels.lanes() != "numpy" else "numpy reference",
-        "lanes": kernels.lanes(),
-        "available": list(kernels.available()),
-        "extension": kernels.missing or "loaded",
-        "cores": usable_cores(),
-    }
-
-
-if TYPE_CHECKING:  # type checkers see a plain import, so that they notice names that do not exist
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all else here
+if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they notice names that do not exist
+    from stillhash import codes, errors
     from stillhash.client import AsyncClient, Client
-else:
+    from stillhash.collection import (
+        Answer,
+        AuditEntry,
+        Collection,
+        DoubtfulItem,
+        Hit,
+        ImportProgress,
+        Item,
+        RepairReport,
+        UpgradeReport,
+        Vote,
+        acting_as,
+        import_export,
+        is_export,
+        open,
+        repair,
+        upgrade,
+    )
+    from stillhash.errors import StillhashError
+    from stillhash.hashers import (
+        BSODH,
+        DEFAULT_HASHER,
+        HMOH,
+        LEGO,
+        LEMON,
+        LSH,
+        METHODS,
+        OASIS,
+        OESH,
+        OHSL,
+        OHWEU,
+        OKH,
+        OSH,
+        PCAITQ,
+        Hasher,
+        MIHash,
+        OHSLSym,
+        OnlineHasher,
+        OSupH,
+        Tally,
+        TallyListwise,
+        Tuned,
+        load,
+    )
+    from stillhash.information import info
+    from stillhash.search import MIWQ, Hits, Index, NamedHits, NamedIndex, Scan, Searcher
 
-    def __getattr__(name: str) -> object:
-        """Import a client on first use: each needs a library of its own, which is optional."""
-        if name in ("AsyncClient", "Client"):
-            from stillhash import client
+# Where each name is from. They are imported on first use: most programs need few of them, the command line often none.
+_NAMES = {
+    "client": "AsyncClient Client",
+    "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item RepairReport UpgradeReport Vote "
+    "acting_as import_export is_export open repair upgrade",
+    "errors": "StillhashError",
+    "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
+    "OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
+    "information": "info",
+    "search": "MIWQ Hits Index NamedHits NamedIndex Scan Searcher",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-            return getattr(client, name)
+
+def __getattr__(name: str) -> object:
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"stillhash.{_MODULE_OF[name]}"), name)
+    elif name in ("codes", "errors"):
+        return import_module(f"stillhash.{name}")  # which sets the attribute
+    else:
         raise AttributeError(f"module 'stillhash' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [
@@ -134,6 +135,7 @@ __all__ = [
     "Tuned",
     "UpgradeReport",
     "Vote",
+    "__version__",
     "acting_as",
     "codes",
     "errors",

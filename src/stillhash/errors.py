@@ -57,6 +57,10 @@ class MissingExtra(StillhashError, ImportError, status=501, exit_code=6):
     """An optional dependency is not installed; the message names the extra to install."""
 
 
+class Unsupported(StillhashError, NotImplementedError, status=501, exit_code=14):
+    """This operating system lacks what the call needs; the message names the system that has it."""
+
+
 class NotFound(StillhashError, LookupError, status=404, exit_code=8):
     """Nothing with this name exists."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import tempfile
 import threading
@@ -268,7 +267,7 @@ def test_an_export_is_of_one_commit_while_another_thread_writes(tmp_path: Path, 
 def exported_features(collection: Collection, file: Path) -> list[Any]:
     """Return the features of all items, in order of their rows; None where they are lost."""
     collection.export(file)
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [line["features"] for line in lines if "id" in line]
 
 
@@ -323,6 +322,7 @@ def test_a_file_is_replaced_only_on_request_and_never_in_part(tmp_path: Path) ->
 @contextmanager
 def full_disk(most: int) -> Iterator[None]:
     """Let no file of this process grow past this many bytes."""
+    resource = pytest.importorskip("resource", reason="limits the size of files, as POSIX systems can")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try:

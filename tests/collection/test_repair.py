@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,9 @@ def overwrite(file: Path, start: int, size: int) -> None:
 
 def leaf_pages(path: Path, table: str) -> list[int]:
     """Return the leaf pages of a table."""
-    db = sqlite3.connect(path / "store.db")
-    pages = db.execute("SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path", [table])
-    return [page - 1 for (page,) in pages]
+    with closing(sqlite3.connect(path / "store.db")) as db:
+        pages = db.execute("SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path", [table])
+        return [page - 1 for (page,) in pages]
 
 
 def test_sound_collections_are_left_alone(template: Path, tmp_path: Path) -> None:

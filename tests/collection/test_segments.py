@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from stillhash.errors import BadState, StoreFailed
 from stillhash.files.sealed_files import write_durably
 from stillhash.numeric.codes import from_tiles
 from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.platform import SYSTEM
 from tests.contracts.searchers import random_codes
 
 SIZES, BITS = (1, 1023, 1024, 1025, 3000), (8, 13, 64, 100)
@@ -96,6 +96,7 @@ def test_a_failure_in_the_middle_leaves_nothing(
 
 @pytest.mark.parametrize("limit", [0, 2000, TILES_OFFSET, TILES_OFFSET + 5000])
 def test_full_disk_leaves_nothing(tmp_path: Path, limit: int) -> None:
+    resource = pytest.importorskip("resource", reason="limits the size of files, as POSIX systems can")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -121,6 +122,7 @@ def test_missing_folder_is_a_failed_write(tmp_path: Path) -> None:
         write_random(tmp_path / "nowhere" / "one.tiles", 10, 64, gappy=False)
 
 
+@pytest.mark.skipif(not SYSTEM.open_files_can_move, reason="no mapped file can be replaced here; no name is used twice")
 def test_writing_again_replaces_a_segment_that_stays_mapped(tmp_path: Path) -> None:
     path = tmp_path / "one.tiles"
     first, _ = write_random(path, 1025, 64, gappy=False, seed=1)

@@ -31,7 +31,7 @@ class Interruption(Exception):
 
 
 def write_rows(path: Path, ids: list[Any], features: np.ndarray = X) -> Path:
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         for name, x, labels in zip(ids, features, LABELS, strict=False):
             file.write(json.dumps({"id": name, "features": x.tolist(), "labels": labels}) + "\n")
     return path

@@ -21,7 +21,7 @@ from typing import Any
 import stillhash
 from stillhash.collection.storage.format_1 import FORMAT_1, stored_format
 from stillhash.errors import BadState, StoreFailed
-from stillhash.files.sealed_files import sync
+from stillhash.platform import SYSTEM
 from tests.collection import disk
 from tests.collection.fault_process import NO_CALL, run_in_fork
 from tests.collection.format_1 import contents, unpack_golden
@@ -143,9 +143,9 @@ def record(root: Path, log: Path) -> None:
         file = root / "golden" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
-        sync(file)
+        SYSTEM.sync(file)
     for folder in (root / "golden" / "segments", root / "golden" / "learner", root / "golden", root):
-        sync(folder)
+        SYSTEM.sync(folder)
     disk.mark(1)
     stillhash.upgrade(root / "golden")
     disk.mark(2)

@@ -113,7 +113,7 @@ DAMAGES = (_flips, _flips, _cut, _header, _anywhere, _spliced, _spliced, _droppe
 
 def main(seed: int, first: int, end: int) -> None:
     samples()
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: PTH123, SIM115
+    used = int(open("/proc/self/statm", encoding="utf-8").read().split()[0]) * resource.getpagesize()  # noqa: PTH123, SIM115
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     counts = {"decoded": 0, "refused": 0, "slowest": 0.0, "slowest_file": -1}
     for n in range(first, end):

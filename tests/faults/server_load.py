@@ -58,7 +58,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Return the processor time that it took so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def control_disk(self, kind: str) -> None:

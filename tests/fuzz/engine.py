@@ -89,7 +89,7 @@ def next_case(target: Target, rng: Rng, pool: list[bytes]) -> bytes:
 
 def limit_memory(extra: int) -> None:
     """Limit the address space to what is in use and so much more."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + extra, resource.RLIM_INFINITY))
 
 

@@ -152,7 +152,7 @@ NAMED = ColumnNames("sku", "emb", ("kind", "red"), ("n",), ",")
 def write_named(path: Path) -> None:
     vectors, texts = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], {"sku": ["a", "b"], "kind": ["cat, dog", None]}
     if path.name in FILES:
-        path.write_text(FILES[path.name])
+        path.write_text(FILES[path.name], encoding="utf-8")
     elif path.suffix == ".parquet":
         write_parquet(path, {**texts, "emb": vectors, "red": ["x", None], "n": [7, None], "other": [1, 2]})
     else:

@@ -31,7 +31,9 @@ needs_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow
 def as_jsonl(path: Path) -> None:
     rows = zip(IDS, FEATURES.tolist(), LABELS, METADATA, strict=True)
     names = "id", "features", "labels", "metadata"
-    path.write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows) + "\n\n")
+    path.write_text(
+        "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows) + "\n\n", encoding="utf-8"
+    )
 
 
 def as_csv(path: Path, *, array: bool = False) -> None:
@@ -263,7 +265,7 @@ def test_queries_from_text_stdin_and_files(tmp_path: Path, monkeypatch: pytest.M
         np.testing.assert_allclose(read_queries(str(tmp_path / name), DIM), FEATURES[:2])
     assert read_queries(json.dumps(one), DIM).shape == (1, DIM)
     for text in (json.dumps(two, indent=1), "\n".join(map(json.dumps, two)) + "\n"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
         np.testing.assert_allclose(read_queries("-", DIM), FEATURES[:2])
     for text, message in (
         ("[]", "^vector: "),

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from stillhash.numeric import kernels
+from stillhash.numeric import extension
 
 SEARCH_WITHOUT_THREADS = """
 import resource
@@ -43,7 +43,7 @@ print("the same hits")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space, as Linux does")
-@pytest.mark.skipif(kernels.native is None, reason="only the extension starts threads")
+@pytest.mark.skipif(extension.native is None, reason="only the extension starts threads")
 def test_a_search_needs_no_thread_but_its_own() -> None:
     done = subprocess.run([sys.executable, "-c", SEARCH_WITHOUT_THREADS], capture_output=True, text=True)
     assert done.stdout == "the same hits\n", done.stderr

@@ -32,7 +32,7 @@ def serve_command(log: Path, *arguments: str | Path, env: Mapping[str, str] | No
     command = [sys.executable, "-m", "stillhash", "serve", *map(str, arguments), "--port", "0", "--log", "json"]
     environment = {**os.environ, **(env or {})}
     with (
-        log.open("w") as stderr,
+        log.open("w", encoding="utf-8") as stderr,
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=environment
         ) as process,
@@ -40,7 +40,7 @@ def serve_command(log: Path, *arguments: str | Path, env: Mapping[str, str] | No
         assert process.stdout is not None
         try:
             match = re.search(r"https?://[^;\s]+", process.stdout.readline())
-            assert match is not None, log.read_text()
+            assert match is not None, log.read_text(encoding="utf-8")
             yield ServeCommand(process, match[0], log)
         finally:
             process.kill()

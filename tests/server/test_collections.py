@@ -393,8 +393,8 @@ def test_disk_errors_change_nothing(
         client.create_collection("films", DIM)
         client.add([1], X[:1])
 
-        def fail(*_: Any) -> None:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        def fail(source: Path, _: Any) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(source))
 
         with monkeypatch.context() as failing:
             failing.setattr(Path, "rename", fail)

@@ -10,39 +10,16 @@ shift 2
 source=$(cd "$(dirname "$0")/../.." && pwd)
 compiler=aarch64-linux-gnu-g++
 
-for program in qemu-aarch64 $compiler dpkg-deb; do
-    command -v $program >/dev/null && continue
+if ! command -v $compiler >/dev/null; then
     if test "$(id -u)" = 0 && command -v apt-get >/dev/null; then
         apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq qemu-user g++-aarch64-linux-gnu >/dev/null
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq g++-aarch64-linux-gnu >/dev/null
     else
-        echo "test-arm: expected $program, got none (Debian: apt-get install qemu-user g++-aarch64-linux-gnu)" >&2
+        echo "test-arm: expected $compiler, got none (Debian: apt-get install g++-aarch64-linux-gnu)" >&2
         exit 1
     fi
-done
-command -v apt-get >/dev/null || { echo "test-arm: expected apt-get, for Debian's arm64 Python, got none" >&2; exit 1; }
-
-# Python for ARM, unpacked, not installed. This apt-get has its own lists, so the machine's stay as they are.
-if ! test -e "$folder/python-unpacked"; then
-    mkdir -p "$folder/apt/state/lists/partial" "$folder/apt/cache/archives/partial" "$folder/packages" "$folder/root"
-    : >"$folder/apt/state/status"
-    arm_apt() {
-        apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User="$(id -un)" \
-            -o Dir::State="$folder/apt/state" -o Dir::State::status="$folder/apt/state/status" \
-            -o Dir::Cache="$folder/apt/cache" "$@"
-    }
-    arm_apt update
-    (cd "$folder/packages" && arm_apt download python3.11-minimal libpython3.11-minimal libpython3.11-stdlib \
-        libpython3.11-dev libexpat1 zlib1g libssl3 libffi8 libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 libc6 libgcc-s1 \
-        libstdc++6 libcrypt1)
-    for package in "$folder"/packages/*.deb; do dpkg-deb -x "$package" "$folder/root"; done
-    touch "$folder/python-unpacked"
 fi
-cat >"$folder/python" <<END
-#!/bin/sh
-exec qemu-aarch64 -L "$folder/root" "$folder/root/usr/bin/python3.11" "\$@"
-END
-chmod +x "$folder/python"
+"$(dirname "$0")/arm_python.sh" "$folder" bookworm 3.11
 
 if ! test -e "$folder/wheels-unpacked"; then
     "$python" -m venv "$folder/tools"

@@ -63,7 +63,7 @@ run() { # LANES, then arguments of pytest
 }
 
 cd "$source"
-lanes=$(on_sanitizers "$tools/python" -c 'from stillhash.numeric import kernels; print(*kernels.native.lanes())')
+lanes=$(on_sanitizers "$tools/python" -c 'from stillhash.numeric.extension import native; print(*native.lanes())')
 widest=${lanes%% *}
 if test $kind = address; then
     # Not run: two tests that limit the address space, of which AddressSanitizer reserves terabytes.

@@ -199,15 +199,16 @@ def retired_prose() -> Iterator[Problem]:
                 yield name, line, words[start : match.end() + 40].strip()
 
 
-def main(arguments: list[str]) -> None:
-    """Print the problems of the paths named, or of all."""
+def main(arguments: list[str]) -> int:
+    """Print the problems of the paths named, or of all; return 1 if there are any, but 0 for prose."""
     check = retired_prose if "--prose" in arguments else problems
     paths = tuple(each.removeprefix("src/stillhash/") for each in arguments if each != "--prose") or ("",)
     listed = [problem for problem in check() if problem[0].startswith(paths)]
     for file, line, what in listed:
         print(f"{file}:{line}: {what}")
     print(len(listed), "left")
+    return 1 if listed and check is problems else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from functools import partial
 
 from stillhash.bench.timing import TOP_K, Figures, hit_bytes
 from stillhash.cluster import ClusterIndex, LocalCluster
+from stillhash.errors import Unsupported
 from stillhash.numeric.validation import Floats
 
 LOAD_THREADS = 8  # that search while actors and nodes are killed
@@ -62,6 +64,8 @@ def fault_figures(answers: list[str], seconds: float, ready: float, actors: int)
 
 
 def kill_actor(checked: CheckedIndex, _: LocalCluster) -> Figures:
+    if sys.platform == "win32":
+        raise Unsupported("a cluster: expected Linux, got Windows")
     pid = checked.index.status()["actors"][0]["pid"]
     return survive(checked, partial(os.kill, pid, signal.SIGKILL), {pid})
 

@@ -7,6 +7,7 @@ what is measured is the server, not how fast this machine can send.
 import json
 import select
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import urllib3
+
+from stillhash.errors import Unsupported
 
 SLOW_CONNECTIONS, UNREAD_CONNECTIONS = 200, 20
 WRONG_KEY_THREADS, WRONG_KEY_INTERVAL = 4, 0.04  # seconds from request to request
@@ -100,6 +103,8 @@ def unread(target: Target, until: float, outcomes: Outcomes) -> None:
 
 def _is_closed(connection: socket.socket, outcomes: Outcomes) -> bool:
     """Return whether the server has dropped a connection, without reading from it."""
+    if sys.platform == "win32":
+        raise Unsupported("poll: expected Linux or macOS, got Windows")
     poll = select.poll()
     poll.register(connection, 0)  # errors and the end are reported always
     if poll.poll(0):

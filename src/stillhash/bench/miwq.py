@@ -97,7 +97,7 @@ def goals_of(rows: list[Figures], tables: list[Figures], sizes: list[int], most:
 def fit_in_memory(sizes: list[int]) -> tuple[list[int], list[int]]:
     """Split the sizes into those that fit in memory and the others."""
     meminfo = Path("/proc/meminfo")
-    available = proc_bytes(meminfo.read_text() if meminfo.is_file() else "").get("MemAvailable")
+    available = proc_bytes(meminfo.read_text(encoding="utf-8") if meminfo.is_file() else "").get("MemAvailable")
     if available is None:
         return sizes, []
     fit = [count for count in sizes if count * BYTES_PER_CODE <= available]

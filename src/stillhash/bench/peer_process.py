@@ -180,4 +180,4 @@ def describe(row: int) -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    return proc_bytes(Path("/proc/self/status").read_text())["VmRSS"]
+    return proc_bytes(Path("/proc/self/status").read_text(encoding="utf-8"))["VmRSS"]

@@ -96,7 +96,7 @@ def run(
     about = {"data": dataset.name, "rows_added": rows, "columns": dataset.dim, "queries": repeats}
     result = {**about, "rows": measured, "goals": goals(measured)}
     if markdown is not None:
-        markdown.write_text(to_markdown(result, here))
+        markdown.write_text(to_markdown(result, here), encoding="utf-8")
     return result
 
 

@@ -18,6 +18,7 @@ from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import Tiles, pack, signs, to_tiles
 from stillhash.numeric.exact_scores import snap
+from stillhash.numeric.extension import native
 from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, check_integer
@@ -134,7 +135,7 @@ def read(tiles: Tiles) -> int:
     lanes = read_lanes()
     if lanes == "numpy":
         return int(np.bitwise_xor.reduce(tiles.reshape(-1).view(np.uint64)))
-    return int(kernels.native.stream_read(lanes, tiles))
+    return int(native.stream_read(lanes, tiles))
 
 
 def compare(codes: Codes, rng: np.random.Generator, *indexes: Scan) -> Figures:

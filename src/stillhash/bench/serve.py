@@ -95,7 +95,7 @@ def fill(path: Path, items: int, progress: ReportProgress) -> None:
 def start_server(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a server in a process of its own; yield it and its address once it listens."""
     command = [sys.executable, "-m", "stillhash", "serve", str(path), "--port", "0", "--log", "off"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as process:
         try:
             assert process.stdout is not None
             address = ADDRESS.search(process.stdout.readline())

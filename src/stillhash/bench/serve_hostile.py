@@ -98,7 +98,9 @@ def write(url: str, pid: int, first_id: int, seconds: float) -> tuple[list[float
 def resident_mib(pid: int) -> float:
     """Return the memory of a process that is not shared with files: what it has allocated."""
     try:
-        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        fields = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        )
         return int(fields["RssAnon"].split()[0]) / 1024
     except (OSError, KeyError):
         return 0.0

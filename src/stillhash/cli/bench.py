@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from stillhash.cli.collection import optional_module
-from stillhash.cli.output import AsJson, answer
+from stillhash.cli.options import optional_module
+from stillhash.cli.output import AsJson, answer, status_line
 from stillhash.errors import InvalidInput
 
-app = typer.Typer(help="Measure speed, as ratios between contenders in one run.", no_args_is_help=True)
+BENCH_GROUP_HELP = """Measure speed, as ratios between contenders in one run.
+
+\b
+Examples:
+  stillhash bench scan --quick
+"""
+app = typer.Typer(help=BENCH_GROUP_HELP, no_args_is_help=True)
 
 Repeats = Annotated[int, typer.Option(min=1, help="Timed rounds of each contender.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds; ratios mean little.")]
@@ -23,20 +28,30 @@ DiskFolder = Annotated[Path | None, typer.Option(help="Folder on the disk to mea
 def _bench(name: str, as_json: bool, **options: Any) -> None:
     """Run one bench; progress goes to stderr, and so does what Ray prints when a node dies: stdout has the result."""
     module, timing = (optional_module(f"bench.{part}", "bench") for part in (name, "timing"))
-    with redirect_stdout(sys.stderr), Console(stderr=True).status(f"bench {name}") as status:
-        result = timing.run_bench(module, progress=lambda now: status.update(f"bench {name}: {now}"), **options)
+    with redirect_stdout(sys.stderr), status_line(f"bench {name}") as update:
+        result = timing.run_bench(module, progress=lambda now: update(f"bench {name}: {now}"), **options)
     answer(result, as_json, partial(timing.print_bench, module))
 
 
 @app.command()
 def learn(repeats: Repeats = 15, quick: Quick = False, as_json: AsJson = False) -> None:
-    """Learn a chunk of 1000 x 4096, against the bare matrix products and against loops."""
+    """Learn a chunk of 1000 x 4096, against the bare matrix products and against loops.
+
+    \b
+    Examples:
+      stillhash bench learn --quick
+    """
     _bench("learn", as_json, repeats=repeats, quick=quick)
 
 
 @app.command()
 def encode(repeats: Repeats = 15, quick: Quick = False, as_json: AsJson = False) -> None:
-    """Hash rows to codes, against the bare matrix product."""
+    """Hash rows to codes, against the bare matrix product.
+
+    \b
+    Examples:
+      stillhash bench encode --repeats 30
+    """
     _bench("encode", as_json, repeats=repeats, quick=quick)
 
 
@@ -47,7 +62,12 @@ def scan(
     codes: Annotated[int, typer.Option(min=1000, help="Random codes to search.")] = 10_000_000,
     as_json: AsJson = False,
 ) -> None:
-    """Scan codes exactly, against a bare read of the same bytes and against FAISS."""
+    """Scan codes exactly, against a bare read of the same bytes and against FAISS.
+
+    \b
+    Examples:
+      stillhash bench scan --codes 1000000
+    """
     _bench("scan", as_json, repeats=repeats, quick=quick, codes=codes)
 
 
@@ -60,7 +80,12 @@ def miwq(
     plot: Annotated[Path | None, typer.Option(help="File for a picture of the crossover (PNG).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search multi-index tables, and the index that chooses, against the scan."""
+    """Search multi-index tables, and the index that chooses, against the scan.
+
+    \b
+    Examples:
+      stillhash bench miwq --codes 1000000 --plot crossover.png
+    """
     if not all(count.isdigit() for count in codes.split(",")):
         raise InvalidInput(f"codes: expected whole numbers separated by commas, got {codes!r}")
     sizes = tuple(map(int, codes.split(",")))
@@ -75,7 +100,12 @@ def store(
     folder: DiskFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write durably, against bare SQLite; open a large collection; compact."""
+    """Write durably, against bare SQLite; open a large collection; compact.
+
+    \b
+    Examples:
+      stillhash bench store --items 100000 --folder /data
+    """
     _bench("store", as_json, repeats=repeats, quick=quick, items=items, folder=folder)
 
 
@@ -87,7 +117,12 @@ def filters(
     folder: DiskFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search with filters, against the same search without, and against SQL."""
+    """Search with filters, against the same search without, and against SQL.
+
+    \b
+    Examples:
+      stillhash bench filters --quick
+    """
     _bench("filters", as_json, repeats=repeats, quick=quick, items=items, folder=folder)
 
 
@@ -98,7 +133,12 @@ def ingest(
     folder: DiskFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add labelled rows to a collection that learns them, against the hasher alone."""
+    """Add labelled rows to a collection that learns them, against the hasher alone.
+
+    \b
+    Examples:
+      stillhash bench ingest --repeats 20
+    """
     _bench("ingest", as_json, repeats=repeats, quick=quick, folder=folder)
 
 
@@ -112,7 +152,13 @@ def serve(
     folder: DiskFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search over HTTP, against the library; with many clients beside learning; and kill the server."""
+    """Search over HTTP, against the library; with many clients beside learning; and kill the server.
+
+    \b
+    Examples:
+      stillhash bench serve --seconds 10
+      stillhash bench serve --hostile --quick
+    """
     if hostile:
         _bench("serve_hostile", as_json, quick=quick, items=items, seconds=seconds, folder=folder)
         return
@@ -129,7 +175,12 @@ def peers(
     markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add, search and filter the same rows as Chroma and LanceDB, each in a process of its own."""
+    """Add, search and filter the same rows as Chroma and LanceDB, each in a process of its own.
+
+    \b
+    Examples:
+      stillhash bench peers --rows 20000 --markdown peers.md
+    """
     _bench("peers", as_json, repeats=repeats, quick=quick, rows=rows, data=data, folder=folder, markdown=markdown)
 
 
@@ -140,11 +191,21 @@ def cluster(
     codes: Annotated[int, typer.Option(min=1000, help="Random codes over all shards.")] = 20_000_000,
     as_json: AsJson = False,
 ) -> None:
-    """Search shards on several nodes, against one index; and kill actors and nodes."""
+    """Search shards on several nodes, against one index; and kill actors and nodes.
+
+    \b
+    Examples:
+      stillhash bench cluster --quick
+    """
     _bench("cluster", as_json, repeats=repeats, quick=quick, codes=codes)
 
 
 @app.command()
 def bulk_encode(quick: Quick = False, folder: DiskFolder = None, as_json: AsJson = False) -> None:
-    """Encode, learn and publish a dataset by several nodes, against one process; and kill the driver."""
+    """Encode, learn and publish a dataset by several nodes, against one process; and kill the driver.
+
+    \b
+    Examples:
+      stillhash bench bulk-encode --quick
+    """
     _bench("bulk_encoding", as_json, quick=quick, folder=folder)

@@ -3,21 +3,31 @@
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import BITS_HELP, CodesSeeLabels, optional_module
-from stillhash.cli.output import AsJson, answer, progress_bar
-from stillhash.collection import DEFAULT_BITS
+from stillhash.cli.completion import one_of
+from stillhash.cli.defaults import ENCODER_PREFIXES, NEW_CODE_BITS
+from stillhash.cli.options import BITS_HELP, CodesSeeLabels, optional_module
+from stillhash.cli.output import AsJson, answer, progress_bar, status_line
 from stillhash.errors import NotFound
 
-app = Typer(help="Distribute collections over a Ray cluster, on this machine or on many.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CLUSTER_GROUP_HELP = """Distribute collections over a Ray cluster, on this machine or on many.
+
+\b
+Examples:
+  stillhash cluster up --nodes 2
+  stillhash cluster status
+"""
+app = Typer(help=CLUSTER_GROUP_HELP, no_args_is_help=True)
 CLUSTER_FILE = Path(".stillhash-cluster.json")  # which process runs the local cluster of this folder
 
 Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
@@ -29,17 +39,22 @@ LOCAL_SERVER = "http://127.0.0.1:8000"
 
 
 @app.command()
-def up(nodes: Annotated[int, Option(min=1, help="Nodes besides the head.")] = 4) -> None:
-    """Start a head and nodes on this machine, all on loopback, and run them until Ctrl-C or 'cluster down'."""
+def up(nodes: Annotated[int, Option(min=1, help="Nodes besides the head.")] = 4, as_json: AsJson = False) -> None:
+    """Start a head and nodes on this machine, all on loopback, and run them until Ctrl-C or 'cluster down'.
+
+    \b
+    Examples:
+      stillhash cluster up --nodes 2
+    """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    console = Console()
-    with Console(stderr=True).status(f"starting a head and {nodes} nodes"):
+    with status_line(f"starting a head and {nodes} nodes"):
         local = optional_module("cluster", "cluster").LocalCluster(nodes)
     try:
-        CLUSTER_FILE.write_text(json.dumps({"pid": os.getpid(), "address": local.address}))
+        CLUSTER_FILE.write_text(json.dumps({"pid": os.getpid(), "address": local.address}), encoding="utf-8")
         message = f"The cluster is up: stillhash serve PATH --cluster {local.address}; Ctrl-C ends it."
-        console.print(Text(message), soft_wrap=True)
+        answer({"address": local.address, "nodes": nodes, "pid": os.getpid()}, as_json, message)
+        sys.stdout.flush()
         stopped.wait()
     except KeyboardInterrupt:
         pass
@@ -53,14 +68,23 @@ def ingest(
     source: Annotated[Path, Argument(help="A folder of .npy or .parquet files, or of images.")],
     path: Annotated[Path, Argument(metavar="PATH", help="Collection to create.")],
     address: Annotated[str | None, Option(help="Ray cluster; without it, this machine alone.")] = None,
-    bits: Annotated[int, Option(min=8, max=512, help=BITS_HELP)] = DEFAULT_BITS,
-    encoder: Annotated[str | None, Option(metavar="NAME", help="Encoder of images: classic, ...")] = None,
+    bits: Annotated[int, Option(min=8, max=512, help=BITS_HELP)] = NEW_CODE_BITS,
+    encoder: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Encoder of images: classic, ...", autocompletion=one_of(*ENCODER_PREFIXES)),
+    ] = None,
     sample: Annotated[int, Option(min=300, help="Rows that the hash functions are fitted on.")] = 3000,
     codes_see_labels: CodesSeeLabels = True,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Learn from labels.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Encode and learn a data set on all machines, and publish it in one commit. An interrupted run continues."""
+    """Encode and learn a data set on all machines, and publish it in one commit. An interrupted run continues.
+
+    \b
+    Examples:
+      stillhash cluster ingest features films --bits 256
+      stillhash cluster ingest photos gallery --encoder classic
+    """
     cluster = optional_module("cluster", "cluster")
     with progress_bar("connecting", None) as update:
 
@@ -75,22 +99,33 @@ def ingest(
 
 
 @app.command()
-def down() -> None:
-    """Stop the cluster that 'cluster up' runs in this folder."""
+def down(as_json: AsJson = False) -> None:
+    """Stop the cluster that 'cluster up' runs in this folder.
+
+    \b
+    Examples:
+      stillhash cluster down
+    """
     try:
-        running = json.loads(CLUSTER_FILE.read_text())
+        running = json.loads(CLUSTER_FILE.read_text(encoding="utf-8"))
         os.kill(running["pid"], signal.SIGTERM)
     except (OSError, ValueError, KeyError):
         CLUSTER_FILE.unlink(missing_ok=True)
         raise NotFound("no cluster runs in this folder. Start one with 'stillhash cluster up'.") from None
-    Console().print(Text(f"the cluster at {running['address']} is stopping"))
+    answer({"address": running["address"]}, as_json, f"the cluster at {running['address']} is stopping")
 
 
 @app.command()
 def status(
     url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
 ) -> None:
-    """Show nodes, shards and their actors, and whether all are up to date."""
+    """Show nodes, shards and their actors, and whether all are up to date.
+
+    \b
+    Examples:
+      stillhash cluster status
+      stillhash cluster status --url http://127.0.0.1:8080 --json
+    """
     with stillhash.Client(url, key, collection=collection) as client:
         answer(client.cluster(), as_json, _show)
 
@@ -99,7 +134,12 @@ def status(
 def add_shard(
     url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
 ) -> None:
-    """Add a shard and move its share of the rows to it; searches continue meanwhile."""
+    """Add a shard and move its share of the rows to it; searches continue meanwhile.
+
+    \b
+    Examples:
+      stillhash cluster add-shard --collection films
+    """
     with stillhash.Client(url, key, collection=collection) as client:
         number = client.add_shard()
     answer({"shard": number}, as_json, f"shard {number} added")
@@ -113,13 +153,20 @@ def drain(
     collection: CollectionName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move all actors off a node, before it is removed."""
+    """Move all actors off a node, before it is removed.
+
+    \b
+    Examples:
+      stillhash cluster drain 3f2a9c
+    """
     with stillhash.Client(url, key, collection=collection) as client:
         moved = client.drain(node)
     answer({"moved": moved}, as_json, f"{moved} actors moved")
 
 
-def _show(status: dict[str, Any], console: Console) -> None:
+def _show(status: dict[str, Any], console: "Console") -> None:
+    from rich.text import Text
+
     for name, value in status.items():
         rows = value if isinstance(value, list) else [value]
         console.print(Text(name, style="bold"))

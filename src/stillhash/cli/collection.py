@@ -1,17 +1,13 @@
-"""Commands for items and search: one command per method of `Collection`, without logic."""
+"""Commands for items: one command per method of `Collection`, without logic."""
 
-import re
 from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
-from typer import Argument, Option, Typer
+from typer import Option, Typer
 
 import stillhash
-from stillhash.cli import output
 from stillhash.cli.column_options import (
     IdColumn,
     LabelColumns,
@@ -20,66 +16,39 @@ from stillhash.cli.column_options import (
     VectorColumn,
     parse_columns,
 )
-from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
-from stillhash.collection import DEFAULT_BITS
-from stillhash.collection.types import VersionName
-from stillhash.errors import Conflict, InvalidInput, MissingExtra
-from stillhash.hashers import FIXED_CODE_METHODS
-from stillhash.io import format_id, parse_ids, parse_json_object, read_chunks, read_queries
-from stillhash.numeric.codes import width
+from stillhash.cli.defaults import DEFAULT_METHOD, NEW_CODE_BITS, STORE_FILE
+from stillhash.cli.options import (
+    BITS_HELP,
+    CODES_ONLY_HELP,
+    FEATURES_HELP,
+    FIELDS_HELP,
+    IDS_FILE_HELP,
+    ITEMS_PANEL,
+    METADATA_FILE_HELP,
+    PARAMS_HELP,
+    ChunkRows,
+    CodesSeeLabels,
+    CollectionPath,
+    IdList,
+    LabelsFile,
+    MethodName,
+    RowsFile,
+    Where,
+    current_version,
+    row_length,
+)
+from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk, note
+from stillhash.errors import Conflict, InvalidInput
 
 app = Typer()
-ITEMS_PANEL, SEARCH_PANEL = "Collections: items", "Collections: search"
-DEFAULT_METHOD = stillhash.DEFAULT_HASHER.name
-QUERY_HELP = """Queries: any file of rows, a .json file, '-' for JSON from stdin, or JSON itself: '[0.1, 0.2]'; \
-a ready code in hexadecimal digits, where the collection has --codes-only."""
-IDS_HELP = "Ids; a whole number is an integer id, '\"7\"' is the text 7."
-IDS_FILE_HELP = "Ids, if FILE has none: .npy, .jsonl or .txt (one id per line)."
-METADATA_FILE_HELP = "Metadata, if FILE has none: .jsonl (one object per line)."
-QUERY_ENCODER_HELP = "An aligned encoder instead of the collection's own."
-AGAINST_HELP = "With --explain: compare with version N instead of the earliest."
-VERSION_HELP = "Rank by this version of the model; 0 is before learning, hamming by Hamming distance."
-BALANCE_HELP = "From 0, items that look alike, to 1, items with the same labels. Automatic if not given."
-ROWS_HELP = "Rows: .jsonl, .csv, .parquet, .npz or .npy; '-' for JSON lines from stdin."
-LABELS_HELP = """Labels, if FILE has none: .npy (labels, or a matrix of 0 and 1), .jsonl (one list per line) \
-or .txt (one 'cat|dog' per line)."""
-WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
-CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels."
-BITS_HELP = "Length of the codes; near duplicates of labelled items are found from 128 on."
-FEATURES_HELP = "Store features too, as float16, so that forget is exact."
-FIELDS_HELP = "Fields of the metadata that filters answer from memory, one each; default: the first 64 that occur."
-CODES_ONLY_HELP = "Store ready codes, such as perceptual hashes: packed bytes in place of feature vectors."
-PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
-
-CollectionPath = Annotated[Path, Argument(metavar="PATH", help="The collection's folder.")]
-RowsFile = Annotated[Path, Argument(metavar="FILE", help=ROWS_HELP)]
-IdList = Annotated[list[str], Argument(metavar="IDS", help=IDS_HELP)]
-LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
-ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
-Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
-Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
-CodesSeeLabels = Annotated[bool, Option("--codes-see-labels/--no-codes-see-labels", help=CODES_HELP)]
-ModelVersion = Annotated[str | None, Option(metavar="N", help=VERSION_HELP)]
-
-
-def optional_module(name: str, extra: str) -> Any:
-    """Import a module that needs an extra; only commands that use it load it."""
-    try:
-        return import_module(f"stillhash.{name}")
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
-
-
-def current_version(collection: stillhash.Collection) -> int:
-    return next((version["version"] for version in collection.versions() if version["current"]), 0)
 
 
 @app.command(rich_help_panel=ITEMS_PANEL)
 def create(
     path: CollectionPath,
     dim: Annotated[int | None, Option(min=1, help="Length of the feature vectors.")] = None,
-    bits: Annotated[int, Option(min=8, max=512, help=BITS_HELP)] = DEFAULT_BITS,
-    method: Annotated[str, Option(help=f"Learning method: {', '.join(FIXED_CODE_METHODS)}.")] = DEFAULT_METHOD,
+    bits: Annotated[int, Option(min=8, max=512, help=BITS_HELP)] = NEW_CODE_BITS,
+    method: MethodName = DEFAULT_METHOD,
     params: Annotated[str | None, Option(metavar="JSON", help=PARAMS_HELP)] = None,
     codes_see_labels: CodesSeeLabels = True,
     codes_only: Annotated[bool, Option("--codes-only", help=CODES_ONLY_HELP)] = False,
@@ -91,8 +60,17 @@ def create(
     keep_features: Annotated[bool, Option("--keep-features", help=FEATURES_HELP)] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create a collection in a new or empty folder."""
-    if (path / "store.db").exists():
+    """Create a collection in a new or empty folder.
+
+    \b
+    Examples:
+      stillhash create films --dim 512
+      stillhash create hashes --codes-only --bits 64
+      stillhash create films --dim 512 --method ohsl --filter-field year
+    """
+    from stillhash.io import parse_json_object
+
+    if (path / STORE_FILE).exists():
         raise Conflict(f"path: expected a new folder, got {path}, which holds a collection")
     settings: dict[str, Any] = {"init_rows": init_rows, "learn_rows": learn_rows, "source_cap": source_cap}
     settings |= {"method": method, "params": parse_json_object(params, "params"), "keep_versions": keep_versions}
@@ -133,7 +111,15 @@ def add(
     Options name the columns of files that call them otherwise. `import` also creates the collection, and resumes.
 
     Arrays are called ids, features, labels, metadata; without ids, rows are numbered, from the count of items.
+
+    \b
+    Examples:
+      stillhash add films rows.jsonl
+      stillhash add films vectors.npy --ids ids.txt --labels labels.txt
+      cat rows.jsonl | stillhash add films - --upsert
     """
+    from stillhash.io import read_chunks
+
     columns = parse_columns(id_column, vector_column, label_columns, metadata_columns, label_separator)
     with stillhash.open(path) as collection:
         put = partial(collection.upsert if upsert else collection.add, learn=learn)
@@ -147,19 +133,36 @@ def add(
 
 @app.command(rich_help_panel=ITEMS_PANEL)
 def get(path: CollectionPath, ids: IdList, as_json: AsJson = False) -> None:
-    """Show the labels and metadata of items. JSON has null where there is no such item."""
+    """Show the labels and metadata of items. JSON has null where there is no such item.
+
+    \b
+    Examples:
+      stillhash get films 42 43
+      stillhash get films '"42"' --json
+    """
+    from stillhash.cli import result_tables
+    from stillhash.io import parse_ids
+
     names = parse_ids(ids)
     with stillhash.open(path, read_only=True) as collection:
         items = collection.get(names)
     absent = [str(name) for name, item in zip(names, items, strict=True) if item is None]
-    answer({"items": [None if item is None else asdict(item) for item in items]}, as_json, output.items)
+    answer({"items": [None if item is None else asdict(item) for item in items]}, as_json, result_tables.items)
     if absent:
-        Console(stderr=True).print(f"not found: {', '.join(absent)}", highlight=False, markup=False, soft_wrap=True)
+        note(f"not found: {', '.join(absent)}")
 
 
 @app.command(rich_help_panel=ITEMS_PANEL)
 def count(path: CollectionPath, where: Where = None, as_json: AsJson = False) -> None:
-    """Show the number of items, or of those that match."""
+    """Show the number of items, or of those that match.
+
+    \b
+    Examples:
+      stillhash count films
+      stillhash count films --where '{"year": {"$gte": 1990}}'
+    """
+    from stillhash.io import parse_json_object
+
     with stillhash.open(path, read_only=True) as collection:
         items = collection.count(parse_json_object(where, "where"))
     answer({"count": items}, as_json, str(items))
@@ -173,95 +176,16 @@ def ids(
     limit: Annotated[int, Option(min=1, help="Ids to show at most.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """Show the ids of items, integers first and then texts, each in order, one per line as `delete` reads them."""
+    """Show the ids of items, integers first and then texts, each in order, one per line as `delete` reads them.
+
+    \b
+    Examples:
+      stillhash ids films --limit 20
+      stillhash ids films --where '{"draft": true}' | stillhash delete films -
+    """
+    from stillhash.io import format_id, parse_ids, parse_json_object
+
     last = None if after is None else parse_ids([after])[0]
     with stillhash.open(path, read_only=True) as collection:
         names = collection.ids(parse_json_object(where, "where"), after=last, limit=limit)
     answer({"ids": names}, as_json, "\n".join(map(format_id, names)))
-
-
-@app.command(rich_help_panel=SEARCH_PANEL)
-def search(
-    path: CollectionPath,
-    vector: Annotated[str | None, Option(metavar="FILE", help=QUERY_HELP)] = None,
-    image: Annotated[Path | None, Option(metavar="FILE", help="An image to search by.")] = None,
-    text: Annotated[str | None, Option(metavar="WORDS", help="A text; needs a clip: encoder.")] = None,
-    like: Annotated[str | None, Option(metavar="ID", help="An item to find similar ones to.")] = None,
-    encoder: Annotated[str | None, Option(metavar="NAME", help=QUERY_ENCODER_HELP)] = None,
-    k: Annotated[int, Option("-k", min=1, help="Hits for each query.")] = 10,
-    where: Where = None,
-    version: ModelVersion = None,
-    balance: Annotated[float | None, Option(min=0, max=1, help=BALANCE_HELP)] = None,
-    explain: Annotated[bool, Option("--explain", help="Show which bits made the score of each hit.")] = False,
-    against: Annotated[int | None, Option(min=0, metavar="N", help=AGAINST_HELP)] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find the best items for query vectors, an image, a text, or an item."""
-    if against is not None and not explain:
-        raise InvalidInput("--against: expected --explain with it")
-    if sum(option is not None for option in (vector, image, text, like)) != 1:
-        raise InvalidInput("query: expected one of --vector, --image, --text and --like")
-    with stillhash.open(path, read_only=True) as collection:
-        if vector is not None:
-            queries = parse_queries(vector, collection)
-        elif like is not None:
-            queries = collection.reconstruct(parse_ids([like]))
-        else:
-            query_encoder = optional_module("images", "images").open_query_encoder(collection, encoder)
-            features = query_encoder.text(text) if image is None else query_encoder.image_file(image)
-            queries = features[None]
-        compare = explain if against is None else against
-        allowed = parse_json_object(where, "where")
-        ranked_by = parse_version(version)
-        results = collection.search(queries, k, where=allowed, version=ranked_by, balance=balance, explain=compare)
-    _answer_hits(results, as_json)
-
-
-@app.command(rich_help_panel=SEARCH_PANEL)
-def range_search(
-    path: CollectionPath,
-    vector: Queries,
-    threshold: Annotated[float | None, Option(help="The lowest score of a hit.")] = None,
-    distance: Annotated[int | None, Option(min=0, help="The largest Hamming distance of a hit instead.")] = None,
-    where: Where = None,
-    version: ModelVersion = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find all items with at least this score, or within this Hamming distance."""
-    with stillhash.open(path, read_only=True) as collection:
-        queries = parse_queries(vector, collection)
-        options: dict[str, Any] = {"where": parse_json_object(where, "where"), "version": parse_version(version)}
-        results = collection.range_search(queries, threshold, distance=distance, **options)
-    _answer_hits(results, as_json)
-
-
-def row_length(collection: stillhash.Collection) -> int:
-    """Return the numbers of a row: features, or the bytes of a ready code."""
-    return width(collection.bits) if collection.codes_only else collection.dim
-
-
-def parse_queries(text: str, collection: stillhash.Collection) -> Any:
-    """Return the queries that an option names; ready codes may be in it as hexadecimal digits."""
-    if collection.codes_only and re.fullmatch("[0-9a-fA-F]+", text) and not Path(text).exists():
-        return [text]
-    return read_queries(text, row_length(collection))
-
-
-def parse_version(text: str | None) -> VersionName | None:
-    """Return the version of the model that an option names."""
-    if text is None:
-        return None
-    if text == "hamming":
-        return "hamming"
-    if not text.isdecimal():
-        raise InvalidInput(f"--version: expected a number, or hamming, got {text!r}")
-    return int(text)
-
-
-def _answer_hits(results: list[stillhash.Answer], as_json: bool) -> None:
-    """Print the answers, without empty explanations and distances."""
-    answers = [asdict(one) for one in results]
-    for hit in (hit for one in answers for hit in one["hits"]):
-        for name in [name for name in ("explanation", "distance") if hit[name] is None]:
-            del hit[name]
-    answer({"answers": answers}, as_json, output.answers)

@@ -1,11 +1,13 @@
 """Options that name the columns of a file of rows."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from stillhash.errors import InvalidInput
-from stillhash.io import ColumnNames
+
+if TYPE_CHECKING:
+    from stillhash.io import ColumnNames
 
 ID_HELP = "Column of ids; default: id, image_id, or a similar name."
 VECTOR_HELP = "Column of vectors; default: features, vector or embedding, or f0, f1, ..."
@@ -26,8 +28,10 @@ def parse_columns(
     label_columns: list[str] | None,
     metadata_columns: str | None,
     label_separator: str | None,
-) -> ColumnNames:
+) -> "ColumnNames":
     """Return the names of columns that options hold."""
+    from stillhash.io import ColumnNames
+
     if label_separator == "":
         raise InvalidInput("--label-separator: expected a text, got an empty one")
     labels = tuple(label_columns) if label_columns else None

@@ -1,15 +1,15 @@
 """The command that lists duplicates."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.text import Text
 from typer import Option, Typer
 
 import stillhash
-from stillhash.cli.collection import SEARCH_PANEL, CollectionPath, Where
+from stillhash.cli.options import SEARCH_PANEL, CollectionPath, Where
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar
-from stillhash.io import format_id, parse_json_object
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = Typer()
 LISTED_IDS = 20  # of a group, for people
@@ -26,7 +26,14 @@ def duplicates(
     """Find groups of items whose codes are nearly the same, the earliest first.
 
     Each item of a group is within the distance of some other item of it.
+
+    \b
+    Examples:
+      stillhash duplicates films
+      stillhash duplicates gallery --distance 5 --limit 100 --json
     """
+    from stillhash.io import parse_json_object
+
     condition = parse_json_object(where, "where")
     with stillhash.open(path, read_only=True) as collection, progress_bar("comparing", 1.0, counts=False) as update:
         groups = collection.duplicates(
@@ -35,8 +42,12 @@ def duplicates(
     answer({"groups": groups}, as_json, _show)
 
 
-def _show(result: dict[str, Any], console: Console) -> None:
+def _show(result: dict[str, Any], console: "Console") -> None:
     """Print a line for each group, and how many there are."""
+    from rich.text import Text
+
+    from stillhash.io import format_id
+
     groups = result["groups"]
     for group in groups:
         names = " ".join(format_id(name) for name in group[:LISTED_IDS])

@@ -1,25 +1,34 @@
 """The commands `stillhash experiment`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import stillhash
-from stillhash.cli.collection import optional_module
-from stillhash.cli.output import AsJson, answer, progress_bar
+from stillhash.cli.completion import one_of, some_of
+from stillhash.cli.defaults import FIXED_CODE_NAMES, OTHER_METHOD_NAMES, PRESET_NAMES
+from stillhash.cli.options import optional_module
+from stillhash.cli.output import AsJson, answer, progress_bar, status_line
 from stillhash.errors import InvalidInput
-from stillhash.experiments.tables import TableData, print_sections
 
-app = typer.Typer(help="Run the paper's experiments, and make its tables and figures.", no_args_is_help=True)
+EXPERIMENT_GROUP_HELP = """Run the paper's experiments, and make its tables and figures.
+
+\b
+Examples:
+  stillhash experiment run --quick
+  stillhash experiment report
+"""
+app = typer.Typer(help=EXPERIMENT_GROUP_HELP, no_args_is_help=True)
 
 DATA_HELP = (
     "A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "
     "'drift:SCENARIO:' before any of them makes a stream that changes."
 )
 SEEDS_HELP = "Repetitions, with random_state 0, 1, ...; default: 5 for few-labels, 1 for all others."
+METHOD_NAMES = (*FIXED_CODE_NAMES, *OTHER_METHOD_NAMES)
+PRESET_HELP = "Which experiments: see 'stillhash experiment list'."
+METHODS_HELP = "Only these methods, separated by commas."
 Data = Annotated[str, typer.Option(help=DATA_HELP)]
 ResultsFolder = Annotated[Path, typer.Option(help="Folder of result files, one for each job.")]
 Bits = Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")]
@@ -31,14 +40,23 @@ def _module(name: str, extra: str = "experiments") -> Any:
 
 def _study(module: Any, name: str, as_json: bool, *args: Any) -> None:
     """Run one study; progress goes to stderr."""
-    with Console(stderr=True).status(name) as status:
-        result = module.run(*args, lambda now: status.update(f"{name}: {now}"))
+    from stillhash.experiments.tables import print_sections
+
+    with status_line(name) as update:
+        result = module.run(*args, lambda now: update(f"{name}: {now}"))
     answer(result, as_json, lambda result, console: print_sections(console, module.tables(result)))
 
 
 @app.command(name="list")
 def list_(as_json: AsJson = False) -> None:
-    """List the methods and presets."""
+    """List the methods and presets.
+
+    \b
+    Examples:
+      stillhash experiment list
+    """
+    from stillhash.experiments.tables import TableData, print_sections
+
     kinds = {"methods": stillhash.METHODS, "presets": _module("presets").PRESETS}
     result = {
         kind: {name: (thing.__doc__ or "").strip().splitlines()[0] for name, thing in things.items()}
@@ -51,14 +69,21 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def run(
     data: Data = "scenes",
-    preset: Annotated[str, typer.Option(help="Which experiments: see 'stillhash experiment list'.")] = "paper",
+    preset: Annotated[str, typer.Option(help=PRESET_HELP, autocompletion=one_of(*PRESET_NAMES))] = "paper",
     quick: Annotated[bool, typer.Option("--quick", help="The preset quick: a few minutes on the scenes.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help=SEEDS_HELP)] = None,
-    methods: Annotated[str, typer.Option(help="Only these methods, separated by commas.")] = "",
+    methods: Annotated[str, typer.Option(help=METHODS_HELP, autocompletion=some_of(*METHOD_NAMES))] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")] = None,
     results: ResultsFolder = Path("results"),
+    as_json: AsJson = False,
 ) -> None:
-    """Run experiments into result files. Jobs that have one are skipped, so a stopped run continues."""
+    """Run experiments into result files. Jobs that have one are skipped, so a stopped run continues.
+
+    \b
+    Examples:
+      stillhash experiment run --quick
+      stillhash experiment run --preset drift --methods tally,ohsl --seeds 3
+    """
     module = _module("presets")
     presets, name = module.PRESETS, "quick" if quick else preset
     chosen = tuple(filter(None, methods.split(",")))
@@ -69,7 +94,8 @@ def run(
     with progress_bar(f"experiment {name}", len(jobs)) as update:
         update(completed=sum((results / job.file).exists() for job in jobs))
         ran = _module("run").run(jobs, results, workers, lambda job: update(advance=1))
-    print(f"{ran} of {len(jobs)} jobs run, {len(jobs) - ran} skipped; results in {results}", file=sys.stderr)
+    text = f"{ran} of {len(jobs)} jobs run, {len(jobs) - ran} skipped; results in {results}"
+    answer({"jobs": len(jobs), "run": ran, "skipped": len(jobs) - ran, "results": str(results)}, as_json, text)
 
 
 @app.command()
@@ -77,12 +103,18 @@ def repeat(
     out: Annotated[Path, typer.Argument(help="The feature folder to write.")],
     data: Data = "scenes",
     rows: Annotated[int, typer.Option(min=1, help="Rows of the stream.")] = 60_000,
+    as_json: AsJson = False,
 ) -> None:
-    """Write a feature folder that repeats a dataset's stream, as float32 on disk: for experiments with time."""
+    """Write a feature folder that repeats a dataset's stream, as float32 on disk: for experiments with time.
+
+    \b
+    Examples:
+      stillhash experiment repeat long-stream --data scenes --rows 100000
+    """
     module = _module("data")
-    with Console(stderr=True).status(f"{rows} rows of {data}"):
+    with status_line(f"{rows} rows of {data}"):
         module.repeat(module.open_dataset(data), rows, out)
-    print(out)
+    answer({"path": str(out), "rows": rows}, as_json, str(out))
 
 
 @app.command()
@@ -94,7 +126,12 @@ def feedback(
     clicks: Annotated[int, typer.Option(min=1, help="Queries with clicks, where there are no labels.")] = 3000,
     as_json: AsJson = False,
 ) -> None:
-    """Vote on hits, and measure what that does to them, to their query and to others; then click without labels."""
+    """Vote on hits, and measure what that does to them, to their query and to others; then click without labels.
+
+    \b
+    Examples:
+      stillhash experiment feedback --votes 500
+    """
     stream = _module("drift").open_stream(data)
     _study(_module("feedback_study"), "feedback", as_json, stream, bits, votes, others, clicks)
 
@@ -107,7 +144,12 @@ def images(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Index a folder of generated images, kill and resume it, and measure speed, memory and what learning gains."""
+    """Index a folder of generated images, kill and resume it, and measure speed, memory and what learning gains.
+
+    \b
+    Examples:
+      stillhash experiment images --count 1000
+    """
     _study(_module("image_ingest_study", extra="demo"), "images", as_json, count, queries, size, workers)
 
 
@@ -119,7 +161,12 @@ def align(
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Search old codes with a new encoder through an alignment, and compare with encoding everything again."""
+    """Search old codes with a new encoder through an alignment, and compare with encoding everything again.
+
+    \b
+    Examples:
+      stillhash experiment align old-features new-features --seeds 1
+    """
     data = _module("data")
     _study(_module("alignment_study"), "align", as_json, data.open_dataset(old), data.open_dataset(new), bits, seeds)
 
@@ -128,7 +175,13 @@ def align(
 def report(
     results: ResultsFolder = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
+    as_json: AsJson = False,
 ) -> None:
-    """Make the tables and figures from result files: Markdown, one HTML page, PNG and SVG."""
-    for path in _module("report").report(results, out):
-        print(path)
+    """Make the tables and figures from result files: Markdown, one HTML page, PNG and SVG.
+
+    \b
+    Examples:
+      stillhash experiment report --results results --out report
+    """
+    files = [str(path) for path in _module("report").report(results, out)]
+    answer({"files": files}, as_json, "\n".join(files))

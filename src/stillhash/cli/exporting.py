@@ -6,9 +6,10 @@ from typing import Annotated
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import ITEMS_PANEL, CollectionPath, Where, current_version
+from stillhash.cli.completion import one_of
+from stillhash.cli.defaults import EXPORT_FORMATS
+from stillhash.cli.options import ITEMS_PANEL, CollectionPath, Where, current_version
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar
-from stillhash.io import parse_json_object
 
 app = Typer()
 EXPORT_FILE_HELP = "The file to write: .jsonl, .parquet or .npz."
@@ -19,7 +20,9 @@ FORMAT_HELP = "jsonl, parquet or npz; by default the suffix of FILE."
 def export(
     path: CollectionPath,
     file: Annotated[Path, Argument(metavar="FILE", help=EXPORT_FILE_HELP)],
-    format: Annotated[str | None, Option(metavar="FORMAT", help=FORMAT_HELP)] = None,
+    format: Annotated[
+        str | None, Option(metavar="FORMAT", help=FORMAT_HELP, autocompletion=one_of(*EXPORT_FORMATS))
+    ] = None,
     where: Where = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace FILE if it exists.")] = False,
     as_json: AsJson = False,
@@ -27,7 +30,14 @@ def export(
     """Write all items, and what is learnt, to a file from which the collection can be restored.
 
     It is of one commit, also while another process writes, and appears once it is complete.
+
+    \b
+    Examples:
+      stillhash export films films.parquet
+      stillhash export films recent.jsonl --where '{"year": {"$gte": 2020}}'
     """
+    from stillhash.io import parse_json_object
+
     allowed = parse_json_object(where, "where")
     with stillhash.open(path, read_only=True) as collection, progress_bar("items exported", None) as update:
         report = collection.export(

@@ -2,17 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import CollectionPath
 from stillhash.cli.items import SelectAll, SelectedWhere, parse_selection
-from stillhash.cli.learning import UPKEEP_PANEL
+from stillhash.cli.options import CollectionPath
 from stillhash.cli.output import AsJson, answer, count_of
-from stillhash.collection.types import ForgetReport
-from stillhash.io import parse_ids
+from stillhash.cli.upkeep import UPKEEP_PANEL
+
+if TYPE_CHECKING:
+    from stillhash.collection.types import ForgetReport
 
 app = Typer()
 
@@ -32,14 +33,22 @@ def forget(
     """Remove items, or the votes of a source, so that no file of the collection holds anything of them.
 
     Their part in what was learnt is taken out exactly, if the collection keeps features. All codes are rewritten.
+
+    \b
+    Examples:
+      stillhash forget films 42 43
+      stillhash forget films --source ann
+      stillhash forget films --where '{"owner": "ann"}' --snapshots backups
     """
+    from stillhash.io import parse_ids
+
     names: list[Any] | None = parse_ids(ids) if ids else None
     with stillhash.open(path) as collection:
         report = collection.forget(names, where=parse_selection(where, every), source=source, snapshots=snapshots)
     answer(asdict(report), as_json, "\n".join(_lines(report)))
 
 
-def _lines(report: ForgetReport) -> list[str]:
+def _lines(report: "ForgetReport") -> list[str]:
     """Return the report as sentences."""
     lines = [f"{count_of(report.items, 'item')} and {count_of(report.votes, 'vote')} forgotten"]
     if report.unlearnt:

@@ -4,15 +4,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import BITS_HELP, CodesSeeLabels, CollectionPath, optional_module
-from stillhash.cli.output import AsJson, answer, progress_bar
-from stillhash.collection import DEFAULT_BITS
+from stillhash.cli.completion import one_of
+from stillhash.cli.defaults import ENCODER_PREFIXES, LABEL_SOURCES, NEW_CODE_BITS, STORE_FILE
+from stillhash.cli.options import BITS_HELP, CodesSeeLabels, CollectionPath, optional_module
+from stillhash.cli.output import AsJson, answer, note, progress_bar, status_line
 from stillhash.errors import InvalidInput
-from stillhash.io import IMAGE_SUFFIXES, list_images, read_features
 
 app = Typer()
 IMAGES_PANEL = "Collections: images"
@@ -30,20 +29,33 @@ Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for 
 def index(
     folder: ImageFolder,
     path: CollectionPath,
-    encoder: Annotated[str | None, Option(metavar="NAME", help=f"{ENCODER_HELP}; {DEFAULT_HELP}.")] = None,
-    bits: Annotated[int, Option(min=8, max=512, help=f"Of a new collection: {BITS_HELP}")] = DEFAULT_BITS,
+    encoder: Annotated[
+        str | None,
+        Option(metavar="NAME", help=f"{ENCODER_HELP}; {DEFAULT_HELP}.", autocompletion=one_of(*ENCODER_PREFIXES)),
+    ] = None,
+    bits: Annotated[int, Option(min=8, max=512, help=f"Of a new collection: {BITS_HELP}")] = NEW_CODE_BITS,
     codes_see_labels: CodesSeeLabels = True,
-    labels: Annotated[str, Option(metavar="SOURCE", help=LABEL_SOURCE_HELP)] = "auto",
+    labels: Annotated[
+        str, Option(metavar="SOURCE", help=LABEL_SOURCE_HELP, autocompletion=one_of(*LABEL_SOURCES))
+    ] = "auto",
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Index a folder of images, with labels and thumbnails. Images that are already indexed are skipped."""
+    """Index a folder of images, with labels and thumbnails. Images that are already indexed are skipped.
+
+    \b
+    Examples:
+      stillhash index photos gallery
+      stillhash index photos gallery --encoder clip:ViT-B-32 --labels folders
+    """
+    from stillhash.io import IMAGE_SUFFIXES, list_images
+
     images, encoders = optional_module("images", "images"), optional_module("encoders", "images")
     files = list_images(folder)
     if not files:
         raise InvalidInput(f"folder: expected files that end in {', '.join(IMAGE_SUFFIXES)}, got none in {folder}")
     source = images.open_labels(folder, labels)
-    new = not (path / "store.db").is_file()
+    new = not (path / STORE_FILE).is_file()
     name = encoder or ("classic" if new else _own_encoder(path))
     rows = max(MIN_FIT_IMAGES, min(MAX_FIT_IMAGES, len(files)))
     opened = encoders.open_encoder(name)
@@ -55,7 +67,7 @@ def index(
                 report = images.index_folder(folder, collection, name, source, **options)
         except KeyboardInterrupt:
             stored = f"{collection.count():,} images are stored"
-            Console(stderr=True).print(f"stopped; {stored}, and the next run continues from there")
+            note(f"stopped; {stored}, and the next run continues from there")
             raise
         if not collection.stats()["fitted"] and collection.count() >= MIN_FIT_IMAGES:  # some could not be decoded
             collection.fit()
@@ -88,7 +100,9 @@ def _report_text(result: dict[str, Any], path: Path) -> str:
 @app.command(rich_help_panel=IMAGES_PANEL)
 def align(
     path: CollectionPath,
-    encoder: Annotated[str, Option(metavar="NAME", help=f"New encoder: {ENCODER_HELP}.")],
+    encoder: Annotated[
+        str, Option(metavar="NAME", help=f"New encoder: {ENCODER_HELP}.", autocompletion=one_of(*ENCODER_PREFIXES))
+    ],
     images: Annotated[Path | None, Option(metavar="FOLDER", help="Images to encode with both encoders.")] = None,
     theirs: Annotated[Path | None, Option(metavar="FILE", help="Or: features by the new encoder,")] = None,
     ours: Annotated[Path | None, Option(metavar="FILE", help="and of the same images by the old one.")] = None,
@@ -96,10 +110,18 @@ def align(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Query with a different encoder: map its features to the collection's. Codes do not change."""
+    """Query with a different encoder: map its features to the collection's. Codes do not change.
+
+    \b
+    Examples:
+      stillhash align gallery --encoder clip:ViT-B-32 --images photos
+      stillhash align films --encoder vectors:768 --theirs new.npy --ours old.npy
+    """
+    from stillhash.io import read_features
+
     if (images is None) == (theirs is None) or (theirs is None) != (ours is None):
         raise InvalidInput("images: expected either --images FOLDER, or --theirs FILE and --ours FILE")
-    with stillhash.open(path) as collection, Console(stderr=True).status("encoding with both"):
+    with stillhash.open(path) as collection, status_line("encoding with both"):
         if images is not None:
             result = optional_module("images", "images").align_images(collection, encoder, images, max_images, workers)
         elif theirs is not None and ours is not None:

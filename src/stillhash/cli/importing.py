@@ -3,22 +3,11 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import (
-    BITS_HELP,
-    DEFAULT_METHOD,
-    FEATURES_HELP,
-    FIELDS_HELP,
-    ITEMS_PANEL,
-    CodesSeeLabels,
-    CollectionPath,
-    current_version,
-)
 from stillhash.cli.column_options import (
     IdColumn,
     LabelColumns,
@@ -27,13 +16,24 @@ from stillhash.cli.column_options import (
     VectorColumn,
     parse_columns,
 )
+from stillhash.cli.defaults import DEFAULT_METHOD, IMPORT_BATCH, STORE_FILE
 from stillhash.cli.exporting import restore
-from stillhash.cli.output import AsJson, answer, count_of, progress_bar
-from stillhash.collection.table_import import ImportProgress
+from stillhash.cli.options import (
+    BITS_HELP,
+    FEATURES_HELP,
+    FIELDS_HELP,
+    ITEMS_PANEL,
+    CodesSeeLabels,
+    CollectionPath,
+    MethodName,
+    current_version,
+)
+from stillhash.cli.output import AsJson, answer, count_of, note, progress_bar
 from stillhash.errors import InvalidInput
-from stillhash.hashers import FIXED_CODE_METHODS
-from stillhash.io import ColumnNames, has_columns, scan_chunks
-from stillhash.io.tables import DEFAULT_BATCH
+
+if TYPE_CHECKING:
+    from stillhash.collection.table_import import ImportProgress
+    from stillhash.io import ColumnNames
 
 app = Typer()
 FILES_HELP = "Files of rows: .parquet, .npy, .npz, .csv or .jsonl; or an export."
@@ -55,16 +55,14 @@ def import_files(
     number_rows: Annotated[bool, Option("--number-rows", help=NUMBER_HELP)] = False,
     skip_existing: Annotated[bool, Option("--skip-existing", help=SKIP_HELP)] = False,
     bits: Annotated[int | None, Option(min=8, max=512, help=f"Of a new collection: {BITS_HELP}")] = None,
-    method: Annotated[
-        str, Option(help=f"Of a new collection: learning method, {', '.join(FIXED_CODE_METHODS)}.")
-    ] = DEFAULT_METHOD,
+    method: MethodName = DEFAULT_METHOD,
     codes_see_labels: CodesSeeLabels = True,
     filter_field: Annotated[
         list[str] | None, Option(metavar="FIELD", help=f"Of a new collection: {FIELDS_HELP}")
     ] = None,
     keep_features: Annotated[bool, Option("--keep-features", help=f"Of a new collection: {FEATURES_HELP}")] = False,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Whether to learn from labelled rows.")] = True,
-    chunk: Annotated[int, Option(min=1, help="Rows to read and store at a time.")] = DEFAULT_BATCH,
+    chunk: Annotated[int, Option(min=1, help="Rows to read and store at a time.")] = IMPORT_BATCH,
     as_json: AsJson = False,
 ) -> None:
     """Import files of rows into a collection, which is created if need be.
@@ -74,7 +72,15 @@ def import_files(
     A file that `stillhash export` wrote is restored as a new collection, with all that was learnt.
 
     Columns are recognised by usual names, such as id or image_id, features or embedding, labels or label.
+
+    \b
+    Examples:
+      stillhash import films.parquet films
+      stillhash import part-*.csv films --id-column isbn --label-column genre
+      stillhash import export.jsonl restored
     """
+    from stillhash.io import ColumnNames
+
     columns = parse_columns(id_column, vector_column, label_columns, metadata_columns, label_separator)
     if any(map(stillhash.is_export, files)):
         options_of_rows = (columns != ColumnNames(), number_rows, skip_existing, bits, filter_field, keep_features)
@@ -82,7 +88,7 @@ def import_files(
             raise InvalidInput("file: expected an export alone, without options for rows, got more")
         restore(files[0], path, as_json)
         return
-    exists = (path / "store.db").is_file()
+    exists = (path / STORE_FILE).is_file()
     settings: dict[str, Any] = {"method": method, "codes_see_labels": codes_see_labels}
     settings |= {"filter_fields": filter_field or None, "keep_features": keep_features}
     dim = None if exists else first_vector_length(files[0], columns, number_rows)
@@ -97,7 +103,7 @@ def import_files(
                     bar.next_file(collection.import_file(file, progress=bar.show, **options))
         except KeyboardInterrupt:
             stored = count_of(collection.count() - before, "row")
-            Console(stderr=True).print(f"stopped; {stored} added, and the same command goes on", highlight=False)
+            note(f"stopped; {stored} added, and the same command goes on")
             raise
         seconds, items = time.perf_counter() - begin, collection.count()
         result = {"added": items - before, "count": items, "version": current_version(collection)}
@@ -106,8 +112,10 @@ def import_files(
     answer(result, as_json, f"{added}, {count_of(items, 'item')} in total")
 
 
-def first_vector_length(file: Path, columns: ColumnNames, number_rows: bool) -> int:
+def first_vector_length(file: Path, columns: "ColumnNames", number_rows: bool) -> int:
     """Return how many numbers the first vector of a file has, which must also have ids unless rows are numbered."""
+    from stillhash.io import has_columns, scan_chunks
+
     first_id = 0 if number_rows or not has_columns(file) else None
     for chunk in scan_chunks(file, 1, columns=columns, first_id=first_id):
         return int(chunk.read().features.shape[1])
@@ -122,7 +130,7 @@ class ImportBar:
         self._sizes = [max(1, file.stat().st_size) if file.is_file() else 1 for file in files]
         self._files_done = self._rows_added = 0
 
-    def show(self, progress: ImportProgress) -> None:
+    def show(self, progress: "ImportProgress") -> None:
         """Show how far the current file is: share of all files, rows added, and how many in a second."""
         done = sum(self._sizes[: self._files_done]) + progress.share * self._sizes[self._files_done]
         share, rows = done / sum(self._sizes), self._rows_added + progress.added

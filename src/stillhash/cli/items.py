@@ -1,16 +1,17 @@
 """Commands that change items, by their ids or by a condition: one command per method of `Collection`, without logic."""
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import IDS_HELP, ITEMS_PANEL, CollectionPath
+from stillhash.cli.options import IDS_HELP, ITEMS_PANEL, CollectionPath
 from stillhash.cli.output import AsJson, answer, count_of
-from stillhash.collection.update_validation import ItemFilter
 from stillhash.errors import InvalidInput
-from stillhash.io import parse_ids, parse_json_object
+
+if TYPE_CHECKING:
+    from stillhash.collection.update_validation import ItemFilter
 
 app = Typer()
 SELECTED_HELP = """In place of IDS, all items that match: '{"year": {"$lt": 1990}}'."""
@@ -22,8 +23,10 @@ SelectedWhere = Annotated[str | None, Option("--where", metavar="JSON", help=SEL
 SelectAll = Annotated[bool, Option("--all", help="In place of IDS, every item.")]
 
 
-def parse_selection(where: str | None, every: bool) -> ItemFilter | None:
+def parse_selection(where: str | None, every: bool) -> "ItemFilter | None":
     """Return the condition of --where, or "all"; None without either."""
+    from stillhash.io import parse_json_object
+
     if every and where is not None:
         raise InvalidInput("--where: expected --where or --all, got both")
     return "all" if every else parse_json_object(where, "where")
@@ -37,7 +40,13 @@ def delete(
     every: SelectAll = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete items by their ids, or all that match; without any, or with '-', read ids from stdin, one per line."""
+    """Delete items by their ids, or all that match; without any, or with '-', read ids from stdin, one per line.
+
+    \b
+    Examples:
+      stillhash delete films 42 43
+      stillhash delete films --where '{"year": {"$lt": 1990}}'
+    """
     selected = parse_selection(where, every)
     names = _read_ids(ids) if selected is None or ids else None
     with stillhash.open(path) as collection:
@@ -57,7 +66,15 @@ def update_metadata(
     replace: Annotated[bool, Option("--replace", help="Replace all fields, not only these.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set fields in the metadata of items, by their ids, or of all that match; other fields stay."""
+    """Set fields in the metadata of items, by their ids, or of all that match; other fields stay.
+
+    \b
+    Examples:
+      stillhash update-metadata films 42 --set '{"year": 1995}'
+      stillhash update-metadata films --all --set '{"draft": null}'
+    """
+    from stillhash.io import parse_json_object
+
     selected = parse_selection(where, every)
     names = _read_ids(ids) if selected is None or ids else None
     with stillhash.open(path) as collection:
@@ -73,7 +90,15 @@ def relabel(
     every: SelectAll = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the labels of an item, or of all items that match, and learn from them."""
+    """Replace the labels of an item, or of all items that match, and learn from them.
+
+    \b
+    Examples:
+      stillhash relabel films 42 'cat|dog'
+      stillhash relabel films --where '{"folder": "cats"}' cat
+    """
+    from stillhash.io import parse_ids
+
     selected = parse_selection(where, every)
     if len(values) != (2 if selected is None else 1):
         expected = "an id and labels" if selected is None else "only labels, with --where or --all"
@@ -94,6 +119,8 @@ def relabel(
 
 def _read_ids(ids: list[str] | None) -> list[str | int]:
     """Return the ids of the command line, or of stdin, each once."""
+    from stillhash.io import parse_ids
+
     if not ids and sys.stdin.isatty():
         raise InvalidInput("ids: expected some, or a pipe with one id per line, got none")
     return list(dict.fromkeys(parse_ids(sys.stdin if not ids or ids == ["-"] else ids)))

@@ -1,17 +1,26 @@
 """Commands that change the file of keys of a server, which reloads it by itself."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option, Typer
 
-from stillhash.cli.collection import optional_module
-from stillhash.cli.output import AsJson, answer
-from stillhash.experiments.tables import print_table
+from stillhash.cli.completion import one_of
+from stillhash.cli.defaults import ROLE_NAMES
+from stillhash.cli.options import optional_module
+from stillhash.cli.output import AsJson, answer, note
 
-app = Typer(help="Create, list and remove the keys of a server.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
+KEYS_GROUP_HELP = """Create, list and remove the keys of a server.
+
+\b
+Examples:
+  stillhash keys add keys.json --name ann --role write
+  stillhash keys list keys.json
+"""
+app = Typer(help=KEYS_GROUP_HELP, no_args_is_help=True)
 ROLE_HELP = "read, feedback, write or admin; each includes the ones before it."
 COLLECTIONS_HELP = "Names of collections, with commas between; without it, all."
 
@@ -22,21 +31,32 @@ KeyFile = Annotated[Path, Argument(metavar="FILE", help="The file of keys, as of
 def add(
     file: KeyFile,
     name: Annotated[str, Option(metavar="NAME", help="Who has the key: shown in logs and in 'keys list'.")],
-    role: Annotated[str, Option(metavar="ROLE", help=ROLE_HELP)],
+    role: Annotated[str, Option(metavar="ROLE", help=ROLE_HELP, autocompletion=one_of(*ROLE_NAMES))],
     collections: Annotated[str | None, Option(metavar="NAMES", help=COLLECTIONS_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key and print it, once: the file stores only a hash. A missing file is created."""
+    """Create a key and print it, once: the file stores only a hash. A missing file is created.
+
+    \b
+    Examples:
+      stillhash keys add keys.json --name ann --role write
+      stillhash keys add keys.json --name web --role read --collections films
+    """
     names = None if collections is None else [one.strip() for one in collections.split(",")]
     key = optional_module("server", "server").add_key(file, name, role, names)
     answer({"name": name, "role": role, "collections": names, "key": key}, as_json, key)
-    message = f"{name} is in {file}. The key is shown only now; the file has its hash."
-    Console(stderr=True).print(Text(message, style="dim"), soft_wrap=True)
+    if not as_json:
+        note(f"{name} is in {file}. The key is shown only now; the file has its hash.")
 
 
 @app.command(name="list")
 def list_keys(file: KeyFile, as_json: AsJson = False) -> None:
-    """List the names, roles and collections of the keys."""
+    """List the names, roles and collections of the keys.
+
+    \b
+    Examples:
+      stillhash keys list keys.json
+    """
     keys = [
         {
             **{"name": key.name, "role": key.role, "created": key.created, "id": key.id},
@@ -51,12 +71,21 @@ def list_keys(file: KeyFile, as_json: AsJson = False) -> None:
 def remove(
     file: KeyFile, name: Annotated[str, Argument(metavar="NAME", help="As in 'keys list'.")], as_json: AsJson = False
 ) -> None:
-    """Remove a key; a running server refuses it, and ends its sessions, within a second or so."""
+    """Remove a key; a running server refuses it, and ends its sessions, within a second or so.
+
+    \b
+    Examples:
+      stillhash keys remove keys.json ann
+    """
     optional_module("server", "server").remove_key(file, name)
     answer({"removed": name}, as_json, f"{name} is removed from {file}")
 
 
-def _show_keys(result: dict[str, Any], console: Console) -> None:
+def _show_keys(result: dict[str, Any], console: "Console") -> None:
+    from rich.text import Text
+
+    from stillhash.experiments.tables import print_table
+
     columns = ("name", "role", "collections", "created", "id")
     rows: list[list[str | Text]] = [
         [Text(key["name"], style="bold"), key["role"], Text(_collection_names(key)), key["created"], key["id"]]

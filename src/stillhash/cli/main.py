@@ -1,19 +1,25 @@
-"""The command line, a thin layer over the library. Results go to stdout, progress and errors to stderr."""
+"""The command line, a thin layer over the library. Results go to stdout, progress and errors to stderr.
 
+No module of this package imports numpy, rich or a server before a command runs: help, --version and completion are
+quick. The order of the modules is that of the help.
+"""
+
+import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
+import typer.main
 
-import stillhash
 from stillhash.cli import (
     bench,
     cluster,
     collection,
+    completion,
+    config,
+    demo,
     duplicates,
+    exit_codes,
     experiment,
     exporting,
     forgetting,
@@ -22,66 +28,77 @@ from stillhash.cli import (
     items,
     keys,
     learning,
+    searching,
     serve,
+    settings,
+    upkeep,
 )
-from stillhash.cli.collection import optional_module
-from stillhash.cli.output import AsJson, answer, pairs
-from stillhash.cli.serve import PORT, announce
+from stillhash.cli.output import print_error
 from stillhash.errors import InvalidInput, StillhashError, report_shortages
 
-DEMO_PLOT = Path("stillhash-demo.png")
+BEGIN = "To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stillhash serve gallery."
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of typer's own copy of it
 
-app = typer.Typer(
-    help="Vector search over compact binary codes whose similarity keeps learning.",
-    epilog="To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stillhash serve gallery.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for module in (collection, items, importing, exporting, duplicates, images, learning, forgetting, serve):
+app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
+ITEM_MODULES = (collection, items, importing, exporting, searching, duplicates, images)
+COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "config": config, "bench": bench, "experiment": experiment}
+for module in (demo, *ITEM_MODULES, learning, upkeep, forgetting, serve):
     app.registered_commands += module.app.registered_commands
-for name, group in (("keys", keys), ("cluster", cluster), ("bench", bench), ("experiment", experiment)):
+for name, group in COMMAND_GROUPS.items():
     app.add_typer(group.app, name=name)
 
 
-def run() -> None:
-    """Run the command; an error of ours ends it with one line and its own exit code."""
-    try:
-        report_shortages(app)()
-    except StillhashError as error:
-        Console(stderr=True).print(Text.assemble((type(error).__name__, "bold red"), f": {error}"), soft_wrap=True)
-        sys.exit(error.exit_code)
+def print_version(requested: bool) -> None:
+    """Print the version and end."""
+    if requested:
+        import stillhash
+
+        typer.echo(f"stillhash {stillhash.__version__}")
+        raise typer.Exit
 
 
-@app.command()
-def info(as_json: AsJson = False) -> None:
-    """Show version and CPU kernels."""
-    answer(stillhash.info(), as_json, pairs)
-
-
-@app.command()
-def demo(
-    scenes: Annotated[int, typer.Option(min=2000, help="How many digit scenes to make.")] = 20_000,
-    bits: Annotated[int, typer.Option(min=8, max=512, help="Code length.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the scenes and the model.")] = 0,
-    method: Annotated[str, typer.Option(help="Learning method: tally, the default, or the paper's ohsl.")] = "tally",
-    serve: Annotated[bool, typer.Option("--serve/--no-serve", help="Serve a page, or use the terminal only.")] = True,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 picks a free port.")] = PORT,
-    path: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder to keep; otherwise temporary and deleted.")
-    ] = None,
-    plot: Annotated[Path, typer.Option(help="With --no-serve: file for the learning curve (PNG).")] = DEMO_PLOT,
-    as_json: AsJson = False,
+@app.callback()
+def main(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=print_version, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change.
+    """Vector search over compact binary codes whose similarity keeps learning.
 
-    A page is served while the scenes stream in. With --no-serve everything happens in the terminal.
+    \b
+    Examples:
+      stillhash create films --dim 512
+      stillhash import films.parquet films
+      stillhash search films --like 42 -k 5 --json
     """
-    if not serve:
-        module = optional_module("demo.terminal", "experiments")
-        answer(module.run(scenes, bits, seed, plot, Console(stderr=True), method), as_json, module.show)
-    elif as_json:
-        raise InvalidInput("json: expected --no-serve with it, got --serve; only the terminal demo has a result")
-    else:
-        page = optional_module("demo.page", "demo")
-        page.run(scenes, bits, seed, method, port, path, Console(stderr=True), announce)
+    if ctx.invoked_subcommand == "config":  # which shows what is wrong
+        return
+    try:
+        ctx.default_map = settings.load(ctx.command)
+    except InvalidInput:
+        if "--help" not in sys.argv[1:]:
+            raise
+
+
+def run() -> None:
+    """Run the command; an error of ours ends it with one line, or one JSON object, and its own exit code."""
+    if completion.COMPLETION_VARIABLE in os.environ:
+        command = typer.main.get_command(app)
+        completion.skip_conversion(command)
+        command()
+    as_json = "--json" in sys.argv[1:]
+    try:
+        code = report_shortages(app)(standalone_mode=not as_json)  # otherwise it prints usage errors itself, and exits
+    except StillhashError as error:
+        print_error(type(error).__name__, str(error), as_json)
+        code = error.exit_code
+    except USAGE_ERROR as error:
+        print_error("UsageError", getattr(error, "format_message", error.__str__)(), as_json)
+        code = exit_codes.USAGE
+    except typer.Abort:
+        print_error("Interrupted", "stopped at a question", as_json)
+        code = exit_codes.FAILURE
+    if code == exit_codes.INTERRUPTED and as_json:
+        print_error("Interrupted", "stopped by Ctrl-C", as_json)
+    sys.exit(code)

@@ -1,49 +1,99 @@
-"""Print progress, and results: one JSON object, or a few lines and small tables for people."""
+"""Print results to stdout, as one JSON object or for people; notes, progress and errors to stderr.
+
+rich is imported only where a table or a progress bar is drawn, so that most commands do without.
+"""
 
 import json
+import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from stillhash.errors import StillhashError
-from stillhash.experiments.tables import print_table
-from stillhash.io import Chunk
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-METADATA_WIDTH = 60  # characters in a table
-EXPLAINED_BITS = 3  # bits named in a table
-QUALITY_NAMES = {"precision": "P@10", "ndcg": "nDCG@10", "map": "mAP"}
+if TYPE_CHECKING:
+    from rich.console import Console
 
-Show = Callable[[dict[str, Any], Console], None]
+    from stillhash.io import Chunk
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+UpdateProgress = Callable[..., None]
+Show = Callable[[dict[str, Any], "Console"], None]
 
 
 def answer(result: dict[str, Any], as_json: bool, show: Show | str) -> None:
     """Print a result as JSON, or for people: by a function, or as a text."""
     if as_json:
-        print(json.dumps(result))
+        typer.echo(dump_json(result))
     elif isinstance(show, str):
-        Console().print(Text(show), soft_wrap=True)
+        typer.echo(show)
     else:
+        from rich.console import Console
+
         show(result, Console())
 
 
+def dump_json(result: dict[str, Any]) -> str:
+    """Return one line of JSON; NaN and infinity, which JSON lacks, become null."""
+    try:
+        return json.dumps(result, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(result), allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def note(text: str, *, color: str | None = None) -> None:
+    """Print a line to stderr that is no part of the result; in color on a terminal."""
+    typer.secho(text, fg=color, err=True)
+
+
+def print_error(name: str, message: str, as_json: bool) -> None:
+    """Print an error to stderr: its type and its message, as one line or as a JSON object."""
+    if as_json:
+        typer.echo(json.dumps({"error": name, "message": message}), err=True)
+    else:
+        typer.echo(f"{typer.style(name, fg='red', bold=True)}: {message}", err=True)
+
+
 @contextmanager
-def progress_bar(description: str, total: float | None, *, counts: bool = True) -> Iterator[Callable[..., None]]:
+def progress_bar(description: str, total: float | None, *, counts: bool = True) -> Iterator[UpdateProgress]:
     """Show a progress bar if stderr is a terminal, with counts or only a bar; yield the function that updates it."""
-    console = Console(stderr=True)
+    if not sys.stderr.isatty():
+        yield lambda **_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
     numbers: list[ProgressColumn] = [MofNCompleteColumn()] if counts else []
     columns = TextColumn("{task.description}"), BarColumn(), *numbers, TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield partial(progress.update, progress.add_task(description, total=total))
 
 
-def for_each_chunk(chunks: Iterator[Chunk], function: Callable[[Chunk], object], verb: str) -> int:
+@contextmanager
+def status_line(text: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done if stderr is a terminal; yield the function that changes the text."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield status.update
+
+
+def for_each_chunk(chunks: "Iterator[Chunk]", function: "Callable[[Chunk], object]", verb: str) -> int:
     """Call the function on every chunk; return the number of rows, which an error or Ctrl-C also reports."""
     rows = 0
     try:
@@ -58,7 +108,7 @@ def for_each_chunk(chunks: Iterator[Chunk], function: Callable[[Chunk], object],
     except StillhashError as error:
         raise type(error)(f"{error} ({count_of(rows, 'row')} {verb} before)") from error
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"stopped; {count_of(rows, 'row')} {verb} before", highlight=False)
+        note(f"stopped; {count_of(rows, 'row')} {verb} before")
         raise
     return rows
 
@@ -66,141 +116,3 @@ def for_each_chunk(chunks: Iterator[Chunk], function: Callable[[Chunk], object],
 def count_of(number: int, noun: str) -> str:
     """Return '1 row' or '2,000 rows'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def pairs(result: dict[str, Any], console: Console) -> None:
-    """Print one name and value per line."""
-    width = max(map(len, result))
-    for name, value in result.items():
-        console.print(Text.assemble((f"{name:>{width}}", "bold"), f"  {_value_text(value)}"), soft_wrap=True)
-
-
-def stats(result: dict[str, Any], console: Console) -> None:
-    """Print the state of a collection; quality with its gain over the ranking before learning."""
-    quality = result["quality"]
-    gains = [
-        f"{title} {quality[name]:.3f} ({quality[name] - quality['before'][name]:+.3f})"
-        for name, title in QUALITY_NAMES.items()
-        if quality
-    ]
-    pairs(result | {"quality": gains}, console)
-
-
-def items(result: dict[str, Any], console: Console) -> None:
-    """Print the items that exist."""
-    columns = ("id", "labels", "metadata")
-    if rows := [_item_cells(item) for item in result["items"] if item is not None]:
-        print_table(console, None, columns, rows, text=columns)
-
-
-def answers(result: dict[str, Any], console: Console) -> None:
-    """Print the hits of each query, and what ranked them."""
-    several = len(result["answers"]) > 1
-    for number, one in enumerate(result["answers"]):
-        ranking = one["ranking"] + (f" (version {one['version']})" if one["version"] else "")
-        console.print(Text((f"query {number}: " if several else "") + ranking, style="dim"), soft_wrap=True)
-        if one["missing"]:
-            console.print(Text(f"partial: {one['missing']:.0%} of the items did not answer", style="red"))
-        if not one["hits"]:
-            console.print("no hits")
-            continue
-        others = [hit["explanation"]["other_version"] for hit in one["hits"] if "explanation" in hit]
-        explained = [f"by version {others[0]}", "bits that count most"] if others else []
-        far = ["distance"] if "distance" in one["hits"][0] else []
-        rows: list[list[str | Text]] = []
-        for rank, hit in enumerate(one["hits"], 1):
-            name, labels, metadata = _item_cells(hit)
-            reasons = _explanation_cells(hit["explanation"]) if others else []
-            scores = [f"{hit['score']:.4g}", *(str(hit[column]) for column in far)]
-            rows.append([str(rank), name, *scores, hit["placed"], *reasons, labels, metadata])
-        columns = ["rank", "id", "score", *far, "by", *explained, "labels", "metadata"]
-        print_table(console, None, columns, rows, text=["id", "by", *explained, "labels", "metadata"])
-
-
-def versions(result: dict[str, Any], console: Console) -> None:
-    """Print the versions of a model."""
-    if not result["versions"]:
-        console.print("no versions yet: the first comes with the hash functions")
-        return
-    rows = []
-    for version in result["versions"]:
-        time = version["created"][:19].replace("T", " ")
-        notes = ["current"] * version["current"] + ["drift"] * version.get("drift", False)
-        about = [str(version["version"]), time, version["kind"], f"{version['rows']:,}"]
-        measures = [f"{version['quality'][name]:.3f}" if "quality" in version else "" for name in QUALITY_NAMES]
-        rows.append([*about, *measures, Text(_printable(version["tag"] or "")), ", ".join(notes)])
-    columns = ("version", "time", "by", "rows", *QUALITY_NAMES.values(), "tag", "")
-    print_table(console, None, columns, rows, text=("time", "by", "tag"))
-
-
-def doubtful_labels(result: dict[str, Any], console: Console) -> None:
-    """Print items to check, with the labels that are predicted instead."""
-    share = result["wrong_label_share"]
-    estimate = (
-        "not enough is learnt to judge labels" if share is None else f"estimated share of wrong labels: {share:.1%}"
-    )
-    console.print(estimate, highlight=False)
-    columns = ("id", "labels", "predicted", "chance that they are wrong")
-    rows: list[list[str | Text]] = []
-    for item in result["items"]:
-        labels = [_label_cell(item[kind]) for kind in ("labels", "predicted")]
-        rows.append([Text(str(item["id"]), style="bold"), *labels, f"{item['chance']:.0%}"])
-    if rows:
-        print_table(console, None, columns, rows, text=columns[:3])
-
-
-def audit(result: dict[str, Any], console: Console) -> None:
-    """Print who changed what, and when."""
-    if not result["entries"]:
-        console.print("no entries")
-        return
-    columns = ("number", "time", "who", "what", "rows", "ids", "version")
-    rows: list[list[str | Text]] = []
-    for entry in result["entries"]:
-        versions = dict.fromkeys((entry["version_before"], entry["version_after"]))
-        who, what = Text(_printable(entry["who"]), style="bold"), Text(_printable(entry["what"]))
-        about = [str(entry["number"]), entry["time"][:19].replace("T", " "), who, what, f"{entry['rows']:,}"]
-        rows.append([*about, _ids_cell(entry), " to ".join(map(str, versions))])
-    print_table(console, None, columns, rows, text=("time", "who", "what", "ids", "version"))
-
-
-def _ids_cell(entry: dict[str, Any]) -> Text:
-    text = ", ".join(_printable(str(name)) for name in entry["ids"])
-    if len(text) > METADATA_WIDTH:
-        return Text(text[: METADATA_WIDTH - 1] + "…")
-    return Text(text + (", …" if len(entry["ids"]) < entry["rows"] and text else ""))
-
-
-def _label_cell(labels: list[Any]) -> Text:
-    return Text(", ".join(_printable(str(label)) for label in labels))
-
-
-def _item_cells(item: dict[str, Any]) -> tuple[Text, Text, Text]:
-    return Text(str(item["id"]), style="bold"), _label_cell(item["labels"]), Text(_metadata_text(item["metadata"]))
-
-
-def _explanation_cells(explanation: dict[str, Any]) -> tuple[str, str]:
-    """Return rank and score by another version, and the bits of the largest contributions."""
-    bits = sorted(enumerate(explanation["bits"]), key=lambda bit: -abs(bit[1]))[:EXPLAINED_BITS]
-    other = f"{explanation['other_rank']} ({explanation['other_score']:.4g})"
-    return other, ", ".join(f"{number}: {contribution:+.2g}" for number, contribution in bits)
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    if isinstance(value, dict):
-        rounded = {name: round(v, 4) if isinstance(v, float) else v for name, v in value.items()}
-        return _metadata_text(rounded) or "none"
-    return f"{value:,}" if type(value) is int else "none" if value is None else str(value)
-
-
-def _metadata_text(metadata: dict[str, Any] | None) -> str:
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in (metadata or {}).items()}
-    text = " ".join(f"{_printable(name)}={_printable(value)}" for name, value in texts.items())
-    return text if len(text) <= METADATA_WIDTH else text[: METADATA_WIDTH - 1] + "…"
-
-
-def _printable(text: str) -> str:
-    """Escape text that could control a terminal."""
-    return text if text.isprintable() else ascii(text)[1:-1]

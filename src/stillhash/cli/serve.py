@@ -1,21 +1,23 @@
 """The command that serves collections over HTTP, with a page."""
 
+import functools
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
-from rich.text import Text
+import typer
 from typer import Argument, Option, Typer
 
 import stillhash
-from stillhash.cli.collection import optional_module
+from stillhash.cli.completion import collections as complete_collections
+from stillhash.cli.completion import one_of
+from stillhash.cli.defaults import LOG_FORMATS, PORT
+from stillhash.cli.options import optional_module
+from stillhash.cli.output import answer, note
 from stillhash.errors import InvalidInput, StillhashError
-from stillhash.search import Index
 
 app = Typer()
-PORT = 8000
 REMOTE_RATE_LIMIT = 100.0  # requests a second of one client, if other machines can reach the server
 HOST_HELP = "Where to listen; addresses other than localhost require keys."
 IMAGE_ENCODER_HELP = "Encoder of query images, if not the collections' own."
@@ -26,13 +28,19 @@ RATE_HELP = f"Requests a second of one client, 0 for no limit; default {REMOTE_R
 MEMORY_HELP = "Memory for the bodies and answers of all requests in flight."
 KEYS_HELP = "File of 'stillhash keys add'; also STILLHASH_READ_KEYS, ..._FEEDBACK_KEYS, _WRITE_KEYS, _ADMIN_KEYS."
 FOLDER_HELP = "Folder in which clients with an admin key may create and delete collections."
+LOG_HELP = "json, text or off; text on a terminal."
 IDLE_HELP = "How long an unused session of the page lasts."
 CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
+
+AddressAsJson = Annotated[bool, Option("--json", help="Print the address as one JSON object, as soon as it listens.")]
 
 
 @app.command(rich_help_panel="Collections: serving")
 def serve(
-    paths: Annotated[list[Path] | None, Argument(metavar="PATH...", help="Folders of collections.")] = None,
+    paths: Annotated[
+        list[Path] | None,
+        Argument(metavar="PATH...", help="Folders of collections.", autocompletion=complete_collections),
+    ] = None,
     host: Annotated[str, Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
     keys: Annotated[Path | None, Option(metavar="FILE", help=KEYS_HELP)] = None,
@@ -56,9 +64,19 @@ def serve(
     max_answer_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest answer.")] = 16,
     memory_mib: Annotated[int, Option(min=64, metavar="MIB", help=MEMORY_HELP)] = 1024,
     max_connections: Annotated[int, Option(min=8, metavar="N", help="Connections at a time.")] = 1000,
-    log: Annotated[str, Option(metavar="FORMAT", help="json, text or off; text on a terminal.")] = "",
+    log: Annotated[str, Option(metavar="FORMAT", help=LOG_HELP, autocompletion=one_of(*LOG_FORMATS))] = "",
+    as_json: AddressAsJson = False,
 ) -> None:
-    """Serve collections over HTTP: an API under /v1, and a page that shows them learn."""
+    """Serve collections over HTTP: an API under /v1, and a page that shows them learn.
+
+    \b
+    Examples:
+      stillhash serve films
+      stillhash serve films gallery --port 8080 --read-only
+      stillhash serve films --host 0.0.0.0 --keys keys.json
+    """
+    from stillhash.search import Index
+
     server = optional_module("server", "server")
     folders = {path.resolve().name: path for path in paths or ()}
     if not folders and collections_folder is None:
@@ -67,7 +85,7 @@ def serve(
         raise InvalidInput("collections-folder: expected neither --read-only nor --cluster with it, got one of them")
     if len(folders) < len(paths or ()):
         raise InvalidInput("paths: expected different folder names, since the server uses them as collection names")
-    if log not in ("", "json", "text", "off"):
+    if log not in ("", *LOG_FORMATS):
         raise InvalidInput(f"log: expected json, text or off, got {log!r}")
     for name, folder in (("images", images), ("snapshots", snapshots), ("collections-folder", collections_folder)):
         if folder is not None and not folder.is_dir():
@@ -106,10 +124,11 @@ def serve(
         for name, path in folders.items():
             collection = stillhash.open(path, read_only=read_only, searcher=clusters.get(name, Index))
             collections[name] = stack.enter_context(collection)
-        server.serve(collections, settings, announce, _query_encoders(collections, encoder), clusters)
+        announcement = functools.partial(announce, as_json=as_json)
+        server.serve(collections, settings, announcement, _query_encoders(collections, encoder), clusters)
 
 
-def _query_encoders(collections: dict[str, stillhash.Collection], encoder: str | None) -> dict[str, Any]:
+def _query_encoders(collections: "dict[str, stillhash.Collection]", encoder: str | None) -> dict[str, Any]:
     """Open the query encoders of collections that have one; warn about those that cannot be opened."""
     encoders = {}
     for name, collection in collections.items():
@@ -117,13 +136,12 @@ def _query_encoders(collections: dict[str, stillhash.Collection], encoder: str |
             try:
                 encoders[name] = optional_module("images", "images").open_query_encoder(collection, encoder)
             except StillhashError as error:
-                warning = Text(f"{name} is served without image search: {error}", style="yellow")
-                Console(stderr=True).print(warning, soft_wrap=True)
+                note(f"{name} is served without image search: {error}", color="yellow")
     return encoders
 
 
-def announce(address: str) -> None:
+def announce(address: str, as_json: bool = False) -> None:
     """Print the address of the page, as soon as it can be opened."""
-    message = Text.assemble("The page is at ", (address, "bold underline"), "; Ctrl-C stops the server.")
-    Console().print(message, soft_wrap=True)
+    page = typer.style(address, bold=True, underline=True)
+    answer({"url": address}, as_json, f"The page is at {page}; Ctrl-C stops the server.")
     sys.stdout.flush()

@@ -4,14 +4,16 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stillhash.errors import InvalidInput, MissingExtra
+from stillhash.errors import InvalidInput, MissingExtra, Unsupported
 from stillhash.numeric.validation import check_integer
+from stillhash.platform import SYSTEM
 
 # Ray reads some of these when it is imported. It prints on stdout when a process or node died, and has no other setting
 # to keep these lines out of a program's output.
@@ -48,6 +50,7 @@ def quiet_ray() -> Iterator[None]:
 
 def connect(address: str | None, **options: Any) -> bool:
     """Connect this process to a cluster, or to a new one here, unless it is connected; whether it was not."""
+    SYSTEM.require_linux("a cluster")
     if ray.is_initialized():
         return False
     if address is None:
@@ -79,6 +82,7 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
     def __init__(
         self, nodes: int = 4, *, cpus: int = 1, object_store_bytes: int = 100 * 2**20, fast_health_check: bool = False
     ) -> None:
+        SYSTEM.require_linux("a cluster")
         check_integer(nodes, "nodes", 0)
         self._node_options = {
             "num_cpus": check_integer(cpus, "cpus", 1),
@@ -122,6 +126,8 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
         Unless `graceful`, it goes as a machine that loses power: all its processes at once, without notice. Ray's own
         way ends the node's daemon only, and for a while the actors there would still answer.
         """
+        if sys.platform == "win32":  # as the constructor ensures
+            raise Unsupported("a cluster: expected Linux, got Windows")
         name = next(reversed(self._nodes), None) if node is None else node
         if name not in self._nodes:
             names = ", ".join(self._nodes) or "none, all are removed"
@@ -164,7 +170,7 @@ def node_processes(node: Any) -> list[int]:
     parents = {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
     children = pids
     while children:
         children = {pid for pid, parent in parents.items() if parent in children} - pids

@@ -4,8 +4,6 @@ A segment is identified by the last eight bytes of its file, which are checksums
 under the same name, later or on another node, is refused.
 """
 
-import fcntl
-import getpass
 import hashlib
 import os
 import tempfile
@@ -22,6 +20,7 @@ from stillhash.collection.storage.segments import CodedRows, Segment, read_segme
 from stillhash.errors import BadState, MissingExtra, StillhashError, StoreFailed
 from stillhash.files.sealed_files import translate_read_errors, write_durably
 from stillhash.numeric.validation import Codes
+from stillhash.platform import SYSTEM
 
 CHECKSUM_BYTES = 8
 DOWNLOAD_BYTES = 2**22  # read at a time
@@ -74,7 +73,7 @@ class SegmentCache:
     """Copies of segments on this node, shared by all its processes, at most `max_bytes` of them."""
 
     def __init__(self, folder: str | Path | None = None, max_bytes: int = CACHE_BYTES) -> None:
-        default = Path(tempfile.gettempdir()) / f"stillhash-{getpass.getuser()}" / "segments"
+        default = Path(tempfile.gettempdir()) / f"stillhash-{SYSTEM.user_name() or SYSTEM.unnamed_user()}" / "segments"
         self.folder, self.max_bytes = default if folder is None else Path(folder), max_bytes
 
     def open(self, ref: SegmentRef, bits: int) -> Segment:
@@ -113,12 +112,15 @@ class SegmentCache:
         """Let one process at a time fetch a segment; the others find the copy."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = os.fdopen(os.open(self.folder / f"lock-{name[:2]}", os.O_RDWR | os.O_CREAT, 0o600), "rb")
+            handle = SYSTEM.open_file(self.folder / f"lock-{name[:2]}", os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StoreFailed(f"cache: cannot write to {self.folder}: {error.strerror}") from error
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            SYSTEM.lock(handle)
             yield
+        finally:
+            SYSTEM.unlock(handle)
+            os.close(handle)
 
 
 def open_segment(url: str | Path, bits: int, cache: SegmentCache) -> tuple[SegmentRef, Segment]:

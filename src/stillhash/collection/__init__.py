@@ -139,6 +139,7 @@ def _open_store(
     with ExitStack() as on_error:
         old = read_only and stored_format(path) == FORMAT_1
         store = ConvertedStore(path) if old else Store(path, writer=not read_only)
+        on_error.callback(store.remove_temporary_files)
         on_error.callback(store.close)
         if encoder is not None:
             with store.reading() as connection:

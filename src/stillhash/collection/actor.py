@@ -7,14 +7,13 @@ The name belongs to the context (contextvars), so to one thread or task: a threa
 not have it. Without one, it is the operating system's user.
 """
 
-import getpass
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
 from stillhash.errors import InvalidInput, WrongType
+from stillhash.platform import SYSTEM
 
 MAX_ACTOR_LENGTH = 200
 
@@ -54,6 +53,6 @@ def check_actor(name: str, argument: str = "name") -> str:
 def system_user() -> str:
     """Return the name of the operating system's user, or its number where there is no valid name."""
     try:
-        return check_actor(getpass.getuser())
-    except (InvalidInput, OSError, KeyError, ImportError):
-        return f"user {os.getuid()}"
+        return check_actor(SYSTEM.user_name() or "")
+    except InvalidInput:
+        return SYSTEM.unnamed_user()

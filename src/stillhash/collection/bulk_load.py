@@ -17,8 +17,8 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.validation import ItemRows
 from stillhash.errors import Conflict, StoreFailed
-from stillhash.files.sealed_files import sync
 from stillhash.hashers import Hasher, check_fixed_codes
+from stillhash.platform import SYSTEM
 
 Batches = Iterable[tuple[Segment, ItemRows]]
 SOURCE_KEY = "bulk_load_source"  # in the table `meta`: what the collection was loaded from
@@ -57,8 +57,8 @@ def bulk_load(
                 set_meta(change.connection, SOURCE_KEY, source)
                 trainer.start(change.connection, hasher, "learn" if learnt else "fit", learnt)
                 change.rows = int(get_meta(change.connection, "items"))
-        unfinished.rename(path)
-        sync(path.parent)
+        SYSTEM.rename_folder(unfinished, path)
+        SYSTEM.sync(path.parent)
     except OSError as error:
         raise StoreFailed(f"path: a collection cannot be created at {str(path)!r}: {error}") from error
     finally:
@@ -79,7 +79,7 @@ def _insert(store: Store, connection: Connection, batches: Batches) -> None:
         store.codes.add_segment(connection, record)
         named = store.settings["filter_fields"]
         write_columns(store.path / "segments" / file, _contents(items), record.shape(), number, named)
-    sync(store.path / "segments")
+    SYSTEM.sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
 
 
@@ -95,4 +95,4 @@ def _link(segment: Path, to: Path) -> None:
         os.link(segment, to)
     except OSError:
         shutil.copyfile(segment, to)
-        sync(to)
+        SYSTEM.sync(to)

@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from stillhash.collection.compaction import compact
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.forgetting import forget
 from stillhash.collection.item_writer import ItemWriter
@@ -114,7 +115,7 @@ class Collection(ItemWriter):
                 names = selection
             else:
                 names = self.ids(None if isinstance(where, str) else where, limit=MAX_VERSION)
-            return forget(self._store, self._trainer, names, source, folder)
+            return forget(self._store, self._view, self._trainer, names, source, folder)
 
     def flush(self) -> int:
         """Learn the pending rows, however few; return the current version."""
@@ -160,7 +161,7 @@ class Collection(ItemWriter):
     def compact(self) -> None:
         """Rewrite the codes without deleted rows, which frees their disk and memory."""
         with self._write_lock:
-            self._store.compact()
+            compact(self._store, self._view)
 
     def repair(self) -> RepairReport:
         """Repair the files, as `stillhash.repair` does, which also works where the collection cannot be opened.
@@ -170,6 +171,7 @@ class Collection(ItemWriter):
         with self._write_lock:
             self._store.db.check_writer()
             self._store.close()
+            self._view.close()
             try:
                 return repair(self._store.path)
             finally:

@@ -22,7 +22,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, Busy, Conflict, StillhashError, StoreFailed, shortage
-from stillhash.files.sealed_files import sync
+from stillhash.platform import SYSTEM
 
 EXPORT_ATTEMPTS = 8  # while others compact, or learn
 
@@ -114,9 +114,9 @@ def _write(
 
 def _publish(unfinished: Path, target: Path, overwrite: bool) -> None:
     """Give the file its name once it is on disk; a file of this name that appeared meanwhile is not overwritten."""
-    sync(unfinished)
+    SYSTEM.sync(unfinished)
     if overwrite:
-        unfinished.replace(target)
+        SYSTEM.replace(unfinished, target)
     else:
         try:
             os.link(unfinished, target)
@@ -124,4 +124,4 @@ def _publish(unfinished: Path, target: Path, overwrite: bool) -> None:
             raise Conflict(f"path: expected a file that does not exist yet, got {str(target)!r}") from None
         except OSError:  # a file system without links
             unfinished.rename(target)
-    sync(target.parent)
+    SYSTEM.sync(target.parent)

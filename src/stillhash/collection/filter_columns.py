@@ -102,6 +102,11 @@ class FilterColumns:
             warn_caller(f"where: no item has the field {brief(name)}", UnknownField)
         return bitmap
 
+    def release(self) -> None:
+        """Unmap all columns; the next filter maps them again."""
+        with self._lock:
+            self._reset(-1)
+
     def _unknown_fields(self, condition: Condition, columns: GroupColumns) -> set[str]:
         """Return the fields that the filter compares and no row has, each once, and none where there are no rows."""
         if not columns or not self.warn_unknown or len(self._unknown) > MAX_FIELDS:  # names come from callers

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stillhash.collection.compaction import compact
+from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.features import round_to_half
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
@@ -27,7 +29,6 @@ from stillhash.numeric.validation import Codes, Floats
 STATISTICS_REMAIN = "statistics: the sums of what was learnt still count these items, since their features are not kept"
 METHOD_REMAINS = "statistics: what was learnt of these items stays, since the method {method} cannot take rows out"
 FEATURES_LOST = "statistics: {count} rows still count, since their features are lost"
-LOG_REMAINS = "store.db-wal: another process reads an earlier commit. Run compact once it has ended."
 
 
 class Learnt(NamedTuple):
@@ -38,7 +39,9 @@ class Learnt(NamedTuple):
     codes: Codes
 
 
-def forget(store: Store, trainer: Trainer, ids: list[Id], source: str | None, snapshots: Path | None) -> ForgetReport:
+def forget(
+    store: Store, view: ReadView, trainer: Trainer, ids: list[Id], source: str | None, snapshots: Path | None
+) -> ForgetReport:
     """Forget these items and the votes of this source, and write all files again that may hold something of them."""
     elsewhere = {} if snapshots is None else _search_snapshots(store, snapshots, ids, source)
     remains: list[str] = []
@@ -60,8 +63,7 @@ def forget(store: Store, trainer: Trainer, ids: list[Id], source: str | None, sn
             dropped = store.versions.drop_others(connection, current, min(versions))
         set_meta(connection, SCRUB_KEY, 1)
         change.rows = len(rows) + votes
-    if not store.compact():
-        remains.append(LOG_REMAINS)
+    remains += compact(store, view)
     return ForgetReport(len(rows), votes, len(learnt.rows), dropped, elsewhere, remains)
 
 

@@ -36,8 +36,8 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import verify_models
 from stillhash.collection.validation import check_ids, check_metadata, check_path, check_pictures
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed, report_shortages, shortage
-from stillhash.files.sealed_files import sync
 from stillhash.numeric.validation import Floats, check_codes, check_features
+from stillhash.platform import SYSTEM
 
 
 def is_export(file: str | Path) -> bool:
@@ -65,8 +65,8 @@ def import_export(file: str | Path, path: str | Path, *, progress: Progress | No
     try:
         with closing(open_export(source)) as reader:
             _build(reader, unfinished, progress)
-        unfinished.rename(target)
-        sync(target.parent)
+        SYSTEM.rename_folder(unfinished, target)
+        SYSTEM.sync(target.parent)
     except (OSError, sqlite3.DatabaseError) as error:
         if isinstance(error, StillhashError):
             raise

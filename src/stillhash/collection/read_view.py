@@ -83,8 +83,19 @@ class ReadView:
                         raise failure
 
     def close(self) -> None:
-        """Close the index."""
+        """Close the index, and unmap all files once no search uses them."""
+        self.release()
         self._index.close()
+
+    def release(self) -> None:
+        """Unmap all files, except those that a search uses now; the next search maps those of the latest commit."""
+        self.filter_columns.release()
+        with self._changed:
+            if not self._pins:  # an index on a cluster is pinned, and maps nothing here
+                self._index.close()
+                self._index = Index(self.store.settings["bits"])
+                self._seq = self._generation = self._last_row = -1
+                self._stored_features.use([])
 
     def _restrict(self, snapshot: Snapshot, condition: Condition | None) -> Snapshot:
         if condition is None:

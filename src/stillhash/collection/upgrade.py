@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,8 @@ from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.validation import check_path
 from stillhash.errors import Conflict, InvalidInput, StillhashError, StoreFailed
-from stillhash.files.sealed_files import lock_folder, sync
+from stillhash.files.sealed_files import locked_folder
+from stillhash.platform import SYSTEM
 
 
 class UpgradeReport(NamedTuple):
@@ -58,8 +59,8 @@ def upgrade(path: str | Path, *, delete_old: bool = False) -> UpgradeReport:
     folders = Folders.of(check_path(path).resolve())
     try:
         if is_interrupted(folders.path):
-            folders.complete.rename(folders.path)
-            sync(folders.path.parent)
+            SYSTEM.rename_folder(folders.complete, folders.path)
+            SYSTEM.sync(folders.path.parent)
             actions = ["an interrupted upgrade is finished"]
         elif not (folders.path / "store.db").is_file():
             raise InvalidInput(f"path: expected the folder of a collection, got {str(path)!r}")
@@ -84,9 +85,10 @@ def is_interrupted(path: Path) -> bool:
 
 def _upgrade(folders: Folders) -> list[str]:
     path, unfinished, complete, old = folders
-    with os.fdopen(lock_folder(path)):
+    with ExitStack() as lock:
+        lock.enter_context(locked_folder(path))
         for folder in (path, path.parent):  # SQLite, which needs files of its own to read, would call it damaged
-            if not os.access(folder, os.W_OK):
+            if not SYSTEM.can_write(folder):
                 raise StoreFailed(f"{path.name}: could not be upgraded: no permission to write to {str(folder)!r}")
         if old.exists():
             raise Conflict(f"path: expected no folder {old.name} beside it, got one. Move it away.")
@@ -101,8 +103,10 @@ def _upgrade(folders: Folders) -> list[str]:
                     change.rows = int(get_meta(change.connection, "items"))
                 if problems := new.verify():
                     raise StoreFailed(f"{path.name}: could not be upgraded: {problems[0]}")
-            unfinished.rename(complete)
-            sync(path.parent)
+            SYSTEM.rename_folder(unfinished, complete)
+            SYSTEM.sync(path.parent)
+            if not SYSTEM.open_files_can_move:
+                lock.close()  # no folder with an open file can be renamed, also if it is another process that opens one
             _swap(folders)
         finally:
             if path.exists():
@@ -116,12 +120,12 @@ def _swap(folders: Folders) -> None:
     done = []
     try:
         for folder, to in ((folders.path, folders.old), (folders.complete, folders.path)):
-            folder.rename(to)
+            SYSTEM.rename_folder(folder, to)
             done.append((folder, to))
-            sync(to.parent)
+            SYSTEM.sync(to.parent)
     except OSError:
         for folder, to in reversed(done):
-            to.rename(folder)
+            SYSTEM.rename_folder(to, folder)
         raise
 
 
@@ -129,7 +133,7 @@ def _delete(folder: Path) -> str:
     """Delete the old collection, hidden first, so that no part of it is ever read; return what was done."""
     hidden = folder.with_name(f".{folder.name}")
     try:
-        folder.rename(hidden)
+        SYSTEM.rename_folder(folder, hidden)
         shutil.rmtree(hidden)
     except OSError as error:
         return f"the old collection could not be deleted: {error}"
@@ -137,7 +141,7 @@ def _delete(folder: Path) -> str:
 
 
 class ConvertedStore(Store):
-    """A store of format 1, open for reading: it is converted into a temporary folder, which `close` removes."""
+    """A store of format 1, open for reading: it is converted into a temporary folder, which goes when it is closed."""
 
     def __init__(self, path: Path) -> None:
         folder = Path(tempfile.mkdtemp(prefix="stillhash-"))
@@ -152,8 +156,7 @@ class ConvertedStore(Store):
                 raise
             raise StoreFailed(f"{path.name}: could not be converted: {error}") from error
 
-    def close(self) -> None:
-        super().close()
+    def remove_temporary_files(self) -> None:
         self._remove_at_exit()
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 import stillhash
 from stillhash.encoders import open_encoder
+from stillhash.errors import Unsupported
 from stillhash.experiments.metrics import MEASURE_COLUMNS
 from stillhash.experiments.shapes import image, write_shapes
 from stillhash.experiments.tables import ReportProgress, TableData, format_table, silent
@@ -63,9 +64,11 @@ def run(
 
 def _index(folder: Path, path: Path, workers: int | None, stop: int | None = None) -> dict[str, Any]:
     """Run the command, killed after `stop` items if given; return its result and its memory."""
+    if sys.platform == "win32":
+        raise Unsupported("this study: expected Linux, got Windows")
     more = [] if workers is None else ["--workers", str(workers)]
     command = [sys.executable, "-m", "stillhash", "index", str(folder), str(path), "--json", *more]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True)
     memory = []
     while process.poll() is None:
         memory.append(_memory(process.pid))
@@ -90,6 +93,8 @@ def _items(path: Path) -> int:
 
 def _memory(pid: int) -> float:
     """Return the memory of a process and its children, in MB; shared pages count for each."""
+    if sys.platform == "win32":
+        raise Unsupported("this study: expected Linux, got Windows")
     processes = [pid, *_proc_words(f"{pid}/task/{pid}/children")]
     resident = chain.from_iterable(_proc_words(f"{process}/statm")[1:2] for process in processes)
     return sum(map(int, resident)) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -98,7 +103,7 @@ def _memory(pid: int) -> float:
 def _proc_words(name: str) -> list[str]:
     """Return the words of a file of /proc; none if its process has ended."""
     try:
-        return Path("/proc", name).read_text().split()
+        return Path("/proc", name).read_text(encoding="utf-8").split()
     except OSError:
         return []
 

@@ -56,7 +56,7 @@ def run_job(job: Job, out: Path) -> None:
     """Run one job into its file, which appears only when it is complete."""
     lines = [json.dumps(record) for record in records(job, _open_cached(job.data))]
     unfinished = out / f".{job.file}.{os.getpid()}"
-    unfinished.write_text("\n".join(lines) + "\n")
+    unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
     unfinished.rename(out / job.file)
 
 
@@ -253,6 +253,6 @@ def _about(job: Job, data: Dataset) -> dict[str, Any]:
 def _commit() -> str:
     command = ["git", "rev-parse", "--short", "HEAD"]
     with suppress(OSError):
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, encoding="utf-8")
         return done.stdout.strip() or "unknown"
     return "unknown"

@@ -76,7 +76,7 @@ def write_shapes(folder: str | Path, count: int, seed: int, *, size: int = 96, f
         picture, labels = image(seed, n, size)
         picture.save(path, fmt, **({"quality": 85} if fmt == "JPEG" else {}))
         shapes.labels.append(labels)
-    with (folder / "labels.csv").open("w", newline="") as table:
+    with (folder / "labels.csv").open("w", encoding="utf-8", newline="") as table:
         writer = csv.writer(table)
         writer.writerow(["file", "labels"])
         writer.writerows((path.name, "|".join(labels)) for path, labels in zip(*shapes, strict=True))

@@ -4,7 +4,7 @@ A sealed file is its content, the checksums of each 4,096 bytes of it, and check
 """
 
 import errno
-import fcntl
+import mmap
 import os
 import re
 import stat
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, WrongType, shortage
 from stillhash.files import checksums as sums
 from stillhash.files.checksums import BLOCK_SIZE
+from stillhash.platform import SYSTEM
 
-FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
-OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no pipe makes us wait
+FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone, where files have modes
 MAX_SEALED_BYTES = 1 << 40
 CHECKED_BLOCKS = 1 << 16  # at a time
 TABLE_BYTES = 1 << 20  # of checksums that are read at a time
@@ -52,7 +52,9 @@ def saved_path(path: Any) -> Path:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading; BadState if it is a link, a folder, a pipe or a device."""
     try:
-        handle = os.open(path, os.O_RDONLY | OPEN_FLAGS)
+        handle = SYSTEM.open_file(path, os.O_RDONLY)
+    except IsADirectoryError:  # on Windows, where folders are not opened
+        raise BadState(f"{display_name(path)}: expected a file, got something else") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise BadState(f"{display_name(path)}: expected a file, got a link") from error
@@ -73,7 +75,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
 def open_to_write(path: Path) -> BinaryIO:
     """Open a file for writing, from its start and without a loss of what is in it, or create it for the owner alone."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | OPEN_FLAGS, FILE_MODE), "wb")
+    return os.fdopen(SYSTEM.open_file(path, os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb")
 
 
 def check_kind(path: Path, *, folder: bool = False) -> bool:
@@ -89,7 +91,7 @@ def check_kind(path: Path, *, folder: bool = False) -> bool:
 
 def create_private(path: Path) -> Path:
     """Create an empty file for the owner alone, or empty one that exists, and return its path."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN_FLAGS, FILE_MODE))
+    os.close(SYSTEM.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE))
     return path
 
 
@@ -101,9 +103,9 @@ def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             for part in parts:
                 file.write(part)
             file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-        sync(path.parent)
+            SYSTEM.sync_handle(file.fileno())
+        SYSTEM.replace(unfinished, path)
+        SYSTEM.sync(path.parent)
     except OSError as error:
         raise StoreFailed(f"{path.name}: could not be written: {error}") from error
     finally:
@@ -147,12 +149,24 @@ def check_sealed(path: Path) -> None:
         if own != file.read():
             raise BadState(f"{name}: the checksums are damaged")
         file.seek(size)
-        content = map_file(path)[:size]
+        damaged = _first_damaged(file, size) if size else []
+    if damaged:  # raised when the file is unmapped, so that it can be replaced wherever this is caught
+        raise BadState(f"{name}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
+
+
+def _first_damaged(file: BinaryIO, size: int) -> list[int]:
+    """Compare the content of a sealed file, a part at a time, with the checksums that follow it; list damaged blocks.
+
+    Stops after the first part that has some.
+    """
+    blocks = -(-size // BLOCK_SIZE)
+    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
         for start in range(0, blocks, CHECKED_BLOCKS):
             table = np.frombuffer(file.read(8 * min(CHECKED_BLOCKS, blocks - start)), "<u4").reshape(-1, 2)
-            part = content[start * BLOCK_SIZE : (start + CHECKED_BLOCKS) * BLOCK_SIZE]
-            if damaged := sums.damaged_blocks(part, table):
-                raise BadState(f"{name}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
+            with memoryview(content)[start * BLOCK_SIZE : (start + CHECKED_BLOCKS) * BLOCK_SIZE] as part:
+                if damaged := sums.damaged_blocks(part, table):
+                    return damaged
+    return []
 
 
 def read_sealed(path: Path) -> bytes:
@@ -193,49 +207,67 @@ def translate_read_errors(path: Path) -> Iterator[None]:
         raise BadState(f"{display_name(path)}: cannot be read: {error.strerror or error}") from error
 
 
+def file_size(path: Path) -> int:
+    """Return the size of a file, 0 if there is none, as after the writing process has removed it."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
 def display_name(path: Path) -> str:
     """Return the name of a file of the store, with its folder, as messages show it."""
     return f"{path.parent.name}/{path.name}"
 
 
-def remove_unlisted(folder: Path, names: set[str]) -> None:
-    """Remove files that are not listed: obsolete, or never finished. One that cannot be removed does no harm."""
+def remove_unlisted(folder: Path, names: set[str]) -> bool:
+    """Remove files that are not listed: obsolete, or never finished; return whether all are removed.
+
+    One that cannot be removed does no harm: on Windows, one that is open or mapped.
+    """
     try:
-        files = list(folder.iterdir())
+        files = [file for file in folder.iterdir() if file.name not in names]
     except OSError:
-        return
+        return False
     for file in files:
-        if file.name not in names:
-            with suppress(OSError):
-                file.unlink()
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        with suppress(OSError):
+            file.unlink()
+    return not any(map(os.path.lexists, files))
 
 
 def lock_folder(path: Path) -> int:
     """Take the write lock of this folder, which one process has at a time; return its file handle."""
     try:
-        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | OPEN_FLAGS, FILE_MODE)
+        handle = SYSTEM.open_file(path / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
     except OSError as error:
         problem = f"{path.name}: cannot be written: {error.strerror}. Use read_only=True to search it."
         raise StoreFailed(problem) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not SYSTEM.try_lock(handle):
         os.close(handle)
-        raise Conflict(f"{path.name}: another process is writing to it. Use read_only=True to search it.") from None
+        raise Conflict(f"{path.name}: another process is writing to it. Use read_only=True to search it.")
     return handle
+
+
+def unlock_folder(handle: int) -> None:
+    """Release the write lock of a folder, also where a child process has inherited the handle."""
+    SYSTEM.unlock(handle)
+    os.close(handle)
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[None]:
+    """Hold the write lock of this folder."""
+    handle = lock_folder(path)
+    try:
+        yield
+    finally:
+        unlock_folder(handle)
 
 
 def holds_lock(path: Path, handle: int) -> bool:
     """Return whether the lock of this folder is the file of this handle, and not a newer one of the same name."""
+    if not SYSTEM.open_files_can_move:  # the file that we have open cannot lose its name
+        return True
     try:
         return os.path.samestat(os.fstat(handle), (path / "lock").stat())
     except OSError:

@@ -1,6 +1,6 @@
 """Huge pages: memory that is read faster, since the processor finds its addresses in fewer steps."""
 
-from stillhash.numeric.kernels import native
+from stillhash.numeric.extension import native
 from stillhash.numeric.reference import Array
 
 HUGE_PAGE = 2 << 20  # bytes, on the processors that matter; fewer cannot be in one

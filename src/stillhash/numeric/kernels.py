@@ -7,22 +7,16 @@ with "numpy", the twins run. `STILLHASH_LANES` or `using` choose another: search
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
 from stillhash.numeric import reference, reference_quality
+from stillhash.numeric.extension import native
 from stillhash.numeric.reference import Array
 from stillhash.numeric.validation import ScoredIds, TableHits
-
-try:
-    native: Any = import_module("stillhash.numeric._native")
-    missing = ""
-except ImportError as error:  # no compiler at install time: slower, and stillhash.info() says so
-    native, missing = None, str(error)
 
 Blocks = Sequence[tuple[Array, int, int, Array | None, Array | None]]  # as search.blocks.Block
 

@@ -4,11 +4,12 @@ Two BLAS threads were 13-28 times slower than one whenever the other core was bu
 """
 
 import functools
-import os
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
+
+from stillhash.platform import SYSTEM
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
@@ -18,7 +19,7 @@ _controller = functools.cache(ThreadpoolController)
 
 def usable_cores() -> int:
     """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return SYSTEM.usable_cores()
 
 
 def one_thread(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -35,6 +34,7 @@ from stillhash.server.responses import Unexpected, error_response, to_error
 from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder, started_pool
+from stillhash.version import __version__
 
 ROUTERS = (
     routes_items.search_router,  # first, since routes are tried in this order
@@ -75,7 +75,7 @@ def create_app(
     lifecycle = CollectionLifecycle(executors, settings)
     app = FastAPI(
         title="stillhash",
-        version=version("stillhash"),
+        version=__version__,
         description="Vector search over compact binary codes whose similarity keeps learning.",
         openapi_url="/v1/openapi.json",
         docs_url=None,

@@ -17,7 +17,7 @@ from typing import Any
 import stillhash.collection
 from stillhash.collection import Collection
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
-from stillhash.files.sealed_files import sync
+from stillhash.platform import SYSTEM
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # no separator, no hidden file, and nothing that means a parent
 UNNAMED_PREFIX = ".unnamed-"  # which no collection's name can begin with
@@ -30,6 +30,8 @@ def check_name(name: str) -> str:
     if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name, re.ASCII):
         rule = "1 to 64 letters, digits, '.', '_' or '-', the first a letter or a digit"
         raise InvalidInput(f"name: expected {rule}, got {str(name)[:80]!r}")
+    if SYSTEM.is_reserved_name(name):
+        raise InvalidInput(f"name: expected a name that {SYSTEM.name} does not reserve, got {name!r}")
     return name
 
 
@@ -68,9 +70,9 @@ class CollectionsFolder:
         try:
             with _disk_errors(f"name: {name!r} cannot be created"):
                 stillhash.collection.open(unnamed, **settings).close()
-                unnamed.rename(target)
+                SYSTEM.rename_folder(unnamed, target)
                 named = True
-                sync(self.path)
+                SYSTEM.sync(self.path)
                 return self.open(name)
         except BaseException:
             with suppress(StoreFailed):  # the next start removes what has no name
@@ -81,9 +83,9 @@ class CollectionsFolder:
         """Remove a closed collection. If an error is raised, it is as it was."""
         unnamed = self._new_unnamed()
         with _disk_errors(f"name: {name!r} cannot be deleted"):
-            (self.path / check_name(name)).rename(unnamed)
+            SYSTEM.rename_folder(self.path / check_name(name), unnamed)
         with suppress(OSError):  # it has lost its name in any case; after a crash it may have it again
-            sync(self.path)
+            SYSTEM.sync(self.path)
         shutil.rmtree(unnamed, onerror=_log_remaining)
 
     def _new_unnamed(self) -> Path:

@@ -5,13 +5,12 @@ answer, would keep file handles and memory for as long as they like.
 """
 
 import asyncio
-import resource
-from pathlib import Path
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stillhash.errors import Busy, InvalidInput
+from stillhash.platform import SYSTEM
 from stillhash.server.responses import error_response
 from stillhash.server.settings import Settings
 
@@ -120,15 +119,11 @@ def available_connections(settings: Settings, reading_threads: int) -> int:
 
     Each thread that reads has its own connection to SQLite, of up to three files.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
-    if soft == resource.RLIM_INFINITY:
+    limit = SYSTEM.raise_open_file_limit(MAX_OPEN_FILES)
+    if limit is None:
         return settings.max_connections
-    reserved = len(list(Path("/dev/fd").iterdir())) + 3 * reading_threads + SPARE_FILES
-    if soft - reserved < MIN_CONNECTIONS:
+    reserved = SYSTEM.count_open_files() + 3 * reading_threads + SPARE_FILES
+    if limit - reserved < MIN_CONNECTIONS:
         least = reserved + MIN_CONNECTIONS
-        raise InvalidInput(f"open files: expected a limit of at least {least} (ulimit -n), got {soft}")
-    return min(settings.max_connections, soft - reserved)
+        raise InvalidInput(f"open files: expected a limit of at least {least} (ulimit -n), got {limit}")
+    return min(settings.max_connections, limit - reserved)

@@ -4,7 +4,6 @@ A key has 256 random bits, so that one SHA-256 is enough: a slow hash protects o
 is a part of the key and names its line, so that a request is compared with one hash. A line with # is a comment.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.errors import Conflict, InvalidInput, NotFound
+from stillhash.platform import SYSTEM
 from stillhash.server.auth import ANONYMOUS_NAME, ROLES, Key, Role
 
 ID_BYTES, SECRET_BYTES, SALT_BYTES = 6, 32, 16  # random bytes of an id, of a key, of a salt
@@ -131,37 +131,31 @@ def _parse_line(line: str) -> Key:
 def _locked(file: Path) -> Iterator[None]:
     """Keep other commands from changing files of this folder meanwhile."""
     try:
-        folder = os.open(file.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
+        folder = SYSTEM.open_folder_lock(file.resolve().parent)
     except OSError as error:
         raise InvalidInput(f"keys: cannot open the folder of {str(file)!r}: {error}") from None
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        SYSTEM.lock(folder)
         yield
     finally:
+        SYSTEM.unlock(folder)
         os.close(folder)
 
 
 def _replace(file: Path, text: str) -> None:
-    """Replace a file atomically, for its owner alone unless it had another mode before."""
+    """Replace a file atomically, for its owner alone unless it had another mode before; on Windows, as its folder."""
     file = file.resolve()  # the file that a link names
     new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as output:
+        handle = SYSTEM.open_file(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as output:
             if file.exists():
-                before = file.stat()
-                os.fchmod(handle, before.st_mode & 0o777)
-                if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(handle, before.st_uid, before.st_gid)
+                SYSTEM.copy_owner(handle, file.stat())
             output.write(text)
             output.flush()
-            os.fsync(handle)
-        new.replace(file)
-        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            SYSTEM.sync_handle(handle)
+        SYSTEM.replace(new, file)
+        SYSTEM.sync(file.parent)
     except OSError as error:
         with suppress(OSError):
             new.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stillhash.errors import Denied, InvalidInput
+from stillhash.platform import SYSTEM
 from stillhash.server.auth import ROLES, Key, Role
 from stillhash.server.key_file import ENVIRONMENT_PREFIX, KEY_PATTERN, SALT_BYTES, hash_key, read_keys
 
@@ -92,7 +93,7 @@ class Keys:
 
     def _load(self, file: Path, state: FileState) -> None:
         stored = read_keys(file)
-        if state is not None and state[0] & 0o077:
+        if state is not None and SYSTEM.readable_by_others(state[0]):
             log.warning("keys: %s can be read by others on this machine. Run: chmod 600 %s", file, file)
         self._keys = {key.id: key for key in (*self._plain, *stored)}  # a new object, so that readers need no lock
         self._file_state = state

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stillhash.errors import InvalidInput
+from stillhash.platform import SYSTEM
 from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
 from stillhash.server.tls import load_certificate
@@ -62,13 +63,14 @@ class Reloader:
 
 @contextmanager
 def on_hangup(reloader: Reloader | None) -> Iterator[None]:
-    """Reload on SIGHUP, which would otherwise end the process; without a reloader, ignore it."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+    """Reload on SIGHUP, which would otherwise end the process; without a reloader, ignore it. Windows has no SIGHUP."""
+    hangup = SYSTEM.reload_signal()
+    if hangup is None or threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         yield
         return
     handler = signal.SIG_IGN if reloader is None else lambda *_: reloader.request()
-    before = signal.signal(signal.SIGHUP, handler)
+    before = signal.signal(hangup, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)  # None: not set by Python
+        signal.signal(hangup, signal.SIG_DFL if before is None else before)  # None: not set by Python

@@ -1,6 +1,5 @@
 """Run the server: a socket, a log, and uvicorn until it is stopped."""
 
-import ctypes
 import json
 import logging
 import socket
@@ -16,6 +15,7 @@ from fastapi import FastAPI
 
 from stillhash.collection import Collection
 from stillhash.errors import Conflict
+from stillhash.platform import SYSTEM
 from stillhash.server.app import create_app
 from stillhash.server.connections import available_connections, limited_connections
 from stillhash.server.reload import on_hangup
@@ -63,13 +63,8 @@ def return_large_blocks() -> bool:
 
     Else it keeps more and more of them for each thread.
     """
-    if sys.platform != "linux":
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
-        return False
-    return bool(mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK) and mallopt(M_ARENA_MAX, MAX_ARENAS))
+    options = {M_MMAP_THRESHOLD: LARGE_BLOCK, M_ARENA_MAX: MAX_ARENAS}
+    return all(SYSTEM.set_malloc_option(option, value) for option, value in options.items())
 
 
 def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
@@ -96,7 +91,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        SYSTEM.bind_exclusively(listener)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:

@@ -8,12 +8,10 @@ A write is answered once it is on disk. A write that meets a full queue, or wait
 """
 
 import asyncio
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
@@ -22,6 +20,7 @@ from stillhash.collection import Collection
 from stillhash.errors import Busy, Closed, InvalidInput, report_shortages
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
+from stillhash.platform import SYSTEM
 
 SLOT_POLL_SECONDS = 0.02
 QUICK_THREADS, SLOW_THREADS = 2 * usable_cores(), max(1, usable_cores() // 2)
@@ -159,6 +158,4 @@ class CollectionExecutor:
 
 def lower_priority() -> None:
     """Let other threads go first on a busy processor, where a thread has a priority of its own: on Linux."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SLOW_NICENESS)
+    SYSTEM.lower_thread_priority(SLOW_NICENESS)

@@ -114,50 +114,56 @@ def segment_identity(segment: Path) -> bytes:
         return file.read()
 
 
+class MappedContent:
+    """The content of a file of columns, mapped, and its checksums."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = path, content_size(path)
+        data = map_file(path).view(np.ndarray)
+        self._data, self._checksums = data[: self.size], sums.unpack_checksums(data[self.size :].tobytes(), path.name)
+
+    def read(self, start: int, size: int) -> NDArray[np.uint8]:
+        """Return some bytes; raise BadState if a block of them does not match its checksum."""
+        first, end = start // BLOCK_SIZE, -(-(start + size) // BLOCK_SIZE)
+        blocks = self._data[first * BLOCK_SIZE : end * BLOCK_SIZE]
+        if sums.damaged_blocks(blocks, self._checksums[first:end]):
+            raise BadState(f"{display_name(self.path)}: damaged")
+        return self._data[start : start + size]
+
+
 class ColumnFile:
-    """The columns of a segment, mapped."""
+    """The columns of a segment. The blocks share its content, and do not know it, so that both are freed at once."""
 
     def __init__(self, segment: Path, record: tuple[int, int, int]) -> None:
         """Open the file; raise BadState or OSError if it cannot be used."""
         self.path = segment.with_suffix(".columns")
-        size = content_size(self.path)
-        data = map_file(self.path).view(np.ndarray)
-        self._content, self._checksums = data[:size], sums.unpack_checksums(data[size:].tobytes(), self.path.name)
-        if size < COLUMNS_HEADER.size:
+        content = MappedContent(self.path)
+        if content.size < COLUMNS_HEADER.size:
             raise BadState(f"{display_name(self.path)}: shorter than its header")
-        self.read(0, COLUMNS_HEADER.size)
-        head = COLUMNS_HEADER.unpack(self._content[: COLUMNS_HEADER.size].tobytes())
+        head = COLUMNS_HEADER.unpack(content.read(0, COLUMNS_HEADER.size).tobytes())
         magic, format_, directory_bytes, self.seq, *rows, identity = head
         expected = COLUMNS_MAGIC, COLUMNS_FORMAT, record, segment_identity(segment)
         if (magic, format_, tuple(rows), identity) != expected:
             raise BadState(f"{display_name(self.path)}: of another segment or format")
         end = COLUMNS_HEADER.size + directory_bytes
-        blocks = parse_json(self.read(0, end)[COLUMNS_HEADER.size :].tobytes(), list, display_name(self.path))
+        blocks = parse_json(content.read(0, end)[COLUMNS_HEADER.size :].tobytes(), list, display_name(self.path))
         arrays = -(-end // BLOCK_SIZE) * BLOCK_SIZE
         try:
-            self.blocks = [FileBlock(self, arrays, **block) for block in blocks]
+            self.blocks = [FileBlock(content, arrays, **block) for block in blocks]
             if sum(block.rows for block in self.blocks) != record[0]:
                 raise ValueError("other rows than the segment")
         except (TypeError, ValueError, AttributeError) as error:
             raise BadState(f"{display_name(self.path)}: expected blocks of columns, got {error}") from error
 
-    def read(self, start: int, size: int) -> NDArray[np.uint8]:
-        """Return some bytes; raise BadState if a block of them does not match its checksum."""
-        first, end = start // BLOCK_SIZE, -(-(start + size) // BLOCK_SIZE)
-        content = self._content[first * BLOCK_SIZE : end * BLOCK_SIZE]
-        if sums.damaged_blocks(content, self._checksums[first:end]):
-            raise BadState(f"{display_name(self.path)}: damaged")
-        return self._content[start : start + size]
-
 
 class FileBlock:
     """The columns of consecutive rows of a segment, read when they are first used."""
 
-    def __init__(self, file: ColumnFile, arrays: int, rows: int, complete: bool, fields: dict[str, Any]) -> None:
+    def __init__(self, content: MappedContent, arrays: int, rows: int, complete: bool, fields: dict[str, Any]) -> None:
         if not isinstance(rows, int) or not isinstance(fields, dict):
             raise TypeError("no rows or fields")
         self.rows, self.complete = rows, complete
-        self._file, self._arrays, self._fields = file, arrays, fields
+        self._content, self._arrays, self._fields = content, arrays, fields
         self._columns: dict[str, Column | None] = {}
 
     def names(self) -> Iterable[str]:
@@ -178,7 +184,7 @@ class FileBlock:
                 raise ValueError("arrays of another type")
             sizes = [np.dtype(kind).itemsize * count for kind, count in shapes]
             ends = np.cumsum([0, *(-(-size // ARRAY_ALIGNMENT) * ARRAY_ALIGNMENT for size in sizes)]).tolist()
-            data = self._file.read(self._arrays + start, ends[-1])
+            data = self._content.read(self._arrays + start, ends[-1])
             arrays = [data[s : s + size].view(kind) for s, size, (kind, _) in zip(ends, sizes, shapes, strict=False)]
             if len(arrays[0]) != self.rows:
                 raise ValueError("other rows than the block")
@@ -186,5 +192,5 @@ class FileBlock:
         except (TypeError, ValueError, LookupError, OverflowError) as error:
             if isinstance(error, BadState):
                 raise
-            raise BadState(f"{display_name(self._file.path)}: expected a column, got {error}") from error
+            raise BadState(f"{display_name(self._content.path)}: expected a column, got {error}") from error
         return column

@@ -9,13 +9,14 @@ import sqlite3
 import threading
 import weakref
 from contextlib import ExitStack, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import ClassVar, Literal
 from urllib.parse import quote
 
 from stillhash.collection.storage.schema_check import check_schema
 from stillhash.errors import BadState
 from stillhash.files.sealed_files import check_kind
+from stillhash.platform import SYSTEM
 
 LOCK_TIMEOUT = 30  # seconds that SQLite waits for a lock
 MAX_VALUE_BYTES = 1 << 29  # of one value, or of one row of a table
@@ -52,7 +53,7 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
         try:
             with TrackedConnection.file_lock:
                 connection = sqlite3.connect(
-                    f"file:{quote(str(file.absolute()))}?mode={mode}{'&immutable=1' if immutable else ''}",
+                    f"{sqlite_uri(file.absolute())}?mode={mode}{'&immutable=1' if immutable else ''}",
                     uri=True,
                     isolation_level=None,
                     timeout=LOCK_TIMEOUT,
@@ -64,17 +65,30 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
                 TrackedConnection.open_connections.add(connection)
             restrict(connection)
             if mode == "rw":
-                connection.execute("PRAGMA synchronous = FULL")
+                sync_commits(connection)
             else:
                 check_schema(connection)
         except (sqlite3.DatabaseError, OSError) as error:
-            if mode == "ro" and not os.access(path, os.W_OK) and wal_bytes(path):
+            if mode == "ro" and wal_bytes(path) and not SYSTEM.can_write(path):
                 use = "Run `stillhash flush` on it where it can be written, or use a snapshot of it."
                 problem = "its log store.db-wal has changes, which cannot be read in a folder that cannot be written"
                 raise BadState(f"{path.name}: {problem}. {use}") from error
             raise BadState(f"{path.name}: cannot be opened: {error}") from error
         on_error.pop_all()
     return connection
+
+
+def sqlite_uri(file: PurePath) -> str:
+    """Return the URI of an absolute path as SQLite reads it, with a slash before a drive letter."""
+    name = file.as_posix()
+    return f"file://{'' if name.startswith('/') else '/'}{quote(name)}"
+
+
+def sync_commits(connection: sqlite3.Connection) -> None:
+    """Let each commit wait until it is on disk; on macOS that takes a call of its own, which SQLite does not use."""
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")
+    connection.execute("PRAGMA checkpoint_fullfsync = ON")
 
 
 def restrict(connection: sqlite3.Connection) -> None:
@@ -103,7 +117,7 @@ def is_immutable(path: Path) -> bool:
     shared memory exist, another process may be writing, and SQLite can read both.
     """
     used = (path / "store.db-wal").exists() and (path / "store.db-shm").exists()
-    return not os.access(path, os.W_OK) and not wal_bytes(path) and not used
+    return not used and not wal_bytes(path) and not SYSTEM.can_write(path)
 
 
 def wal_bytes(path: Path) -> int:

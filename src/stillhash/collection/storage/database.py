@@ -3,17 +3,17 @@
 It is SQLite with journal_mode=WAL and synchronous=FULL. integrity.py detects damage, wal.py reads the log.
 """
 
-import fcntl
 import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale, wal_bytes
+from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale, sync_commits, wal_bytes
 from stillhash.collection.storage.integrity import (
     acknowledge,
     begin_acknowledging,
@@ -26,7 +26,8 @@ from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
 from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
 from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import create_private, holds_lock, lock_folder, sync, write_durably
+from stillhash.files.sealed_files import create_private, holds_lock, lock_folder, unlock_folder, write_durably
+from stillhash.platform import SYSTEM
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
 MIN_CHECKPOINT_FRAMES = 500  # the same while store.db is small: a quarter of its pages, and at least so many
@@ -48,6 +49,7 @@ class Database:
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path = path
         self._local = threading.local()
+        self._read_connections: weakref.WeakSet[sqlite3.Connection] = weakref.WeakSet()  # of all threads
         self._verified = self._closed = False
         self._verify_lock = threading.Lock()
         self._process = os.getpid()
@@ -71,7 +73,7 @@ class Database:
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 if mode != "wal":  # SQLite does not say why
                     raise StoreFailed(f"{path.name}: could not be written: it has no write-ahead log")
-                connection.execute("PRAGMA synchronous = FULL")
+                sync_commits(connection)
                 connection.executescript("BEGIN IMMEDIATE;" + script)
                 for table, rows in tables.items():
                     for row in rows:
@@ -91,9 +93,9 @@ class Database:
         """Make store.db.new, which is complete and has its checksums, the database, in the place of an older one."""
         for file in ("store.db-wal", "store.db-shm"):
             (path / file).unlink(missing_ok=True)
-        (path / "store.db.new").rename(path / "store.db")
-        sync(path)
-        sync(path.parent)
+        SYSTEM.replace(path / "store.db.new", path / "store.db")
+        SYSTEM.sync(path)
+        SYSTEM.sync(path.parent)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -107,6 +109,7 @@ class Database:
                 connection = None
             if connection is None:
                 connection = self._local.connection = connect(self.path, "ro")
+                self._read_connections.add(connection)
             connection.execute("BEGIN")
             try:
                 with parsing(self.path.name):
@@ -258,6 +261,11 @@ class Database:
             with self._write_lock:
                 self._close_writer()
         self._closed = True
+        if not SYSTEM.open_files_can_move:  # a folder with an open file can be neither renamed nor removed
+            for other in list(self._read_connections):
+                with suppress(sqlite3.ProgrammingError):  # closed already
+                    if not other.in_transaction:
+                        other.close()
 
     def _close_writer(self) -> None:
         if self._writer is not None:
@@ -268,8 +276,7 @@ class Database:
                 self._close_without_checkpoint(self._writer)
             self._writer = None
         if self._folder_lock is not None:
-            fcntl.flock(self._folder_lock, fcntl.LOCK_UN)  # a child may have inherited the handle
-            os.close(self._folder_lock)
+            unlock_folder(self._folder_lock)
             self._folder_lock = None
 
     def _writer_connection(self) -> sqlite3.Connection:

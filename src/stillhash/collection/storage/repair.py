@@ -6,7 +6,6 @@ SQLite cannot reach, codes of damaged tiles. No other process may have the colle
 A damaged store.db is read by salvage.py; a sound one through Store.
 """
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -38,11 +37,12 @@ from stillhash.files import checksums as sums
 from stillhash.files.sealed_files import (
     check_kind,
     check_sealed,
-    lock_folder,
+    locked_folder,
     open_regular,
     repair_sealed,
     write_durably,
 )
+from stillhash.platform import SYSTEM
 
 
 class RepairReport(NamedTuple):
@@ -62,7 +62,7 @@ def repair(path: str | Path) -> RepairReport:
     if (version := stored_format(path)) not in (None, STORE_FORMAT):
         raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}, which repair does not know")
     report = RepairReport([], [])
-    with os.fdopen(lock_folder(path)):
+    with locked_folder(path):
         _repair_database(path, report)
     with closing(Store(path, writer=True)) as store:
         if store.features is not None:
@@ -145,7 +145,7 @@ def _repair_pages(path: Path, actions: list[str]) -> list[int]:
                 file.write(data[page * PAGE_SIZE : (page + 1) * PAGE_SIZE])
                 actions.append(f"store.db: a bit of page {page} was flipped back")
         file.flush()
-        os.fsync(file.fileno())
+        SYSTEM.sync_handle(file.fileno())
     return [page for page in lost if page not in in_wal]
 
 

@@ -10,7 +10,8 @@ from stillhash.collection.storage.integrity import acknowledge, committed_seq
 from stillhash.collection.storage.store import Store
 from stillhash.errors import Conflict, StoreFailed
 from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import FOLDER_MODE, create_private, sync, write_durably
+from stillhash.files.sealed_files import FOLDER_MODE, create_private, write_durably
+from stillhash.platform import SYSTEM
 
 COPY_ATTEMPTS = 8  # while another process compacts
 
@@ -30,8 +31,8 @@ def snapshot(store: Store, to: Path) -> int:
             except FileNotFoundError:
                 if attempt == COPY_ATTEMPTS - 1:
                     raise
-        unfinished.rename(to)
-        sync(to.parent)
+        SYSTEM.rename_folder(unfinished, to)
+        SYSTEM.sync(to.parent)
     except (OSError, sqlite3.DatabaseError) as error:
         raise StoreFailed(f"path: the snapshot {to.name} could not be written: {error}") from error
     finally:
@@ -45,14 +46,14 @@ def _copy(store: Store, connection: sqlite3.Connection, to: Path) -> None:
         (to / folder).mkdir(FOLDER_MODE, exist_ok=True)
         for name in files:
             shutil.copyfile(store.path / folder / name, create_private(to / folder / name))
-            sync(to / folder / name)
-        sync(to / folder)
+            SYSTEM.sync(to / folder / name)
+        SYSTEM.sync(to / folder)
     (to / "store.db").unlink(missing_ok=True)
     with closing(sqlite3.connect(create_private(to / "store.db"))) as target:
         connection.backup(target)
         (unused,) = target.execute("PRAGMA freelist_count").fetchone()
         if unused:
             target.execute("VACUUM")
-    sync(to / "store.db")
+    SYSTEM.sync(to / "store.db")
     write_durably(to / "store.sums", [pack_file_checksums(to / "store.db")])
     acknowledge(to, committed_seq(connection), durably=True)

@@ -52,7 +52,8 @@ from stillhash.files.sealed_files import (
     FOLDER_MODE,
     check_kind,
     check_sealed,
-    lock_folder,
+    file_size,
+    locked_folder,
     remove_unlisted,
     stored_file,
 )
@@ -110,7 +111,7 @@ class Store:
     def create(cls, path: Path, settings: dict[str, Any], collection: bytes | None = None) -> "Store":
         """Create a store in a folder that does not exist yet, or is empty; its id is `collection`, or a random one."""
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        with os.fdopen(lock_folder(path)):
+        with locked_folder(path):
             if not (path / "store.db").exists():
                 lost_commits = os.path.lexists(path / "acked") and acknowledged_commit(path) != 0
                 if lost_commits or any(path.glob("segments/*")) or any(path.glob("learner/*")):
@@ -128,6 +129,9 @@ class Store:
         """Close the database and release the write lock."""
         self._close_at_exit()
         self.db.close()
+
+    def remove_temporary_files(self) -> None:
+        """Remove what only this object uses, once nothing of it is mapped. A collection that is stored has none."""
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Write in one transaction: all of it is on disk when the block ends, or nothing of it ever was."""
@@ -154,7 +158,7 @@ class Store:
         counts |= {name: count_rows(connection, table) for name, table in COUNTED_TABLES.items()}
         unsealed, fitted = self.codes.count_unsealed(connection), is_fitted(connection)
         counts |= {"awaiting_codes": 0 if fitted else unsealed, "unsealed": unsealed if fitted else 0}
-        return {**counts, "disk_bytes": sum(map(_size, self.path.rglob("*")))}
+        return {**counts, "disk_bytes": sum(map(file_size, self.path.rglob("*")))}
 
     def sealed_files(self, connection: sqlite3.Connection) -> dict[str, list[str]]:
         """Return the files that this commit needs, by folder."""
@@ -173,21 +177,25 @@ class Store:
             self.write_segment(rows)
         return len(rows.numbers) > 0
 
-    def compact(self) -> bool:
-        """Rewrite all live codes into one segment, and drop the deleted rows; write store.db again.
-
-        Return whether nothing of what was deleted is left in any file: an earlier commit that another process reads is.
-        """
+    def rewrite_segments(self) -> None:
+        """Rewrite all live codes into one segment, and drop the deleted rows."""
         self.db.check_writer()
         with self.reading() as connection:
             rows = self.codes.live(connection)
         self.write_segment(rows, replace=True, audit=True)
-        self._remove_unlisted_segments()
+
+    def remove_obsolete_files(self) -> bool:
+        """Remove the files that the latest commit does not need; return whether the system let us remove all."""
         with self.reading() as connection:
-            remove_unlisted(self.path / "learner", set(self.versions.learner_files(connection)))
+            learner_files = set(self.versions.learner_files(connection))
+        return self._remove_unlisted_segments() & remove_unlisted(self.path / "learner", learner_files)
+
+    def shrink(self, files_removed: bool) -> bool:
+        """Write store.db again; return False if its log holds an earlier commit, which another process reads."""
+        with self.reading() as connection:
             interrupted = get_meta(connection, SCRUB_KEY) is not None
         self.db.shrink()
-        if interrupted:
+        if interrupted and files_removed:
             with self.transaction() as connection:
                 connection.execute("DELETE FROM meta WHERE key = ?", [SCRUB_KEY])
         return self.db.empty_log(LOG_SECONDS if interrupted else 0)
@@ -234,12 +242,12 @@ class Store:
         files = map(columns_file, self.codes.segment_files(connection))
         return [file for file in files if (self.path / "segments" / file).exists()]
 
-    def _remove_unlisted_segments(self) -> None:
+    def _remove_unlisted_segments(self) -> bool:
         """Remove segments that no commit names: replaced ones, and those of writes that did not end."""
         with self.reading() as connection:
             files = set(self._segment_files(connection))
-        remove_unlisted(self.path / "segments", files)
         self._files_checked = True
+        return remove_unlisted(self.path / "segments", files)
 
     def verify(self) -> list[str]:
         """Check everything that is stored; return one sentence for each problem."""
@@ -289,10 +297,3 @@ def check_folders(path: Path) -> None:
     """Raise BadState if a folder of the store is a link: files that no commit names are removed from it."""
     for name in STORE_FOLDERS:
         check_kind(path / name, folder=True)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size if file.is_file() else 0
-    except FileNotFoundError:  # the writing process removed it
-        return 0

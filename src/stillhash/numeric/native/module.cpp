@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cpu.hpp"
 #include "encode.hpp"
 #include "lanes.hpp"
 #include "memory.hpp"
@@ -32,12 +33,9 @@ using In = Array<const T, N>;
 static std::vector<const Lanes*> runnable() {
   std::vector<const Lanes*> runnable_lanes;
 #ifdef STILLHASH_X86
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-    runnable_lanes.push_back(&kAvx512);
-  if (avx2) runnable_lanes.push_back(&kAvx2);
+  static const Cpu cpu = this_cpu();
+  if (cpu.avx512) runnable_lanes.push_back(&kAvx512);
+  if (cpu.avx2) runnable_lanes.push_back(&kAvx2);
 #endif
 #ifdef STILLHASH_NEON
   runnable_lanes.push_back(&kNeon);

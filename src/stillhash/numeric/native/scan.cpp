@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "cpu.hpp"
 #include "tiles.hpp"
 #include "workers.hpp"
 
@@ -126,8 +127,7 @@ void fetch_part(const uint8_t* bytes, int64_t count, int64_t part, int64_t parts
 // Whether this processor must be told to fetch ahead where a scan reads straight through.
 bool needs_fetching() {
 #ifdef STILLHASH_X86
-  __builtin_cpu_init();
-  return __builtin_cpu_is("intel");
+  return this_cpu().intel;
 #else
   return false;
 #endif

@@ -1,0 +1,22 @@
+"""Names and defaults of the library that help and completion show, as plain values: importing them takes no time.
+
+A test compares each with the library.
+"""
+
+NEW_CODE_BITS = 128
+DEFAULT_METHOD = "tally"
+FIXED_CODE_NAMES = ("tally", "tally-listwise", "tuned", "ohsl", "ohsl-sym", "oasis", "lego", "pca-itq", "lsh")
+OTHER_METHOD_NAMES = ("ohweu", "hmoh", "bsodh", "mihash", "osuph", "okh", "osh", "lemon", "oesh")
+PRESET_NAMES = (
+    *("paper", "tables", "labelled-init", "ablation", "sweeps", "times", "quick", "drift"),
+    *("few-labels", "labelled-share", "label-noise", "label-delay", "preprocessing"),
+)
+ROLE_NAMES = ("read", "feedback", "write", "admin")
+EXPORT_FORMATS = ("jsonl", "parquet", "npz")
+LOG_FORMATS = ("json", "text", "off")
+ENCODER_PREFIXES = ("classic", "onnx:", "timm:", "clip:", "vectors:")
+LABEL_SOURCES = ("auto", "folders", "sidecar", "none")
+MAX_AUDIT_ENTRIES = 100_000
+IMPORT_BATCH = 10_000  # rows
+PORT = 8000
+STORE_FILE = "store.db"  # a folder with this file is a collection

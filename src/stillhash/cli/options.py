@@ -1,0 +1,69 @@
+"""Arguments and options that several commands share."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+import stillhash
+from stillhash.cli import completion
+from stillhash.cli.defaults import FIXED_CODE_NAMES
+from stillhash.errors import MissingExtra
+
+ITEMS_PANEL, SEARCH_PANEL = "Collections: items", "Collections: search"
+QUERY_HELP = """Queries: any file of rows, a .json file, '-' for JSON from stdin, or JSON itself: '[0.1, 0.2]'; \
+a ready code in hexadecimal digits, where the collection has --codes-only."""
+IDS_HELP = "Ids; a whole number is an integer id, '\"7\"' is the text 7."
+IDS_FILE_HELP = "Ids, if FILE has none: .npy, .jsonl or .txt (one id per line)."
+METADATA_FILE_HELP = "Metadata, if FILE has none: .jsonl (one object per line)."
+QUERY_ENCODER_HELP = "An aligned encoder instead of the collection's own."
+AGAINST_HELP = "With --explain: compare with version N instead of the earliest."
+VERSION_HELP = "Rank by this version of the model; 0 is before learning, hamming by Hamming distance."
+BALANCE_HELP = "From 0, items that look alike, to 1, items with the same labels. Automatic if not given."
+ROWS_HELP = "Rows: .jsonl, .csv, .parquet, .npz or .npy; '-' for JSON lines from stdin."
+LABELS_HELP = """Labels, if FILE has none: .npy (labels, or a matrix of 0 and 1), .jsonl (one list per line) \
+or .txt (one 'cat|dog' per line)."""
+WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
+CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels."
+BITS_HELP = "Length of the codes; near duplicates of labelled items are found from 128 on."
+FEATURES_HELP = "Store features too, as float16, so that forget is exact."
+FIELDS_HELP = "Fields of the metadata that filters answer from memory, one each; default: the first 64 that occur."
+CODES_ONLY_HELP = "Store ready codes, such as perceptual hashes: packed bytes in place of feature vectors."
+METHOD_HELP = f"Learning method of a new collection: {', '.join(FIXED_CODE_NAMES)}."
+PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
+
+CollectionPath = Annotated[
+    Path, Argument(metavar="PATH", help="The collection's folder.", autocompletion=completion.collections)
+]
+RowsFile = Annotated[Path, Argument(metavar="FILE", help=ROWS_HELP)]
+IdList = Annotated[list[str], Argument(metavar="IDS", help=IDS_HELP)]
+LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
+ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
+Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
+Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
+MethodName = Annotated[str, Option(help=METHOD_HELP, autocompletion=completion.one_of(*FIXED_CODE_NAMES))]
+CodesSeeLabels = Annotated[bool, Option("--codes-see-labels/--no-codes-see-labels", help=CODES_HELP)]
+ModelVersion = Annotated[
+    str | None, Option(metavar="N", help=VERSION_HELP, autocompletion=completion.versions_or_hamming)
+]
+
+
+def optional_module(name: str, extra: str) -> Any:
+    """Import a module that needs an extra; only commands that use it load it."""
+    try:
+        return import_module(f"stillhash.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
+
+
+def current_version(collection: "stillhash.Collection") -> int:
+    """Return the number of the current version of the model, 0 before the first."""
+    return next((version["version"] for version in collection.versions() if version["current"]), 0)
+
+
+def row_length(collection: "stillhash.Collection") -> int:
+    """Return the numbers of a row: features, or the bytes of a ready code."""
+    from stillhash.numeric.codes import width
+
+    return width(collection.bits) if collection.codes_only else collection.dim

@@ -1,0 +1,151 @@
+"""Print results for people: a few lines, and small tables. It needs rich, so commands import it when they print."""
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from stillhash.experiments.tables import print_table
+
+METADATA_WIDTH = 60  # characters in a table
+EXPLAINED_BITS = 3  # bits named in a table
+QUALITY_NAMES = {"precision": "P@10", "ndcg": "nDCG@10", "map": "mAP"}
+
+
+def pairs(result: dict[str, Any], console: Console) -> None:
+    """Print one name and value per line."""
+    width = max(map(len, result))
+    for name, value in result.items():
+        console.print(Text.assemble((f"{name:>{width}}", "bold"), f"  {_value_text(value)}"), soft_wrap=True)
+
+
+def stats(result: dict[str, Any], console: Console) -> None:
+    """Print the state of a collection; quality with its gain over the ranking before learning."""
+    quality = result["quality"]
+    gains = [
+        f"{title} {quality[name]:.3f} ({quality[name] - quality['before'][name]:+.3f})"
+        for name, title in QUALITY_NAMES.items()
+        if quality
+    ]
+    pairs(result | {"quality": gains}, console)
+
+
+def items(result: dict[str, Any], console: Console) -> None:
+    """Print the items that exist."""
+    columns = ("id", "labels", "metadata")
+    if rows := [_item_cells(item) for item in result["items"] if item is not None]:
+        print_table(console, None, columns, rows, text=columns)
+
+
+def answers(result: dict[str, Any], console: Console) -> None:
+    """Print the hits of each query, and what ranked them."""
+    several = len(result["answers"]) > 1
+    for number, one in enumerate(result["answers"]):
+        ranking = one["ranking"] + (f" (version {one['version']})" if one["version"] else "")
+        console.print(Text((f"query {number}: " if several else "") + ranking, style="dim"), soft_wrap=True)
+        if one["missing"]:
+            console.print(Text(f"partial: {one['missing']:.0%} of the items did not answer", style="red"))
+        if not one["hits"]:
+            console.print("no hits")
+            continue
+        others = [hit["explanation"]["other_version"] for hit in one["hits"] if "explanation" in hit]
+        explained = [f"by version {others[0]}", "bits that count most"] if others else []
+        far = ["distance"] if "distance" in one["hits"][0] else []
+        rows: list[list[str | Text]] = []
+        for rank, hit in enumerate(one["hits"], 1):
+            name, labels, metadata = _item_cells(hit)
+            reasons = _explanation_cells(hit["explanation"]) if others else []
+            scores = [f"{hit['score']:.4g}", *(str(hit[column]) for column in far)]
+            rows.append([str(rank), name, *scores, hit["placed"], *reasons, labels, metadata])
+        columns = ["rank", "id", "score", *far, "by", *explained, "labels", "metadata"]
+        print_table(console, None, columns, rows, text=["id", "by", *explained, "labels", "metadata"])
+
+
+def versions(result: dict[str, Any], console: Console) -> None:
+    """Print the versions of a model."""
+    if not result["versions"]:
+        console.print("no versions yet: the first comes with the hash functions")
+        return
+    rows = []
+    for version in result["versions"]:
+        time = version["created"][:19].replace("T", " ")
+        notes = ["current"] * version["current"] + ["drift"] * version.get("drift", False)
+        about = [str(version["version"]), time, version["kind"], f"{version['rows']:,}"]
+        measures = [f"{version['quality'][name]:.3f}" if "quality" in version else "" for name in QUALITY_NAMES]
+        rows.append([*about, *measures, Text(_printable(version["tag"] or "")), ", ".join(notes)])
+    columns = ("version", "time", "by", "rows", *QUALITY_NAMES.values(), "tag", "")
+    print_table(console, None, columns, rows, text=("time", "by", "tag"))
+
+
+def doubtful_labels(result: dict[str, Any], console: Console) -> None:
+    """Print items to check, with the labels that are predicted instead."""
+    share = result["wrong_label_share"]
+    estimate = (
+        "not enough is learnt to judge labels" if share is None else f"estimated share of wrong labels: {share:.1%}"
+    )
+    console.print(estimate, highlight=False)
+    columns = ("id", "labels", "predicted", "chance that they are wrong")
+    rows: list[list[str | Text]] = []
+    for item in result["items"]:
+        labels = [_label_cell(item[kind]) for kind in ("labels", "predicted")]
+        rows.append([Text(str(item["id"]), style="bold"), *labels, f"{item['chance']:.0%}"])
+    if rows:
+        print_table(console, None, columns, rows, text=columns[:3])
+
+
+def audit(result: dict[str, Any], console: Console) -> None:
+    """Print who changed what, and when."""
+    if not result["entries"]:
+        console.print("no entries")
+        return
+    columns = ("number", "time", "who", "what", "rows", "ids", "version")
+    rows: list[list[str | Text]] = []
+    for entry in result["entries"]:
+        versions = dict.fromkeys((entry["version_before"], entry["version_after"]))
+        who, what = Text(_printable(entry["who"]), style="bold"), Text(_printable(entry["what"]))
+        about = [str(entry["number"]), entry["time"][:19].replace("T", " "), who, what, f"{entry['rows']:,}"]
+        rows.append([*about, _ids_cell(entry), " to ".join(map(str, versions))])
+    print_table(console, None, columns, rows, text=("time", "who", "what", "ids", "version"))
+
+
+def _ids_cell(entry: dict[str, Any]) -> Text:
+    text = ", ".join(_printable(str(name)) for name in entry["ids"])
+    if len(text) > METADATA_WIDTH:
+        return Text(text[: METADATA_WIDTH - 1] + "…")
+    return Text(text + (", …" if len(entry["ids"]) < entry["rows"] and text else ""))
+
+
+def _label_cell(labels: list[Any]) -> Text:
+    return Text(", ".join(_printable(str(label)) for label in labels))
+
+
+def _item_cells(item: dict[str, Any]) -> tuple[Text, Text, Text]:
+    return Text(str(item["id"]), style="bold"), _label_cell(item["labels"]), Text(_metadata_text(item["metadata"]))
+
+
+def _explanation_cells(explanation: dict[str, Any]) -> tuple[str, str]:
+    """Return rank and score by another version, and the bits of the largest contributions."""
+    bits = sorted(enumerate(explanation["bits"]), key=lambda bit: -abs(bit[1]))[:EXPLAINED_BITS]
+    other = f"{explanation['other_rank']} ({explanation['other_score']:.4g})"
+    return other, ", ".join(f"{number}: {contribution:+.2g}" for number, contribution in bits)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        rounded = {name: round(v, 4) if isinstance(v, float) else v for name, v in value.items()}
+        return _metadata_text(rounded) or "none"
+    return f"{value:,}" if type(value) is int else "none" if value is None else str(value)
+
+
+def _metadata_text(metadata: dict[str, Any] | None) -> str:
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in (metadata or {}).items()}
+    text = " ".join(f"{_printable(name)}={_printable(value)}" for name, value in texts.items())
+    return text if len(text) <= METADATA_WIDTH else text[: METADATA_WIDTH - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    """Escape text that could control a terminal."""
+    return text if text.isprintable() else ascii(text)[1:-1]

@@ -1,0 +1,134 @@
+"""Commands that search: one command per method of `Collection`, without logic."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option, Typer
+
+import stillhash
+from stillhash.cli.options import (
+    AGAINST_HELP,
+    BALANCE_HELP,
+    QUERY_ENCODER_HELP,
+    QUERY_HELP,
+    SEARCH_PANEL,
+    CollectionPath,
+    ModelVersion,
+    Queries,
+    Where,
+    optional_module,
+    row_length,
+)
+from stillhash.cli.output import AsJson, answer
+from stillhash.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from stillhash.collection.types import VersionName
+
+app = Typer()
+
+
+@app.command(rich_help_panel=SEARCH_PANEL)
+def search(
+    path: CollectionPath,
+    vector: Annotated[str | None, Option(metavar="FILE", help=QUERY_HELP)] = None,
+    image: Annotated[Path | None, Option(metavar="FILE", help="An image to search by.")] = None,
+    text: Annotated[str | None, Option(metavar="WORDS", help="A text; needs a clip: encoder.")] = None,
+    like: Annotated[str | None, Option(metavar="ID", help="An item to find similar ones to.")] = None,
+    encoder: Annotated[str | None, Option(metavar="NAME", help=QUERY_ENCODER_HELP)] = None,
+    k: Annotated[int, Option("-k", min=1, help="Hits for each query.")] = 10,
+    where: Where = None,
+    version: ModelVersion = None,
+    balance: Annotated[float | None, Option(min=0, max=1, help=BALANCE_HELP)] = None,
+    explain: Annotated[bool, Option("--explain", help="Show which bits made the score of each hit.")] = False,
+    against: Annotated[int | None, Option(min=0, metavar="N", help=AGAINST_HELP)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best items for query vectors, an image, a text, or an item.
+
+    \b
+    Examples:
+      stillhash search films --like 42 -k 5
+      stillhash search films --vector '[0.1, 0.2, 0.3]' --json
+      stillhash search films --vector queries.npy --where '{"year": 1995}'
+      stillhash search gallery --image cat.jpg --explain
+    """
+    from stillhash.io import parse_ids, parse_json_object
+
+    if against is not None and not explain:
+        raise InvalidInput("--against: expected --explain with it")
+    if sum(option is not None for option in (vector, image, text, like)) != 1:
+        raise InvalidInput("query: expected one of --vector, --image, --text and --like")
+    with stillhash.open(path, read_only=True) as collection:
+        if vector is not None:
+            queries = parse_queries(vector, collection)
+        elif like is not None:
+            queries = collection.reconstruct(parse_ids([like]))
+        else:
+            query_encoder = optional_module("images", "images").open_query_encoder(collection, encoder)
+            features = query_encoder.text(text) if image is None else query_encoder.image_file(image)
+            queries = features[None]
+        compare = explain if against is None else against
+        allowed = parse_json_object(where, "where")
+        ranked_by = parse_version(version)
+        results = collection.search(queries, k, where=allowed, version=ranked_by, balance=balance, explain=compare)
+    _answer_hits(results, as_json)
+
+
+@app.command(rich_help_panel=SEARCH_PANEL)
+def range_search(
+    path: CollectionPath,
+    vector: Queries,
+    threshold: Annotated[float | None, Option(help="The lowest score of a hit.")] = None,
+    distance: Annotated[int | None, Option(min=0, help="The largest Hamming distance of a hit instead.")] = None,
+    where: Where = None,
+    version: ModelVersion = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find all items with at least this score, or within this Hamming distance.
+
+    \b
+    Examples:
+      stillhash range-search films --vector query.json --threshold 3.5
+      stillhash range-search hashes --vector 8f3a61c2d4e5f607 --distance 10
+    """
+    from stillhash.io import parse_json_object
+
+    with stillhash.open(path, read_only=True) as collection:
+        queries = parse_queries(vector, collection)
+        options: dict[str, Any] = {"where": parse_json_object(where, "where"), "version": parse_version(version)}
+        results = collection.range_search(queries, threshold, distance=distance, **options)
+    _answer_hits(results, as_json)
+
+
+def parse_queries(text: str, collection: "stillhash.Collection") -> Any:
+    """Return the queries that an option names; ready codes may be in it as hexadecimal digits."""
+    from stillhash.io import read_queries
+
+    if collection.codes_only and re.fullmatch("[0-9a-fA-F]+", text) and not Path(text).exists():
+        return [text]
+    return read_queries(text, row_length(collection))
+
+
+def parse_version(text: str | None) -> "VersionName | None":
+    """Return the version of the model that an option names."""
+    if text is None:
+        return None
+    if text == "hamming":
+        return "hamming"
+    if not text.isdecimal():
+        raise InvalidInput(f"--version: expected a number, or hamming, got {text!r}")
+    return int(text)
+
+
+def _answer_hits(results: "list[stillhash.Answer]", as_json: bool) -> None:
+    """Print the answers, without empty explanations and distances."""
+    from stillhash.cli import result_tables
+
+    answers = [asdict(one) for one in results]
+    for hit in (hit for one in answers for hit in one["hits"]):
+        for name in [name for name in ("explanation", "distance") if hit[name] is None]:
+            del hit[name]
+    answer({"answers": answers}, as_json, result_tables.answers)

@@ -1,0 +1,150 @@
+"""Commands for upkeep: one command per method of `Collection`, without logic."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit, Option, Typer
+
+import stillhash
+from stillhash.cli.defaults import MAX_AUDIT_ENTRIES
+from stillhash.cli.options import CollectionPath
+from stillhash.cli.output import AsJson, answer, count_of
+from stillhash.errors import BadState
+
+app = Typer()
+UPKEEP_PANEL = "Collections: upkeep"
+MAX_LISTED_IDS = 20
+AFTER_HELP = "The first entries past this number, 0 for the oldest; without it the latest ones."
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def seal(path: CollectionPath, as_json: AsJson = False) -> None:
+    """Move unsealed codes into a segment now; this happens by itself every 131,072 rows.
+
+    \b
+    Examples:
+      stillhash seal films
+    """
+    with stillhash.open(path) as collection:
+        sealed = collection.seal()
+    answer({"sealed": sealed}, as_json, "sealed" if sealed else "nothing to seal")
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def compact(path: CollectionPath, as_json: AsJson = False) -> None:
+    """Rewrite the codes without deleted rows, to free disk and memory.
+
+    \b
+    Examples:
+      stillhash compact films
+    """
+    with stillhash.open(path) as collection:
+        dropped = collection.stats()["deleted"]
+        collection.compact()
+    answer({"dropped": dropped}, as_json, f"{count_of(dropped, 'deleted row')} dropped")
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def snapshot(
+    path: CollectionPath,
+    to: Annotated[Path, Argument(metavar="TO", help="A folder that does not exist.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy the collection, as of one commit, to a new folder; other processes may write meanwhile.
+
+    \b
+    Examples:
+      stillhash snapshot films backups/films-monday
+    """
+    with stillhash.open(path, read_only=True) as collection:
+        size = collection.snapshot(to)
+    answer({"path": str(to), "bytes": size}, as_json, f"copied {size:,} bytes to {to}")
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def stats(path: CollectionPath, as_json: AsJson = False) -> None:
+    """Show settings, counts and disk use.
+
+    \b
+    Examples:
+      stillhash stats films
+      stillhash stats films --json
+    """
+    from stillhash.cli import result_tables
+
+    with stillhash.open(path, read_only=True) as collection:
+        answer(collection.stats(), as_json, result_tables.stats)
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def audit(
+    path: CollectionPath,
+    limit: Annotated[int, Option(min=1, max=MAX_AUDIT_ENTRIES, help="Entries to list.")] = 20,
+    after: Annotated[int | None, Option(min=0, metavar="NUMBER", help=AFTER_HELP)] = None,
+    who: Annotated[str | None, Option(metavar="NAME", help="Only the changes of this name.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who changed what, and when, the latest last.
+
+    \b
+    Examples:
+      stillhash audit films --limit 50
+      stillhash audit films --after 0 --who ann
+    """
+    from stillhash.cli import result_tables
+
+    with stillhash.open(path, read_only=True) as collection:
+        entries = collection.audit(after, limit, who=who)
+    answer({"entries": [asdict(entry) for entry in entries]}, as_json, result_tables.audit)
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def verify(path: CollectionPath, as_json: AsJson = False) -> None:
+    """Check all stored data, and list the problems. The exit code is 5 if there are any.
+
+    \b
+    Examples:
+      stillhash verify films
+      stillhash verify films --json
+    """
+    with stillhash.open(path, read_only=True) as collection:
+        problems = collection.verify()
+    answer({"problems": problems}, as_json, "\n".join(problems) or "OK")
+    if problems:
+        raise Exit(BadState.exit_code)
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def repair(path: CollectionPath, as_json: AsJson = False) -> None:
+    """Restore what is not damaged, and list the lost items. No other process may have the collection open.
+
+    \b
+    Examples:
+      stillhash repair films
+    """
+    done, lost = stillhash.repair(path)
+    lines = [*done, f"{count_of(len(lost), 'item')} lost"] if done else ["OK"]
+    if lost:
+        lines[-1] += f": {', '.join(map(str, lost[:MAX_LISTED_IDS]))}{', ...' if len(lost) > MAX_LISTED_IDS else ''}"
+    answer({"done": done, "lost": lost}, as_json, "\n".join(lines))
+
+
+@app.command(rich_help_panel=UPKEEP_PANEL)
+def upgrade(
+    path: CollectionPath,
+    delete_old: Annotated[bool, Option("--delete-old", help="Delete the old collection afterwards.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a collection of version 0.1 to the format of this version. No other process may have it open.
+
+    The old collection is kept beside it, as PATH.format-1.
+
+    \b
+    Examples:
+      stillhash upgrade films
+      stillhash upgrade films --delete-old
+    """
+    done, old = stillhash.upgrade(path, delete_old=delete_old)
+    text = "\n".join(done) or f"nothing to do: {path} has the format of this version"
+    answer({"done": done, "old": None if old is None else str(old)}, as_json, text)
