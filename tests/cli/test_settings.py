@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -221,3 +224,24 @@ def test_every_setting_has_a_kind_and_accepts_its_default(key: str) -> None:
         assert setting.check(plain, "default") == plain
         assert isinstance(plain, list) or setting.parse(str(plain), "text") == plain
     assert setting.kind in source.KIND_NAMES and setting.variable.startswith("STILLHASH_")
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="only root can become another user")
+def test_the_home_of_another_user_has_no_settings() -> None:
+    """A server that runs as another user may have inherited a HOME that it cannot look into."""
+    program = """
+import os, sys
+from pathlib import Path
+from stillhash.cli.settings import read_text
+os.setgid(65534), os.setuid(65534)
+print(read_text(Path(sys.argv[1]), required=False))
+"""
+    with tempfile.TemporaryDirectory() as home:
+        file = Path(home, ".config", "stillhash", "config.toml")
+        file.parent.mkdir(parents=True)
+        file.write_text("port = 1", encoding="utf-8")
+        for mode, expected in ((0o755, "port = 1"), (0o700, "")):
+            Path(home).chmod(mode)
+            command = [sys.executable, "-c", program, str(file)]
+            done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
+            assert done.stdout.strip() == expected

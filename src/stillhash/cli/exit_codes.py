@@ -28,6 +28,7 @@ EXIT_CODES = (
     ExitCode(11, "Unreachable", "the server does not answer, or is not a stillhash server"),
     ExitCode(12, "Closed", "the collection was closed meanwhile"),
     ExitCode(13, "OutOfMemory", "there is not enough memory"),
+    ExitCode(14, "Unsupported", "this operating system lacks what the command needs"),
     ExitCode(INTERRUPTED, "Interrupted", "stopped by Ctrl-C"),
 )
 

@@ -8,7 +8,6 @@ import difflib
 import inspect
 import math
 import os
-import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stillhash.errors import InvalidInput, shortage
+from stillhash.platform import SYSTEM
 
 PREFIX = "STILLHASH_"
 CONFIG_VARIABLE = "STILLHASH_CONFIG"
@@ -137,11 +137,7 @@ def settings_file(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the settings file, which need not exist."""
     if named := environment.get(CONFIG_VARIABLE):
         return Path(named)
-    if sys.platform == "win32":
-        folder = environment.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
-    else:
-        folder = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(folder) / "stillhash" / "config.toml"
+    return SYSTEM.settings_folder(environment) / "stillhash" / "config.toml"
 
 
 def read_text(file: Path, required: bool) -> str:
@@ -157,6 +153,8 @@ def read_text(file: Path, required: bool) -> str:
             raise InvalidInput(f"{CONFIG_VARIABLE}: expected an existing file, got {str(file)!r}") from None
         return ""
     except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, PermissionError) and not required and not os.access(file.parent, os.X_OK):
+            return ""  # the home folder is that of another user
         problem = InvalidInput(f"{file}: expected a file of settings in TOML, got {error}")
         raise shortage(error) or problem from None
 
