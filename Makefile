@@ -7,8 +7,10 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native
 # Workers of the tests; Ray has one of them to itself, and so has the browser.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
+# Tests start hundreds of processes, each of which would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium \
+.PHONY: demo check test test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests chromium \
 	repository bench wheel smoke-arm sdist docs docker clean
 
 # The demo needs fewer packages than the tests.
@@ -20,6 +22,20 @@ check: lint types contracts fast-tests
 
 # Everything: under 10 minutes on 2 cores.
 test: lint types contracts tests
+
+# Fast tests with the lowest version of each dependency that pyproject.toml allows: make test-lowest PYTHON=python3.11
+# Old libraries warn of newer ones beneath them; warnings that are not of deprecation are errors as ever.
+LOWEST := build/lowest
+test-lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/uv pip freeze --quiet --python $(LOWEST)/bin/python --exclude-editable
+	$(LOWEST)/bin/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not browser and not cluster" \
+		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning $(ARGS)
+
+$(LOWEST)/.installed: $(SOURCES)
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[dev]'
+	touch $@
 
 # Kernels and indexes on 64-bit ARM, emulated: Debian's qemu-user and g++-aarch64-linux-gnu, installed if this is root.
 test-arm:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -245,9 +246,9 @@ def test_verify_names_rows_without_an_item(collection: Collection, tmp_path: Pat
 
 
 def test_repair_restores_every_table() -> None:
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(SCHEMA)
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(SCHEMA)
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {*SALVAGED_TABLES, "meta"} == tables
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from tests.collection.fixtures import DIM, some_rows
 from tests.server.live_server import TIMEOUT, LiveServer
 
 PATH = "/v1/collections/c"
+CLOSED_SECONDS = 25.0  # until a connection must be closed: before the 30 seconds of an idle one end
 HEAD = b"POST /v1/collections/c/search HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 
 
@@ -89,6 +90,7 @@ def test_a_second_request_on_a_connection_has_a_deadline_too(serving: Callable[.
     server = serving(header_seconds=0.3)
     whole = b"GET /v1/collections/c/count HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     with raw_connection(server.url, whole + b"GET /v1/health") as connection:
+        connection.settimeout(CLOSED_SECONDS)
         assert read_all(connection).startswith(b"HTTP/1.1 200")
 
 
@@ -98,6 +100,7 @@ def test_half_sent_bodies_end(serving: Callable[..., LiveServer], path: str) -> 
     form = b"content-type: multipart/form-data; boundary=x\r\n" if path.startswith("/c/") else b""
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n".encode()
     with raw_connection(server.url, head + form + b"\r\n--x\r\n") as connection:
+        connection.settimeout(CLOSED_SECONDS)
         reply = read_all(connection)
     assert reply.startswith(b"HTTP/1.1 408 ") and b"bytes a second" in reply
 
@@ -105,10 +108,18 @@ def test_half_sent_bodies_end(serving: Callable[..., LiveServer], path: str) -> 
 def test_bodies_that_trickle_end(serving: Callable[..., LiveServer]) -> None:
     server = serving(body_seconds=0.5, header_seconds=0.5)
     with raw_connection(server.url, HEAD + b"content-length: 100000\r\n\r\n") as connection:
-        began = threading.Thread(target=lambda: [connection.sendall(b" ") or time.sleep(0.05) for _ in range(12)])
-        began.start()
-        assert read_all(connection).startswith(b"HTTP/1.1 408 ")
-        began.join()
+
+        def trickle() -> None:
+            with suppress(OSError):  # the server closes the connection
+                for _ in range(12):
+                    connection.sendall(b" ")
+                    time.sleep(0.05)
+
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        reply = read_all(connection)
+        sender.join()
+    assert reply.startswith(b"HTTP/1.1 408 ")
 
 
 def test_the_longest_waiting_connection_makes_room(serving: Callable[..., LiveServer]) -> None:

@@ -42,7 +42,7 @@ def run(
     """Time so many single searches, then `seconds` of load, over a collection of `items`."""
     check_integer(items, "items", 1000)
     if quick:
-        items, seconds = 2000, 2.0
+        items, seconds = 2000, 1.0
     with timing.temporary_folder(folder) as temporary:
         path = temporary / "served"
         fill(path, items, progress)

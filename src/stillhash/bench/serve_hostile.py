@@ -26,7 +26,7 @@ def run(quick: bool, progress: ReportProgress, items: int, seconds: float, folde
     """Measure good clients alone, then for `seconds` beside hostile ones."""
     check_integer(items, "items", 1000)
     if quick:
-        items, seconds = 2000, 6.0
+        items, seconds = 2000, 2.5
     os.environ["STILLHASH_READ_KEYS"] = f"{READ_KEY},{HOSTILE_KEY}"
     os.environ["STILLHASH_WRITE_KEYS"] = WRITE_KEY
     try:

@@ -28,7 +28,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._header_bytes, self._in_body = 0, False
+        self._header_bytes, self._in_headers, self._in_body = 0, False, False
         self._deadline: asyncio.TimerHandle | None = None
         self._send_deadline: asyncio.TimerHandle | None = None
         if len(self.connections) > self.settings.max_connections:
@@ -48,9 +48,13 @@ class LimitedConnection(HttpToolsProtocol):
             elif self._deadline is None:
                 self._await_headers()
 
+    def on_message_begin(self) -> None:
+        self._in_headers = True
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         self._stop_waiting()
-        self._in_body = True
+        self._in_headers, self._in_body = False, True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -62,6 +66,8 @@ class LimitedConnection(HttpToolsProtocol):
         if self.cycle.response_complete:  # otherwise the next request is here already
             self._header_bytes = 0
             self.waiting[self] = None
+            if self._in_headers and self._deadline is None:  # part of the next request came with this one
+                self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stillhash.errors import Forbidden, StillhashError, TooLarge
+from stillhash.errors import Forbidden, StillhashError, TooLarge, TooSlow
 from stillhash.server.auth import is_loopback
 from stillhash.server.memory import MemoryBudget, RequestMemory
 from stillhash.server.metrics import Metrics
@@ -66,6 +66,8 @@ class RequestMiddleware:
                 status = message["status"]
                 sent = MutableHeaders(scope=message)
                 sent.update({"x-request-id": request_id, **RESPONSE_HEADERS})
+                if status == TooSlow.status:  # the rest of the body may never arrive
+                    sent["connection"] = "close"
                 if "location" in sent:  # a path of this server, whatever Host the request named
                     sent["location"] = _split(sent["location"])._replace(scheme="", netloc="").geturl()
             elif len(body := message.get("body", b"")) > SEND_BYTES:  # a piece at a time, as the client takes them

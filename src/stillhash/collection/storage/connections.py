@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path, PurePath
 from typing import ClassVar, Literal
 from urllib.parse import quote
@@ -35,9 +35,14 @@ class TrackedConnection(sqlite3.Connection):
         with TrackedConnection.file_lock:
             TrackedConnection.open_connections.discard(self)
 
+    def __del__(self) -> None:
+        """Close the connection of a thread that has ended; Python 3.13 and newer warn of one that is left open."""
+        with suppress(sqlite3.ProgrammingError):  # it was never opened
+            super().close()
+
 
 def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
-    """Open store.db in this folder; a connection for writing may be used by several threads, on Windows each may.
+    """Open store.db in this folder; a connection for writing may be used by several threads, one for reading is not.
 
     A connection for reading has the tables of a store, or BadState is raised; one for writing comes after such a one.
     """
@@ -52,7 +57,7 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
                     uri=True,
                     isolation_level=None,
                     timeout=LOCK_TIMEOUT,
-                    check_same_thread=mode == "ro" and SYSTEM.open_files_can_move,
+                    check_same_thread=False,  # the garbage collector may close it in any thread
                     factory=TrackedConnection,
                 )
                 on_error.callback(connection.close)
