@@ -32,7 +32,7 @@ inline void encode_tile(int64_t K, const float* a, const float* b, float* c, int
     V bv[N];
     for (int n = 0; n < N; ++n) bv[n] = *reinterpret_cast<const V*>(b + at(n) + k * kPanelColumns);
     for (int r = 0; r < kEncodeTile; ++r)
-      for (int n = 0; n < N; ++n) acc[r][n] += a[r * kEncodeStride + k] * bv[n];
+      for (int n = 0; n < N; ++n) acc[r][n] = fused(broadcast<V>(a[r * kEncodeStride + k]), bv[n], acc[r][n]);
   }
   for (int r = 0; r < kEncodeTile; ++r)
     for (int n = 0; n < N; ++n) *reinterpret_cast<V*>(c + r * rc + n * L) = acc[r][n];

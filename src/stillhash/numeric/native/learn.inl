@@ -11,6 +11,7 @@
 // block of X is transposed once into XT (D, kBlock), which is `a` in all three.
 //
 // Included by one translation unit per instruction set, which defines LANE_BYTES, TILE_ROWS, TILE_VECTORS.
+#include "fused.inl"
 
 namespace stillhash {
 namespace {
@@ -43,7 +44,7 @@ inline void tile(int64_t K, const T* a, int64_t ka, int64_t ra, const T* b, int6
     __builtin_prefetch(b + (k + kAhead) * kb);
     for (int n = 0; n < N; ++n) bv[n] = *reinterpret_cast<const V*>(b + k * kb + n * L);
     for (int r = 0; r < R; ++r)
-      for (int n = 0; n < N; ++n) acc[r][n] += a[k * ka + r * ra] * bv[n];
+      for (int n = 0; n < N; ++n) acc[r][n] = fused(broadcast<V>(a[k * ka + r * ra]), bv[n], acc[r][n]);
   }
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) *reinterpret_cast<V*>(c + r * rc + n * L) = acc[r][n];
@@ -109,7 +110,7 @@ struct LearnPanel {
       for (int n = 0; n < N; ++n) p[n] = *reinterpret_cast<const V*>(P + j * kPanel + n * L);
       for (int64_t i = 0; i < j; ++i)
         for (int n = 0; n < N; ++n)
-          p[n] += K[j * kBlock + i] * *reinterpret_cast<const V*>(A + i * kPanel + n * L);
+          p[n] = fused(broadcast<V>(K[j * kBlock + i]), *reinterpret_cast<const V*>(A + i * kPanel + n * L), p[n]);
       T margin[N * L];
       for (int n = 0; n < N; ++n) *reinterpret_cast<V*>(margin + n * L) = p[n];
       const int8_t* g = G + j * l + c0;
