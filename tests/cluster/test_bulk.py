@@ -8,12 +8,13 @@ import pytest
 import stillhash
 from stillhash.cluster.bulk import publish
 from stillhash.cluster.datasets import encode_dataset, learn_dataset
-from stillhash.collection import Collection, bulk_load
+from stillhash.collection import Collection
 from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.files.sealed_files import write_sealed
 from stillhash.hashers import Tally
 from stillhash.numeric.codes import signs
 from stillhash.numeric.ranking import rank_all
+from stillhash.platform import SYSTEM
 from tests.cluster.fixtures import (
     MAX_TASKS,
     PART_ROWS,
@@ -120,15 +121,20 @@ def test_what_the_hasher_has_learnt_is_the_first_version(tmp_path: Path, rows: T
 def test_it_appears_with_all_items_or_not_at_all(
     tmp_path: Path, rows: Toy, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: object) -> None:
-        assert not (tmp_path / "published").exists()
-        raise KeyboardInterrupt
+    sync, synced = SYSTEM.sync, []
+
+    def interrupt(path: Path) -> None:
+        sync(path)
+        synced.append(path.name)
+        if path.name == "segments":  # when all rows are in, before the commit
+            assert not (tmp_path / "published").exists()
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(bulk_load, "sync", interrupt)  # when all rows are in, before the commit
+        patched.setattr(SYSTEM, "sync", interrupt)
         with pytest.raises(KeyboardInterrupt):
             publish(out, tmp_path / "published", fit_tally())
-    assert list(tmp_path.iterdir()) == []
+    assert len(synced) > 1 and list(tmp_path.iterdir()) == []
     (tmp_path / ".published.unfinished" / "segments").mkdir(parents=True)  # as a process that was killed leaves it
     (tmp_path / ".published.unfinished" / "store.db").write_bytes(b"begun")
     with publish(out, tmp_path / "published", fit_tally()) as published:

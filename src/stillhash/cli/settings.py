@@ -153,10 +153,19 @@ def read_text(file: Path, required: bool) -> str:
             raise InvalidInput(f"{CONFIG_VARIABLE}: expected an existing file, got {str(file)!r}") from None
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, PermissionError) and not required and not os.access(file.parent, os.X_OK):
-            return ""  # the home folder is that of another user
+        if isinstance(error, PermissionError) and not required and _is_out_of_reach(file):
+            return ""
         problem = InvalidInput(f"{file}: expected a file of settings in TOML, got {error}")
         raise shortage(error) or problem from None
+
+
+def _is_out_of_reach(file: Path) -> bool:
+    """Return whether a folder above the file lets us not look into it, as the home of another user."""
+    try:
+        file.lstat()
+    except PermissionError:
+        return True
+    return False
 
 
 def parse_toml(text: str, file: Path) -> dict[str, Any]:
