@@ -76,7 +76,7 @@ SCALARS: list[tuple[Any, Any, Any, Any]] = [
     (np.datetime64(NOON), NOON.isoformat(), NOON.isoformat(), NOON.isoformat()),
     (np.datetime64(NOON, "ns"), NOON.isoformat(), NOON.isoformat(), NOON.isoformat()),
     (np.datetime64(1, "ns"), *["1970-01-01T00:00:00.000000001"] * 3),
-    (np.datetime64("NaT"), REFUSED, None, REFUSED),
+    (np.datetime64("NaT", "s"), REFUSED, None, REFUSED),
     (np.timedelta64(5, "ns"), REFUSED, REFUSED, REFUSED),
     (np.timedelta64(5, "D"), REFUSED, REFUSED, REFUSED),
     (date(2024, 5, 6), "2024-05-06", "2024-05-06", "2024-05-06"),
@@ -269,7 +269,15 @@ def test_a_hasher_has_labels_by_the_names_of_columns() -> None:
 
 def dlpack_only(array: np.ndarray) -> Any:
     """Return an object that offers nothing but DLPack."""
-    return type("Tensor", (), {"__dlpack__": array.__dlpack__, "__dlpack_device__": array.__dlpack_device__})()
+
+    class Tensor:
+        def __dlpack__(self, **options: Any) -> Any:
+            return array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return array.__dlpack_device__()
+
+    return Tensor()
 
 
 FEATURES: list[tuple[Any, Any]] = [

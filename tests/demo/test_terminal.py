@@ -75,7 +75,7 @@ def test_the_examples_say_what_matches(result: dict[str, Any]) -> None:
 def test_without_a_terminal_progress_is_plain_lines(outcome: tuple[dict[str, Any], str]) -> None:
     result, printed = outcome
     assert "\x1b" not in printed
-    lines = printed.splitlines()
+    lines = printed.rstrip().splitlines()  # older versions of rich end with an empty line
     assert len(lines) == 2 + len(result["curve"])  # what it is, the heading, and a line for each point
     assert max(map(len, lines)) <= 80
     assert f"{result['scenes']:,}" in lines[-1]

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from stillhash.numeric.linear_systems import PANEL_ROWS, solve_symmetric
 from stillhash.numeric.sufficient_stats import regress
+from stillhash.numeric.threads import one_thread
 
 
+@one_thread
 def solve_plainly(A: np.ndarray, diagonal: np.ndarray, B: np.ndarray) -> np.ndarray:
     return np.linalg.solve(A + np.diag(diagonal), B)
 

@@ -201,14 +201,22 @@ class _ArrayMember:
         self._name, self._dtype, self._row_shape = name, np.dtype(dtype), row_shape
         self.row_bytes = self._dtype.itemsize * math.prod(row_shape)
         self._file = archive.open(f"{name}.npy")
+        with ExitStack() as on_error:
+            on_error.callback(self._file.close)  # otherwise the archive stays open, too
+            self.length = self._read_header()
+            on_error.pop_all()
+
+    def _read_header(self) -> int:
+        """Return the number of rows; BadState unless the array has the expected type."""
+        name, row_shape = self._name, self._row_shape
         with parsing(name):
             version = npy.read_magic(self._file)
             if version != (1, 0):
                 raise BadState(f"{name}: expected npy format 1.0, got {version}")
             shape, fortran, stored = npy.read_array_header_1_0(self._file, max_header_size=MAX_NPY_HEADER)
             if fortran or stored != self._dtype or len(shape) != 1 + len(row_shape) or shape[1:] != row_shape:
-                raise BadState(f"{name}: expected rows {row_shape} of {dtype}, got an array {shape} of {stored}")
-            self.length = int(shape[0])
+                raise BadState(f"{name}: expected rows {row_shape} of {self._dtype}, got an array {shape} of {stored}")
+            return int(shape[0])
 
     def __enter__(self) -> "_ArrayMember":
         return self
