@@ -20,7 +20,7 @@ demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
 # Before every commit: under 3 minutes on 2 cores.
 check: lint types contracts fast-tests
 
-# Everything: under 10 minutes on 2 cores.
+# Everything: about 10 minutes on 2 cores.
 test: lint types contracts tests
 
 # Fast tests with the lowest version of each dependency that pyproject.toml allows: make test-lowest PYTHON=python3.11

@@ -76,7 +76,7 @@ class OperatingSystem(ABC):
 
     @abstractmethod
     def count_open_files(self) -> int:
-        """Count the files that this process has open; 0 where it has no limit of them."""
+        """Count the files that this process has open; 0 where it has no limit of them, or they cannot be listed."""
 
     @abstractmethod
     def bind_exclusively(self, listener: "socket") -> None:

@@ -126,9 +126,11 @@ class NpzExportReader:
 
     def __init__(self, path: Path) -> None:
         self._path, self._files = path, ExitStack()
-        try:
-            self._archive = self._files.enter_context(zipfile.ZipFile(path))
+        try:  # a file of ours: that of an archive stays open as long as one of its members
+            file = self._files.enter_context(path.open("rb"))
+            self._archive = self._files.enter_context(zipfile.ZipFile(file))
         except DAMAGED_ZIP as error:
+            self._files.close()
             raise self._damaged(error) from error
 
     def _damaged(self, error: BaseException) -> BadState:

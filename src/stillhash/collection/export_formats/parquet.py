@@ -47,7 +47,7 @@ def export_schema(shape: ExportShape) -> Any:
     if shape.fitted:
         columns += [("code", arrow.binary(shape.code_bytes)), ("feature_digest", arrow.int64())]
     if shape.features:
-        columns += [("features", arrow.list_(arrow.float32(), shape.dim))]
+        columns += [("features", arrow.list_(arrow.float32()))]  # pyarrow reads null among lists of one size from 26 on
     return arrow.schema(columns)
 
 
@@ -75,8 +75,10 @@ class ParquetExportWriter:
             digests = arrow.array(batch.digests, mask=batch.digests == NO_DIGEST)
             columns += [[code.tobytes() for code in batch.codes], digests]
         if batch.features is not None:
-            flat, lost = arrow.array(batch.features.ravel()), np.isnan(batch.features[:, 0])
-            columns += [arrow.FixedSizeListArray.from_arrays(flat, self._shape.dim, mask=arrow.array(lost))]
+            lost = np.isnan(batch.features[:, 0])
+            ends = np.cumsum(np.where(lost, 0, self._shape.dim), dtype=np.int32)
+            starts, values = arrow.array(np.insert(ends, 0, 0)), arrow.array(batch.features[~lost].ravel())
+            columns += [arrow.ListArray.from_arrays(starts, values, mask=arrow.array(lost))]
         arrays = [arrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._writer.write_table(arrow.table(arrays, schema=self._schema), row_group_size=len(batch.ids))
 
@@ -158,8 +160,9 @@ def _parse_batch(batch: Any, shape: ExportShape) -> ItemBatch:
     if shape.features:
         held = columns["features"].is_valid().to_numpy(zero_copy_only=False)
         flat = columns["features"].flatten()  # without those that are null
-        if flat.null_count or len(flat) != shape.dim * int(held.sum()):
-            raise BadState("features: expected numbers, got null")
+        lengths = columns["features"].value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        if flat.null_count or not np.array_equal(lengths, np.where(held, shape.dim, 0)):
+            raise BadState(f"features: expected {shape.dim} numbers each, got others")
         features = np.full((len(rows), shape.dim), np.nan, np.float32)
         features[held] = flat.to_numpy(zero_copy_only=False).reshape(-1, shape.dim)
     if not shape.fitted:
