@@ -269,3 +269,18 @@ def test_filters_of_threads_are_of_one_commit(path: Path) -> None:
         for thread in threads:
             thread.join()
         assert wrong == [] and collection.count({"mark": True}) == 300
+
+
+def test_the_depth_of_metadata_has_a_limit(path: Path) -> None:
+    def nested(depth: int, lists: int = 0) -> dict[str, Any]:
+        value: Any = {"[{": 1}
+        for level in range(depth - 2):
+            value = [value] if level % 2 else {'"': value}
+        return {"d": value, "lists beside it": [[]] * lists}
+
+    for data, fits in ((nested(498), True), (nested(500, 600), True), (nested(501), False), (nested(501, 600), False)):
+        if fits:
+            assert check_metadata([data], 1) != [None]
+        else:
+            with pytest.raises(InvalidInput, match=r"^metadata\[0\]: expected at most 500"):
+                check_metadata([data], 1)

@@ -20,6 +20,7 @@ from stillhash.numeric.validation import Codes, Floats, check_features, check_in
 
 MAX_PICTURE_BYTES = 1 << 20
 MAX_METADATA_BYTES = 1 << 20  # of an item, as JSON
+MAX_METADATA_DEPTH = 500  # SQLite reads 1,000; how deep Python writes depends on its version
 MAX_NAME_LENGTH = 1000  # characters of an id or a label
 MAX_ROW_LABELS = 10_000  # of an item
 PICTURE_SIGNATURES = {
@@ -252,10 +253,25 @@ def metadata_json(data: Any, name: str = "metadata") -> str:
         check_json_values(data, name)
         raise InvalidInput(f"{name}: expected what JSON can hold, got {error}") from None
     except RecursionError:
-        raise InvalidInput(f"{name}: expected less nesting: it is too deep to be stored") from None
+        text, depth = "", MAX_METADATA_DEPTH + 1
+    else:
+        depth = json_depth(text)
+    if depth > MAX_METADATA_DEPTH:
+        raise InvalidInput(f"{name}: expected at most {MAX_METADATA_DEPTH} objects and lists in one another, got more")
     if len(text) > MAX_METADATA_BYTES:
         raise InvalidInput(f"{name}: expected at most {MAX_METADATA_BYTES} bytes of JSON, got {len(text)}")
     return text
+
+
+def json_depth(text: str) -> int:
+    """Return how many objects and lists of this JSON are in one another; where there are few, how many there are."""
+    if (brackets := text.count("{") + text.count("[")) <= MAX_METADATA_DEPTH:
+        return brackets
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def json_text(data: Any) -> str:
