@@ -17,19 +17,24 @@ class OperatingSystem(ABC):
     """Files, locks, limits and signals, as this system has them."""
 
     name: ClassVar[str]
+    sync_flags: ClassVar[int]  # with which a file must be open to be synced
     open_files_can_move: ClassVar[bool]  # whether a file that is open or mapped can be renamed, replaced and removed
 
     @abstractmethod
     def open_file(self, path: Path, flags: int, mode: int = 0o600) -> int:
         """Open a file by `os.open`; OSError with ELOOP if it is a link. No pipe makes us wait, no child inherits it."""
 
-    @abstractmethod
     def sync(self, path: Path) -> None:
         """Wait until a file, or the names in a folder, are on disk."""
+        handle = os.open(path, self.sync_flags)
+        try:
+            self.sync_handle(handle)
+        finally:
+            os.close(handle)
 
-    @abstractmethod
     def sync_handle(self, handle: int) -> None:
         """Wait until a file that is open for writing is on disk."""
+        os.fsync(handle)
 
     @abstractmethod
     def replace(self, source: Path, target: Path) -> None:

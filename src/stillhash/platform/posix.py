@@ -27,20 +27,11 @@ class Posix(OperatingSystem):
     """Any system with POSIX files."""
 
     name = "POSIX"
+    sync_flags = os.O_RDONLY | os.O_CLOEXEC
     open_files_can_move = True
 
     def open_file(self, path: Path, flags: int, mode: int = 0o600) -> int:
         return os.open(path, flags | SAFE_FLAGS, mode)
-
-    def sync(self, path: Path) -> None:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self.sync_handle(handle)
-        finally:
-            os.close(handle)
-
-    def sync_handle(self, handle: int) -> None:
-        os.fsync(handle)
 
     def replace(self, source: Path, target: Path) -> None:
         source.replace(target)

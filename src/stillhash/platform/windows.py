@@ -35,6 +35,7 @@ class Windows(OperatingSystem):
     """Windows 10 and later."""
 
     name = "Windows"
+    sync_flags = os.O_RDWR | WINDOWS_FLAGS  # a file that is open for reading cannot be flushed
     open_files_can_move = False
 
     def open_file(self, path: Path, flags: int, mode: int = 0o600) -> int:
@@ -47,16 +48,8 @@ class Windows(OperatingSystem):
         return os.open(path, flags | WINDOWS_FLAGS, mode)
 
     def sync(self, path: Path) -> None:
-        if path.is_dir():  # NTFS writes names to its own log
-            return
-        handle = os.open(path, os.O_RDWR | WINDOWS_FLAGS)  # a file that is open for reading cannot be flushed
-        try:
-            self.sync_handle(handle)
-        finally:
-            os.close(handle)
-
-    def sync_handle(self, handle: int) -> None:
-        os.fsync(handle)
+        if not path.is_dir():  # NTFS writes names to its own log
+            super().sync(path)
 
     def replace(self, source: Path, target: Path) -> None:
         _retry(lambda: source.replace(target))
