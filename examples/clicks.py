@@ -3,7 +3,7 @@
 Items are handwritten digits without any label. Visitors come back with the same queries; each looks at a hit less
 often the further down it is shown (position bias), clicks on most of the right ones and on a few wrong ones by mistake.
 The clicks of a day are sent together, each with the position of its hit, so that a click far down counts more. One call
-publishes one version of the model. Queries that visitors clicked on gain most, and queries that nobody has tried yet
+publishes one version of the model. Queries that visitors clicked on gain most, and queries that no one has tried yet
 gain a little. At last a program with twenty accounts pushes one item to the top of every page; a rollback takes that
 back.
 
@@ -26,7 +26,7 @@ from stillhash import Answer, Vote
 
 DAYS, VISITS = 5, 500  # visits a day
 ROBOTS = 20  # accounts that push one item on the last day
-CLICK = 0.3  # a click is a weak vote; a thumb up counts 1
+CLICK = 0.3  # a click is a weak vote; "up" counts 1
 RIGHT_CLICKED, WRONG_CLICKED = 0.8, 0.05  # of the hits that a visitor looks at
 
 
@@ -97,9 +97,9 @@ def main() -> None:
         print(json.dumps(result))
         return
     print("P@10, the share of the first ten hits that show the digit of the query")
-    print("day   queries with clicks   queries that nobody tried")
+    print("day   queries with clicks   queries without")
     for day, line in enumerate(result["days"]):
-        print(f"{day:3} {line['popular']:21.3f} {line['untried']:27.3f}")
+        print(f"{day:3} {line['popular']:21.3f} {line['untried']:17.3f}")
     first = result["first_hit"]
     print(f"first hits that are right: {first['before_robots']:.3f}; with one item pushed: {first['after_robots']:.3f}")
     print("after the rollback all pages are as before" if first["same_after_rollback"] else "the rollback failed")

@@ -1,4 +1,4 @@
-"""Search a folder of pictures that nobody has labelled yet, and let labels arrive late.
+"""Search a folder of pictures without any label, and let labels arrive late.
 
 A picture shows coloured shapes on a textured ground. It is indexed once, as a code of 16 bytes with a thumbnail beside
 it. Before any label, search finds pictures that look alike, which is mostly the ground. Then people say which colours
