@@ -69,7 +69,7 @@ def run(folder: Path) -> dict[str, Any]:
 def is_right(pages: list[Answer], digits: NDArray[np.int64], truth: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return for each query and each of its hits whether the hit shows the digit of the query."""
     ids = np.array([[hit.id for hit in page.hits] for page in pages])
-    return digits[ids] == truth[:, None]
+    return np.equal(digits[ids], truth[:, None])
 
 
 def share(right: NDArray[np.bool_]) -> float:

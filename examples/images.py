@@ -54,9 +54,11 @@ def run(folder: Path) -> dict[str, Any]:
         for file, query, labels in zip(queries.files[:SHEET_QUERIES], features, truth, strict=False):
             for version in (0, None):  # before learning, and now
                 hits = gallery.search(query, k=10, version=version).hits
-                thumbnails = [Image.open(io.BytesIO(gallery.picture(hit.id))) for hit in hits]
-                right = [shares(colours[hit.id], labels) for hit in hits]
-                strips.append([frame(Image.open(file), "black"), *map(frame, thumbnails, map(FRAMES.get, right))])
+                strip = [frame(Image.open(file), "black")]
+                for hit in hits:
+                    thumbnail = Image.open(io.BytesIO(gallery.picture(hit.id)))
+                    strip.append(frame(thumbnail, "limegreen" if shares(colours[hit.id], labels) else "lightgray"))
+                strips.append(strip)
         paste(strips).save(folder / "sheet.png")
     return {"before": curve[0]["p10"], "after": curve[-1]["p10"], "curve": curve}
 
@@ -75,9 +77,6 @@ def precision(answers: list[stillhash.Answer], colours: dict[str, list[str]], tr
     pages = zip(answers, truth, strict=True)
     right = [shares(colours[hit.id], labels) for answer, labels in pages for hit in answer.hits]
     return round(float(np.mean(right)), 3)
-
-
-FRAMES = {True: "limegreen", False: "lightgray"}  # a hit that has a colour of the query, and one that has none
 
 
 def frame(picture: Image.Image, colour: str) -> Image.Image:
