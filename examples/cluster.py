@@ -43,7 +43,7 @@ def run(folder: Path) -> dict[str, Any]:
         expected = collection.search(queries, k=10)
 
     with LocalCluster(nodes=2):  # three nodes with the head, all on this machine
-        shards = HybridIndexFactory(folder / "shards", shards=SHARDS)
+        shards = HybridIndexFactory(folder / "shards", shards=SHARDS, deadline=60)  # seconds to wait for a lost one
         with stillhash.open(folder / "items", searcher=shards) as collection:
             different = {"on shards": count_different(collection.search(queries, k=10), expected)}
 
