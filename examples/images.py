@@ -38,7 +38,7 @@ def run(folder: Path) -> dict[str, Any]:
     truth = [only_colours(labels) for labels in queries.labels]
 
     encoder = open_encoder("classic")  # colour, edges and texture: no weights, no download
-    with stillhash.open(folder / "index", dim=encoder.dim, encoder=encoder, init_rows=500, learn_rows=100) as gallery:
+    with stillhash.open(folder / "index", encoder=encoder, init_rows=500) as gallery:
         index_folder(folder / "pictures", gallery, "classic", open_labels(folder / "pictures", "none"), workers=1)
         query_encoder = open_query_encoder(gallery)
         features = np.stack([query_encoder.image_file(file) for file in queries.files])

@@ -41,8 +41,7 @@ def run(folder: Path) -> dict[str, Any]:
     package = {document.id: document.metadata["package"] for document in documents}
 
     encoder = open_encoder("words")
-    path = folder / "docstrings"
-    with stillhash.open(path, encoder.dim, encoder=encoder, lexical_field="text", init_rows=500) as collection:
+    with stillhash.open(folder / "docstrings", encoder=encoder, lexical_field="text", init_rows=500) as collection:
         index_documents(stored, collection, encoder, chunk=0)  # one item each; long texts would be split into chunks
 
         query_encoder = open_query_encoder(collection)
