@@ -75,6 +75,7 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     },
 }
 RUN_ELSEWHERE = {
+    "examples.md": "tests/test_examples.py",  # the programs themselves
     "migrating.md": "tests/test_migrating.py",  # by section, with the files of other libraries
     "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
 }
