@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import stillhash
+from stillhash.encoders import open_encoder
 from tests.cli.test_collection import call, call_json
 from tests.collection.fixtures import DIM, some_rows
 
@@ -48,6 +49,18 @@ def test_words_are_fused_with_a_vector(notes: Path) -> None:
     assert code == 0 and "learnt" in out and "words" in out
 
 
+def test_a_text_is_encoded_and_its_words_are_searched(tmp_path: Path) -> None:
+    encoder = open_encoder("words")
+    with stillhash.open(tmp_path / "notes", encoder=encoder, lexical_field="text") as collection:
+        collection.add(range(4), encoder.encode_texts(TEXTS), metadata=[{"text": text} for text in TEXTS])
+        expected = collection.hybrid_search(encoder.encode_texts(["red car"])[0], "red car").hits
+        other = collection.hybrid_search(encoder.encode_texts(["red car"])[0], "blue").hits
+    result = call_json("search", tmp_path / "notes", "--text", "red car", "--hybrid")
+    assert [(hit["id"], hit["score"]) for hit in result["answers"][0]["hits"]] == [(h.id, h.score) for h in expected]
+    result = call_json("search", tmp_path / "notes", "--text", "red car", "--hybrid", "--words", "blue")
+    assert [(hit["id"], hit["score"]) for hit in result["answers"][0]["hits"]] == [(h.id, h.score) for h in other]
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -56,6 +69,7 @@ def test_words_are_fused_with_a_vector(notes: Path) -> None:
         ["--like", "1", "--lexical"],
         ["--like", "1", "--words", "red", "--lexical"],
         ["--like", "1", "--hybrid"],
+        ["--text", "red", "--words", "blue", "--lexical"],
         ["--like", "1", "--words", "red", "--hybrid", "--explain"],
         ["--text", "red", "--lexical", "--version", "0"],
         ["--hybrid", "--words", "red"],

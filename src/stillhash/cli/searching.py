@@ -71,7 +71,8 @@ def search(
         raise InvalidInput("query: expected one of --vector, --image, --text and --like")
     with stillhash.open(path, read_only=True) as collection:
         if lexical:
-            if any(option is not None for option in (vector, image, like, version, balance)):
+            others = (vector, image, like, version, balance, text if words is not None else None)
+            if any(option is not None for option in others):
                 raise InvalidInput("--lexical: expected words alone, got another query or an option of the ranking")
             _answer_hits([collection.lexical_search(typed or "", k, where=parse_json_object(where, "where"))], as_json)
             return
