@@ -127,6 +127,10 @@ def test_words_on_the_page_without_an_encoder(served: tuple[LiveServer, Collecti
     assert post(served[0], "/c/words/thumb", {"words": "blue", "id": '"<i>8"', "up": "1", "against": "0"}).status == 422
 
 
+def test_the_page_of_the_collection_names_the_field(served: tuple[LiveServer, Collection]) -> None:
+    assert "<bdi>text</bdi> are indexed" in served[0].request("GET", "/c/c/collection").data.decode()
+
+
 def test_texts_are_shown_and_never_run(served: tuple[LiveServer, Collection]) -> None:
     for name in ("c", "words"):
         for params in ({"words": SCRIPT}, {"words": '"><script>x'}, {"like": '"<i>2"'}, {}):
