@@ -85,10 +85,8 @@ def test_the_field_is_changed(notes: Path) -> None:
     assert call_json("lexical", notes, "--field", "text") == {"lexical_field": "text", "items": len(TEXTS)}
     assert ids(call_json("search", notes, "--text", "RED", "--lexical")) == [1, 0]
     assert call("lexical", notes)[0] == 2 and call("lexical", notes, "--field", "text", "--none")[0] == 2
-    assert (
-        call_json("import", notes.parent / "rows.jsonl", notes.parent / "other", "--lexical-field", "text")["added"]
-        == 4
-    )
-    assert ids(call_json("search", notes.parent / "other", "--text", "RED", "--lexical")) == [1, 0]
+    rows, other = notes.parent / "rows.jsonl", notes.parent / "other"
+    assert call_json("import", rows, other, "--lexical-field", "text")["added"] == len(TEXTS)
+    assert ids(call_json("search", other, "--text", "RED", "--lexical")) == [1, 0]
     code, out, _ = call("lexical", notes, "--field", "text")
     assert code == 0 and "4 items" in out

@@ -85,15 +85,8 @@ def import_files(
 
     columns = parse_columns(id_column, vector_column, label_columns, metadata_columns, label_separator)
     if any(map(stillhash.is_export, files)):
-        options_of_rows = (
-            columns != ColumnNames(),
-            number_rows,
-            skip_existing,
-            bits,
-            filter_field,
-            lexical_field,
-            keep_features,
-        )
+        of_new = (bits, filter_field, lexical_field, keep_features)
+        options_of_rows = (columns != ColumnNames(), number_rows, skip_existing, *of_new)
         if len(files) > 1 or any(options_of_rows) or method != DEFAULT_METHOD or not (codes_see_labels and learn):
             raise InvalidInput("file: expected an export alone, without options for rows, got more")
         restore(files[0], path, as_json)
