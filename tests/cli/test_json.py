@@ -29,6 +29,9 @@ ids films --limit 3
 stats films
 search films --vector {VECTOR} --explain
 range-search films --vector {VECTOR} --distance 9
+lexical films --field text
+search films --text red --lexical
+search films --vector {VECTOR} --words red --hybrid
 duplicates films
 learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
