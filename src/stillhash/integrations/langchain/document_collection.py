@@ -132,12 +132,13 @@ class DocumentCollection:
             return []
         query = np.asarray(vector, np.float32)
         self._check_dim(query)
+        options = {"where": how.where, "version": how.version, "balance": how.balance}
         if not how.hybrid:
-            answer = self._opened.search(query, k, where=how.where, version=how.version, balance=how.balance)
-        elif words is None or (how.version, how.balance) != (None, None):
-            raise InvalidInput("hybrid: expected the text of a query, without version and balance")
+            answer = self._opened.search(query, k, **options)
+        elif words is None:
+            raise InvalidInput("hybrid: expected a search by the text of a query, got one by a vector")
         else:
-            answer = self._opened.hybrid_search(query, words, k, where=how.where)
+            answer = self._opened.hybrid_search(query, words, k, **options)
         return list(answer.hits)
 
     def similarities(self, vector: Any, hits: list[Hit], how: SearchSettings) -> list[float]:
