@@ -9,7 +9,8 @@ except ImportError as error:
     raise MissingExtra(message) from error
 
 from stillhash.integrations.langchain.document_index import StillhashDocumentIndex
+from stillhash.integrations.langchain.embeddings import StillhashEmbeddings
 from stillhash.integrations.langchain.retriever import StillhashRetriever
 from stillhash.integrations.langchain.vector_store import StillhashVectorStore
 
-__all__ = ["StillhashDocumentIndex", "StillhashRetriever", "StillhashVectorStore"]
+__all__ = ["StillhashDocumentIndex", "StillhashEmbeddings", "StillhashRetriever", "StillhashVectorStore"]

@@ -20,6 +20,7 @@ from stillhash.integrations.langchain.documents import (
     to_rows,
     to_scored,
 )
+from stillhash.integrations.langchain.embeddings import StillhashEmbeddings
 from stillhash.integrations.langchain.retriever import StillhashRetriever
 
 HITS, FETCHED_HITS = 4, 20  # as other vector stores return and compare, if nothing is said
@@ -51,6 +52,8 @@ class StillhashVectorStore(VectorStore):
         **settings: Any,
     ) -> None:
         self._embedding, self._label_key, self._learn_at_once = embedding, label_key, learn_at_once
+        if isinstance(embedding, StillhashEmbeddings) and collection is None:
+            settings = {"encoder": embedding.encoder, **settings}
         self._documents = DocumentCollection(path, collection, read_only, settings)
         self._threads = CollectionThreads(self._documents.name)
 
