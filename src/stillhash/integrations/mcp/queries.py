@@ -35,7 +35,7 @@ class QuerySearch:
     @property
     def text_search(self) -> TextSearch:
         """What a text searches by."""
-        words = getattr(self._collection, "lexical_field", None) is not None
+        words = self._collection.lexical_field is not None
         if self._encoder is None:
             return "words" if words else "none"
         return "vectors and words" if words else "vectors"
@@ -59,27 +59,25 @@ class QuerySearch:
 
     def search(self, query: ToolQuery, k: int, where: Filter | None, balance: float | None) -> Answer:
         """Return the k best items. A text searches by all that `text_search` has."""
-        features, options = self.features(query), {"where": where, "max_bytes": MAX_ANSWER_BYTES}
-        by_words = query.text is not None and getattr(self._collection, "lexical_field", None) is not None
-        searcher: Any = self._collection
-        if features is None and not by_words:
-            reason = "since this server has neither an encoder of texts nor a lexical index"
-            raise InvalidInput(f"text: expected like or vector, {reason}")
-        if not by_words:
-            answer = searcher.search(features, k, balance=balance, **options)
-        elif features is None:
-            answer = searcher.lexical_search(query.text, k, **options)
-        else:
-            answer = searcher.hybrid_search(features, query.text, k, balance=balance, **options)
-        return answer  # type: ignore[no-any-return]
+        features = self.features(query)
+        bounds: dict[str, Any] = {"where": where, "max_bytes": MAX_ANSWER_BYTES}
+        if query.text is None or self._collection.lexical_field is None:
+            if features is None:
+                reason = "since this server has neither an encoder of texts nor a lexical index"
+                raise InvalidInput(f"text: expected like or vector, {reason}")
+            answer: Answer = self._collection.search(features, k, balance=balance, **bounds)
+            return answer
+        if features is None:
+            return self._collection.lexical_search(query.text, k, **bounds)
+        return self._collection.hybrid_search(features, query.text, k, balance=balance, **bounds)
 
 
 def open_text_encoder(collection: Collection, name: str | None = None) -> Encoder | None:
     """Open the encoder of texts that a collection remembers, or an aligned one; None if it has none for texts."""
-    known = collection.encoder
-    if name is None and known is None:
+    chosen = name if name is not None or collection.encoder is None else collection.encoder.name
+    if chosen is None:
         return None
-    encoder = open_encoder(name if name is not None or known is None else known.name)  # type: ignore[arg-type]
+    encoder = open_encoder(chosen)
     if not encoder.has_text:
         if name is not None:
             raise InvalidInput(f"encoder: expected one of texts, got {name!r}")
