@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stillhash
-from stillhash.errors import Conflict, InvalidInput, NotFitted, StillhashError, WrongType
+from stillhash.errors import InvalidInput, NotFitted, StillhashError
 
 pytest.importorskip("langchain_core", reason="langchain-core is an extra")
 from langchain_core.documents import Document
@@ -76,59 +76,6 @@ def test_metadata_comes_back_from_disk(store: StillhashVectorStore, tmp_path: Pa
             again.add_texts(["pear"])
         with pytest.raises(StillhashError):
             again.delete(["a"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"metadatas": [{}, {"a": float("nan")}]}, "metadata"),
-        ({"metadatas": [{}, {"a": {1, 2}}]}, "metadata"),
-        ({"metadatas": [{}, {1: 2}]}, "metadatas"),
-        ({"metadatas": [{}]}, "metadatas"),
-        ({"metadatas": [{}, {"labels": {"a": 1}}]}, "labels"),
-        ({"ids": ["a"]}, "ids"),
-        ({"ids": ["a", "a"]}, "ids"),
-        ({"ids": ["a", 1.5]}, "ids"),
-        ({"labels": [["x"]]}, "labels"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"other": 1}, "other"),
-    ],
-)
-def test_invalid_documents_change_nothing(store: StillhashVectorStore, arguments: dict[str, Any], name: str) -> None:
-    store.add_texts(["plum"], ids=["p"])
-    with pytest.raises(InvalidInput, match=name):
-        store.add_texts(["apple", "pear"], **arguments)
-    assert [document.id for document in store.similarity_search("apple", k=9)] == ["p"]
-
-
-def test_texts_and_settings_are_validated(store: StillhashVectorStore, tmp_path: Path) -> None:
-    with pytest.raises(WrongType, match="texts"):
-        store.add_texts("apple")
-    with pytest.raises(WrongType, match=r"texts\[1\]"):
-        store.add_texts(["apple", 7])  # type: ignore[list-item]
-    with pytest.raises(WrongType, match="lenght"):
-        StillhashVectorStore(WordVectors(), tmp_path / "other", lenght=7)
-    with pytest.raises(InvalidInput, match="path"):
-        StillhashVectorStore(WordVectors())
-    with pytest.raises(StillhashError):
-        StillhashVectorStore(WordVectors(), tmp_path / "other", read_only=True)
-    with stillhash.open(tmp_path / "codes", bits=64, codes_only=True) as codes, pytest.raises(Conflict, match="codes"):
-        StillhashVectorStore(WordVectors(), collection=codes)
-    assert store.collection is None and not (tmp_path / "documents").exists()
-
-
-def test_an_embedding_of_another_dim_is_a_conflict(store: StillhashVectorStore) -> None:
-    store.add_texts(["apple"], ids=["a"])
-    other = StillhashVectorStore(WordVectors(7), collection=store.collection)
-    for call in (
-        lambda: other.add_texts(["pear"]),
-        lambda: other.similarity_search("pear"),
-        lambda: other.max_marginal_relevance_search("pear"),
-        lambda: other.feedback("pear", "a", "up"),
-    ):
-        with pytest.raises(Conflict, match="embedding"):
-            call()
-    assert store.collection.count() == 1
 
 
 def test_documents_of_a_small_collection_are_ranked_by_cosine(store: StillhashVectorStore) -> None:

@@ -10,10 +10,11 @@ from langchain_core.documents import Document
 
 from stillhash.collection import open as open_collection
 from stillhash.collection.types import Filter, Hit, Id, VersionName
+from stillhash.collection.validation import check_items
 from stillhash.errors import Conflict, InvalidInput, WrongType
 from stillhash.integrations.langchain.diversity import select_diverse
 from stillhash.integrations.langchain.documents import DocumentRow, ScoredDocument, stored_ids, to_document
-from stillhash.numeric.validation import check_integer, check_number
+from stillhash.numeric.validation import Floats, check_integer, check_number
 
 MAX_DIVERSE_HITS = 10_000  # whose vectors are compared with each other
 NEW_COLLECTION_SETTINGS = frozenset(inspect.signature(open_collection).parameters) - {"path", "read_only"}
@@ -35,6 +36,18 @@ def search_settings(arguments: dict[str, Any]) -> SearchSettings:
     if unknown := sorted(known.keys() - set(SearchSettings._fields)):
         raise WrongType(f"{unknown[0]}: expected filter, version, balance or hybrid, got an unknown argument")
     return SearchSettings(**known)
+
+
+def to_floats(vectors: Any, ndim: int, expected: str) -> Floats:
+    """Return what an embedding returned as an array with so many dimensions."""
+    try:
+        features: Floats = np.asarray(vectors, np.float32)
+    except (TypeError, ValueError) as error:
+        raise WrongType(f"embedding: expected {expected}, got {error}") from None
+    if features.ndim != ndim or not features.size:
+        shape = " x ".join(map(str, features.shape)) or "no"
+        raise InvalidInput(f"embedding: expected {expected}, got {shape} numbers")
+    return features
 
 
 class DocumentCollection:
@@ -76,29 +89,30 @@ class DocumentCollection:
 
     def put(self, rows: list[DocumentRow], vectors: Any, learn_at_once: bool) -> None:
         """Store documents, replacing those whose ids exist, and learn from their labels."""
-        features = self._check_vectors(vectors, len(rows))
-        with self._lock:
-            if self._opened is None:
-                self._opened = open_collection(self._path or "", **{**self._settings, "dim": features.shape[1]})
-        self._check_dim(features)
+        features = to_floats(vectors, 2, f"a vector for each of {len(rows)} texts")
+        if len(features) != len(rows):
+            raise InvalidInput(f"embedding: expected a vector for each of {len(rows)} texts, got {len(features)}")
         labelled = any(row.labels is not None for row in rows)
         labels = [row.labels for row in rows] if labelled else None
-        ids = stored_ids(self._opened, (row.id for row in rows))
-        self._opened.upsert(ids, features, labels, [row.metadata for row in rows])
+        metadata = [row.metadata for row in rows]
+        with self._lock:
+            if self._opened is None:  # nothing is created for what would be refused
+                check_items([row.id for row in rows], features, labels, metadata, None, features.shape[1])
+                self._opened = open_collection(self._path or "", **{**self._settings, "dim": features.shape[1]})
+        self._check_dim(features)
+        self._opened.upsert(stored_ids(self._opened, (row.id for row in rows)), features, labels, metadata)
         if labelled and learn_at_once:
             self._opened.flush()
 
-    def _check_vectors(self, vectors: Any, rows: int) -> Any:
-        features = np.asarray(vectors, np.float32)
-        if features.ndim != 2 or len(features) != rows or not features.shape[1]:
-            shape = " x ".join(map(str, features.shape))
-            raise InvalidInput(f"embedding: expected a vector for each of {rows} texts, got {shape} numbers")
-        return features
-
-    def _check_dim(self, features: Any) -> None:
+    def _check_dim(self, features: Floats) -> None:
         if features.shape[-1] != self._opened.dim:
             own = f"vectors of {self._opened.dim} numbers, as {self.name} has"
             raise Conflict(f"embedding: expected {own}, got {features.shape[-1]}")
+
+    def _query(self, vector: Any) -> Floats:
+        query = to_floats(vector, 1, "the vector of a query")
+        self._check_dim(query)
+        return query
 
     def get(self, ids: Any) -> list[Document]:
         """Return the documents with these ids, in their order, without those that do not exist."""
@@ -130,8 +144,7 @@ class DocumentCollection:
         check_integer(k, "k", 1)
         if self._opened is None:
             return []
-        query = np.asarray(vector, np.float32)
-        self._check_dim(query)
+        query = self._query(vector)
         options = {"where": how.where, "version": how.version, "balance": how.balance}
         if not how.hybrid:
             answer = self._opened.search(query, k, **options)
@@ -151,7 +164,7 @@ class DocumentCollection:
         if how.hybrid:
             raise InvalidInput("hybrid: expected a search without relevance scores, since ranks have none")
         options = {"version": how.version, "balance": how.balance}
-        best = self._opened.search(np.asarray(vector, np.float32), 1, explain=True, **options).hits
+        best = self._opened.search(self._query(vector), 1, explain=True, **options).hits
         length = 1.0
         if best and best[0].explanation is not None:  # what each bit adds is its weight, or minus its weight
             bits = np.asarray(best[0].explanation.bits)
@@ -180,7 +193,6 @@ class DocumentCollection:
         """Vote on a document, or on several, as hits of a query; return the version of the model with it."""
         if self._opened is None:
             raise InvalidInput("id: expected a document of the collection, got one before the first was added")
-        query = np.asarray(vector, np.float32)
-        self._check_dim(query)
+        query = self._query(vector)
         ids: list[Id] = stored_ids(self._opened, [id] if isinstance(id, str) else id)
         return int(self._opened.feedback(query, ids, vote, source=source, position=position))
