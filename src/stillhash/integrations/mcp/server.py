@@ -37,8 +37,8 @@ def collection_server(
 ) -> Iterator[MCPServer]:
     """Yield a server of the tools of a collection, and wait for running calls at the end.
 
-    encoder : of query texts, by `open_text_encoder`. allow_feedback : add the tool that votes; the collection must be
-        open for writing then.
+    encoder : of query texts, by `open_text_encoder`.
+    allow_feedback : add the tool that votes; the collection must be open for writing then.
     """
     collection.warn_unknown_fields(False)  # clients would not see it
     tools = CollectionTools(collection, name, encoder, allow_feedback)
