@@ -25,7 +25,7 @@ def test_the_loop_and_reads_go_on_while_a_write_waits() -> None:
     assert asyncio.run(calls()) == ["read", "write 1", "write 2"]
 
 
-def test_a_write_whose_task_is_cancelled_is_whole() -> None:
+def test_a_write_that_runs_is_not_cancelled_and_one_that_waits_is() -> None:
     async def calls() -> list[str]:
         threads, started, go_on, order = CollectionThreads("films"), threading.Event(), threading.Event(), []
 
@@ -35,10 +35,12 @@ def test_a_write_whose_task_is_cancelled_is_whole() -> None:
             order.append("written")
 
         task = asyncio.create_task(threads.write(write))
+        waiting = asyncio.create_task(threads.write(order.append, "never"))
         await threads.read(started.wait, 60)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        for cancelled in (waiting, task):
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
         go_on.set()
         threads.close()
         return order

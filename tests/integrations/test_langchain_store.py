@@ -120,6 +120,9 @@ def test_relevance_is_from_0_to_1_after_learning(fitted: StillhashVectorStore) -
     scored = fitted.similarity_search_with_relevance_scores("apple plum", k=300)
     assert len(scored) == 300 and all(0 <= score <= 1 for _, score in scored)
     assert scored[0][1] > 0.7 > 0.5 > scored[-1][1]
+    for version in (0, "hamming"):
+        earlier = fitted.similarity_search_with_relevance_scores("apple plum", k=300, version=version)
+        assert all(0 <= score <= 1 for _, score in earlier) and len({score for _, score in earlier}) > 5
     near = fitted.similarity_search_with_relevance_scores("apple plum", k=300, score_threshold=0.7)
     assert near == [pair for pair in scored if pair[1] >= 0.7]
     retriever = fitted.as_retriever(search_type="similarity_score_threshold", search_kwargs={"score_threshold": 0.7})
@@ -143,6 +146,7 @@ def test_filters_and_unknown_arguments(fitted: StillhashVectorStore) -> None:
     hits = fitted.similarity_search("bus", k=300, filter={"labels": "fruit", "row": {"$lt": 100}})
     assert hits and all(hit.metadata["labels"] == ["fruit"] and hit.metadata["row"] < 100 for hit in hits)
     assert fitted.as_retriever(search_kwargs={"filter": {"row": 7}}).invoke("bus") == fitted.get_by_ids(["text-7"])
+    assert len(fitted.similarity_search("bus", k=500, filter={})) == fitted.collection.count()
     for wrong in ({"filter": {"row": {"$near": 1}}}, {"filter": print}, {"fetch": 3}, {"k": 0}, {"version": 10**6}):
         with pytest.raises(StillhashError):
             fitted.similarity_search("bus", **wrong)  # type: ignore[arg-type]

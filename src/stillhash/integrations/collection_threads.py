@@ -21,7 +21,8 @@ Returned = TypeVar("Returned")
 class CollectionThreads:
     """Threads of its own, so that the calls of a collection never wait for those of other libraries.
 
-    They start with the first call. A call whose task is cancelled runs to its end all the same, so a write is whole.
+    They start with the first call. If the task of a call is cancelled, a call that runs goes on to its end, so that a
+    write is whole; one that still waits is dropped.
     """
 
     def __init__(self, name: str) -> None:
