@@ -89,6 +89,19 @@ PAGES = {
         ("stillhash.integrations.faiss",),
         ("to_faiss", "to_faiss_binary", "from_faiss"),
     ),
+    "langchain": ApiPage(
+        "LangChain",
+        "A vector store of LangChain (`pip install 'stillhash[langchain]'`). "
+        "[The guide](../../integrations/langchain.md).",
+        ("stillhash.integrations.langchain",),
+        ("StillhashVectorStore", "StillhashRetriever"),
+    ),
+    "mcp": ApiPage(
+        "MCP",
+        "Tools for assistants (`pip install 'stillhash[mcp]'`). [The guide](../../integrations/mcp.md).",
+        ("stillhash.integrations.mcp",),
+        ("collection_server",),
+    ),
     "errors": ApiPage(
         "Errors",
         "Every error is a `StillhashError`, and also a built-in error of the same kind, such as `ValueError`. A "

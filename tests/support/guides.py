@@ -69,6 +69,11 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         'git tag --sign v0.2.0 --message "stillhash 0.2.0"': NEEDS_RELEASE,
         "python3 -m venv /tmp/check": NEEDS_RELEASE,
     },
+    "integrations/langchain.md": {"pip install 'stillhash[langchain]'": INSTALLS},
+    "integrations/mcp.md": {
+        "pip install 'stillhash[mcp]'": INSTALLS,
+        "stillhash mcp films --http --port 8765": "serves until it is stopped; tests/integrations/test_mcp.py does so",
+    },
     "experiments.md": {
         "stillhash experiment list                                           # methods and presets": NEEDS_HOURS,
         "PAPER=ohsl,ohsl-sym,ohweu,hmoh,bsodh,mihash,osuph,okh,osh,oasis,lego,pca-itq,lsh": NEEDS_HOURS,
@@ -76,6 +81,8 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
 }
 RUN_ELSEWHERE = {
     "examples.md": "tests/test_examples.py",  # the programs themselves
+    "integrations/langchain.md": "tests/integrations/test_langchain_guide.py",
+    "integrations/mcp.md": "tests/integrations/test_mcp_guide.py",
     "migrating.md": "tests/test_migrating.py",  # by section, with the files of other libraries
     "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
 }

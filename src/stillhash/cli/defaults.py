@@ -19,4 +19,5 @@ LABEL_SOURCES = ("auto", "folders", "sidecar", "none")
 MAX_AUDIT_ENTRIES = 100_000
 IMPORT_BATCH = 10_000  # rows
 PORT = 8000
+MCP_PORT = 8765
 STORE_FILE = "store.db"  # a folder with this file is a collection
