@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from stillhash.encoders import words
 
-SAMPLE_WORDS = "the a cat dog boat red blue parcel late courier refund money invoice sail harbour".split()
+SAMPLE_WORDS = ["the", "a", "cat", "dog", "boat", "red", "blue", "parcel", "late", "courier", "refund", "sail"]
 TEXTS = [
     "the red boat",
     "a cat and a dog",
@@ -28,21 +28,23 @@ TEXTS = [
 ]
 
 
-def write_tokenizer(path: Path) -> Path:
-    """Write a tokenizer of whole words, of which some are known."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+def write_tokenizer(path: Path, *, special: bool = False) -> Path:
+    """Write a tokenizer of whole words, of which some are known; with a special token before them, or without."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    vocabulary = {token: at for at, token in enumerate(["[UNK]", "[PAD]", *SAMPLE_WORDS])}
+    vocabulary = {token: at for at, token in enumerate(["[UNK]", "[PAD]", "[CLS]", *SAMPLE_WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if special:
+        tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 2)])
     tokenizer.save(str(path))
     return path
 
 
 def write_static(folder: Path, *, layout: str = "model2vec", dim: int = 12, seed: int = 0, **config: Any) -> Path:
     """Write a table as model2vec, model2vec with weights and shared rows, or WordLlama ships it."""
-    rng, tokens = np.random.default_rng(seed), len(SAMPLE_WORDS) + 2
+    rng, tokens = np.random.default_rng(seed), len(SAMPLE_WORDS) + 3
     folder.mkdir(parents=True, exist_ok=True)
     if layout == "wordllama":
         (folder / "weights").mkdir()
@@ -108,7 +110,7 @@ def write_onnx_text(folder: Path, *, types: bool = True, dim: int = 6, **sidecar
 
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder / "tokenizer.json")
-    table = np.random.default_rng(3).normal(size=(len(SAMPLE_WORDS) + 2, dim)).astype(np.float32)
+    table = np.random.default_rng(3).normal(size=(len(SAMPLE_WORDS) + 3, dim)).astype(np.float32)
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if types else [])]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"]) for name in names]
     nodes = [
@@ -132,23 +134,26 @@ def write_onnx_text(folder: Path, *, types: bool = True, dim: int = 6, **sidecar
 
 
 def write_sentence(folder: Path) -> Path:
-    """Write a transformer of one small layer with random weights, as sentence-transformers does."""
+    """Write a transformer of one small layer with random weights, in the files of sentence-transformers."""
     import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
-    base = folder / "base"
-    base.mkdir(parents=True)
-    write_tokenizer(base / "tokenizer.json")
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(base / "tokenizer.json"), unk_token="[UNK]", pad_token="[PAD]"
-    )
-    tokenizer.save_pretrained(base)
+    folder.mkdir(parents=True)
+    file = str(write_tokenizer(folder / "tokenizer.json", special=True))
+    PreTrainedTokenizerFast(tokenizer_file=file, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=len(SAMPLE_WORDS) + 2, max_position_embeddings=64, **sizes)).save_pretrained(base)
-    transformer = Transformer(str(base), max_seq_length=32)
-    model = SentenceTransformer(modules=[transformer, Pooling(16)], device="cpu")
-    model.save(str(folder / "model"))
-    return folder / "model"
+    BertModel(BertConfig(vocab_size=len(SAMPLE_WORDS) + 3, max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    configs: dict[str, Any] = {
+        "modules.json": [
+            {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for at, (kind, path) in enumerate(modules)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": 32, "do_lower_case": False},
+        "1_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True},
+    }
+    (folder / "1_Pooling").mkdir()
+    for name, config in configs.items():
+        (folder / name).write_text(json.dumps(config), encoding="utf-8")
+    return folder
