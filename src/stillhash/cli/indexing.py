@@ -66,8 +66,8 @@ class _Target(NamedTuple):
                 raise InvalidInput(f"path: {expected}, got {self.path}, which was made from vectors")
             return collection.encoder.name
 
-    def open(self, encoder: Any, init_rows: int) -> "stillhash.Collection":
-        settings: dict[str, Any] = {"init_rows": init_rows, "codes_see_labels": self.codes_see_labels}
+    def open(self, encoder: Any, init_rows: int, **more: Any) -> "stillhash.Collection":
+        settings: dict[str, Any] = {"init_rows": init_rows, "codes_see_labels": self.codes_see_labels, **more}
         return stillhash.open(self.path, bits=self.bits if self.new else None, encoder=encoder, **settings)
 
 
@@ -173,7 +173,7 @@ def _index_texts(documents: Any, target: _Target, encoder: str, chunks: tuple[in
     if chunks[0]:
         optional_module("texts.chunking", "text").check_chunks(*chunks)
     documents = chain(list(islice(documents, 1)), documents)  # a wrong column fails here, before there is a collection
-    with target.open(opened, MAX_FIT_ITEMS) as collection:
+    with target.open(opened, MAX_FIT_ITEMS, lexical_field="text") as collection:
         try:
             with progress_bar("texts", 1.0, counts=False) as update:
                 options = {"chunk": chunks[0], "overlap": chunks[1]}
