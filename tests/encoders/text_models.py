@@ -6,7 +6,6 @@ import json
 import math
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import safetensors.numpy
@@ -83,15 +82,31 @@ def words_row(text: str) -> np.ndarray[Any, Any]:
     """Return the features of `words` of one text, part by part, in integers of any size."""
     row = [0] * words.WORDS_DIM
     for word, count in words.count_words(text).items():
-        parts = words.word_parts(word)
-        for part, weight in zip([f" {word}", *parts], words.word_weights(word, len(parts)), strict=True):
-            first = mix(crc32(part.encode()))
-            second = mix(crc32(part.encode()) ^ (0xA5A5A5A5 << 32))
+        for number, weight in word_hashes(word):
+            first, second = mix(number), mix(number ^ 0xA5A5A5A5 << 32)
             for place in range(words.PLACES):
                 sign = 1 if second >> place & 1 else -1
                 row[first >> 8 * place & 255] += sign * weight * math.isqrt(words.UNIT * words.UNIT * count)
     length = math.sqrt(max(1, sum(value * value for value in row)))
     return np.array([value / length for value in row], np.float32)
+
+
+def word_hashes(word: str) -> list[tuple[int, int]]:
+    """Return hash and weight of a word and of its parts."""
+    marked = f"<{word}>"
+    dense = words.DENSE_SCRIPTS.search(word) is not None
+    sizes = words.DENSE_GRAM_SIZES if dense else words.GRAM_SIZES
+    parts = [marked[at : at + size] for size in sizes for at in range(len(marked) - size + 1)]
+    whole = words.UNIT if dense or len(word) > 3 else {1: 16, 2: 16, 3: 32}[len(word)]
+    weight = max(1, round(words.PARTS_WEIGHT * whole / math.sqrt(max(1, len(parts)))))
+    return [(polynomial(marked), whole)] + [((polynomial(part) + (len(part) << 56)) % 2**64, weight) for part in parts]
+
+
+def polynomial(text: str) -> int:
+    total = 0
+    for character in text:
+        total = (total * int(words.HASH_BASE) + ord(character)) % 2**64
+    return total
 
 
 def mix(number: int) -> int:
