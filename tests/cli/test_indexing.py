@@ -95,6 +95,8 @@ def test_folders_with_images_and_texts(notes: Path, tmp_path: Path) -> None:
     assert code == 0 and "3 added" in out and "1 images" in err
     assert "3 already indexed" in call("index", notes, tmp_path / "texts")[1]  # as its encoder is
     assert "3 added" in call("index", notes, tmp_path / "words", "--encoder", "words")[1]
+    code, _, err = call("index", notes, tmp_path / "no", "--encoder", "words", "--kind", "images")
+    assert code == 2 and "encoder" in err and not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,8 @@ def _index_images(folder: Path, target: _Target, encoder: str, labels: str, work
     from stillhash.io import list_images
 
     images, encoders = optional_module("images", "images"), optional_module("encoders", "images")
+    if encoders.is_text_encoder(encoder):
+        raise InvalidInput(f"encoder: expected one of images, got {encoder!r}")
     files, source = list_images(folder), images.open_labels(folder, labels)
     rows = max(MIN_FIT_ITEMS, min(MAX_FIT_ITEMS, len(files)))
     with target.open(encoders.open_encoder(encoder), rows) as collection:
