@@ -42,6 +42,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     "images.md": {
         "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model; tests/images aligns",
     },
+    "text.md": {
+        "pip install wordllama 'stillhash[text]'": "needs a package with weights; tests/encoders opens such tables",
+    },
     "cluster.md": {
         "stillhash cluster up --nodes 4": NEEDS_RAY,
         "stillhash serve photos --cluster ADDRESS --shards 4 --replicas 2": NEEDS_RAY,
