@@ -77,6 +77,7 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
 RUN_ELSEWHERE = {
     "migrating.md": "tests/test_migrating.py",  # by section, with the files of other libraries
     "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
+    "integrations/haystack.md": "tests/integrations/test_haystack.py",
 }
 
 
