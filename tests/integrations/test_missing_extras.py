@@ -10,7 +10,7 @@ import pytest
 from stillhash.errors import MissingExtra
 
 
-@pytest.mark.parametrize("name", ["haystack"])
+@pytest.mark.parametrize("name", ["haystack", "river"])
 def test_the_error_names_the_extra(name: str) -> None:
     if find_spec(name) is not None:
         pytest.skip(f"{name} is installed")
