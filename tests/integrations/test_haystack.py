@@ -20,7 +20,12 @@ from haystack.errors import FilterError
 
 import stillhash
 from stillhash.errors import Closed, Conflict, InvalidInput, NotFitted
-from stillhash.integrations.haystack import StillhashDocumentStore, StillhashEmbeddingRetriever, StillhashFeedback
+from stillhash.integrations.haystack import (
+    StillhashDocumentStore,
+    StillhashEmbeddingRetriever,
+    StillhashFeedback,
+    StillhashHybridRetriever,
+)
 from tests.support.guides import run_guide
 
 pytestmark = pytest.mark.integrations
@@ -153,6 +158,29 @@ def test_votes_teach_the_store(store: StillhashDocumentStore) -> None:
     assert asyncio.run(feedback.run_async(query, before[:1], [0]))["version"] == version + 1
     with pytest.raises(InvalidInput):
         feedback.run(query, before, ["up"])
+
+
+def test_hybrid_retrieval(store: StillhashDocumentStore) -> None:
+    documents = labelled_documents(400)
+    rare = Document(id="rare", content="an osprey over the lake", meta={"topic": "topic 1"}, embedding=[9.0] * DIM)
+    store.write_documents([*documents, rare, *plain_documents(3)])
+    query = documents[0].embedding or []
+    retriever = StillhashHybridRetriever(store, top_k=5)
+    assert "rare" not in [each.id for each in store.embedding_retrieval(query, top_k=5)]
+    hits = retriever.run("Osprey", query)["documents"]
+    answer = store.collection.hybrid_search(query, "Osprey", 5)
+    assert [(each.id, each.score) for each in hits] == [(hit.id, hit.score) for hit in answer.hits]
+    assert "rare" in [each.id for each in hits[:2]]
+    heavy = StillhashHybridRetriever(store, word_weight=10, return_embedding=True)
+    assert heavy.run("osprey", query, top_k=1)["documents"][0].embedding == [9.0] * DIM
+    assert asyncio.run(heavy.run_async("osprey", query)) == heavy.run("osprey", query)
+    only = {"filters": {"field": "id", "operator": "==", "value": "rare"}}
+    assert [each.id for each in retriever.run("text", query, labels=["topic 1"], **only)["documents"]] == ["rare"]
+    assert retriever.run("text", query, labels=["topic 2"], **only)["documents"] == []
+    assert retriever.run("text", query, top_k=0)["documents"] == []
+    assert StillhashHybridRetriever.from_dict(heavy.to_dict()).to_dict() == heavy.to_dict()
+    with pytest.raises(InvalidInput):
+        StillhashHybridRetriever(store, word_weight=0)
 
 
 def test_components_are_serialised(store: StillhashDocumentStore) -> None:

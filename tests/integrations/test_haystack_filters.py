@@ -42,8 +42,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StillhashDocumen
 
 def conditions() -> st.SearchStrategy[dict[str, Any]]:
     field, value = st.sampled_from(FIELDS), st.sampled_from([*VALUES, "d3", "text 1", 0.5])
-    single = st.sampled_from(["==", "!=", ">", ">=", "<", "<="])
-    compare = st.fixed_dictionaries({"field": field, "operator": single, "value": value})
+    equal, order = st.sampled_from(["==", "!="]), st.sampled_from([">", ">=", "<", "<="])
+    ordered = st.sampled_from([one for one in VALUES if one not in ("1", "text")])
+    compare = st.fixed_dictionaries({"field": field, "operator": equal, "value": value})
+    compare |= st.fixed_dictionaries({"field": field, "operator": order, "value": ordered})
     within = st.fixed_dictionaries(
         {"field": field, "operator": st.sampled_from(["in", "not in"]), "value": st.lists(value, max_size=4)}
     )

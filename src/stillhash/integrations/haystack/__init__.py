@@ -13,7 +13,8 @@ try:
 except ImportError as error:
     raise MissingExtra("stillhash.integrations.haystack needs Haystack: pip install 'stillhash[haystack]'") from error
 
-from stillhash.integrations.haystack.retrievers import StillhashEmbeddingRetriever, StillhashFeedback
+from stillhash.integrations.haystack.feedback import StillhashFeedback
+from stillhash.integrations.haystack.retrievers import StillhashEmbeddingRetriever, StillhashHybridRetriever
 from stillhash.integrations.haystack.store import StillhashDocumentStore
 
-__all__ = ["StillhashDocumentStore", "StillhashEmbeddingRetriever", "StillhashFeedback"]
+__all__ = ["StillhashDocumentStore", "StillhashEmbeddingRetriever", "StillhashFeedback", "StillhashHybridRetriever"]

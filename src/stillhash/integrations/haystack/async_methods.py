@@ -79,6 +79,10 @@ class AsyncMethods:
         """Return the documents that are most similar to a query."""
         return list(await self._run("embedding_retrieval", query_embedding, **options))
 
+    async def hybrid_retrieval_async(self, query_embedding: list[float], query: str, **options: Any) -> list[Document]:
+        """Return the documents that are best for an embedding and words."""
+        return list(await self._run("hybrid_retrieval", query_embedding, query, **options))
+
     async def feedback_async(
         self, query_embedding: list[float], document_ids: list[str], votes: Any, **options: Any
     ) -> int:

@@ -41,3 +41,38 @@ def value_range(values: Iterable[Any]) -> dict[str, Any]:
         return {"min": min(comparable, default=None), "max": max(comparable, default=None)}
     except TypeError:
         return {"min": None, "max": None}
+
+
+class MetadataMethods:
+    """The methods of the document store that say what meta holds. They read all documents that match."""
+
+    def matching_items(self, filters: dict[str, Any] | None = None) -> list[Item]:
+        """Return the items of the documents that match."""
+        raise NotImplementedError
+
+    def count_unique_metadata_by_filter(self, filters: dict[str, Any], metadata_fields: list[str]) -> dict[str, int]:
+        """Return how many different values fields of the meta have, in the documents that match."""
+        items, names = self.matching_items(filters), map(meta_field, metadata_fields)
+        return {name: len(distinct_values(meta_values(items, name))) for name in names}
+
+    def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
+        """Return the fields of the meta of all documents, and their types."""
+        return field_types(self.matching_items())
+
+    def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
+        """Return the least and the greatest value of a field of the meta."""
+        return value_range(meta_values(self.matching_items(), meta_field(metadata_field)))
+
+    def get_metadata_field_unique_values(
+        self,
+        metadata_field: str,
+        search_term: str | None = None,
+        from_: int = 0,
+        size: int = 10,
+        filters: dict[str, Any] | None = None,
+    ) -> tuple[list[Any], int]:
+        """Return a page of the different values of a field, and how many there are; those that hold a term, if any."""
+        values = distinct_values(meta_values(self.matching_items(filters), meta_field(metadata_field)))
+        term = (search_term or "").lower()
+        values = [value for value in values if term in str(value).lower()]
+        return values[from_ : from_ + size], len(values)

@@ -1,6 +1,7 @@
 """The document store of Haystack, in a folder of this machine."""
 
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,13 @@ from haystack.document_stores.types import DuplicatePolicy
 from haystack.errors import FilterError
 
 from stillhash.collection import Collection
-from stillhash.collection.types import Filter, Item, VersionName
+from stillhash.collection.types import Filter, Hit, Item, VersionName
 from stillhash.errors import Closed, InvalidInput, report_shortages
 from stillhash.integrations.haystack.async_methods import AsyncMethods
 from stillhash.integrations.haystack.documents import check_documents, in_order, labels_of, to_document, to_metadata
 from stillhash.integrations.haystack.filters import translate
 from stillhash.integrations.haystack.folder import EMBEDDED, UNEMBEDDED, DocumentFolder, Step, leave_folder, use_folder
-from stillhash.integrations.haystack.metadata_queries import (
-    distinct_values,
-    field_types,
-    meta_field,
-    meta_values,
-    value_range,
-)
+from stillhash.integrations.haystack.metadata_queries import MetadataMethods
 from stillhash.numeric.validation import check_integer
 
 FilterDict = dict[str, Any]
@@ -30,7 +25,7 @@ Conditions = tuple[Filter | None, Filter | None]  # for documents with an embedd
 
 
 @report_shortages
-class StillhashDocumentStore(AsyncMethods):
+class StillhashDocumentStore(MetadataMethods, AsyncMethods):
     """Documents in a folder, searched by fixed binary codes and ranked by a similarity that learns."""
 
     def __init__(
@@ -51,7 +46,8 @@ class StillhashDocumentStore(AsyncMethods):
         keep_embeddings : return embeddings with documents, rounded to float16. Without it documents come back without
             their embeddings, which saves 2 bytes per number. It holds for a new folder.
         read_only : search beside a process that writes.
-        settings : further arguments of `stillhash.open`, for a new folder: `bits`, `init_rows`, `learn_rows`, ...
+        settings : further arguments of `stillhash.open`, for a new folder: `bits`, `init_rows`, `learn_rows`, ... The
+            words of contents are indexed, for hybrid retrieval, unless `lexical_field` is None here.
         """
         self.path, self.embedding_dim = str(path), check_integer(embedding_dim, "embedding_dim", 1)
         self.label_field, self.keep_embeddings, self.read_only = label_field, keep_embeddings, read_only
@@ -78,7 +74,7 @@ class StillhashDocumentStore(AsyncMethods):
         if self._closed:
             raise Closed("the document store is closed")
         if self._folder is None:
-            options = {"keep_features": self.keep_embeddings, **(self.settings or {})}
+            options = {"keep_features": self.keep_embeddings, "lexical_field": "text", **(self.settings or {})}
             self._folder = use_folder(self.path, self.embedding_dim, options, self.read_only)
             self._leave = weakref.finalize(self, leave_folder, self._folder)
         return self._folder
@@ -191,36 +187,10 @@ class StillhashDocumentStore(AsyncMethods):
             folder.apply(steps)
         return sum(len(step.ids) for step in steps)
 
-    def _items(self, conditions: Conditions) -> list[Item]:
-        embedded, plain = self.folder.items(conditions)
+    def matching_items(self, filters: FilterDict | None = None) -> list[Item]:
+        """Return the items of the documents that match."""
+        embedded, plain = self.folder.items(_conditions(filters))
         return embedded + plain
-
-    def count_unique_metadata_by_filter(self, filters: FilterDict, metadata_fields: list[str]) -> dict[str, int]:
-        """Return how many different values fields of the meta have, in the documents that match."""
-        items, names = self._items(_conditions(filters)), map(meta_field, metadata_fields)
-        return {name: len(distinct_values(meta_values(items, name))) for name in names}
-
-    def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
-        """Return the fields of the meta of all documents, and their types."""
-        return field_types(self._items((None, None)))
-
-    def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
-        """Return the least and the greatest value of a field of the meta."""
-        return value_range(meta_values(self._items((None, None)), meta_field(metadata_field)))
-
-    def get_metadata_field_unique_values(
-        self,
-        metadata_field: str,
-        search_term: str | None = None,
-        from_: int = 0,
-        size: int = 10,
-        filters: FilterDict | None = None,
-    ) -> tuple[list[Any], int]:
-        """Return a page of the different values of a field, and how many there are; those that hold a term, if any."""
-        values = distinct_values(meta_values(self._items(_conditions(filters)), meta_field(metadata_field)))
-        term = (search_term or "").lower()
-        values = [value for value in values if term in str(value).lower()]
-        return values[from_ : from_ + size], len(values)
 
     def embedding_retrieval(
         self,
@@ -237,15 +207,35 @@ class StillhashDocumentStore(AsyncMethods):
 
         labels : only documents with one of these labels. balance, version : as in `Collection.search`.
         """
-        where, collection = translate(filters, embedded=True), self.collection
-        if labels is not None:
-            labelled: Filter = {"labels": {"$in": labels}}
-            where = labelled if where is None else {"$and": [where, labelled]}
         if check_integer(top_k, "top_k", 0) == 0:
             return []
-        answer = collection.search(query_embedding, top_k, where=where, balance=balance, version=version)
-        embeddings = self._embeddings(answer.hits) if return_embedding else {}
-        return [to_document(hit, embeddings.get(str(hit.id)), hit.score) for hit in answer.hits]
+        search: dict[str, Any] = {"where": _labelled(filters, labels), "balance": balance, "version": version}
+        answer = self.collection.search(query_embedding, top_k, **search)
+        return self._documents(answer.hits, return_embedding)
+
+    def hybrid_retrieval(
+        self,
+        query_embedding: list[float],
+        query: str,
+        *,
+        filters: FilterDict | None = None,
+        top_k: int = 10,
+        labels: list[Any] | None = None,
+        balance: float | None = None,
+        version: VersionName | None = None,
+        word_weight: float = 1.0,
+        return_embedding: bool = False,
+    ) -> list[Document]:
+        """Return the documents that are best for an embedding and words, as `Collection.hybrid_search`."""
+        if check_integer(top_k, "top_k", 0) == 0:
+            return []
+        search: dict[str, Any] = {"where": _labelled(filters, labels), "balance": balance, "version": version}
+        answer = self.collection.hybrid_search(query_embedding, query, top_k, word_weight=word_weight, **search)
+        return self._documents(answer.hits, return_embedding)
+
+    def _documents(self, hits: list[Hit], return_embedding: bool) -> list[Document]:
+        embeddings = self._embeddings(hits) if return_embedding else {}
+        return [to_document(hit, embeddings.get(str(hit.id)), hit.score) for hit in hits]
 
     def feedback(
         self,
@@ -259,13 +249,13 @@ class StillhashDocumentStore(AsyncMethods):
         """Vote on documents as answers to a query, as `Collection.feedback`; return the version of the model."""
         return self.collection.feedback(query_embedding, document_ids, votes, source=source, position=position)
 
-    def _embeddings(self, items: list[Any]) -> dict[str, list[float]]:
+    def _embeddings(self, items: Sequence[Item]) -> dict[str, list[float]]:
         """Return the embeddings of documents that have one, as they are stored; none where they are not kept."""
         collection = self.collection
         stats = collection.stats()
         if not items or not (stats["keep_features"] or not stats["fitted"]):
             return {}
-        ids = [str(item.id) for item in items if item is not None]
+        ids = [str(item.id) for item in items]
         if self.read_only:  # another process may have deleted some
             ids = [str(item.id) for item in collection.get(ids) if item is not None]
         return dict(zip(ids, collection.reconstruct(ids).tolist(), strict=True)) if ids else {}
@@ -277,6 +267,15 @@ def _conditions(filters: Any, *, some: bool = False) -> Conditions:
     if some and conditions[0] is None:
         raise FilterError("filters: expected conditions, got none. delete_all_documents deletes all.")
     return conditions
+
+
+def _labelled(filters: Any, labels: list[Any] | None) -> Filter | None:
+    """Return the condition of a search: the filters, and one of these labels."""
+    where = translate(filters, embedded=True)
+    if labels is None:
+        return where
+    labelled: Filter = {"labels": {"$in": labels}}
+    return labelled if where is None else {"$and": [where, labelled]}
 
 
 def _merged(item: Item, meta: dict[str, Any]) -> dict[str, Any]:
