@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -91,8 +93,9 @@ def test_embeddings_come_back_as_float16(store: StillhashDocumentStore) -> None:
 
 def test_embeddings_that_are_not_kept_do_not_come_back(tmp_path: Path) -> None:
     store = StillhashDocumentStore(tmp_path / "documents", DIM, keep_embeddings=False, settings=SMALL)
-    store.write_documents(labelled_documents(300))
-    assert {document.embedding for document in store.filter_documents()} == {None}
+    for documents in (labelled_documents(10), labelled_documents(300, seed=1)):  # before and after hash functions
+        store.write_documents(documents)
+        assert {document.embedding for document in store.filter_documents()} == {None}
     store.close()
 
 
@@ -193,17 +196,17 @@ def test_components_are_serialised(store: StillhashDocumentStore) -> None:
     pipeline.add_component("feedback", StillhashFeedback(store, "ann"))
     again = Pipeline.loads(pipeline.dumps(), allowed_modules=["stillhash.integrations.haystack"])
     assert again.to_dict() == pipeline.to_dict()
-    copy: Any = again.get_component("retriever")
+    loaded: Any = again.get_component("retriever")
     query = documents[0].embedding or []
-    hits = copy.run(query, filters={"field": "id", "operator": "!=", "value": documents[0].id})["documents"]
+    hits = loaded.run(query, filters={"field": "id", "operator": "!=", "value": documents[0].id})["documents"]
     assert [each.meta["topic"] for each in hits] == ["topic 1"] * 3 and hits[0].embedding is not None
-    assert asyncio.run(copy.run_async(query, top_k=2))["documents"] == copy.run(query, top_k=2)["documents"]
-    assert copy.document_store.folder is store.folder  # one folder in a process
+    assert asyncio.run(loaded.run_async(query, top_k=2))["documents"] == loaded.run(query, top_k=2)["documents"]
+    assert loaded.document_store.folder is store.folder  # one folder in a process
     store.close()
-    assert copy.document_store.count_documents() == 30
+    assert loaded.document_store.count_documents() == 30
     with pytest.raises(Closed):
         store.count_documents()
-    copy.document_store.close()
+    loaded.document_store.close()
 
 
 def test_stores_of_a_folder(store: StillhashDocumentStore) -> None:
@@ -215,6 +218,10 @@ def test_stores_of_a_folder(store: StillhashDocumentStore) -> None:
     store.delete_documents(["0-1", "no such document"])
     assert [each.id for each in reader.filter_documents()] == ["0-0", "0-2"]
     reader.close()
+    copies = [copy.deepcopy(store), pickle.loads(pickle.dumps(store))]
+    assert [each.count_documents() for each in copies] == [2, 2] and copies[0].folder is store.folder
+    for each in copies:
+        each.close()
     dropped = StillhashDocumentStore(store.path, DIM)
     assert dropped.count_documents() == 2
     folder = dropped.folder

@@ -69,6 +69,7 @@ class DocumentFolder:
         except BaseException:
             self.embedded.close()
             raise
+        self.keeps_embeddings = bool(self.embedded.stats()["keep_features"])
         for collection in (self.embedded, self.unembedded):
             collection.warn_unknown_fields(False)
 
@@ -117,9 +118,9 @@ class DocumentFolder:
         """Do all steps that change something, or none; the lock is held by the caller."""
         self._finish_journal()
         steps = [step for step in steps if step.ids]
-        for step in steps:
-            self._check(step)
         if len(steps) > 1:
+            for step in steps:
+                self._check(step)
             content = json_text([asdict(step) for step in steps])
             write_sealed(self.path / JOURNAL, [content.encode("utf-8")])
         for number, step in enumerate(steps):
@@ -138,7 +139,7 @@ class DocumentFolder:
             check_labels(step.labels, len(step.ids))
             return
         _, rows = check_items(step.ids, step.features, step.labels, step.metadata, None, self._dim)
-        if self.embedded.stats()["keep_features"]:
+        if self.keeps_embeddings:
             round_features(rows.features)
 
     def _do(self, step: Step) -> None:

@@ -1,5 +1,6 @@
 """The document store of Haystack, in a folder of this machine."""
 
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from stillhash.integrations.haystack.folder import EMBEDDED, UNEMBEDDED, Documen
 from stillhash.integrations.haystack.metadata_queries import MetadataMethods
 from stillhash.numeric.validation import check_integer
 
+_first_use = threading.Lock()  # when a store opens its folder
 FilterDict = dict[str, Any]
 Conditions = tuple[Filter | None, Filter | None]  # for documents with an embedding, and without one
 
@@ -68,16 +70,20 @@ class StillhashDocumentStore(MetadataMethods, AsyncMethods):
         store: StillhashDocumentStore = default_from_dict(cls, data)
         return store
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_dict, (self.to_dict(),)
+
     @property
     def folder(self) -> DocumentFolder:
         """Return the open folder."""
         if self._closed:
             raise Closed("the document store is closed")
-        if self._folder is None:
-            options = {"keep_features": self.keep_embeddings, "lexical_field": "text", **(self.settings or {})}
-            self._folder = use_folder(self.path, self.embedding_dim, options, self.read_only)
-            self._leave = weakref.finalize(self, leave_folder, self._folder)
-        return self._folder
+        with _first_use:
+            if self._folder is None:
+                options = {"keep_features": self.keep_embeddings, "lexical_field": "text", **(self.settings or {})}
+                self._folder = use_folder(self.path, self.embedding_dim, options, self.read_only)
+                self._leave = weakref.finalize(self, leave_folder, self._folder)
+            return self._folder
 
     @property
     def collection(self) -> Collection:
@@ -117,12 +123,15 @@ class StillhashDocumentStore(MetadataMethods, AsyncMethods):
         folder = self.folder
         with folder.lock:
             stored, stored_plain = folder.existing([document.id for document in check_documents(documents)])
+            taken = set() if policy == DuplicatePolicy.OVERWRITE else stored | stored_plain
             for document in documents:
-                if policy != DuplicatePolicy.OVERWRITE and document.id in stored | stored_plain | by_id.keys():
+                if document.id in taken:
                     if policy != DuplicatePolicy.SKIP:
                         raise DuplicateDocumentError(f"documents: expected new ids, got {document.id!r}, which exists")
                     continue
                 by_id[document.id] = document
+                if policy != DuplicatePolicy.OVERWRITE:
+                    taken.add(document.id)
             orders = folder.next_orders(len(by_id))
             rows = [(each, to_metadata(each, order)) for each, order in zip(by_id.values(), orders, strict=True)]
             embedded = [row for row in rows if row[0].embedding is not None]
@@ -252,8 +261,7 @@ class StillhashDocumentStore(MetadataMethods, AsyncMethods):
     def _embeddings(self, items: Sequence[Item]) -> dict[str, list[float]]:
         """Return the embeddings of documents that have one, as they are stored; none where they are not kept."""
         collection = self.collection
-        stats = collection.stats()
-        if not items or not (stats["keep_features"] or not stats["fitted"]):
+        if not self.folder.keeps_embeddings:
             return {}
         ids = [str(item.id) for item in items]
         if self.read_only:  # another process may have deleted some
