@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from haystack import Document
 from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import BadState, Closed, InvalidInput
 from stillhash.integrations.haystack import StillhashDocumentStore
+from stillhash.integrations.haystack.folder import EMBEDDED, UNEMBEDDED, Step
 
 pytestmark = pytest.mark.integrations
 DIM = 16
@@ -117,3 +119,58 @@ def test_a_write_of_both_kinds_survives_a_crash(tmp_path: Path, moment: int) -> 
     assert store.collection.ids() == ["b"] and store.folder.unembedded.ids() == ["a", "c"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["embedded", "unembedded"]
     store.close()
+
+
+@pytest.mark.parametrize("failing", [EMBEDDED, UNEMBEDDED])
+def test_a_step_that_fails(store: StillhashDocumentStore, failing: str) -> None:
+    """If it is the first, nothing has changed; a later one is done when the folder is opened again."""
+    folder = store.folder
+    dict(folder.collections())[failing].close()
+    steps = [
+        Step(EMBEDDED, "write", ["a"], [[1.0] * DIM], [["x"]], [{"id": "a", "order": 1, "meta": {}}]),
+        Step(UNEMBEDDED, "write", ["b"], metadata=[{"id": "b", "order": 2, "meta": {}}]),
+    ]
+    with pytest.raises(Closed):
+        folder.apply(steps)
+    assert (folder.path / "journal").exists() == (failing == UNEMBEDDED)
+    store.close()
+    again = StillhashDocumentStore(store.path, DIM)
+    assert [each.id for each in again.filter_documents()] == ([] if failing == EMBEDDED else ["a", "b"])
+    again.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]" * 5000, b"{}"])
+def test_a_damaged_journal_is_reported(store: StillhashDocumentStore, content: bytes) -> None:
+    store.write_documents([Document(id="a")])
+    journal = store.folder.path / "journal"
+    store.close()
+    journal.write_bytes(content)
+    again = StillhashDocumentStore(store.path, DIM)
+    with pytest.raises(BadState):
+        again.count_documents()
+    journal.unlink()
+    assert again.count_documents() == 1
+    again.close()
+
+
+def test_many_writers_and_readers_at_once(store: StillhashDocumentStore) -> None:
+    """Every batch has documents of both kinds, and is seen whole by those who count."""
+
+    async def write(batch: int) -> int:
+        vectors = ([float(batch), *[1.0] * (DIM - 1)], None)
+        documents = [Document(id=f"{batch} {kind}", embedding=vector) for kind, vector in enumerate(vectors)]
+        return await store.write_documents_async(documents)
+
+    async def count() -> int:
+        return await store.count_documents_async()
+
+    async def retrieve(batch: int) -> int:
+        return len(await store.embedding_retrieval_async([float(batch)] * DIM, top_k=100))
+
+    async def all_at_once() -> list[list[int]]:
+        tasks = [asyncio.gather(write(batch), count(), retrieve(batch)) for batch in range(20)]
+        return await asyncio.gather(*tasks)
+
+    results = asyncio.run(all_at_once())
+    assert all(written == 2 and counted % 2 == 0 and hits <= 20 for written, counted, hits in results)
+    assert store.count_documents() == 40 and len(store.embedding_retrieval([1.0] * DIM, top_k=100)) == 20
