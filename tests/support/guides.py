@@ -88,6 +88,8 @@ RUN_ELSEWHERE = {
     "integrations/mcp.md": "tests/integrations/test_mcp_guide.py",
     "migrating.md": "tests/test_migrating.py",  # by section, with the files of other libraries
     "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
+    "integrations/haystack.md": "tests/integrations/test_haystack.py",
+    "integrations/river.md": "tests/integrations/test_river.py",
 }
 
 
