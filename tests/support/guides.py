@@ -77,6 +77,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
 RUN_ELSEWHERE = {
     "migrating.md": "tests/test_migrating.py",  # by section, with the files of other libraries
     "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
+    "integrations/bitbudget.md": "tests/integrations/test_bitbudget.py",  # these need packages of other projects
+    "integrations/fiftyone.md": "tests/integrations/test_fiftyone.py",
+    "integrations/mteb.md": "tests/integrations/test_mteb.py",
 }
 
 
