@@ -24,7 +24,6 @@ if find_spec("fiftyone") is None or find_mongod() is None:
     pytest.skip("FiftyOne, or a mongod for it, is not installed", allow_module_level=True)
 pytestmark = [
     pytest.mark.integrations,
-    pytest.mark.xdist_group("fiftyone"),  # one database for all tests
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of libraries that FiftyOne uses
 ]
 KINDS = np.array(["cat", "dog", "sea", "sky"])

@@ -18,7 +18,6 @@ from tests.support.toys import toy
 
 pytestmark = [
     pytest.mark.integrations,
-    pytest.mark.xdist_group("mteb"),  # importing it takes long
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of libraries that MTEB uses
 ]
 mteb: Any = pytest.importorskip("mteb", reason="MTEB is an extra")

@@ -27,7 +27,7 @@ except ImportError as error:
 
 ROW_BITS = (64, 128, 256, 512)
 TIMED_SEARCHES = 3  # of which the fastest counts, as for the other rows
-FIT_ROWS = 20_000  # at most, of the documents
+FITTED_DOCUMENTS = 20_000  # at most, of the documents
 
 
 def row_name(bits: int) -> str:
@@ -75,7 +75,7 @@ class CodeSearch:
 def fit_hasher(documents: Floats, bits: int) -> Tally:
     """Fix the hash functions on documents, some of them if there are many."""
     rng = np.random.default_rng(0)
-    rows = rng.choice(len(documents), min(FIT_ROWS, len(documents)), replace=False)
+    rows = rng.choice(len(documents), min(FITTED_DOCUMENTS, len(documents)), replace=False)
     return Tally(bits).fit(documents[np.sort(rows)])
 
 

@@ -206,7 +206,7 @@ class StillhashSimilarityIndex(SimilarityIndex):
             return []
         current = self.current_label_ids if self._has_patches else self.current_sample_ids
         where = {"item": {"$in": list(current)}} if self.has_view else None
-        hits = self._stored.read().search(query, size if reverse else count, where=where).hits
+        hits: list[Hit] = self._stored.read().search(query, size if reverse else count, where=where).hits
         return hits[::-1][:count] if reverse else hits
 
     def _score_scales(self, queries: NDArray[Any]) -> NDArray[Any]:
