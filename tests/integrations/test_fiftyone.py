@@ -218,6 +218,24 @@ def test_an_index_without_a_key_is_temporary(rows: Rows) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("keep_features", [False, True])
+def test_an_index_with_codes(fo: Any, tmp_path: Path, keep_features: bool) -> None:
+    """An index of more than `init_rows` items ranks by codes from the start."""
+    rows = Rows(fo, tmp_path, 320, init_rows=300, bits=64, keep_features=keep_features)
+    with stillhash.open(rows.index.path, read_only=True) as collection:
+        assert collection.stats()["fitted"] and collection.bits == 64
+        queries = collection.reconstruct(rows.ids[:3])
+        expected = [[hit.id for hit in answer.hits] for answer in collection.search(queries, 5)]
+    assert (queries == rows.vectors[:3]).all() == keep_features
+    views = [rows.index.sort_by_similarity(name, k=5, dist_field="distance") for name in rows.ids[:3]]
+    assert [view.values("id") for view in views] == expected
+    assert all(0 <= each <= 2 for view in views for each in view.values("distance"))
+    assert [names[0] for names in expected] == rows.ids[:3]
+    order = rows.index.sort_by_similarity(rows.ids[0]).values("id")
+    assert rows.index.sort_by_similarity(rows.ids[0], k=7, reverse=True).values("id") == order[::-1][:7]
+    assert rows.index.get_embeddings()[0].shape == (320, 16)
+
+
 def test_queries_that_are_not_supported(rows: Rows) -> None:
     with pytest.raises(InvalidInput, match="aggregation"):
         rows.index.sort_by_similarity(rows.ids[:2], aggregation="post-min")

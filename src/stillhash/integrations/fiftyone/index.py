@@ -190,7 +190,7 @@ class StillhashSimilarityIndex(SimilarityIndex):
         if return_dists:
             scales = self._score_scales(queries)
             columns.append(
-                [[1 - hit.score / scale for hit in hits] for hits, scale in zip(results, scales, strict=True)]
+                [[max(0.0, 1 - hit.score / scale) for hit in hits] for hits, scale in zip(results, scales, strict=True)]
             )
         if features.ndim == 1:
             columns = [column[0] for column in columns]
@@ -210,9 +210,10 @@ class StillhashSimilarityIndex(SimilarityIndex):
         return hits[::-1][:count] if reverse else hits
 
     def _score_scales(self, queries: NDArray[Any]) -> NDArray[Any]:
-        """Return the greatest score that an item could have, for each query."""
+        """Return the greatest score that an item could have, for each query; 1 where that is 0."""
         collection = self._stored.read()
-        return np.abs(collection.weigh(queries)).sum(axis=1) if is_fitted(collection) else np.ones(len(queries))
+        scales = np.abs(collection.weigh(queries)).sum(axis=1) if is_fitted(collection) else np.ones(len(queries))
+        return np.where(scales > 0, scales, 1.0)
 
     def _features(self, query: Any) -> NDArray[Any]:
         """Return the vectors of a query: (D,) for one id or vector, (m, D) for several."""
