@@ -70,6 +70,12 @@ PAGES = {
         ("stillhash.images", "stillhash.encoders"),
         ("index_folder", "open_encoder"),
     ),
+    "texts": ApiPage(
+        "Texts",
+        "Folders and tables of texts into collections, in chunks, and queries by text. [The guide](../../text.md).",
+        ("stillhash.texts",),
+        ("index_documents", "folder_documents", "table_documents", "Document", "split_text"),
+    ),
     "io": ApiPage(
         "Files of rows",
         "Rows out of files, tables and data frames, a chunk at a time. Most programs need only "

@@ -42,6 +42,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     "images.md": {
         "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model; tests/images aligns",
     },
+    "text.md": {
+        "pip install wordllama 'stillhash[text]'": "needs a package with weights; tests/encoders opens such tables",
+    },
     "cluster.md": {
         "stillhash cluster up --nodes 4": NEEDS_RAY,
         "stillhash serve photos --cluster ADDRESS --shards 4 --replicas 2": NEEDS_RAY,
@@ -85,6 +88,11 @@ RUN_ELSEWHERE = {
     "integrations/mcp.md": "tests/integrations/test_mcp_guide.py",
     "migrating.md": "tests/test_migrating.py",  # by section, with the files of other libraries
     "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
+    "integrations/haystack.md": "tests/integrations/test_haystack.py",
+    "integrations/river.md": "tests/integrations/test_river.py",
+    "integrations/bitbudget.md": "tests/integrations/test_bitbudget.py",  # these need packages of other projects
+    "integrations/fiftyone.md": "tests/integrations/test_fiftyone.py",
+    "integrations/mteb.md": "tests/integrations/test_mteb.py",
 }
 
 

@@ -18,7 +18,7 @@ from stillhash.cli.options import (
     ModelVersion,
     Queries,
     Where,
-    optional_module,
+    open_query_encoder,
     row_length,
 )
 from stillhash.cli.output import AsJson, answer
@@ -36,7 +36,7 @@ def search(
     path: CollectionPath,
     vector: Annotated[str | None, Option(metavar="FILE", help=QUERY_HELP)] = None,
     image: Annotated[Path | None, Option(metavar="FILE", help="An image to search by.")] = None,
-    text: Annotated[str | None, Option(metavar="WORDS", help="A text; needs an encoder with text.")] = None,
+    text: Annotated[str | None, Option(metavar="WORDS", help="A text; needs an encoder of texts, or clip:.")] = None,
     like: Annotated[str | None, Option(metavar="ID", help="An item to find similar ones to.")] = None,
     lexical: Annotated[bool, Option("--lexical", help="Search for the words of --text alone, by BM25.")] = False,
     hybrid: Annotated[bool, Option("--hybrid", help="Fuse the ranking with one by the words of --text.")] = False,
@@ -58,6 +58,7 @@ def search(
       stillhash search films --vector '[0.1, 0.2, 0.3]' --json
       stillhash search films --vector queries.npy --where '{"year": 1995}'
       stillhash search gallery --image cat.jpg --explain
+      stillhash search notes --text 'late parcel'
       stillhash search notes --text 'blue "summer night"' --hybrid
     """
     from stillhash.io import parse_ids, parse_json_object
@@ -81,7 +82,7 @@ def search(
         elif like is not None:
             queries = collection.reconstruct(parse_ids([like]))
         else:
-            query_encoder = optional_module("images", "images").open_query_encoder(collection, encoder)
+            query_encoder = open_query_encoder(collection, encoder)
             features = query_encoder.text(text) if image is None else query_encoder.image_file(image)
             queries = features[None]
         compare = explain if against is None else against

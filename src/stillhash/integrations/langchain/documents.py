@@ -11,14 +11,12 @@ from uuid import uuid4
 
 from langchain_core.documents import Document
 
-from stillhash.collection.types import Hit, Id, Item
+from stillhash.collection.types import TEXT_FIELD, Hit, Id, Item
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.validation import check_integer
 
-DOCUMENT_TEXT_FIELD = "text"
 RENAMED_FIELD = re.compile(r"text_*")
 INTEGER_ID = re.compile(r"0|-?[1-9][0-9]{0,17}")  # texts that may stand for an integer id
-
 
 ScoredDocument = tuple[Document, float]
 
@@ -64,13 +62,13 @@ def stored_metadata(text: str, metadata: Any, name: str = "metadata") -> dict[st
     if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
         raise WrongType(f"{name}: expected a dictionary with strings as keys, got {type(metadata).__name__}")
     renamed = {f"{key}_" if RENAMED_FIELD.fullmatch(key) else key: value for key, value in metadata.items()}
-    return {**renamed, DOCUMENT_TEXT_FIELD: text}
+    return {**renamed, TEXT_FIELD: text}
 
 
 def to_document(item: Item) -> Document:
     """Return an item as a document; one that came without a text has an empty one."""
     fields = dict(item.metadata or {})
-    text = fields.pop(DOCUMENT_TEXT_FIELD, "")
+    text = fields.pop(TEXT_FIELD, "")
     metadata = {key[:-1] if RENAMED_FIELD.fullmatch(key) else key: value for key, value in fields.items()}
     return Document(id=str(item.id), page_content=text if isinstance(text, str) else str(text), metadata=metadata)
 
