@@ -20,9 +20,9 @@ def test_a_served_collection_answers_as_a_local_one(tmp_path: Path) -> None:
     texts, labels = labelled_texts(300)
     ids = [f"text-{row}" for row in range(300)]
     local = StillhashVectorStore.from_texts(
-        texts, WordVectors(), ids=ids, labels=labels, path=tmp_path / "local", init_rows=300
+        texts, WordVectors(), ids=ids, labels=labels, path=tmp_path / "local", init_rows=300, lexical_field="text"
     )
-    collection = stillhash.open(tmp_path / "served", dim=24, init_rows=300)
+    collection = stillhash.open(tmp_path / "served", dim=24, init_rows=300, lexical_field="text")
     with local, live_server({"texts": collection}) as server, stillhash.Client(server.url) as client:
         store = StillhashVectorStore(WordVectors(), collection=client)
         assert store.add_texts(texts, ids=ids, labels=labels) == ids
@@ -33,6 +33,7 @@ def test_a_served_collection_answers_as_a_local_one(tmp_path: Path) -> None:
         ]
         assert relevance[0] == pytest.approx(relevance[1])
         assert store.max_marginal_relevance_search("apple") == local.max_marginal_relevance_search("apple")
+        assert store.similarity_search("apple 17", hybrid=True) == local.similarity_search("apple 17", hybrid=True)
         store.feedback("apple", "text-9", "up")
         assert store.similarity_search("apple", k=1)[0].id == "text-9"
         store.delete(["text-9"])
