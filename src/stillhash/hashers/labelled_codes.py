@@ -12,7 +12,7 @@ from stillhash.hashers.linear import LinearHasher
 from stillhash.hashers.parameters import one_of, optional, parameter
 from stillhash.numeric.codes import pack
 from stillhash.numeric.hashing import identity, label_itq, pca_itq
-from stillhash.numeric.label_belief import LabelBelief, agreement
+from stillhash.numeric.label_belief import MIN_ROWS, LabelBelief, agreement
 from stillhash.numeric.label_codes import LabelDirections, label_bits
 from stillhash.numeric.labels import Labels, from_json
 from stillhash.numeric.sufficient_stats import unit_labels
@@ -42,7 +42,7 @@ class LabelledCodes(LinearHasher):
         self.directions_ = LabelDirections.uncentred([], np.zeros((0, round(share * self.bits)), np.float32))
         if self.init == "identity":
             functions = identity(X, self.bits)
-        elif self.init == "labels" and len(unit_labels(labels)[1]) > 1 and labelled.sum() > 1:
+        elif self.init == "labels" and len(unit_labels(labels)[1]) > 1 and _enough(labelled):
             Y, names = unit_labels(labels.rows(labelled))
             functions = label_itq(X[labelled], Y, self.bits, share, rng)
             if functions.G is not None and functions.g is not None:
@@ -96,3 +96,12 @@ class LabelledCodes(LinearHasher):
         self.belief_ = LabelBelief(wrong_share, arrays["edges"], arrays["right"])
         if len(arrays["g"]) > self.bits or self.label_bits_ not in (0, len(arrays["g"])):
             raise BadState(f"g: expected {self.label_bits_} numbers, at most {self.bits}, got {len(arrays['g'])}")
+
+
+def _enough(labelled: Mask) -> bool:
+    """Return whether labelled rows of an initial sample are enough for hash functions that predict labels.
+
+    These see labelled rows alone. Where few of many rows are labelled, all rows say more of what the others look like.
+    """
+    count = int(labelled.sum())
+    return count > 1 and (count >= MIN_ROWS or 2 * count >= len(labelled))
