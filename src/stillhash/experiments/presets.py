@@ -8,8 +8,9 @@ from typing import Any
 
 from stillhash.experiments.drift import parse
 from stillhash.experiments.job import Job
+from stillhash.experiments.text_collection import LABEL_WAYS, LABELS_COME
 from stillhash.experiments.text_study import FUSED, LEARNS_UNTIL
-from stillhash.hashers import METHODS, check_fixed_codes
+from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
 
 TABLE_LENGTHS = (16, 32, 64, 96)
 DRIFT_LENGTHS = {"classes": (32, 64), "labels": (32,), "features": (32,), "recurring": (32,)}  # of each scenario
@@ -56,9 +57,9 @@ TEXT_METHODS: dict[str, list[tuple[str, int, dict[str, Any]]]] = {  # by experim
         ("tally+bm25", 64, {}),
         *((method, 64, {}) for method in ("ohsl", "hmoh", "pca-itq")),
     ],
-    "text-shares": [(method, 64, {}) for method in ("tally", "tally+bm25", "lemon", "oesh", "ohsl", "hmoh")],
+    "text-shares": [(method, 64, {}) for method in ("tally", "lemon", "ohsl")],
 }
-TIME_METHODS = ("tally", "lemon", "ohsl", "hmoh")  # each goes on, and stops after March
+TIME_METHODS = ("tally", "lemon", "ohsl")  # each goes on, and stops after March
 
 
 def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
@@ -171,6 +172,12 @@ def text(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
         for seed, method, params in product(range(seeds), TIME_METHODS, ({}, {LEARNS_UNTIL: "1987-03"})):
             if not methods or method in methods:
                 jobs.append(Job("text-time", data, method, 64, seed, params, first=TEXT_INIT))
+    if not methods or DEFAULT_HASHER.name in methods:
+        ways = product(range(seeds), LABEL_WAYS)
+        jobs += [
+            Job("text-collection", data, DEFAULT_HASHER.name, 64, seed, {LABELS_COME: way}, first=TEXT_INIT)
+            for seed, way in ways
+        ]
     return jobs
 
 

@@ -39,7 +39,7 @@ PAPER_TABLES = {
 TIME_PARTS = ("learn", "refresh", "encode", "io")  # of the time a run takes
 PAPER_KINDS = ("table", "time", "C", "length")  # of experiments
 LABEL_AXES = {"labelled-share": "labelled_share", "label-noise": "label_noise", "label-delay": "label_delay"}
-TEXT_KINDS = ("text-insertion", "text-late", "text-shares", "text-time")
+TEXT_KINDS = ("text-insertion", "text-late", "text-shares", "text-time", "text-collection")
 EXPERIMENT_KINDS = (*PAPER_KINDS, "drift", "ablation", "few-labels", *LABEL_AXES, "preprocessing", *TEXT_KINDS)
 SWEPT_PARAMETERS = {"C": "C", "length": "target_factor"}  # the parameter that an experiment varies
 # Lines name only parameters that differ from the default, so a line of OHSL may leave these out.

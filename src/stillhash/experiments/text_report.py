@@ -21,12 +21,14 @@ TEXT_HEADINGS = {
     "text-insertion": "Labels known when texts are stored",
     "text-late": "Labels that come after all texts are stored",
     "text-shares": "Shares of the texts with labels, known when they are stored",
+    "text-collection": "In a collection on disk",
     "text-time": "Over time: each chunk searches for the texts before it",
 }
 TEXT_ABOUT = {
     "text-insertion": "So many texts, drawn by the seed, are stored with their labels, all others without.",
     "text-late": "All texts are stored without labels; then so many of them, drawn by the seed, get theirs.",
     "text-shares": "This share of the texts, drawn by the seed, is stored with labels, all others without.",
+    "text-collection": "The first ten hits of `Collection.search`, by how labels get into the collection.",
     "text-time": "Means over the texts of a month, before they are stored and learnt.",
 }
 REPORT_HEAD = """# Tables of the text study
@@ -74,7 +76,8 @@ def text_report(results: Path, out: Path) -> list[Path]:
             paths.append(path)
             parts.append(f"![{plain(name)}]({path.name})")
         for measure in TEXT_MEASURES:
-            parts += [f"{measure}:", markdown(measure_table(some, kind, measure))]
+            if any(_means(some, kind, measure).values()):
+                parts += [f"{measure}:", markdown(measure_table(some, kind, measure))]
         if kind in ("text-insertion", "text-late"):
             parts += ["Labels from which on the mean stays above a ranking that learns nothing:", markdown(above(some))]
     parts += ["## Where the numbers come from", markdown(provenance_table(run_set)["provenance"])]
@@ -171,7 +174,7 @@ def _charts(dataset: str, kind: str, runs: Sequence[Run]) -> dict[str, Figure]:
         lines = [_time_line(line, some, look) for line, some in chosen.items()]
         ends = sorted({at.rows for run in runs for at in run.checkpoints})[:-1]
         return {f"{dataset}-time": figures.rows_chart(lines, f"{dataset}, {CHART_BITS} bits: next texts", ends)}
-    if kind == "text-shares":
+    if kind in ("text-shares", "text-collection"):
         return {}
     charts = {}
     learnt = [some for line, some in chosen.items() if line.variant.method not in UNLEARNT]

@@ -20,6 +20,7 @@ from stillhash.experiments.job import Job
 from stillhash.experiments.known_labels import LabelMatrix
 from stillhash.experiments.metrics import evaluate, evaluate_scores
 from stillhash.experiments.passes import Pass, by_rows, describe_job
+from stillhash.experiments.text_collection import in_collection
 from stillhash.experiments.text_corpora import read_texts
 from stillhash.experiments.text_ranking import bm25_scores, cosine_scores, fuse_ranks, tokenize
 from stillhash.hashers import METHODS, Hasher
@@ -259,4 +260,5 @@ TEXT_EXPERIMENTS: dict[str, Callable[[Job, Dataset], Iterator[dict[str, Any]]]] 
     "text-late": late,
     "text-shares": by_share,
     "text-time": over_time,
+    "text-collection": in_collection,
 }
