@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import stillhash
-from stillhash.collection.storage.integrity import ACKED_KEY, acknowledged_commit
+from stillhash.collection.storage.integrity import ACKED_KEY, acknowledge, acknowledged_commit
 from stillhash.errors import BadState
 from tests.collection.fixtures import begin, some_rows
 from tests.collection.golden import FOLDER, answers, close
@@ -66,11 +66,32 @@ def test_a_closed_store_without_its_count_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_damaged_count_is_reported(crashed: Path) -> None:
-    (crashed / "acked").write_bytes(b"\x01" * 12)
+    (crashed / "acked").write_bytes(b"\x01" * 24)
     refused(crashed, "acked")
     stillhash.repair(crashed)
     with stillhash.open(crashed) as collection:
         assert collection.count() == 325
+
+
+@pytest.mark.parametrize("cut", range(13))
+def test_a_count_that_was_written_in_part_is_the_one_before_it(tmp_path: Path, cut: int) -> None:
+    for number in (6, 7):
+        acknowledge(tmp_path, number, durably=True)
+        before = (tmp_path / "acked").read_bytes()
+        acknowledge(tmp_path, number + 1)
+        after = (tmp_path / "acked").read_bytes()
+        start = (number + 1) % 2 * 12
+        (tmp_path / "acked").write_bytes(before[:start] + after[start : start + cut] + before[start + cut :])
+        assert acknowledged_commit(tmp_path) == (number if cut == 0 else number + (cut == 12))
+
+
+def test_a_count_of_one_record_is_read_and_continued(tmp_path: Path) -> None:
+    acknowledge(tmp_path, 5, durably=True)
+    (tmp_path / "acked").write_bytes((tmp_path / "acked").read_bytes()[:12])
+    assert acknowledged_commit(tmp_path) == 5
+    for number in (6, 7, 8):
+        acknowledge(tmp_path, number)
+        assert acknowledged_commit(tmp_path) == number
 
 
 def test_new_stores_snapshots_and_upgrades_have_a_count(tmp_path: Path) -> None:

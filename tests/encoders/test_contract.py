@@ -137,6 +137,13 @@ UNKNOWN = [
     "vectors",
     "vectors:",
     "vectors:x",
+    "words:",
+    "words:2",
+    "static",
+    "static:",
+    "sentence:",
+    "onnx-text",
+    "onnx-text:",
 ]
 
 
@@ -173,6 +180,7 @@ def test_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     fresh = importlib.import_module("stillhash.encoders")
     assert fresh is not base and fresh.open_encoder("vectors:3").dim == 3
+    assert fresh.open_encoder("words").dim == 256
     for name in ("classic", "onnx:m.onnx", "timm:resnet18"):
         with pytest.raises(MissingExtra, match=r"PIL.*pip install 'stillhash\[images\]'"):
             fresh.open_encoder(name)

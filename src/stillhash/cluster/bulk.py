@@ -19,6 +19,7 @@ from stillhash.cluster.sources import Source, SourcePaths, count_columns, find_s
 from stillhash.collection import Collection
 from stillhash.collection.bulk_load import bulk_load, is_loaded
 from stillhash.collection.method_settings import check_codes_see_labels, new_hasher
+from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.validation import ItemRows, check_filter_fields, check_path
 from stillhash.errors import BadState, Conflict
@@ -73,6 +74,7 @@ def publish(
     keep_versions: int = 32,
     source_cap: float = 1000.0,
     filter_fields: Iterable[str] | None = None,
+    lexical_field: str | None = None,
 ) -> Collection:
     """Create a collection from the parts that `encode_dataset` wrote to `out`: with all its items, or not at all.
 
@@ -87,6 +89,7 @@ def publish(
         "keep_versions": check_integer(keep_versions, "keep_versions", 2),
         "source_cap": check_number(source_cap, "source_cap", above=0),
         "filter_fields": check_filter_fields(filter_fields),
+        "lexical_field": check_new_field(lexical_field),
     }
     manifest = read_manifest(out)
     if fingerprint(hash_functions(hasher).state()) != manifest.job["functions"]:

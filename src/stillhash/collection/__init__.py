@@ -12,6 +12,7 @@ from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo,
 from stillhash.collection.import_export import import_export, is_export
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
 from stillhash.collection.storage.format_1 import stored_format
+from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.store import Store
@@ -46,6 +47,7 @@ def open(
     keep_versions: int = 32,
     source_cap: float = 1000.0,
     filter_fields: Iterable[str] | None = None,
+    lexical_field: str | None = None,
     keep_features: bool = False,
     read_only: bool = False,
     searcher: Callable[[int], Any] = Index,
@@ -71,6 +73,8 @@ def open(
     source_cap : votes that one source of feedback counts for at most.
     filter_fields : fields of the metadata that filters answer from memory; None: the first 64 that occur. Filters on
         others read all items.
+    lexical_field : a field of the metadata whose words are indexed, for `lexical_search` and `hybrid_search`; it can be
+        changed later by `set_lexical_field`.
     keep_features : store the features of items too, as float16, which they are rounded to: `forget` is then exact, and
         so is `reconstruct`. It takes 2 bytes per feature on disk, and learning takes about half as long again.
     read_only : search beside a process that writes. A collection of version 0.1 is converted into a temporary folder.
@@ -100,6 +104,7 @@ def open(
         "keep_versions": check_integer(keep_versions, "keep_versions", 2),
         "source_cap": check_number(source_cap, "source_cap", above=0),
         "filter_fields": check_filter_fields(filter_fields),
+        "lexical_field": check_new_field(lexical_field),
         "keep_features": bool(keep_features),
         "encoder": None if identity is None else identity._asdict(),
     }

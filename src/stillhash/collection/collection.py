@@ -14,6 +14,7 @@ from stillhash.collection.compaction import compact
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.forgetting import forget
 from stillhash.collection.item_writer import ItemWriter
+from stillhash.collection.storage.lexical import ReportShare, check_new_field, set_lexical_field
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
 from stillhash.collection.storage.store import Store
@@ -152,6 +153,17 @@ class Collection(ItemWriter):
             alignment = build_alignment(self._store, change.connection, encoder, (theirs, ours))
             change.rows = alignment["pairs"]
             return alignment
+
+    def set_lexical_field(self, field: str | None, *, progress: ReportShare | None = None) -> int:
+        """Index the words of a field of the metadata, for `lexical_search`, in place of any other; None: of no field.
+
+        Returns how many items have a text in it. All of it happens, or nothing. progress: called with the number of
+        items so far, and of all. Searches go on in the meantime.
+        """
+        name = check_new_field(field)
+        with self._write_lock, self._store.change(f"set_lexical_field {name}") as change:
+            change.rows = set_lexical_field(change.connection, name, progress)
+            return change.rows
 
     def seal(self) -> bool:
         """Move unsealed codes into a segment now; return False if there are none."""

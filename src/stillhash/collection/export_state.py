@@ -18,7 +18,8 @@ from stillhash.collection.prequential import load_history
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.doubtful_labels import HISTOGRAMS_KEY
 from stillhash.collection.storage.learnt_rows import NO_ITEM
-from stillhash.collection.storage.schema import get_meta, is_fitted, meta_with_prefix, parse_json, parsing
+from stillhash.collection.storage.lexical import lexical_field
+from stillhash.collection.storage.schema import LEXICAL_KEY, get_meta, is_fitted, meta_with_prefix, parse_json, parsing
 from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import check_learner
 
@@ -34,7 +35,9 @@ def export_header(store: Store, connection: Connection, allowed: Allowed) -> Rec
     fitted = is_fitted(connection)
     features = not fitted or store.features is not None
     counters = {name: int(get_meta(connection, name)) for name in ("next_row", "version", "unlabelled")}
-    return {"settings": store.settings, "items": items, "fitted": fitted, "features": features, "ids": ids, **counters}
+    field = lexical_field(connection)
+    settings = store.settings if field is None else {**store.settings, LEXICAL_KEY: field}
+    return {"settings": settings, "items": items, "fitted": fitted, "features": features, "ids": ids, **counters}
 
 
 def state_lines(store: Store, connection: Connection, header: Record, allowed: Allowed) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.features import round_to_half
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
+from stillhash.collection.storage.lexical import rebuild_lexical
 from stillhash.collection.storage.schema import is_fitted, set_meta
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.store import SCRUB_KEY, Store
@@ -56,6 +57,8 @@ def forget(
         if is_fitted(connection):
             trainer.count_unlabelled(connection, -store.items.count_unlabelled(connection, rows.tolist()))
         store.items.delete(connection, ids)
+        if len(rows):
+            rebuild_lexical(connection)
         store.audit.redact(connection, ids, source)
         dropped: list[int] = []
         if versions and is_fitted(connection):

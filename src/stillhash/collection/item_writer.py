@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.filters import Condition
 from stillhash.collection.input_rows import learn_codes
-from stillhash.collection.reader import Reader
+from stillhash.collection.lexical_reader import LexicalReader
 from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
@@ -42,7 +42,7 @@ MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # items, and their feat
 
 
 @report_shortages
-class ItemWriter(Reader):
+class ItemWriter(LexicalReader):
     """The verbs that change items."""
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:

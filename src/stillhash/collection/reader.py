@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from stillhash.collection.actor import check_actor
 from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
-from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import check_explained_bytes, explain_answers
 from stillhash.collection.export import Progress, export
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.item_reader import ItemReader
+from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import Snapshot
-from stillhash.collection.repeats import repeated_rows
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER
 from stillhash.collection.storage.bitmaps import count_bits
+from stillhash.collection.storage.lexical import lexical_field
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.stored_models import load_model, verify_models
 from stillhash.collection.types import (
@@ -38,7 +38,6 @@ from stillhash.collection.types import (
     Weights,
 )
 from stillhash.collection.validation import check_distance, check_path
-from stillhash.collection.votes import voted_rows
 from stillhash.errors import InvalidInput, NotFitted, TooLarge, report_shortages
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
@@ -84,27 +83,21 @@ class Reader(ItemReader):
         Q, single = self._input.query(query)
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
-            allowed = snapshot.allowed
-            number, model = self._model(snapshot, version)
-            if snapshot.functions is None:
-                scored, by = rank_by_cosine(self._store, snapshot, Q, k, allowed)
-                answers = build_answers(self._store, snapshot, scored, 0, by, max_bytes=max_bytes)
-            else:
-                ranking = snapshot.functions.rank_checked(model, Q, balance)
-                votes = voted_rows(self._store, snapshot, Q, number, allowed)
-                repeats = repeated_rows(self._store, snapshot, Q, allowed)
+            allowed, (number, model) = snapshot.allowed, self._model(snapshot, version)
+            explains = explain is not False and snapshot.functions is not None
+            if explains:
                 most = min(k, max(1, len(snapshot.index)))
-                if explain is not False:
-                    matching = most if allowed is None else count_bits(allowed)
-                    check_explained_bytes(len(Q) * min(most, matching), self.bits, max_bytes)
-                hits = search_page(snapshot.index, ranking, most, allowed=allowed, repeats=repeats, **votes._asdict())
-                scored = list(zip(*hits[:3], strict=True))
-                answers = build_answers(self._store, snapshot, scored, number, model, hits.missing, max_bytes)
-                if explain is not False:
-                    other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
-                    _, other_model = self._model(snapshot, other)
-                    rankings = ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
-                    answers = explain_answers(snapshot.index, answers, hits.ids, rankings, other, allowed)
+                matching = most if allowed is None else count_bits(allowed)
+                check_explained_bytes(len(Q) * min(most, matching), self.bits, max_bytes)
+            page = rank_page(self._store, snapshot, Q, k, number, model, balance)
+            answers = build_answers(
+                self._store, snapshot, page.scored, page.version, page.by, page.missing, max_bytes=max_bytes
+            )
+            if explains and page.ranking is not None and snapshot.functions is not None:
+                other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
+                _, other_model = self._model(snapshot, other)
+                rankings = page.ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
+                answers = explain_answers(snapshot.index, answers, page.ids, rankings, other, allowed)
         return answers[0] if single else answers
 
     @overload
@@ -250,6 +243,7 @@ class Reader(ItemReader):
             history = load_history(snapshot.connection)
             return {
                 **self._store.settings,
+                "lexical_field": lexical_field(snapshot.connection),
                 "fitted": snapshot.functions is not None,
                 "version": snapshot.version,
                 **self._store.counts(snapshot.connection),

@@ -136,6 +136,8 @@ class Hit(Item):
     placed: Place = field(default="score", compare=False)
     explanation: Explanation | None = None  # only with explain=
     distance: int | None = None  # to the query, where hits are ranked by Hamming distance
+    learnt_rank: int | None = None  # of hybrid_search: from 1 in the learnt ranking,
+    lexical_rank: int | None = None  # and in that by words; None where it is not among the first of it
 
 
 @dataclass(frozen=True)

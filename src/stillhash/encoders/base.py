@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stillhash.errors import InvalidInput, MissingExtra, WrongType
+from stillhash.errors import InvalidInput, MissingExtra, TooLarge, WrongType
 from stillhash.numeric.validation import Floats, check_integer
 
 if TYPE_CHECKING:
@@ -21,22 +21,28 @@ ENCODER_NAMES = {
     "onnx:PATH[:OUTPUT]": "a model file, run by onnxruntime",
     "timm:NAME[:PATH]": "a model of timm, with its own weights or those of a checkpoint",
     "clip:NAME[:PATH]": "a model of open_clip, for images and texts",
+    "words": "words and parts of words of texts; needs no weights",
+    "static:FOLDER": "a table of token vectors for texts, of WordLlama or model2vec",
+    "sentence:FOLDER": "a model of sentence-transformers for texts, in a folder",
+    "onnx-text:FOLDER": "a model file for texts with its tokenizer, run by onnxruntime",
     "vectors:DIM": "features made elsewhere; encodes nothing",
 }
+TEXT_ENCODER_KINDS = ("words", "static", "sentence", "onnx-text")  # what stands before the colon
 MAX_VECTOR_DIM = 1 << 16
+MAX_TEXT_CHARACTERS = 1 << 20
 
 
 class Encoder(Protocol):
-    """Features of images: deterministic, and a row is bitwise independent of the batch."""
+    """Features of images, texts or both: deterministic, and a row is bitwise independent of the batch."""
 
     name: str  # as passed to open_encoder
     dim: int
-    fingerprint: str  # sha256, hex; differs whenever the same image could get other features
+    fingerprint: str  # sha256, hex; differs whenever the same image or text could get other features
     decode_size: tuple[int, int]  # width and height: larger images may be scaled down to this as they are decoded
     has_text: bool
 
     def encode(self, images: Sequence[Image]) -> Floats:
-        """Return features (n, dim), float32 and finite."""
+        """Return features (n, dim), float32 and finite; InvalidInput if the encoder is for texts only."""
 
     def encode_texts(self, texts: Sequence[str]) -> Floats:
         """Return features (n, dim) of texts, comparable to those of images; InvalidInput unless has_text."""
@@ -49,7 +55,20 @@ class ImageOnly:
     has_text = False
 
     def encode_texts(self, texts: Sequence[str]) -> Floats:
-        raise InvalidInput(f"encoder: {self.name!r} cannot search by text; use a clip: encoder")
+        raise InvalidInput(f"encoder: {self.name!r} cannot encode texts; use words, say, or clip: for images and texts")
+
+
+class TextOnly:
+    """Base of encoders without images."""
+
+    name: str
+    dim: int
+    fingerprint: str
+    has_text = True
+    decode_size = (1, 1)
+
+    def encode(self, images: Sequence[Image]) -> Floats:
+        raise InvalidInput(f"encoder: {self.name!r} encodes texts and no images; use classic, say")
 
 
 class VectorsOnly(ImageOnly):
@@ -73,6 +92,8 @@ def open_encoder(name: str) -> Encoder:
     kind, _, rest = name.partition(":")
     if kind == "vectors" and rest.isascii() and rest.isdigit() and len(rest) < 9:
         return VectorsOnly(int(rest))
+    if name == "words" or (rest and kind in TEXT_ENCODER_KINDS and kind != "words"):
+        return _open_text_encoder(kind, rest)
     if name != "classic" and not (rest and kind in ("onnx", "timm", "clip")):
         raise InvalidInput(f"encoder: expected one of {', '.join(ENCODER_NAMES)}, got {name!r}")
     import_library("PIL.Image", "images", name)
@@ -82,6 +103,30 @@ def open_encoder(name: str) -> Encoder:
 
     openers: dict[str, Callable[[str], Encoder]] = {"onnx": open_onnx, "timm": Timm, "clip": Clip}
     return openers[kind](rest) if rest else Classic()
+
+
+def is_text_encoder(name: str) -> bool:
+    """Return whether this is the name of an encoder of texts only."""
+    return name.partition(":")[0] in TEXT_ENCODER_KINDS
+
+
+def _open_text_encoder(kind: str, rest: str) -> Encoder:
+    """Import only the module of this encoder: none of them needs what another one does, nor Pillow."""
+    if kind == "words":
+        from stillhash.encoders.words import WordHashing
+
+        return WordHashing()
+    if kind == "static":
+        from stillhash.encoders.static import Static
+
+        return Static(rest)
+    if kind == "sentence":
+        from stillhash.encoders.sentence import Sentence
+
+        return Sentence(rest)
+    from stillhash.encoders.onnx_text import OnnxText
+
+    return OnnxText(rest)
 
 
 def fingerprint(parameters: dict[str, Any]) -> str:
@@ -115,9 +160,21 @@ def check_images(images: Sequence[Image]) -> list[Image]:
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise WrongType(f"texts: expected a sequence of strings, got {texts!r}")
-    return list(texts)
+    """Return texts as a list; all of them can be written as UTF-8, which tokenizers rely on."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise WrongType(f"texts: expected a sequence of strings, got one {type(texts).__name__}")
+    checked = list(texts)
+    for at, text in enumerate(checked):
+        if not isinstance(text, str):
+            raise WrongType(f"texts[{at}]: expected a string, got {type(text).__name__}")
+        if len(text) > MAX_TEXT_CHARACTERS:
+            expected = f"expected at most {MAX_TEXT_CHARACTERS:,} characters, got {len(text):,}"
+            raise TooLarge(f"texts[{at}]: {expected}. Split it with stillhash.texts.split_text")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"texts[{at}]: expected Unicode text, got a lone surrogate: {error}") from None
+    return checked
 
 
 def check_output(features: Any, encoder: str, rows: int) -> Floats:

@@ -16,8 +16,7 @@ from stillhash.collection import Collection
 from stillhash.encoders.files import CONTENT_DIGITS, EncodedFile, content_hash, encode_files
 from stillhash.encoders.pixels import read_bytes
 from stillhash.errors import StillhashError
-from stillhash.images.label_sources import LabelSource
-from stillhash.io import list_images
+from stillhash.io import LabelSource, list_images
 
 COMMIT_IMAGES = 250
 LOOKUP_FILES = 1000  # looked up in the collection at a time

@@ -1,4 +1,5 @@
-"""Read rows from files: .npy, .npz, .csv, .jsonl, .parquet, and JSON lines from stdin; list the images of a folder.
+"""Read rows from files: .npy, .npz, .csv, .jsonl, .parquet, and JSON lines from stdin; list the images and
+texts of a folder, and their labels.
 
 `read_chunks` reads any format from the beginning and parses texts; `scan_chunks` does so with ids first, and the rest
 on demand. `table_chunks` and `scan_table` do the same for tables in memory: Arrow, pandas, polars, datasets, arrays.
@@ -9,7 +10,16 @@ an error that names the file and the place; nothing is skipped. Lines count from
 from stillhash.io.arrays import RowBlock, check_npy, siblings
 from stillhash.io.chunks import has_columns, read_chunks, read_features, read_queries, scan_chunks
 from stillhash.io.columns import USUAL_NAMES, ColumnNames
-from stillhash.io.folders import IMAGE_SUFFIXES, count_rows, list_images, list_row_files, read_blocks
+from stillhash.io.folders import (
+    IMAGE_SUFFIXES,
+    TEXT_SUFFIXES,
+    count_rows,
+    list_images,
+    list_row_files,
+    list_texts,
+    read_blocks,
+)
+from stillhash.io.label_sources import LabelSource, open_labels
 from stillhash.io.lazy_chunks import Chunk, LazyChunk
 from stillhash.io.rows import format_id, parse_ids, parse_json, parse_json_object, read_json_lines, reading
 from stillhash.io.source_digest import source_digest
@@ -17,9 +27,11 @@ from stillhash.io.tables import scan_table, table_chunks
 
 __all__ = [
     "IMAGE_SUFFIXES",
+    "TEXT_SUFFIXES",
     "USUAL_NAMES",
     "Chunk",
     "ColumnNames",
+    "LabelSource",
     "LazyChunk",
     "RowBlock",
     "check_npy",
@@ -28,6 +40,8 @@ __all__ = [
     "has_columns",
     "list_images",
     "list_row_files",
+    "list_texts",
+    "open_labels",
     "parse_ids",
     "parse_json",
     "parse_json_object",

@@ -1,4 +1,4 @@
-"""Folders of files: images at any depth, and files whose rows can be read by range."""
+"""Folders of files: images and texts at any depth, and files whose rows can be read by range."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from stillhash.io.parquet import count_parquet, parquet_blocks
 from stillhash.io.rows import reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
+TEXT_SUFFIXES = (".txt", ".md", ".markdown")
 SIBLING_SUFFIXES = tuple(f".{name}.npy" for name in SIBLING_NAMES)
 
 BlockReader = Callable[[Path, int, int], Iterator[RowBlock]]
@@ -21,14 +22,23 @@ BLOCK_READERS: dict[str, tuple[Callable[[Path], int], BlockReader]] = {
 
 def list_images(folder: Path) -> list[str]:
     """List the images of a folder by their paths in it, sorted; hidden ones and links to folders are left out."""
+    return _list_files(folder, IMAGE_SUFFIXES)
+
+
+def list_texts(folder: Path) -> list[str]:
+    """List the text and Markdown files of a folder, as `list_images` does."""
+    return _list_files(folder, TEXT_SUFFIXES)
+
+
+def _list_files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
     if not folder.is_dir():
         raise InvalidInput(f"folder: expected a folder that exists, got {str(folder)!r}")
     names = []
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         here = Path(root).relative_to(folder)
-        images = (name for name in files if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."))
-        names += [(here / name).as_posix() for name in images]
+        chosen = (name for name in files if name.lower().endswith(suffixes) and not name.startswith("."))
+        names += [(here / name).as_posix() for name in chosen]
     return sorted(names)
 
 

@@ -21,6 +21,7 @@ from stillhash.collection.storage.integrity import (
     find_damage,
     write_page_checksums,
 )
+from stillhash.collection.storage.lexical import rebuild_lexical
 from stillhash.collection.storage.schema import check_counters, parsing
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
@@ -62,7 +63,7 @@ class Database:
 
     @classmethod
     def create(cls, path: Path, script: str, tables: dict[str, list[Any]]) -> None:
-        """Create the file with these tables and their rows."""
+        """Create the file with these tables and their rows, and index their words where there is a lexical index."""
         new = path / "store.db.new"
         for suffix in ("", "-journal", "-wal", "-shm"):
             new.with_name(new.name + suffix).unlink(missing_ok=True)
@@ -78,6 +79,7 @@ class Database:
                 for table, rows in tables.items():
                     for row in rows:
                         connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+                rebuild_lexical(connection)
                 connection.execute("COMMIT")
                 (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 if busy:  # the file is renamed, its WAL is not

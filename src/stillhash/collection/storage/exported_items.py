@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.lexical import index_words
 from stillhash.collection.storage.schema import batches, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
@@ -185,6 +186,7 @@ def insert_items(store: Store, connection: Connection, batch: ItemBatch) -> None
         connection.executemany(sql, zip(*columns, strict=True))
     except IntegrityError as error:
         raise BadState(f"items: expected each id and each row once: {error}") from error
+    index_words(connection, columns[0], batch.metadata)
     pictures = ((row, data) for row, data in zip(columns[0], batch.pictures, strict=True) if data is not None)
     connection.executemany("INSERT INTO pictures VALUES (?, ?)", pictures)
     if batch.features is not None and batch.codes is not None and store.features is not None:

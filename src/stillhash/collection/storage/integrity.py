@@ -10,10 +10,10 @@ match store.sums, before the checkpoint as after. So a crash at any moment leave
 To SQLite a damaged WAL ends where the damage begins, and later commits are silently lost. `acked` is written after
 every commit and is not fsynced; it reveals lost commits: what is committed is never less than what was acknowledged.
 
-A store is created with `acked`, fsynced, and says so in `meta`. Each later commit overwrites these few bytes in place,
-so that a power cut leaves the old number or the new one. In such a store `acked` is missing only if it was removed, and
-that is damage: nothing else would reveal that the log was cut. Stores of earlier releases lack the entry in `meta`,
-until their first write.
+A store is created with `acked`, fsynced, and says so in `meta`. Each later commit overwrites one of its two records in
+place, and the next commit the other, so that a power cut leaves the old number or the new one, even where it cuts a
+record in two. In such a store `acked` is missing only if it was removed, and that is damage: nothing else would reveal
+that the log was cut. Stores of earlier releases lack the entry in `meta`, until their first write.
 """
 
 import sqlite3
@@ -42,7 +42,7 @@ from stillhash.files.sealed_files import (
 
 ACKED_RECORD = struct.Struct("<QI")  # a commit's number, and a checksum
 ACKED_KEY = "acked"  # in `meta`, where the file of this name is never missing
-READ_ATTEMPTS = 3  # while another process overwrites the record
+ACKED_RECORDS = 2  # written in turn
 MAX_CHECKSUM_BYTES = 1 << 16  # of store.sums, beside twice those of the pages that there are
 
 
@@ -119,12 +119,12 @@ def write_page_checksums(path: Path) -> None:
 
 def acknowledged_commit(path: Path) -> int | None:
     """Return the number of the last acknowledged commit, None if it is not known."""
-    for _ in range(READ_ATTEMPTS):
-        with suppress(OSError, BadState, struct.error), open_regular(path / "acked") as file:
-            seq, crc = ACKED_RECORD.unpack(file.read(ACKED_RECORD.size + 1))
-            if zlib.crc32(seq.to_bytes(8, "little")) == crc:
-                return int(seq)
-    return None
+    data = b""
+    with suppress(OSError, BadState), open_regular(path / "acked") as file:
+        data = file.read(ACKED_RECORDS * ACKED_RECORD.size)
+    whole = data[: len(data) - len(data) % ACKED_RECORD.size]
+    numbers = [seq for seq, crc in ACKED_RECORD.iter_unpack(whole) if zlib.crc32(seq.to_bytes(8, "little")) == crc]
+    return max(numbers, default=None)
 
 
 def lacks_acknowledgement(connection: sqlite3.Connection, path: Path) -> bool:
@@ -136,9 +136,10 @@ def acknowledge(path: Path, seq: int, *, durably: bool = False) -> None:
     """Record that this commit was acknowledged, without waiting for the disk unless `durably`."""
     record = ACKED_RECORD.pack(seq, zlib.crc32(seq.to_bytes(8, "little")))
     if durably:
-        write_durably(path / "acked", [record])
+        write_durably(path / "acked", [record] * ACKED_RECORDS)
     else:
         with open_to_write(path / "acked") as file:
+            file.seek(seq % ACKED_RECORDS * ACKED_RECORD.size)
             file.write(record)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from sqlite3 import Connection
 
+from stillhash.collection.storage.lexical import index_words, remove_words
 from stillhash.collection.storage.schema import batches, get_meta
 from stillhash.collection.types import Id
 
@@ -16,8 +17,10 @@ def mark_changed(connection: Connection, rows: Iterable[int]) -> None:
 
 
 def set_metadata(connection: Connection, rows: list[int], texts: list[MetadataText]) -> None:
-    """Replace the metadata of these rows."""
+    """Replace the metadata of these rows, each once."""
+    remove_words(connection, rows)
     connection.executemany("UPDATE items SET metadata = ? WHERE row = ?", zip(texts, rows, strict=True))
+    index_words(connection, rows, texts)
     mark_changed(connection, rows)
 
 

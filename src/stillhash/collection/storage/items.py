@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.item_changes import mark_changed
+from stillhash.collection.storage.lexical import index_words, remove_words
 from stillhash.collection.storage.schema import batches, get_meta, parsing, set_meta
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
@@ -62,6 +63,7 @@ class ItemTable:
                 raise
             exist = "id already exists" if len(existing) == 1 else "ids already exist"
             raise Conflict(f"ids: {len(existing)} {exist}: {existing[0]!r}. Use upsert to replace.") from None
+        index_words(connection, rows, new.metadata)
         if new.pictures is not None:
             values = ((row, data) for row, data in zip(rows, new.pictures, strict=True) if data is not None)
             connection.executemany("INSERT INTO pictures VALUES (?, ?)", values)
@@ -74,6 +76,7 @@ class ItemTable:
         existing = self.rows_of(connection, ids)
         rows = list(existing.values())
         self.add_tombstones(connection, rows)
+        remove_words(connection, rows)
         for table in ("items", "pending", "pictures", "doubtful_labels", "changed_rows"):
             connection.executemany(f"DELETE FROM {table} WHERE row = ?", ((row,) for row in rows))
         set_meta(connection, "items", get_meta(connection, "items") - len(rows))

@@ -24,6 +24,7 @@ from stillhash.collection.storage.integrity import (
     lacks_acknowledgement,
     read_page_checksums,
 )
+from stillhash.collection.storage.lexical import lexical_problems, rebuild_lexical
 from stillhash.collection.storage.salvage import salvage
 from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
@@ -70,6 +71,7 @@ def repair(path: str | Path) -> RepairReport:
                 store.features.repair(connection, report.actions)
         _repair_segments(store, report.actions)
         _repair_learners(store, report.actions)
+        _repair_lexical(store, report.actions)
         _delete_lost(store, report.lost_ids)
         _rebuild_columns(store, report.actions)
         if report.actions or report.lost_ids:
@@ -216,6 +218,16 @@ def _repair_file(folder: Path, file: str, actions: list[str]) -> list[int] | Non
             return None
     actions.append(f"{file}: repaired" + (f", except {len(lost)} blocks" if lost else ""))
     return lost
+
+
+def _repair_lexical(store: Store, actions: list[str]) -> None:
+    """Build the lexical index again if it has other words than the items."""
+    with store.reading() as connection:
+        if not lexical_problems(connection):
+            return
+    with store.transaction() as connection:
+        rebuild_lexical(connection)
+    actions.append("store.db: the lexical index was built again")
 
 
 def _rebuild_columns(store: Store, actions: list[str]) -> None:

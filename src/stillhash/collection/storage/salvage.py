@@ -11,7 +11,7 @@ from typing import Any
 
 from stillhash.collection.storage.connections import restrict
 from stillhash.collection.storage.database import Database
-from stillhash.collection.storage.schema import OPTIONAL_TABLES, SCHEMA, has_table
+from stillhash.collection.storage.schema import LEXICAL_KEY, OPTIONAL_TABLES, create_script, has_table
 from stillhash.collection.storage.schema_check import check_schema
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.types import Id
@@ -57,7 +57,7 @@ def salvage(path: Path, lost_pages: list[int]) -> tuple[str, list[Id]]:
     if meta["version"] not in versions:
         meta["version"] = max(versions, default=0)
     meta["items"] = len(rows)
-    script = SCHEMA + "".join(OPTIONAL_TABLES[name] for name in optional)
+    script = create_script(optional, LEXICAL_KEY in meta)
     Database.create(path, script, {"meta": list(meta.items()), **tables})
     for suffix in ("", "-wal", "-shm"):
         (path / f"{damaged.name}{suffix}").unlink(missing_ok=True)

@@ -4,7 +4,7 @@ import json
 import reprlib
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,6 +48,15 @@ OPTIONAL_TABLES = {
     "position INTEGER NOT NULL, row INTEGER NOT NULL, labels TEXT NOT NULL);"
     "CREATE INDEX learnt_rows_by_row ON learnt_rows (row);",
 }
+LEXICAL_SCHEMA = "CREATE VIRTUAL TABLE lexical USING fts5(words, content='', tokenize='unicode61 remove_diacritics 2');"
+LEXICAL_TABLES = {  # that FTS5 creates with it, in every version of SQLite
+    "lexical": LEXICAL_SCHEMA.rstrip(";"),
+    "lexical_data": "CREATE TABLE 'lexical_data'(id INTEGER PRIMARY KEY, block BLOB)",
+    "lexical_idx": "CREATE TABLE 'lexical_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID",
+    "lexical_docsize": "CREATE TABLE 'lexical_docsize'(id INTEGER PRIMARY KEY, sz BLOB)",
+    "lexical_config": "CREATE TABLE 'lexical_config'(k PRIMARY KEY, v) WITHOUT ROWID",
+}
+LEXICAL_KEY = "lexical_field"  # in `meta`, where there is a lexical index
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
 MAX_PARAMETERS = 500  # in one statement
 UNREADABLE_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
@@ -108,6 +117,17 @@ def meta_with_prefix(connection: sqlite3.Connection, prefix: str) -> dict[str, A
 def is_fitted(connection: sqlite3.Connection) -> bool:
     """Return whether the hash functions are fixed."""
     return get_meta(connection, "fingerprint") is not None
+
+
+def optional_tables(settings: dict[str, Any]) -> list[str]:
+    """Return the optional tables of a store with these settings, apart from the audit log."""
+    features, codes_only = settings.get("keep_features", False), settings.get("codes_only", False)
+    return ["features"] * features + ["learnt_rows"] * (features or codes_only)
+
+
+def create_script(optional: Iterable[str], lexical: bool) -> str:
+    """Return the statements that create the tables of a store with these optional ones."""
+    return SCHEMA + "".join(OPTIONAL_TABLES[name] for name in optional) + LEXICAL_SCHEMA * lexical
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:

@@ -2,13 +2,14 @@
 
 A folder may come from anyone. A view or a generated column in the place of a table runs SQL of its own when it is read,
 a trigger when it is written. So the database holds exactly the tables, indexes and views that this library creates.
+The one virtual table is the lexical index, and the tables that FTS5 creates for it are there with it or not at all.
 """
 
 import functools
 import sqlite3
 from contextlib import closing
 
-from stillhash.collection.storage.schema import OPTIONAL_TABLES, SCHEMA, STORE_FORMAT, get_meta, parsing
+from stillhash.collection.storage.schema import LEXICAL_TABLES, OPTIONAL_TABLES, SCHEMA, STORE_FORMAT, get_meta, parsing
 from stillhash.errors import BadState
 
 FORMAT_1 = 1
@@ -36,6 +37,8 @@ MAX_ENTRY_LENGTH = 60  # of the name of each
 
 SchemaEntry = tuple[str, str, str, str | None]  # type, name, table and statement
 
+LEXICAL_ENTRIES: frozenset[SchemaEntry] = frozenset(("table", name, name, sql) for name, sql in LEXICAL_TABLES.items())
+
 
 def check_schema(connection: sqlite3.Connection) -> None:
     """Raise BadState unless this database has the tables of a store, of this format or of format 1, and nothing else.
@@ -44,6 +47,8 @@ def check_schema(connection: sqlite3.Connection) -> None:
     """
     stored = _entries(connection)
     expected, optional = _expected(SCHEMA), _expected("".join(OPTIONAL_TABLES.values()))
+    if not stored.isdisjoint(LEXICAL_ENTRIES):
+        expected |= LEXICAL_ENTRIES
     if expected <= stored <= expected | optional or stored == _expected(FORMAT_1_SCHEMA):
         return
     meta = next(entry for entry in expected if entry[:2] == ("table", "meta"))

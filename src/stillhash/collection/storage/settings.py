@@ -3,7 +3,8 @@
 from typing import Any
 
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
-from stillhash.collection.storage.schema import parse_json
+from stillhash.collection.storage.lexical import check_lexical_field
+from stillhash.collection.storage.schema import LEXICAL_KEY, parse_json
 from stillhash.collection.validation import check_filter_fields
 from stillhash.errors import BadState, InvalidInput
 from stillhash.hashers import METHODS, check_fixed_codes
@@ -27,6 +28,7 @@ def parse_settings(text: Any) -> dict[str, Any]:
             check_integer(settings[name], name, 1, MAX_SETTING)
         check_number(settings["source_cap"], "source_cap", above=0)
         check_filter_fields(settings["filter_fields"])
+        check_lexical_field(settings.get(LEXICAL_KEY))
         _check_encoder(settings.get("encoder"))
         check_choice(settings.get("keep_features", False), "keep_features", choices=(True, False))
         _check_codes_only(settings.setdefault("codes_only", False), settings)

@@ -31,15 +31,17 @@ from stillhash.collection.storage.integrity import ACKED_KEY, acknowledged_commi
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.learnt_rows import LearntRowTable
+from stillhash.collection.storage.lexical import check_new_field, lexical_problems, merge_lexical
 from stillhash.collection.storage.schema import (
     COUNTERS,
-    OPTIONAL_TABLES,
-    SCHEMA,
+    LEXICAL_KEY,
     STORE_FORMAT,
     check_counters,
     count_rows,
+    create_script,
     get_meta,
     is_fitted,
+    optional_tables,
 )
 from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.segments import CodedRows, write_segment
@@ -110,6 +112,7 @@ class Store:
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any], collection: bytes | None = None) -> "Store":
         """Create a store in a folder that does not exist yet, or is empty; its id is `collection`, or a random one."""
+        field = check_new_field(settings.get(LEXICAL_KEY))
         path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         with locked_folder(path):
             if not (path / "store.db").exists():
@@ -120,8 +123,10 @@ class Store:
                 for folder in STORE_FOLDERS:
                     (path / folder).mkdir(FOLDER_MODE, exist_ok=True)
                 meta = {"format": STORE_FORMAT, "collection": collection or uuid.uuid4().bytes}
-                meta |= {"settings": json.dumps(settings), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
-                script = SCHEMA + "".join(OPTIONAL_TABLES[name] for name in optional_tables(settings))
+                fixed = {name: value for name, value in settings.items() if name != LEXICAL_KEY}
+                meta |= {"settings": json.dumps(fixed), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
+                meta |= {} if field is None else {LEXICAL_KEY: field}
+                script = create_script(optional_tables(settings), field is not None)
                 Database.create(path, script, {"meta": list(meta.items())})
         return cls(path, writer=True)
 
@@ -220,6 +225,7 @@ class Store:
             connection = change.connection
             if audit:
                 change.rows = count_rows(connection, "tombstones")
+                merge_lexical(connection)
             if replace:
                 self.codes.forget_segments(connection)
             if len(numbers):
@@ -270,6 +276,7 @@ class Store:
             if expected != actual:
                 problems.append(f"store.db: expected {expected} items, got {actual}")
             problems += [] if self.features is None else self.features.problems(connection)
+            problems += lexical_problems(connection)
             if get_meta(connection, SCRUB_KEY) is not None:
                 problems.append("store.db: forgetting was interrupted. Run compact to remove what files still hold.")
             if stray_labels := self.doubtful_labels.count_stray(connection):
@@ -285,12 +292,6 @@ class Store:
         with self.reading() as connection:  # another process may have compacted, or removed learner files, meanwhile
             now = get_meta(connection, "generation"), self.versions.learner_files(connection)
         return problems if now == (generation, learner_files) else self.verify()
-
-
-def optional_tables(settings: dict[str, Any]) -> list[str]:
-    """Return the optional tables of a store with these settings, apart from the audit log."""
-    features, codes_only = settings.get("keep_features", False), settings.get("codes_only", False)
-    return ["features"] * features + ["learnt_rows"] * (features or codes_only)
 
 
 def check_folders(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Labels of image files: from subfolders, tables, COCO annotations, or text files beside the images."""
+"""Labels of files in a folder: from subfolders, tables, COCO annotations, or text files beside images."""
 
 import csv
 from collections.abc import Callable
@@ -6,15 +6,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stillhash.errors import InvalidInput
-from stillhash.io import parse_json
+from stillhash.io.rows import parse_json
 
 LABEL_TABLES = ("labels.csv", "labels.json", "labels.jsonl")  # looked for in a folder
 
 LabelSource = Callable[[str], list[str]]  # from a file, by its path in the folder with / between, to its labels
 
 
-def open_labels(folder: Path, source: str = "auto") -> LabelSource:
-    """Return a function from an image's path in the folder to its labels.
+def open_labels(folder: Path, source: str = "auto", *, sidecars: bool = True) -> LabelSource:
+    """Return a function from a file's path in the folder to its labels.
 
     folders : the names of the subfolders a file is in.
     sidecar : a .txt beside the image, with tags between commas or lines: cat.jpg has cat.txt, or cat.jpg.txt.
@@ -22,18 +22,22 @@ def open_labels(folder: Path, source: str = "auto") -> LabelSource:
     a file : .csv with columns file and labels ('cat|dog'); .json, {file: [labels]} or a list of {"file", "labels"};
         .jsonl, one such object per line; or COCO annotations, as .json.
     auto : labels.csv, labels.json or labels.jsonl in the folder; else a sidecar, else the subfolders.
+
+    sidecars : whether files can have a sidecar; texts cannot.
     """
     if source == "none":
         return lambda _: []
     if source == "folders":
         return _folder_labels
-    if source == "sidecar":
+    if source == "sidecar" and sidecars:
         return lambda name: _sidecar_labels(folder, name) or []
     if source != "auto":
         return _table_labels(Path(source))
     table = next((folder / name for name in LABEL_TABLES if (folder / name).is_file()), None)
     if table is not None:
         return _table_labels(table)
+    if not sidecars:
+        return _folder_labels
     return lambda name: _folder_labels(name) if (tags := _sidecar_labels(folder, name)) is None else tags
 
 

@@ -1,0 +1,43 @@
+"""Rank items for queries within one commit: by the cosine of their features until there are codes, then by a model."""
+
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from stillhash.collection.cosine_ranking import rank_by_cosine
+from stillhash.collection.read_view import Snapshot
+from stillhash.collection.repeats import repeated_rows
+from stillhash.collection.storage.store import Store
+from stillhash.collection.votes import voted_rows
+from stillhash.hashers import Model
+from stillhash.numeric.ranking import Ranking
+from stillhash.numeric.validation import Floats
+from stillhash.search.blocks import NO_IDS, IdArray
+from stillhash.search.first_page import search_page
+
+
+class RankedPage(NamedTuple):
+    """The first hits of each query: scores, rows and places; a row of -1 is no hit."""
+
+    scored: list[tuple[NDArray[Any], ...]]
+    version: int
+    by: Model | str  # what ranked them
+    missing: float = 0.0
+    ids: IdArray = NO_IDS  # (m, k), and the ranking, where they are ranked by codes
+    ranking: Ranking | None = None
+
+
+def rank_page(
+    store: Store, snapshot: Snapshot, Q: Floats, k: int, version: int, model: Model, balance: float | None
+) -> RankedPage:
+    """Return the first k hits of validated queries, among the rows that the snapshot allows."""
+    allowed = snapshot.allowed
+    if snapshot.functions is None:
+        scored, by = rank_by_cosine(store, snapshot, Q, k, allowed)
+        return RankedPage(scored, 0, by)
+    ranking = snapshot.functions.rank_checked(model, Q, balance)
+    votes = voted_rows(store, snapshot, Q, version, allowed)
+    repeats = repeated_rows(store, snapshot, Q, allowed)
+    most = min(k, max(1, len(snapshot.index)))
+    hits = search_page(snapshot.index, ranking, most, allowed=allowed, repeats=repeats, **votes._asdict())
+    return RankedPage(list(zip(*hits[:3], strict=True)), version, model, hits.missing, hits.ids, ranking)

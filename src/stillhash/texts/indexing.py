@@ -1,0 +1,217 @@
+"""Index documents into a collection, in chunks: resumable at any moment, and only what is new or changed.
+
+A document of one chunk is an item with its id. Of a longer one each chunk is an item, `id#0`, `id#1` and so on. The
+metadata of an item holds its text and a hash of the whole document, by which a second run recognises it. All chunks
+of a document are stored in one commit; chunks that it no longer has are deleted after that, and by the next run if this
+one ends in between.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stillhash.collection import Collection, Item
+from stillhash.collection.types import Id
+from stillhash.encoders import Encoder
+from stillhash.errors import InvalidInput
+from stillhash.texts.chunking import (
+    DEFAULT_CHUNK,
+    DEFAULT_OVERLAP,
+    MAX_CHUNK_CHARACTERS,
+    TextChunk,
+    check_chunks,
+    split_text,
+)
+from stillhash.texts.documents import BrokenDocument, Document
+
+COMMIT_CHUNKS = 500
+DOCUMENT_KEY_DIGITS = 32  # half of a SHA-256 tells documents apart just as well
+MAX_BROKEN = 10_000  # that are listed
+
+
+@dataclass
+class TextIndexReport:
+    """How many documents were indexed, skipped or unreadable."""
+
+    documents: int = 0
+    added: int = 0
+    updated: int = 0
+    skipped: int = 0  # already indexed, and unchanged
+    labelled: int = 0  # of those added or updated
+    chunks: int = 0  # stored, of those added or updated
+    broken: dict[str, str] = field(default_factory=dict)  # documents that cannot be indexed, and why; 10,000 at most
+    broken_count: int = 0
+    progress: float = 0.0  # share of the source that is dealt with
+    seconds: float = 0.0
+
+    def add_broken(self, name: str, reason: str) -> None:
+        """Count a document that cannot be indexed."""
+        self.broken_count += 1
+        if len(self.broken) < MAX_BROKEN:
+            self.broken[name] = reason
+
+
+class _Prepared(NamedTuple):
+    """A document, its chunks, and the hash by which it is recognised."""
+
+    document: Document
+    chunks: list[TextChunk]
+    content: str
+
+    def ids(self) -> list[Id]:
+        if len(self.chunks) == 1:
+            return [self.document.id]
+        return [chunk_id(self.document.id, number) for number in range(len(self.chunks))]
+
+    def metadata(self) -> list[dict[str, Any]]:
+        common = {**self.document.metadata, "content": self.content}
+        if len(self.chunks) == 1:
+            return [{**common, "text": self.chunks[0].text}]
+        total = {"document": str(self.document.id), "chunks": len(self.chunks)}
+        return [
+            {**common, **total, "text": chunk.text, "chunk": number, "start": chunk.start, "end": chunk.end}
+            for number, chunk in enumerate(self.chunks)
+        ]
+
+
+def index_documents(
+    documents: Iterable[Document | BrokenDocument],
+    collection: Collection,
+    encoder: Encoder,
+    *,
+    chunk: int = DEFAULT_CHUNK,
+    overlap: int = DEFAULT_OVERLAP,
+    by: str = "sentences",
+    progress: Callable[[TextIndexReport], None] = lambda _: None,
+) -> TextIndexReport:
+    """Add new documents and replace changed ones; `progress` is called after every commit.
+
+    chunk, overlap, by : how documents are split, see `split_text`; with chunk=0 they are not.
+
+    A document has changed if its text, labels, metadata or the numbers of words differ from when it was indexed. Of
+    several documents with the same id the last one counts.
+    """
+    if chunk:
+        check_chunks(chunk, overlap)
+    start, report = time.perf_counter(), TextIndexReport()
+    for batch in _batches(documents, report, (chunk, overlap, by)):
+        _store_changed(collection, encoder, batch, report)
+        report.seconds = time.perf_counter() - start
+        progress(report)
+    report.progress, report.seconds = 1.0, time.perf_counter() - start
+    return report
+
+
+def chunk_id(document: Id, number: int) -> str:
+    """Return the id of a chunk of a document that has several."""
+    return f"{document}#{number}"
+
+
+def _batches(
+    documents: Iterable[Document | BrokenDocument], report: TextIndexReport, settings: tuple[int, int, str]
+) -> Iterator[list[_Prepared]]:
+    """Yield documents with about COMMIT_CHUNKS chunks at a time, no id twice among them."""
+    batch: list[_Prepared] = []
+    chunks, names = 0, set[Id]()
+    for document in documents:
+        report.documents += 1
+        prepared = document if isinstance(document, BrokenDocument) else _prepare(document, settings)
+        if isinstance(prepared, BrokenDocument):
+            report.add_broken(prepared.name, prepared.reason)
+            report.progress = prepared.progress
+            continue
+        ids = {prepared.document.id, *prepared.ids()}
+        if batch and (chunks + len(prepared.chunks) > COMMIT_CHUNKS or names & ids):
+            yield batch
+            batch, chunks, names = [], 0, set()
+        batch.append(prepared)
+        chunks += len(prepared.chunks)
+        names |= ids
+    if batch:
+        yield batch
+
+
+def _prepare(document: Document, settings: tuple[int, int, str]) -> _Prepared | BrokenDocument:
+    """Split a document. One without any words is broken: it has nothing to search for."""
+    size, overlap, by = settings
+    if size:
+        split = split_text(document.text, size, overlap, by=by, start=document.start)
+        chunks = [chunk for chunk in split if not chunk.text.isspace()]
+    else:
+        body = document.text[document.start :]
+        chunks = [] if not body.strip() else [TextChunk(document.start, len(document.text), body)]
+        if len(body) > MAX_CHUNK_CHARACTERS:
+            expected = f"expected at most {MAX_CHUNK_CHARACTERS:,} characters without chunks, got {len(body):,}"
+            return BrokenDocument(str(document.id), expected, document.progress)
+    if not chunks:
+        return BrokenDocument(str(document.id), "expected a text, got an empty one", document.progress)
+    source = [document.text, document.start, document.labels, document.metadata, settings]
+    try:
+        key = hashlib.sha256(json.dumps(source, sort_keys=True, default=str).encode()).hexdigest()
+    except (ValueError, TypeError, RecursionError) as error:
+        return BrokenDocument(str(document.id), f"metadata: expected JSON values: {error}", document.progress)
+    return _Prepared(document, chunks, key[:DOCUMENT_KEY_DIGITS])
+
+
+def _store_changed(collection: Collection, encoder: Encoder, batch: list[_Prepared], report: TextIndexReport) -> None:
+    """Store the documents of a batch that are new or changed, and delete chunks that they no longer have."""
+    try:
+        stored = _stored_items(collection, batch)
+        changed = [one for one in batch if not _is_current(one, stored)]
+        if changed:
+            ids = [name for one in changed for name in one.ids()]
+            texts = [chunk.text for one in changed for chunk in one.chunks]
+            labels = [one.document.labels for one in changed for _ in one.chunks]
+            metadata = [each for one in changed for each in one.metadata()]
+            collection.upsert(ids, encoder.encode_texts(texts), labels, metadata)
+        if surplus := [name for one in batch for name in _surplus_ids(one, stored)]:
+            collection.delete(surplus)
+    except InvalidInput as error:  # of one document: it does not cost the others theirs
+        if len(batch) == 1:
+            report.add_broken(str(batch[0].document.id), str(error))
+            report.progress = batch[0].document.progress
+            return
+        for one in batch:
+            _store_changed(collection, encoder, [one], report)
+        return
+    for one in changed:
+        replaced = any(name in stored for name in (one.document.id, chunk_id(one.document.id, 0)))
+        report.updated += replaced
+        report.added += not replaced
+        report.labelled += bool(one.document.labels)
+        report.chunks += len(one.chunks)
+    report.skipped += len(batch) - len(changed)
+    report.progress = batch[-1].document.progress
+
+
+def _stored_items(collection: Collection, batch: list[_Prepared]) -> dict[Id, Item]:
+    """Return what the collection has of these documents: their first items, and the first one that is surplus."""
+    names = list(dict.fromkeys(name for one in batch for name in (*_first_ids(one), _first_surplus(one))))
+    return {name: item for name, item in zip(names, collection.get(names), strict=True) if item is not None}
+
+
+def _first_ids(one: _Prepared) -> tuple[Id, Id]:
+    return one.document.id, chunk_id(one.document.id, 0)
+
+
+def _first_surplus(one: _Prepared) -> Id:
+    return chunk_id(one.document.id, len(one.chunks) if len(one.chunks) > 1 else 0)
+
+
+def _is_current(one: _Prepared, stored: dict[Id, Item]) -> bool:
+    item = stored.get(one.ids()[0])
+    return item is not None and (item.metadata or {}).get("content") == one.content
+
+
+def _surplus_ids(one: _Prepared, stored: dict[Id, Item]) -> Iterator[Id]:
+    """Yield the ids of items that an earlier version of the document had and this one has not."""
+    if len(one.chunks) > 1 and one.document.id in stored:
+        yield one.document.id
+    item = stored.get(_first_surplus(one))
+    metadata = {} if item is None else item.metadata or {}
+    total, first = metadata.get("chunks"), metadata.get("chunk")
+    if isinstance(total, int) and isinstance(first, int):
+        yield from (chunk_id(one.document.id, number) for number in range(first, total))
