@@ -13,7 +13,23 @@ import safetensors.numpy
 
 from stillhash.encoders import words
 
-SAMPLE_WORDS = "the a cat dog boat red blue parcel late courier refund money invoice sail harbour".split()
+SAMPLE_WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "boat",
+    "red",
+    "blue",
+    "parcel",
+    "late",
+    "courier",
+    "refund",
+    "money",
+    "invoice",
+    "sail",
+    "harbour",
+]
 TEXTS = [
     "the red boat",
     "a cat and a dog",

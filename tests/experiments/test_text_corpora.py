@@ -99,8 +99,13 @@ def test_wrong_sources_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
         prepare_corpus("debian", tmp_path / "debian", WordCounts(), full)
 
 
-def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:
+def test_the_command_prepares_a_corpus_or_names_what_is_wrong(tmp_path: Path) -> None:
     assert tuple(CORPORA) == CORPUS_NAMES
+    source = write_reuters(tmp_path / "package")
+    done = CliRunner().invoke(
+        app, ["experiment", "prepare-text", "reuters", str(source), str(tmp_path / "a"), "--json"]
+    )
+    assert done.exit_code == 0 and json.loads(done.stdout)["texts"] == len(open_dataset(tmp_path / "a")) == 90
     arguments = ["experiment", "prepare-text", "debian", str(tmp_path), str(tmp_path / "out"), "--json"]
     done = CliRunner().invoke(app, [*arguments, "--encoder", "vectors:8"])
     assert isinstance(done.exception, InvalidInput | SystemExit) and done.exit_code != 0

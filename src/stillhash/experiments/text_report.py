@@ -14,6 +14,7 @@ from stillhash.experiments.report_tables import ABSENT, TABLE_MEASURES, plain, p
 from stillhash.experiments.results import TEXT_KINDS, Checkpoint, Run, Variant, grouped, read_results
 from stillhash.experiments.tables import TableData
 from stillhash.experiments.text_study import UNLEARNT
+from stillhash.hashers import DEFAULT_HASHER
 
 TEXT_MEASURES = ("mAP", "P@10", "nDCG@10")
 CHART_BITS = 64
@@ -80,6 +81,8 @@ def text_report(results: Path, out: Path) -> list[Path]:
                 parts += [f"{measure}:", markdown(measure_table(some, kind, measure))]
         if kind in ("text-insertion", "text-late"):
             parts += ["Labels from which on the mean stays above a ranking that learns nothing:", markdown(above(some))]
+        if kind == "text-late" and (learnt := frequency_table(some)):
+            parts += ["P@10 by how often the most frequent label of the query was learnt:", markdown(learnt)]
     parts += ["## Where the numbers come from", markdown(provenance_table(run_set)["provenance"])]
     paths[0].write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return paths
@@ -121,6 +124,20 @@ def above(runs: Sequence[Run]) -> TableData:
     headings = [f"{measure}, {base}" for base in ("float cosine", "BM25") for measure in TEXT_MEASURES]
     rows = [[plain(line.label), *table[line]] for line in sorted(table, key=lambda line: line.sort_key)]
     return TableData(None, ["", *headings], rows)
+
+
+def frequency_table(runs: Sequence[Run]) -> TableData | None:
+    """Return the groups of queries by how often their labels were learnt, of the default method at one length."""
+    chosen = [run for run in runs if run.variant == Variant(DEFAULT_HASHER.name) and run.bits == CHART_BITS]
+    names = sorted({name for run in chosen for at in run.checkpoints for name in at.groups})
+    if not names:
+        return None
+    counts = grouped((at for run in chosen for at in run.checkpoints), lambda at: at.labelled or 0)
+    rows = []
+    for name in names:
+        values = [[at.groups[name] for at in some if name in at.groups] for some in counts.values()]
+        rows.append([plain(name), *(f"{statistics.fmean(some):.3f}" if some else ABSENT for some in values)])
+    return TableData(None, ["", *(f"{count:,}" for count in counts)], rows)
 
 
 def _stays_above(means: dict[str, float], floor: dict[str, float]) -> str:
