@@ -13,23 +13,7 @@ import safetensors.numpy
 
 from stillhash.encoders import words
 
-SAMPLE_WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "boat",
-    "red",
-    "blue",
-    "parcel",
-    "late",
-    "courier",
-    "refund",
-    "money",
-    "invoice",
-    "sail",
-    "harbour",
-]
+SAMPLE_WORDS = "the a cat dog boat red blue parcel late courier refund money invoice sail harbour".split()
 TEXTS = [
     "the red boat",
     "a cat and a dog",

@@ -70,7 +70,7 @@ def text_report(results: Path, out: Path) -> list[Path]:
         sizes = {(run.queries, run.database) for run in some}
         queries, database = max(sizes, key=str)
         seeds = max(len(same) for same in _by_line(some).values())
-        parts.append(f"{TEXT_ABOUT[kind]} {queries:,} queries, {database:,} texts, up to {seeds} seeds.")
+        parts.append(f"{TEXT_ABOUT[kind]} {queries:,} queries, {database:,} texts, {_up_to(seeds)}.")
         for name, chart in _charts(dataset, kind, some).items():
             path = out / f"{name}.png"
             chart.savefig(path, format="png")
@@ -160,6 +160,10 @@ def _means(runs: Sequence[Run], kind: str, measure: str) -> dict[TextLine, dict[
             if line.variant.method in UNLEARNT and constant:
                 means[line] = dict.fromkeys(columns or constant, next(iter(constant.values())))
     return means
+
+
+def _up_to(seeds: int) -> str:
+    return "one seed" if seeds == 1 else f"up to {seeds} seeds"
 
 
 def _by_line(runs: Iterable[Run]) -> dict[TextLine, list[Run]]:
