@@ -36,7 +36,7 @@ QUICK = [
     "search.md",
     "text.md",
 ]
-SLOW = ["collection.md", "http.md", "images.md", "tutorial.md"]
+SLOW = ["collection.md", "http.md", "images.md", "integrations/sklearn.md", "tutorial.md"]
 LANGUAGES = {"python", "pycon", "sh", "text", "ini", "nginx", "caddy", "yaml", "json", "toml", "mermaid"}
 
 

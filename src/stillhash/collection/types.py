@@ -121,7 +121,7 @@ class Explanation:
     other_score: float  # by that version
     other_rank: int
     looks: float | None = None  # how much it looks like the query, from -1 to 1
-    labels: float | None = None  # the cosine of the labels that are predicted of the query and of its code
+    labels: float | None = None  # the cosine of the labels predicted of query and code, less where they are unsure
 
 
 @dataclass(frozen=True)

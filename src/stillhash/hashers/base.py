@@ -20,6 +20,7 @@ from stillhash.errors import BadState, InvalidInput, NotFitted, report_shortages
 from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.parameters import COUNT, FLAG, Check, Parameters, parameter
 from stillhash.hashers.state import SavedByState, State, read_state, state_bytes, write_state
+from stillhash.hashers.transformer import CodeTransformer
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs, width
@@ -35,7 +36,7 @@ ENCODE_ROWS = 128  # rows prepared and encoded at a time, so that they stay in t
 
 @report_shortages
 @dataclass(eq=False, repr=False)
-class Hasher(Parameters, SavedByState):
+class Hasher(Parameters, SavedByState, CodeTransformer):
     """Base of all methods. Subclasses add parameters, `_begin` (the initial stage) and `_learn` (a labelled chunk).
 
     For lack of memory `fit` changes nothing; after a `partial_fit` that raises, use a copy from before it (`state`).

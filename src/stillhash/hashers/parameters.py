@@ -71,6 +71,7 @@ class Parameters:
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in params.items())})"
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import InputTags, Tags, TargetTags
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False), input_tags=InputTags())
+        tags = {"target_tags": TargetTags(required=False), "input_tags": InputTags()}
+        return Tags(estimator_type=None, transformer_tags=TransformerTags(preserves_dtype=[]), **tags)

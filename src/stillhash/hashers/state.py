@@ -18,6 +18,8 @@ from stillhash.files.sealed_files import read_regular, saved_path, translate_rea
 
 STATE_FORMAT = 1
 MAX_STATE_BYTES = 1 << 36
+OUTPUT_CONFIG = "_sklearn_output_config"  # what `set_output` chose, where scikit-learn's `clone` looks for it
+PICKLED_BESIDE_STATE = ("stale_", OUTPUT_CONFIG)  # attributes
 State = bytes | bytearray | memoryview | str | os.PathLike[str]  # the bytes of a state, or the path of a file of them
 
 
@@ -104,7 +106,7 @@ class SavedByState:
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = self.state() if hasattr(self, "mean_") else None
-        flags = {name: value for name, value in vars(self).items() if name == "stale_"}
+        flags = {name: value for name, value in vars(self).items() if name in PICKLED_BESIDE_STATE}
         return restore_hasher, (type(self), state, self.get_params() if state is None else None), flags
 
     def __copy__(self) -> Self:
