@@ -9,7 +9,14 @@ import pytest
 
 from stillhash.errors import MissingExtra
 
-INTEGRATIONS = ["bitbudget", "faiss", "fiftyone", "haystack", "mteb", "river"]  # the name of the package, of the extra and of the module
+INTEGRATIONS = [
+    "bitbudget",
+    "faiss",
+    "fiftyone",
+    "haystack",
+    "mteb",
+    "river",
+]  # the name of the package, of the extra and of the module
 
 
 @pytest.mark.parametrize("name", INTEGRATIONS)

@@ -21,6 +21,7 @@ Filter = dict[str, Any]
 ItemIds = Iterable[IdLike] | NDArray[Any]
 Weights = Vector | Vectors | NDArray[Any]  # (bits,) of one query, or (m, bits)
 VersionName = int | Literal["hamming"]  # of the model
+TEXT_FIELD = "text"  # of the metadata, where items are texts
 
 
 class SearchOptions(TypedDict, total=False):

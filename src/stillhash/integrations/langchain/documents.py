@@ -11,14 +11,12 @@ from uuid import uuid4
 
 from langchain_core.documents import Document
 
-from stillhash.collection.types import Hit, Id, Item
+from stillhash.collection.types import TEXT_FIELD, Hit, Id, Item
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.numeric.validation import check_integer
 
-TEXT_FIELD = "text"
 RENAMED_FIELD = re.compile(r"text_*")
 INTEGER_ID = re.compile(r"0|-?[1-9][0-9]{0,17}")  # texts that may stand for an integer id
-
 
 ScoredDocument = tuple[Document, float]
 

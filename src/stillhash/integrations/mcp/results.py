@@ -25,7 +25,7 @@ ItemCondition = Annotated[
         '{"year": {"$gte": 1990}, "labels": "cat"}. Operators: $eq $ne $gt $gte $lt $lte $in $exists $and $or $not.'
     ),
 ]
-HitCount = Annotated[int, Field(ge=1, le=MAX_TOOL_HITS, description="How many hits to return, at most.")]
+MaxHits = Annotated[int, Field(ge=1, le=MAX_TOOL_HITS, description="How many hits to return, at most.")]
 ExplainedCount = Annotated[int, Field(ge=1, le=MAX_EXPLAINED_HITS, description="How many hits to explain, at most.")]
 BalanceValue = Annotated[
     Annotated[float, Field(ge=0, le=1)] | None,

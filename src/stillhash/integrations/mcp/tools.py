@@ -49,7 +49,7 @@ class CollectionTools:
         text: schemas.QueryText = None,
         like: schemas.Likeness = None,
         vector: schemas.QueryVector = None,
-        k: schemas.HitCount = 10,
+        k: schemas.MaxHits = 10,
         where: schemas.ItemCondition = None,
         balance: schemas.BalanceValue = None,
     ) -> schemas.SearchResult:

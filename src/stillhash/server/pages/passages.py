@@ -5,11 +5,11 @@ import unicodedata
 from typing import NamedTuple
 
 from stillhash.collection import Item
+from stillhash.collection.types import TEXT_FIELD
 
 PASSAGE_LENGTH, LEAD_LENGTH = 320, 80  # characters of a passage, and of those before its first match
 MAX_SCANNED = 100_000  # characters of a text in which words are looked for
 MAX_DOCUMENT_LENGTH = 200  # characters of the name of a document
-TEXT_FIELD = "text"
 TOKEN = re.compile(r"[^\W_]+")
 
 
