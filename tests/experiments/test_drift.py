@@ -14,12 +14,13 @@ from stillhash import METHODS
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.drift import LEANING_SHARE, SCENARIOS, DriftWatch, drifting, open_stream, parse
+from stillhash.experiments.job import Job
 from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.presets import PRESETS
 from stillhash.experiments.report import report
 from stillhash.experiments.report_tables import AlarmScore, score_alarms
 from stillhash.experiments.results import read_results
-from stillhash.experiments.run import Job, records, run
+from stillhash.experiments.run import records, run
 from tests.experiments.test_report import line, tables, write, written
 from tests.support.toys import toy
 

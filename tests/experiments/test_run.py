@@ -10,9 +10,11 @@ import pytest
 from stillhash import METHODS
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset
+from stillhash.experiments.job import Job
 from stillhash.experiments.metrics import evaluate
+from stillhash.experiments.passes import LABEL_COUNTS, Clock
 from stillhash.experiments.presets import PRESETS
-from stillhash.experiments.run import LABEL_COUNTS, Clock, Job, records, run
+from stillhash.experiments.run import records, run
 from tests.support.toys import toy
 
 

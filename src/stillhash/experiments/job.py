@@ -23,6 +23,8 @@ class Job:
     labelled_share : share of the rows whose labels are known when they are inserted; the others have none, neither for
         learning nor for codes. Rows of a labelled initial stage are known too, except with a share of 0.
     label_noise : share of the rows that have the labels of another row, in the initial stage too.
+    labelled_rows : in place of a share, so many rows have labels when they are inserted, those of the initial stage
+        too: it sees the labels of its rows that have some. None: by the share.
     label_delay : chunks of the stream after its insertion at which a row's labels arrive; those of a labelled initial
         stage are known from the start.
     """
@@ -42,11 +44,14 @@ class Job:
     labelled_share: float = 1.0
     label_noise: float = 0.0
     label_delay: int = 0
+    labelled_rows: int | None = None
 
     def __post_init__(self) -> None:
         check_number(self.labelled_share, "labelled_share", low=0, high=1)
         check_number(self.label_noise, "label_noise", low=0, high=1)
         check_integer(self.label_delay, "label_delay", 0)
+        if self.labelled_rows is not None:
+            check_integer(self.labelled_rows, "labelled_rows", 0)
         if self.label_delay and self.experiment == "few-labels":
             raise InvalidInput(f"label_delay: expected 0 for few-labels, got {self.label_delay}")
 
@@ -56,6 +61,7 @@ class Job:
         stage = [] if stage == [INITIAL_STAGE_ROWS, False] else stage
         labels = [float(self.labelled_share), float(self.label_noise), self.label_delay]
         labels = [] if labels == [1, 0, 0] else labels
+        labels += [] if self.labelled_rows is None else [self.labelled_rows]
         text = json.dumps([self.params, self.queries, self.rows, self.checkpoints, *stage, *labels], sort_keys=True)
         key = hashlib.sha256(text.encode()).hexdigest()[:8]
         scenario, under = parse(self.data)

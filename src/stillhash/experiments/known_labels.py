@@ -40,6 +40,12 @@ def known_labels(job: Job, truth: LabelMatrix) -> KnownLabels:
     Y = truth
     if job.label_noise:
         Y = replace_labels(Y, job.label_noise, np.random.default_rng([job.seed, NOISE_DRAWS]))
+    if job.labelled_rows is not None:
+        rows = np.random.default_rng([job.seed, SHARE_DRAWS]).permutation(np.flatnonzero(Y.any(axis=1)))
+        known = np.zeros(len(Y), bool)
+        known[rows[: job.labelled_rows]] = True
+        Y = np.where(known[:, None], Y, np.uint8(0))
+        return KnownLabels(Y, np.zeros(len(Y), bool), Y[: job.first] if known[: job.first].any() else None)
     initial = job.labelled_init and job.labelled_share > 0
     from_start = (np.arange(len(Y)) < job.first) & initial
     if job.labelled_share < 1:

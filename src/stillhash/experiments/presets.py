@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from stillhash.experiments.drift import parse
 from stillhash.experiments.job import Job
-from stillhash.hashers import METHODS, check_fixed_codes
+from stillhash.experiments.text_collection import LABEL_WAYS, LABELS_COME
+from stillhash.experiments.text_study import FUSED, LEARNS_UNTIL
+from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
 
 TABLE_LENGTHS = (16, 32, 64, 96)
 DRIFT_LENGTHS = {"classes": (32, 64), "labels": (32,), "features": (32,), "recurring": (32,)}  # of each scenario
@@ -37,6 +40,26 @@ LABELLED_SHARES = (1.0, 0.5, 0.1, 0.01, 0.0)
 NOISE_SHARES = (0.0, 0.1, 0.2, 0.4)
 DELAYS = (0, 1, 5, 20)  # chunks
 LARGE_INIT: dict[str, Any] = {"first": 3000, "labelled_init": True}  # ten times the paper's rows, and their labels
+
+TEXT_INIT = 3000  # rows of the initial stage, as in a collection
+UNLEARNT_BITS = {"cosine": 0, "bm25": 0}  # they have no codes
+NO_LABELS_IN_CODES: dict[str, Any] = {"codes_see_labels": False}
+TEXT_METHODS: dict[str, list[tuple[str, int, dict[str, Any]]]] = {  # by experiment
+    "text-insertion": [
+        *(("tally", bits, {}) for bits in (32, 64, 128)),
+        *(("tally", bits, NO_LABELS_IN_CODES) for bits in (64, 128)),
+        ("tally+bm25", 64, {}),
+        *(("lemon", bits, {}) for bits in (32, 64, 128)),
+        *((method, 64, {}) for method in ("oesh", "ohsl", "hmoh")),
+    ],
+    "text-late": [
+        *(("tally", bits, {}) for bits in (32, 64, 128)),
+        ("tally+bm25", 64, {}),
+        *((method, 64, {}) for method in ("ohsl", "hmoh", "pca-itq")),
+    ],
+    "text-shares": [(method, 64, {}) for method in ("tally", "lemon", "ohsl")],
+}
+TIME_METHODS = ("tally", "lemon", "ohsl")  # each goes on, and stops after March
 
 
 def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
@@ -133,14 +156,40 @@ def preprocessing(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[
     ]
 
 
+def text(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
+    """Texts of a prepared corpus: labels known at insertion or late, shares of them, and months where it has dates."""
+    jobs = [
+        Job(experiment, data, method, bits, 0, first=TEXT_INIT)
+        for experiment in ("text-insertion", "text-late", "text-shares")
+        for method, bits in UNLEARNT_BITS.items()
+    ]
+    for seed, (experiment, lines) in product(range(seeds), TEXT_METHODS.items()):
+        for method, bits, params in lines:
+            if not methods or method.removesuffix(FUSED) in methods:
+                jobs.append(Job(experiment, data, method, bits, seed, params, first=TEXT_INIT))
+    if (Path(data) / "times.npy").exists():
+        jobs += [Job("text-time", data, method, bits, 0, first=TEXT_INIT) for method, bits in UNLEARNT_BITS.items()]
+        for seed, method, params in product(range(seeds), TIME_METHODS, ({}, {LEARNS_UNTIL: "1987-03"})):
+            if not methods or method in methods:
+                jobs.append(Job("text-time", data, method, 64, seed, params, first=TEXT_INIT))
+    if not methods or DEFAULT_HASHER.name in methods:
+        ways = product(range(seeds), LABEL_WAYS)
+        jobs += [
+            Job("text-collection", data, DEFAULT_HASHER.name, 64, seed, {LABELS_COME: way}, first=TEXT_INIT)
+            for seed, way in ways
+        ]
+    return jobs
+
+
 def paper(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
     """Tables, sweeps and times."""
     return [job for preset in (tables, sweeps, times) for job in preset(data, seeds, methods)]
 
 
-OUR_PRESETS = (drift, few_labels, labelled_share, label_noise, label_delay, preprocessing)
+OUR_PRESETS = (drift, few_labels, labelled_share, label_noise, label_delay, preprocessing, text)
 PRESETS: dict[str, Callable[[str, int, tuple[str, ...]], list[Job]]] = {
     preset.__name__.replace("_", "-"): preset
     for preset in (paper, tables, labelled_init, ablation, sweeps, times, quick, *OUR_PRESETS)
 }
-DEFAULT_SEEDS = {"few-labels": 5}  # one for all other presets: which rows are labelled matters most where they are few
+# One for all other presets: which rows are labelled matters most where they are few.
+DEFAULT_SEEDS = {"few-labels": 5, "text": 3}

@@ -39,7 +39,8 @@ PAPER_TABLES = {
 TIME_PARTS = ("learn", "refresh", "encode", "io")  # of the time a run takes
 PAPER_KINDS = ("table", "time", "C", "length")  # of experiments
 LABEL_AXES = {"labelled-share": "labelled_share", "label-noise": "label_noise", "label-delay": "label_delay"}
-EXPERIMENT_KINDS = (*PAPER_KINDS, "drift", "ablation", "few-labels", *LABEL_AXES, "preprocessing")
+TEXT_KINDS = ("text-insertion", "text-late", "text-shares", "text-time", "text-collection")
+EXPERIMENT_KINDS = (*PAPER_KINDS, "drift", "ablation", "few-labels", *LABEL_AXES, "preprocessing", *TEXT_KINDS)
 SWEPT_PARAMETERS = {"C": "C", "length": "target_factor"}  # the parameter that an experiment varies
 # Lines name only parameters that differ from the default, so a line of OHSL may leave these out.
 SWEPT_DEFAULTS = {method: {"C": 0.01, "target_factor": 3.0} for method in ("ohsl", "ohsl-sym")}
@@ -87,6 +88,7 @@ class Checkpoint:
     prequential: list[tuple[int, float]]  # mAP of chunks before they were learnt, by rows, since the last checkpoint
     alarms: list[int]  # rows at which drift was detected so far
     changes: list[int]  # rows at which the stream changes
+    period: str  # the month of the queries, of experiments over time
 
     @property
     def total(self) -> float:
