@@ -77,7 +77,7 @@ tests: $(VENV)/.installed chromium
 ENVIRONMENTS ?= light fiftyone mteb
 INTEGRATIONS := build/integrations
 light_EXTRAS := langchain,haystack,river,mcp,bitbudget
-light_PACKAGES := 'langchain-tests>=1.1.9'
+light_PACKAGES := 'langchain-tests>=1.1.9' 'scikit-learn>=1.6' # the checks of River read data sets of scikit-learn
 light_TESTS := $(addprefix tests/integrations/test_,$(addsuffix *.py,langchain haystack river mcp bitbudget))
 fiftyone_EXTRAS := fiftyone
 fiftyone_TESTS := tests/integrations/test_fiftyone*.py
