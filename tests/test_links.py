@@ -10,7 +10,7 @@ import pytest
 from website.links import ROOT, relative_links
 from website.markdown import prose_lines
 
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
 NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 

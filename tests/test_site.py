@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -68,7 +69,10 @@ def test_python_reference_has_every_public_name() -> None:
     assert all(f"::: {name}\n" in text for name in names)
     for page in api_reference.PAGES.values():
         for module in page.modules:
-            loaded = pytest.importorskip(module, reason=f"{module} needs what is not installed")
+            try:
+                loaded = import_module(module)
+            except ImportError:  # it needs what is not installed
+                continue
             assert all(hasattr(loaded, name) for name in api_reference.public_names(module))
         assert set(page.first) <= {name.rsplit(".", 1)[1] for name in api_reference.entries(page)}
 

@@ -63,7 +63,7 @@ def test_source_package_has_what_it_is_built_and_tested_from(packages: Path) -> 
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "src/stillhash/numeric/native/module.cpp"} <= names
-    assert "tests/test_wheel.py" in names
+    assert {"tests/test_wheel.py", "examples/README.md", "examples/images.py", "examples/first_steps.ipynb"} <= names
     assert not any(name.endswith(".so") or name.startswith((".venv", "build/", "dist/")) for name in names)
 
 

@@ -70,6 +70,12 @@ PAGES = {
         ("stillhash.images", "stillhash.encoders"),
         ("index_folder", "open_encoder"),
     ),
+    "texts": ApiPage(
+        "Texts",
+        "Folders and tables of texts into collections, in chunks, and queries by text. [The guide](../../text.md).",
+        ("stillhash.texts",),
+        ("index_documents", "folder_documents", "table_documents", "Document", "split_text"),
+    ),
     "io": ApiPage(
         "Files of rows",
         "Rows out of files, tables and data frames, a chunk at a time. Most programs need only "
@@ -88,6 +94,19 @@ PAGES = {
         "Conversions to FAISS and back (`pip install 'stillhash[faiss]'`). [The guide](../../faiss.md).",
         ("stillhash.integrations.faiss",),
         ("to_faiss", "to_faiss_binary", "from_faiss"),
+    ),
+    "langchain": ApiPage(
+        "LangChain",
+        "A vector store of LangChain (`pip install 'stillhash[langchain]'`). "
+        "[The guide](../../integrations/langchain.md).",
+        ("stillhash.integrations.langchain",),
+        ("StillhashVectorStore", "StillhashRetriever"),
+    ),
+    "mcp": ApiPage(
+        "MCP",
+        "Tools for assistants (`pip install 'stillhash[mcp]'`). [The guide](../../integrations/mcp.md).",
+        ("stillhash.integrations.mcp",),
+        ("collection_server",),
     ),
     "errors": ApiPage(
         "Errors",

@@ -34,8 +34,8 @@ def site_path(path: str) -> str | None:
 
 
 def copy_path(path: str) -> str:
-    """Return where the site holds a copy of a file that is no page: as text, which a browser shows."""
-    return f"files/{path}.txt"
+    """Return where the site holds a copy of a file that is no page: as text, which a browser shows, or a notebook."""
+    return f"files/{path}" if path.endswith(".ipynb") else f"files/{path}.txt"
 
 
 def rewrite_links(markdown: str, source: str, page: str, copy: Callable[[str], None]) -> str:

@@ -29,6 +29,9 @@ ids films --limit 3
 stats films
 search films --vector {VECTOR} --explain
 range-search films --vector {VECTOR} --distance 9
+lexical films --field text
+search films --text red --lexical
+search films --vector {VECTOR} --words red --hybrid
 duplicates films
 learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
@@ -65,7 +68,7 @@ experiment list
 """  # one call of each command, in an order that works, in a folder with rows.jsonl and labelled.jsonl
 WORDS = [shlex.split(line) for line in CALLS.strip().splitlines()]
 # These take long, need images or a cluster, or run until they are stopped; other tests run them.
-ELSEWHERE = ("align", "bench", "cluster", "demo", "experiment", "index", "serve")
+ELSEWHERE = ("align", "bench", "cluster", "demo", "experiment", "index", "mcp", "serve")
 
 
 def row(number: int, **changes: Any) -> str:

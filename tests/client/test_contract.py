@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeCommand]:
 @pytest.fixture(params=CLIENTS, ids=["blocking", "async"])
 def subject(request: pytest.FixtureRequest, server: ServeCommand) -> Iterator[Any]:
     with request.param(server.url, collection="subject") as client:
-        client.create_collection("subject", DIM, BITS, init_rows=INIT, learn_rows=LEARN)
+        client.create_collection("subject", DIM, BITS, init_rows=INIT, learn_rows=LEARN, lexical_field="text")
         yield client
         client.delete_collection("subject", confirm="subject")
 

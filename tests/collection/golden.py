@@ -46,7 +46,13 @@ def create_collection(path: Path) -> None:
     collection.close()
 
 
-NEW_FIELDS = ("codes_only", "distance")  # of stats and hits, which the stored answers lack
+NEW_FIELDS = (
+    "codes_only",
+    "distance",
+    "lexical_field",
+    "learnt_rank",
+    "lexical_rank",
+)  # of stats and hits, which the stored answers lack
 
 
 def answers(collection: stillhash.Collection) -> dict[str, Any]:

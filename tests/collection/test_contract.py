@@ -38,5 +38,5 @@ class Reopened:
 
 @pytest.fixture
 def subject(tmp_path: Path) -> Reopened:
-    stillhash.open(tmp_path / "reopened", DIM, BITS, init_rows=INIT, learn_rows=LEARN).close()
+    stillhash.open(tmp_path / "reopened", DIM, BITS, init_rows=INIT, learn_rows=LEARN, lexical_field="text").close()
     return Reopened(tmp_path / "reopened")

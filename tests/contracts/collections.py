@@ -42,8 +42,10 @@ LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
     "encoder": "an attribute; `stats` has its name",
     "export": "writes a file here, with what is learnt; over HTTP `GET .../export` streams items",
     "import_file": "reads a file here, and goes on by what the store notes of it; `ingest` takes rows of files",
+    "lexical_field": "an attribute; `stats` has it",
     "repair": "upkeep of files, while no server has them open",
     "seal": "upkeep of files, which the operator does",
+    "set_lexical_field": "reads all items; the operator does it by `stillhash lexical`",
     "translate": "goes with `align`",
     "warn_unknown_fields": "of warnings in this process",
     "weigh": "for codes that are searched elsewhere; goes with `codes`",
@@ -93,7 +95,9 @@ class CalledNames:
 @pytest.fixture
 def reference(tmp_path: Path) -> Iterator[Collection]:
     """A local collection, of which the subject must not differ."""
-    with stillhash.open(tmp_path / "reference", DIM, BITS, init_rows=INIT, learn_rows=LEARN) as collection:
+    with stillhash.open(
+        tmp_path / "reference", DIM, BITS, init_rows=INIT, learn_rows=LEARN, lexical_field="text"
+    ) as collection:
         yield collection
 
 
@@ -128,6 +132,8 @@ class Colour(Enum):
 
 FIRST, MORE = some_rows(250, seed=1), some_rows(200, seed=2)
 ODD = {"ä": ['"\\\n', None, True, 1e-300, 1e22, -0.0, 0.1, 10**30, {"": []}], "n": 2**63}
+HYBRID_OPTIONS: dict[str, Any] = {"where": {"odd": True}, "version": 0, "balance": 0.5, "depth": 3, "word_weight": 2.0}
+TEXTS = [{"text": text} for text in ("Red wine", "a red, red car", "é")]
 Verb = tuple[str, Callable[[Any], Any]]
 
 
@@ -220,6 +226,15 @@ LIFE: list[Verb] = [
     ("range", lambda c: c.range_search(QUERIES, 0.25, where={"odd": False})),
     ("range of all", lambda c: c.range_search(QUERIES[0], -np.inf)),
     ("range of version", lambda c: c.range_search(QUERIES[0], np.float32(-1.5), version=1)),
+    (
+        "texts",
+        lambda c: c.update_metadata([1000, 1001, 30], TEXTS),
+    ),
+    ("words", lambda c: (c.lexical_search("RED car"), c.lexical_search('"red wine" e', 1), c.lexical_search("?!"))),
+    ("words of some", lambda c: c.lexical_search("red é", where={"n": {"$gt": 0}})),
+    ("words and query", lambda c: c.hybrid_search(QUERIES[0], "red", 5)),
+    ("words and query, all options", lambda c: c.hybrid_search(QUERIES[1], "e", 4, **HYBRID_OPTIONS)),
+    ("words and queries", lambda c: c.hybrid_search(QUERIES, "red")),
     ("reconstruct", lambda c: c.reconstruct([1000, "ö", 5])),
     ("reconstruct nobody", lambda c: c.reconstruct([1000, "nobody"])),
     ("search the reconstructed", lambda c: c.search(c.reconstruct([1000])[0], 3)),
@@ -305,6 +320,17 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda c: c.search(X[0], version=-1),
     lambda c: c.search(X[0], version="2"),
     lambda c: c.search(X[0], version=2.0),
+    lambda c: c.lexical_search(None),
+    lambda c: c.lexical_search("x" * 10_001),
+    lambda c: c.lexical_search(" ".join(map(str, range(1000)))),
+    lambda c: c.lexical_search("x", 0),
+    lambda c: c.lexical_search("x", where={"$nor": []}),
+    lambda c: c.hybrid_search(BAD[1], "x"),
+    lambda c: c.hybrid_search(X[0], 3),
+    lambda c: c.hybrid_search(X[0], "x", depth=0),
+    lambda c: c.hybrid_search(X[0], "x", word_weight=0),
+    lambda c: c.hybrid_search(X[0], "x", word_weight="1"),
+    lambda c: c.hybrid_search(X[0], "x", version=99),
     lambda c: c.learn(BAD, LABELS),
     lambda c: c.learn(X, LABELS[:2]),
     lambda c: c.fit(X[:1], LABELS[:1]),

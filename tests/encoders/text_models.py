@@ -6,14 +6,13 @@ import json
 import math
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import safetensors.numpy
 
 from stillhash.encoders import words
 
-SAMPLE_WORDS = "the a cat dog boat red blue parcel late courier refund money invoice sail harbour".split()
+SAMPLE_WORDS = ["the", "a", "cat", "dog", "boat", "red", "blue", "parcel", "late", "courier", "refund", "sail"]
 TEXTS = [
     "the red boat",
     "a cat and a dog",
@@ -28,21 +27,23 @@ TEXTS = [
 ]
 
 
-def write_tokenizer(path: Path) -> Path:
-    """Write a tokenizer of whole words, of which some are known."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+def write_tokenizer(path: Path, *, special: bool = False) -> Path:
+    """Write a tokenizer of whole words, of which some are known; with a special token before them, or without."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    vocabulary = {token: at for at, token in enumerate(["[UNK]", "[PAD]", *SAMPLE_WORDS])}
+    vocabulary = {token: at for at, token in enumerate(["[UNK]", "[PAD]", "[CLS]", *SAMPLE_WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if special:
+        tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 2)])
     tokenizer.save(str(path))
     return path
 
 
 def write_static(folder: Path, *, layout: str = "model2vec", dim: int = 12, seed: int = 0, **config: Any) -> Path:
     """Write a table as model2vec, model2vec with weights and shared rows, or WordLlama ships it."""
-    rng, tokens = np.random.default_rng(seed), len(SAMPLE_WORDS) + 2
+    rng, tokens = np.random.default_rng(seed), len(SAMPLE_WORDS) + 3
     folder.mkdir(parents=True, exist_ok=True)
     if layout == "wordllama":
         (folder / "weights").mkdir()
@@ -81,15 +82,31 @@ def words_row(text: str) -> np.ndarray[Any, Any]:
     """Return the features of `words` of one text, part by part, in integers of any size."""
     row = [0] * words.WORDS_DIM
     for word, count in words.count_words(text).items():
-        parts = words.word_parts(word)
-        for part, weight in zip([f" {word}", *parts], words.word_weights(word, len(parts)), strict=True):
-            first = mix(crc32(part.encode()))
-            second = mix(crc32(part.encode()) ^ (0xA5A5A5A5 << 32))
+        for number, weight in word_hashes(word):
+            first, second = mix(number), mix(number ^ 0xA5A5A5A5 << 32)
             for place in range(words.PLACES):
                 sign = 1 if second >> place & 1 else -1
                 row[first >> 8 * place & 255] += sign * weight * math.isqrt(words.UNIT * words.UNIT * count)
     length = math.sqrt(max(1, sum(value * value for value in row)))
     return np.array([value / length for value in row], np.float32)
+
+
+def word_hashes(word: str) -> list[tuple[int, int]]:
+    """Return hash and weight of a word and of its parts."""
+    marked = f"<{word}>"
+    dense = words.DENSE_SCRIPTS.search(word) is not None
+    sizes = words.DENSE_GRAM_SIZES if dense else words.GRAM_SIZES
+    parts = [marked[at : at + size] for size in sizes for at in range(len(marked) - size + 1)]
+    whole = words.UNIT if dense or len(word) > 3 else {1: 16, 2: 16, 3: 32}[len(word)]
+    weight = max(1, round(words.PARTS_WEIGHT * whole / math.sqrt(max(1, len(parts)))))
+    return [(polynomial(marked), whole)] + [((polynomial(part) + (len(part) << 56)) % 2**64, weight) for part in parts]
+
+
+def polynomial(text: str) -> int:
+    total = 0
+    for character in text:
+        total = (total * int(words.HASH_BASE) + ord(character)) % 2**64
+    return total
 
 
 def mix(number: int) -> int:
@@ -108,7 +125,7 @@ def write_onnx_text(folder: Path, *, types: bool = True, dim: int = 6, **sidecar
 
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder / "tokenizer.json")
-    table = np.random.default_rng(3).normal(size=(len(SAMPLE_WORDS) + 2, dim)).astype(np.float32)
+    table = np.random.default_rng(3).normal(size=(len(SAMPLE_WORDS) + 3, dim)).astype(np.float32)
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if types else [])]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"]) for name in names]
     nodes = [
@@ -132,23 +149,26 @@ def write_onnx_text(folder: Path, *, types: bool = True, dim: int = 6, **sidecar
 
 
 def write_sentence(folder: Path) -> Path:
-    """Write a transformer of one small layer with random weights, as sentence-transformers does."""
+    """Write a transformer of one small layer with random weights, in the files of sentence-transformers."""
     import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
-    base = folder / "base"
-    base.mkdir(parents=True)
-    write_tokenizer(base / "tokenizer.json")
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(base / "tokenizer.json"), unk_token="[UNK]", pad_token="[PAD]"
-    )
-    tokenizer.save_pretrained(base)
+    folder.mkdir(parents=True)
+    file = str(write_tokenizer(folder / "tokenizer.json", special=True))
+    PreTrainedTokenizerFast(tokenizer_file=file, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=len(SAMPLE_WORDS) + 2, max_position_embeddings=64, **sizes)).save_pretrained(base)
-    transformer = Transformer(str(base), max_seq_length=32)
-    model = SentenceTransformer(modules=[transformer, Pooling(16)], device="cpu")
-    model.save(str(folder / "model"))
-    return folder / "model"
+    BertModel(BertConfig(vocab_size=len(SAMPLE_WORDS) + 3, max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    configs: dict[str, Any] = {
+        "modules.json": [
+            {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for at, (kind, path) in enumerate(modules)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": 32, "do_lower_case": False},
+        "1_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True},
+    }
+    (folder / "1_Pooling").mkdir()
+    for name, config in configs.items():
+        (folder / name).write_text(json.dumps(config), encoding="utf-8")
+    return folder

@@ -23,7 +23,7 @@ def rank_one(ranking: Ranking, codes: np.ndarray) -> list[int]:
         near = [int(np.argmax(by_looks))]
     order = sorted(numbers, key=lambda n: (-scores[n], n))
     if ranking.labels is not None:
-        (again,) = page_scores(ranking, exact_looks, codes[None])
+        (again,) = page_scores(ranking, codes[None])
         page = sorted(order[:CANDIDATES], key=lambda n: (-again[n], -scores[n], n))
         order = page + order[CANDIDATES:]
     return sorted(near, key=lambda n: (-by_looks[n], n)) + [n for n in order if n not in near]
@@ -52,9 +52,11 @@ def test_all_codes_are_ranked_as_one_query_at_a_time(lanes, seed, rows, bits, la
     ranking = Ranking(part(rng, coarse, 4, bits), part(rng, coarse, 4, bits))
     if labels:
         predicted = np.abs(part(rng, coarse, 4, labels)) + np.float32(0.1)
-        predicted /= np.linalg.norm(predicted, axis=1, keepdims=True)
+        predicted *= rng.random((4, 1)).astype(np.float32) / np.linalg.norm(predicted, axis=1, keepdims=True)
         item_side = part(rng, coarse, bits, labels), part(rng, coarse, labels)
         ranking = Ranking(*ranking[:2], predicted, *item_side, 1.5, float(rng.random()))
+        if rng.random() < 0.5:
+            ranking = ranking._replace(page_looks=part(rng, coarse, 4, bits))
     with kernels.using(lanes):
         orders = rank_all(ranking, codes)
         assert orders.tolist() == [rank_one(ranking.rows([q]), codes) for q in range(4)]

@@ -42,6 +42,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     "images.md": {
         "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model; tests/images aligns",
     },
+    "text.md": {
+        "pip install wordllama 'stillhash[text]'": "needs a package with weights; tests/encoders opens such tables",
+    },
     "cluster.md": {
         "stillhash cluster up --nodes 4": NEEDS_RAY,
         "stillhash serve photos --cluster ADDRESS --shards 4 --replicas 2": NEEDS_RAY,
@@ -69,16 +72,27 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         'git tag --sign v0.2.0 --message "stillhash 0.2.0"': NEEDS_RELEASE,
         "python3 -m venv /tmp/check": NEEDS_RELEASE,
     },
+    "integrations/langchain.md": {"pip install 'stillhash[langchain]'": INSTALLS},
+    "integrations/mcp.md": {
+        "pip install 'stillhash[mcp]'": INSTALLS,
+        "stillhash mcp films --http --port 8765": "serves until it is stopped; tests/integrations/test_mcp.py does so",
+    },
     "experiments.md": {
         "stillhash experiment list                                           # methods and presets": NEEDS_HOURS,
         "PAPER=ohsl,ohsl-sym,ohweu,hmoh,bsodh,mihash,osuph,okh,osh,oasis,lego,pca-itq,lsh": NEEDS_HOURS,
     },
 }
 RUN_ELSEWHERE = {
+    "examples.md": "tests/test_examples.py",  # the programs themselves
+    "integrations/langchain.md": "tests/integrations/test_langchain_guide.py",
+    "integrations/mcp.md": "tests/integrations/test_mcp_guide.py",
     "migrating.md": "tests/test_migrating.py",  # by section, with the files of other libraries
     "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
     "integrations/haystack.md": "tests/integrations/test_haystack.py",
     "integrations/river.md": "tests/integrations/test_river.py",
+    "integrations/bitbudget.md": "tests/integrations/test_bitbudget.py",  # these need packages of other projects
+    "integrations/fiftyone.md": "tests/integrations/test_fiftyone.py",
+    "integrations/mteb.md": "tests/integrations/test_mteb.py",
 }
 
 

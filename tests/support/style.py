@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stillhash"
+EXAMPLES = ROOT / "examples"
 MAX_FILE_LINES = 300
 RETIRED_WORDS = """
 told said asked asks heard hears eyes room rooms desk gate crew keeper ledger whoever anew teacher lesson lessons
@@ -33,7 +34,7 @@ PAGE = "server/pages/"  # people give thumbs there, and nowhere else
 ON_THE_PAGE = frozenset(("thumb", "thumbs"))
 PUBLIC_DESPITE_UNDERSCORE = frozenset(("_asdict", "_replace", "_fields", "_make", "_exit", "_native"))
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-PROSE_FILES = ("*.md", "docs/*.md", "src/**/*.html", "src/**/*.js", "src/**/*.css")
+PROSE_FILES = ("*.md", "docs/*.md", "examples/*.md", "src/**/*.html", "src/**/*.js", "src/**/*.css")
 Problem = tuple[str, int, str]  # file, line, what is wrong
 
 
@@ -160,12 +161,13 @@ def long_files(source: Path = SOURCE) -> Iterator[Problem]:
 
 
 def problems() -> Iterator[Problem]:
-    """Yield everything that the house style forbids in src/."""
-    modules = trees()
-    yield from retired_words(modules)
+    """Yield everything that the house style forbids in src/, and in examples/, whose programs may repeat names."""
+    modules, programs = trees(), {f"examples/{name}": tree for name, tree in trees(EXAMPLES).items()}
+    yield from retired_words(modules | programs)
     yield from repeated_names(modules)
-    yield from private_accesses(modules)
+    yield from private_accesses(modules | programs)
     yield from long_files()
+    yield from long_files(EXAMPLES)
 
 
 def python_prose(text: str) -> Iterator[tuple[int, str]]:
@@ -179,7 +181,7 @@ def python_prose(text: str) -> Iterator[tuple[int, str]]:
 
 def retired_prose() -> Iterator[Problem]:
     """Yield retired words in strings, docstrings, comments, test names, templates, scripts and guides."""
-    for file in sorted([*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
+    for file in sorted([*SOURCE.rglob("*.py"), *EXAMPLES.glob("*.py"), *(ROOT / "tests").rglob("*.py")]):
         name, text = str(file.relative_to(ROOT)).removeprefix("src/stillhash/"), file.read_text()
         if file == Path(__file__):
             continue

@@ -24,6 +24,7 @@ from stillhash.cli.options import (
     FIELDS_HELP,
     IDS_FILE_HELP,
     ITEMS_PANEL,
+    LEXICAL_HELP,
     METADATA_FILE_HELP,
     PARAMS_HELP,
     ChunkRows,
@@ -57,6 +58,7 @@ def create(
     keep_versions: Annotated[int, Option(help="Versions of the model to keep.")] = 32,
     source_cap: Annotated[float, Option(help="Most votes that one source of feedback counts for.")] = 1000,
     filter_field: Annotated[list[str] | None, Option(metavar="FIELD", help=FIELDS_HELP)] = None,
+    lexical_field: Annotated[str | None, Option(metavar="FIELD", help=LEXICAL_HELP)] = None,
     keep_features: Annotated[bool, Option("--keep-features", help=FEATURES_HELP)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +77,7 @@ def create(
     settings: dict[str, Any] = {"init_rows": init_rows, "learn_rows": learn_rows, "source_cap": source_cap}
     settings |= {"method": method, "params": parse_json_object(params, "params"), "keep_versions": keep_versions}
     settings |= {"codes_see_labels": codes_see_labels, "filter_fields": filter_field or None, "codes_only": codes_only}
-    settings |= {"keep_features": keep_features}
+    settings |= {"keep_features": keep_features, "lexical_field": lexical_field}
     if dim is None and not codes_only:
         raise InvalidInput("--dim: expected the length of the feature vectors, or --codes-only, got neither")
     with stillhash.open(path, dim, bits, **settings) as collection:

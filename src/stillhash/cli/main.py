@@ -12,6 +12,7 @@ import typer
 import typer.main
 
 from stillhash.cli import (
+    alignment,
     bench,
     cluster,
     collection,
@@ -23,11 +24,13 @@ from stillhash.cli import (
     experiment,
     exporting,
     forgetting,
-    images,
     importing,
+    indexing,
     items,
     keys,
     learning,
+    lexical,
+    mcp,
     searching,
     serve,
     settings,
@@ -40,9 +43,9 @@ BEGIN = "To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stil
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of typer's own copy of it
 
 app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
-ITEM_MODULES = (collection, items, importing, exporting, searching, duplicates, images)
+ITEM_MODULES = (collection, items, importing, exporting, searching, duplicates, indexing, alignment)
 COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "config": config, "bench": bench, "experiment": experiment}
-for module in (demo, *ITEM_MODULES, learning, upkeep, forgetting, serve):
+for module in (demo, *ITEM_MODULES, learning, upkeep, lexical, forgetting, serve, mcp):
     app.registered_commands += module.app.registered_commands
 for name, group in COMMAND_GROUPS.items():
     app.add_typer(group.app, name=name)

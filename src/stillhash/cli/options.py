@@ -12,6 +12,8 @@ from stillhash.cli.defaults import FIXED_CODE_NAMES
 from stillhash.errors import MissingExtra
 
 ITEMS_PANEL, SEARCH_PANEL = "Collections: items", "Collections: search"
+FILES_PANEL = "Collections: images and texts"
+ENCODER_HELP = "classic, onnx:PATH[:OUTPUT], timm:NAME, clip:NAME, words, static:FOLDER or another"
 QUERY_HELP = """Queries: any file of rows, a .json file, '-' for JSON from stdin, or JSON itself: '[0.1, 0.2]'; \
 a ready code in hexadecimal digits, where the collection has --codes-only."""
 IDS_HELP = "Ids; a whole number is an integer id, '\"7\"' is the text 7."
@@ -28,6 +30,7 @@ WHERE_HELP = """Only items that match: '{"year": {"$gte": 1990}}'."""
 CODES_HELP = "Of a new collection: whether codes of labelled items hold their labels."
 BITS_HELP = "Length of the codes; near duplicates of labelled items are found from 128 on."
 FEATURES_HELP = "Store features too, as float16, so that forget is exact."
+LEXICAL_HELP = "A field of the metadata whose words are indexed, for search --lexical and --hybrid."
 FIELDS_HELP = "Fields of the metadata that filters answer from memory, one each; default: the first 64 that occur."
 CODES_ONLY_HELP = "Store ready codes, such as perceptual hashes: packed bytes in place of feature vectors."
 METHOD_HELP = f"Learning method of a new collection: {', '.join(FIXED_CODE_NAMES)}."
@@ -40,6 +43,7 @@ RowsFile = Annotated[Path, Argument(metavar="FILE", help=ROWS_HELP)]
 IdList = Annotated[list[str], Argument(metavar="IDS", help=IDS_HELP)]
 LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]
 ChunkRows = Annotated[int, Option(min=1, help="Rows to read and store at a time.")]
+Workers = Annotated[int | None, Option(min=1, help="Processes for images; default: one for each core.")]
 Queries = Annotated[str, Option(metavar="FILE", help=QUERY_HELP)]
 Where = Annotated[str | None, Option(metavar="JSON", help=WHERE_HELP)]
 MethodName = Annotated[str, Option(help=METHOD_HELP, autocompletion=completion.one_of(*FIXED_CODE_NAMES))]
@@ -55,6 +59,14 @@ def optional_module(name: str, extra: str) -> Any:
         return import_module(f"stillhash.{name}")
     except ModuleNotFoundError as error:
         raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
+
+
+def open_query_encoder(collection: "stillhash.Collection", encoder: str | None) -> Any:
+    """Open the encoder of queries, of a collection of images or of texts; texts need no library of images."""
+    name = encoder or (collection.encoder.name if collection.encoder else "")
+    if name and optional_module("encoders", "images").is_text_encoder(name):
+        return optional_module("texts", "text").open_query_encoder(collection, encoder)
+    return optional_module("images", "images").open_query_encoder(collection, encoder)
 
 
 def current_version(collection: "stillhash.Collection") -> int:

@@ -11,6 +11,7 @@ from stillhash.experiments.tables import print_table
 METADATA_WIDTH = 60  # characters in a table
 EXPLAINED_BITS = 3  # bits named in a table
 QUALITY_NAMES = {"precision": "P@10", "ndcg": "nDCG@10", "map": "mAP"}
+RANK_NAMES = {"learnt_rank": "learnt", "lexical_rank": "words"}  # of the columns
 
 
 def pairs(result: dict[str, Any], console: Console) -> None:
@@ -52,13 +53,15 @@ def answers(result: dict[str, Any], console: Console) -> None:
         others = [hit["explanation"]["other_version"] for hit in one["hits"] if "explanation" in hit]
         explained = [f"by version {others[0]}", "bits that count most"] if others else []
         far = ["distance"] if "distance" in one["hits"][0] else []
+        far += [name for name in RANK_NAMES if any(name in hit for hit in one["hits"])]
         rows: list[list[str | Text]] = []
         for rank, hit in enumerate(one["hits"], 1):
             name, labels, metadata = _item_cells(hit)
             reasons = _explanation_cells(hit["explanation"]) if others else []
-            scores = [f"{hit['score']:.4g}", *(str(hit[column]) for column in far)]
+            scores = [f"{hit['score']:.4g}", *(str(hit.get(column, "")) for column in far)]
             rows.append([str(rank), name, *scores, hit["placed"], *reasons, labels, metadata])
-        columns = ["rank", "id", "score", *far, "by", *explained, "labels", "metadata"]
+        numbers = [RANK_NAMES.get(name, name) for name in far]
+        columns = ["rank", "id", "score", *numbers, "by", *explained, "labels", "metadata"]
         print_table(console, None, columns, rows, text=["id", "by", *explained, "labels", "metadata"])
 
 

@@ -18,7 +18,7 @@ from stillhash.cli.options import (
     ModelVersion,
     Queries,
     Where,
-    optional_module,
+    open_query_encoder,
     row_length,
 )
 from stillhash.cli.output import AsJson, answer
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stillhash.collection.types import VersionName
 
 app = Typer()
+OPTIONAL_OF_HITS = ("explanation", "distance", "learnt_rank", "lexical_rank")  # not shown if they are None
 
 
 @app.command(rich_help_panel=SEARCH_PANEL)
@@ -35,8 +36,11 @@ def search(
     path: CollectionPath,
     vector: Annotated[str | None, Option(metavar="FILE", help=QUERY_HELP)] = None,
     image: Annotated[Path | None, Option(metavar="FILE", help="An image to search by.")] = None,
-    text: Annotated[str | None, Option(metavar="WORDS", help="A text; needs a clip: encoder.")] = None,
+    text: Annotated[str | None, Option(metavar="WORDS", help="A text; needs an encoder of texts, or clip:.")] = None,
     like: Annotated[str | None, Option(metavar="ID", help="An item to find similar ones to.")] = None,
+    lexical: Annotated[bool, Option("--lexical", help="Search for the words of --text alone, by BM25.")] = False,
+    hybrid: Annotated[bool, Option("--hybrid", help="Fuse the ranking with one by the words of --text.")] = False,
+    words: Annotated[str | None, Option(metavar="WORDS", help="Other words for --lexical or --hybrid.")] = None,
     encoder: Annotated[str | None, Option(metavar="NAME", help=QUERY_ENCODER_HELP)] = None,
     k: Annotated[int, Option("-k", min=1, help="Hits for each query.")] = 10,
     where: Where = None,
@@ -46,7 +50,7 @@ def search(
     against: Annotated[int | None, Option(min=0, metavar="N", help=AGAINST_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the best items for query vectors, an image, a text, or an item.
+    """Find the best items for query vectors, an image, a text, words, or an item.
 
     \b
     Examples:
@@ -54,26 +58,41 @@ def search(
       stillhash search films --vector '[0.1, 0.2, 0.3]' --json
       stillhash search films --vector queries.npy --where '{"year": 1995}'
       stillhash search gallery --image cat.jpg --explain
+      stillhash search notes --text 'late parcel'
+      stillhash search notes --text 'blue "summer night"' --hybrid
     """
     from stillhash.io import parse_ids, parse_json_object
 
     if against is not None and not explain:
         raise InvalidInput("--against: expected --explain with it")
-    if sum(option is not None for option in (vector, image, text, like)) != 1:
+    typed = text if words is None else words
+    if lexical or hybrid or words is not None:
+        check_word_options(lexical, hybrid, typed, explain)
+    if sum(option is not None for option in (vector, image, text, like)) != 1 and not (lexical and words is not None):
         raise InvalidInput("query: expected one of --vector, --image, --text and --like")
     with stillhash.open(path, read_only=True) as collection:
+        if lexical:
+            others = (vector, image, like, version, balance, text if words is not None else None)
+            if any(option is not None for option in others):
+                raise InvalidInput("--lexical: expected words alone, got another query or an option of the ranking")
+            _answer_hits([collection.lexical_search(typed or "", k, where=parse_json_object(where, "where"))], as_json)
+            return
         if vector is not None:
             queries = parse_queries(vector, collection)
         elif like is not None:
             queries = collection.reconstruct(parse_ids([like]))
         else:
-            query_encoder = optional_module("images", "images").open_query_encoder(collection, encoder)
+            query_encoder = open_query_encoder(collection, encoder)
             features = query_encoder.text(text) if image is None else query_encoder.image_file(image)
             queries = features[None]
         compare = explain if against is None else against
         allowed = parse_json_object(where, "where")
         ranked_by = parse_version(version)
-        results = collection.search(queries, k, where=allowed, version=ranked_by, balance=balance, explain=compare)
+        options: dict[str, Any] = {"where": allowed, "version": ranked_by, "balance": balance}
+        if hybrid:
+            results = [collection.hybrid_search(query, typed or "", k, **options) for query in queries]
+        else:
+            results = collection.search(queries, k, explain=compare, **options)
     _answer_hits(results, as_json)
 
 
@@ -103,6 +122,16 @@ def range_search(
     _answer_hits(results, as_json)
 
 
+def check_word_options(lexical: bool, hybrid: bool, words: str | None, explain: bool) -> None:
+    """Refuse options that contradict a search for words."""
+    if lexical == hybrid:
+        raise InvalidInput("--words: expected one of --lexical and --hybrid with it, got both or neither")
+    if words is None:
+        raise InvalidInput("--words: expected words, or --text, with --lexical and --hybrid")
+    if explain:
+        raise InvalidInput("--explain: expected no --lexical and no --hybrid with it")
+
+
 def parse_queries(text: str, collection: "stillhash.Collection") -> Any:
     """Return the queries that an option names; ready codes may be in it as hexadecimal digits."""
     from stillhash.io import read_queries
@@ -124,11 +153,11 @@ def parse_version(text: str | None) -> "VersionName | None":
 
 
 def _answer_hits(results: "list[stillhash.Answer]", as_json: bool) -> None:
-    """Print the answers, without empty explanations and distances."""
+    """Print the answers, without empty explanations, distances and ranks."""
     from stillhash.cli import result_tables
 
     answers = [asdict(one) for one in results]
     for hit in (hit for one in answers for hit in one["hits"]):
-        for name in [name for name in ("explanation", "distance") if hit[name] is None]:
+        for name in [name for name in OPTIONAL_OF_HITS if hit[name] is None]:
             del hit[name]
     answer({"answers": answers}, as_json, result_tables.answers)

@@ -13,14 +13,14 @@ import stillhash
 from stillhash.cli.completion import collections as complete_collections
 from stillhash.cli.completion import one_of
 from stillhash.cli.defaults import LOG_FORMATS, PORT
-from stillhash.cli.options import optional_module
+from stillhash.cli.options import open_query_encoder, optional_module
 from stillhash.cli.output import answer, note
 from stillhash.errors import InvalidInput, StillhashError
 
 app = Typer()
 REMOTE_RATE_LIMIT = 100.0  # requests a second of one client, if other machines can reach the server
 HOST_HELP = "Where to listen; addresses other than localhost require keys."
-IMAGE_ENCODER_HELP = "Encoder of query images, if not the collections' own."
+IMAGE_ENCODER_HELP = "Encoder of query images and texts, if not the collections' own."
 IMAGES_HELP = "Folder that `image` paths in metadata are relative to."
 CLUSTER_HELP = "A Ray cluster that holds the codes: see 'stillhash cluster'."
 PARTIAL_HELP = "With --cluster: answer without missing shards, and report their share."
@@ -134,9 +134,9 @@ def _query_encoders(collections: "dict[str, stillhash.Collection]", encoder: str
     for name, collection in collections.items():
         if encoder is not None or collection.encoder is not None:
             try:
-                encoders[name] = optional_module("images", "images").open_query_encoder(collection, encoder)
+                encoders[name] = open_query_encoder(collection, encoder)
             except StillhashError as error:
-                note(f"{name} is served without image search: {error}", color="yellow")
+                note(f"{name} is served without search by image or text: {error}", color="yellow")
     return encoders
 
 

@@ -1,6 +1,7 @@
 """A served collection with the verbs of a local one: `stillhash.open(path)` becomes `stillhash.Client(url)`.
 
-The verbs are in `verbs_items`, `verbs_learning` and `verbs_server`, as coroutines, which `blocking` runs.
+The verbs are in `verbs_items`, `verbs_lexical`, `verbs_learning` and `verbs_server`, as coroutines, which `blocking`
+runs.
 """
 
 import functools
@@ -12,6 +13,7 @@ from stillhash.client.requests import CollectionRequests
 from stillhash.client.urllib3_connections import BlockingConnections
 from stillhash.client.verbs_items import ItemVerbs, Rows
 from stillhash.client.verbs_learning import LearningVerbs
+from stillhash.client.verbs_lexical import LexicalVerbs
 from stillhash.client.verbs_server import ServerVerbs
 from stillhash.collection.types import Filter, Id, Item
 from stillhash.errors import WrongType
@@ -114,6 +116,8 @@ class Client(CollectionRequests):
     encode = blocking(ItemVerbs.encode)
     search = blocking(ItemVerbs.search)
     range_search = blocking(ItemVerbs.range_search)
+    lexical_search = blocking(LexicalVerbs.lexical_search)
+    hybrid_search = blocking(LexicalVerbs.hybrid_search)
 
     fit = blocking(LearningVerbs.fit)
     learn = blocking(LearningVerbs.learn)

@@ -40,6 +40,7 @@ class ServerVerbs(CollectionRequests):
         keep_versions: int = 32,
         source_cap: float = 1000.0,
         filter_fields: Iterable[str] | None = None,
+        lexical_field: str | None = None,
         keep_features: bool = False,
     ) -> dict[str, Any]:
         """Create an empty collection in the server's folder of collections, and return its stats; admin keys only.
@@ -50,6 +51,7 @@ class ServerVerbs(CollectionRequests):
         body |= {"codes_see_labels": codes_see_labels, "init_rows": init_rows, "learn_rows": learn_rows}
         body |= {"keep_versions": keep_versions, "source_cap": source_cap, "filter_fields": filter_fields}
         body |= {"keep_features": keep_features, "codes_only": codes_only}
+        body |= {} if lexical_field is None else {"lexical_field": lexical_field}  # which an earlier server refuses
         return await self._transport.request("POST", "/v1/collections", to_json(body).encode(), retry="not stored")
 
     async def delete_collection(self, name: str, *, confirm: str) -> None:

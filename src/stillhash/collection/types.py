@@ -21,6 +21,7 @@ Filter = dict[str, Any]
 ItemIds = Iterable[IdLike] | NDArray[Any]
 Weights = Vector | Vectors | NDArray[Any]  # (bits,) of one query, or (m, bits)
 VersionName = int | Literal["hamming"]  # of the model
+TEXT_FIELD = "text"  # of the metadata, where items are texts
 
 
 class SearchOptions(TypedDict, total=False):
@@ -121,7 +122,7 @@ class Explanation:
     other_score: float  # by that version
     other_rank: int
     looks: float | None = None  # how much it looks like the query, from -1 to 1
-    labels: float | None = None  # the cosine of the labels that are predicted of the query and of its code
+    labels: float | None = None  # the cosine of the labels predicted of query and code, less where they are unsure
 
 
 @dataclass(frozen=True)

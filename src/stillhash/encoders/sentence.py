@@ -5,7 +5,9 @@ none is filled up to the length of another and a row is bitwise independent of t
 model takes is cut by it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,9 @@ class Sentence(TextOnly):
             expected = "expected a folder with modules.json or config.json"
             raise InvalidInput(f"encoder: {self.name!r}: {expected}, got {folder!r}")
         try:
-            self._model = library.SentenceTransformer(str(path.absolute()), device="cpu", local_files_only=True).eval()
+            with _quiet():
+                model = library.SentenceTransformer(str(path.absolute()), device="cpu", local_files_only=True)
+            self._model = model.eval()
         except Exception as error:  # files, names and shapes each fail in their own way
             reason = " ".join(str(error).split())[:300]
             raise InvalidInput(f"encoder: {self.name!r} cannot be loaded: {type(error).__name__}: {reason}") from None
@@ -43,5 +47,21 @@ class Sentence(TextOnly):
         return check_output(features, self.name, len(rows))
 
     def _encode_one(self, text: str) -> Floats:
-        row = self._model.encode(text, batch_size=1, show_progress_bar=False, convert_to_numpy=True)
+        try:
+            row = self._model.encode(text, batch_size=1, show_progress_bar=False, convert_to_numpy=True)
+        except Exception as error:  # networks fail in ways of their own
+            raise InvalidInput(f"encoder: {self.name!r} cannot encode {text[:50]!r}: {str(error)[:300]}") from None
         return np.asarray(row, np.float32)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Show no progress bar of weights, which are read in a moment."""
+    logging = import_module("transformers.utils.logging")
+    before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if before:
+            logging.enable_progress_bar()

@@ -13,7 +13,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +28,15 @@ GRAM_SIZES, DENSE_GRAM_SIZES = (4, 5), (1, 2, 3)
 WORD_PATTERN = re.compile(rf"\w{{1,{MAX_WORD_CHARACTERS}}}")
 DENSE_SCRIPTS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
 UNIT = 64  # 1 as an integer: weights are whole multiples of 1/64
-SHORT_WORD_WEIGHTS = {1: UNIT // 4, 2: UNIT // 4, 3: UNIT // 2}  # by letters
+SHORT_WORD_WEIGHTS = np.array([0, UNIT // 4, UNIT // 4, UNIT // 2, UNIT])  # by letters, of which 4 are as many as more
 PARTS_WEIGHT = 2  # of all parts together, if that of the word is 1
-BLOCK_TEXTS, BLOCK_WORDS = 512, 4096  # at a time, so that memory stays flat
+BLOCK_TEXTS, BLOCK_WORDS = 512, 8192  # at a time, so that memory stays flat
+
+HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
+INVERSE_BASE = np.uint64(pow(int(HASH_BASE), -1, 1 << 64))
 
 Integers = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
 
 
 class WordHashing(TextOnly):
@@ -59,61 +62,59 @@ def count_words(text: str) -> Counter[str]:
     return Counter(WORD_PATTERN.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def word_parts(word: str) -> list[str]:
-    """Return the character n-grams of a word, its ends marked; shorter ones where there are no spaces between words."""
-    marked = f"<{word}>"
-    sizes = DENSE_GRAM_SIZES if is_dense(word) else GRAM_SIZES
-    return [marked[at : at + size] for size in sizes for at in range(len(marked) - size + 1)]
-
-
-def is_dense(word: str) -> bool:
-    """Return whether a word has letters of a script without spaces between words, such as Chinese or Thai."""
-    return DENSE_SCRIPTS.search(word) is not None
-
-
-def word_weights(word: str, parts: int) -> list[int]:
-    """Return the weights of a word and of each of its parts."""
-    whole = UNIT if is_dense(word) else SHORT_WORD_WEIGHTS.get(len(word), UNIT)
-    return [whole] + [max(1, round(PARTS_WEIGHT * whole / math.sqrt(max(1, parts))))] * parts
-
-
 def _encode_block(texts: list[str]) -> Floats:
     column: dict[str, int] = {}  # of each word, in the order in which words are first seen
-    texts_at, words_at, counts = [], [], []
-    for at, text in enumerate(texts):
+    columns, weights = [], []
+    for text in texts:
         count = count_words(text)
-        texts_at += [at] * len(count)
-        words_at += [column.setdefault(word, len(column)) for word in count]
-        counts += list(count.values())
-    order = np.argsort(words_at, kind="stable")
-    row_of, column_of = np.array(texts_at, np.int64)[order], np.array(words_at, np.int64)[order]
-    weight_of = np.array([math.isqrt(UNIT * UNIT * count) for count in counts], np.float64)[order]
+        columns.append(np.array([column.setdefault(word, len(column)) for word in count], np.int64))
+        weights.append(np.array([math.isqrt(UNIT * UNIT * times) for times in count.values()], np.float64))
     rows, words = np.zeros((len(texts), WORDS_DIM), np.int64), list(column)
     for start in range(0, len(words), BLOCK_WORDS):
-        some = words[start : start + BLOCK_WORDS]
-        entries = slice(*np.searchsorted(column_of, (start, start + len(some))))
-        weights = np.zeros((len(texts), len(some)))
-        weights[row_of[entries], column_of[entries] - start] = weight_of[entries]
-        rows += (weights @ word_vectors(some)).astype(np.int64)  # integers below 2**53, so the sums are exact
+        vectors = word_vectors(words[start : start + BLOCK_WORDS])
+        for row, own, weight in zip(rows, columns, weights, strict=True):
+            chosen = (own >= start) & (own < start + BLOCK_WORDS)
+            row += (weight[chosen] @ vectors[own[chosen] - start]).astype(np.int64)  # below 2**53, so the sum is exact
     return _unit_length(rows)
 
 
 def word_vectors(words: list[str]) -> NDArray[np.float64]:
     """Return the vectors (n, WORDS_DIM) of words, whole numbers."""
-    hashes, weights, owners = [], [], []
-    for at, word in enumerate(words):
-        parts = word_parts(word)
-        hashes += [crc32(f" {word}".encode()), *(crc32(part.encode()) for part in parts)]
-        weights += word_weights(word, len(parts))
-        owners += [at] * (1 + len(parts))
-    places, signs = _places(np.array(hashes, np.uint64))
-    cells = np.array(owners, np.int64)[:, None] * WORDS_DIM + places
-    values = signs * np.array(weights, np.int64)[:, None]
+    hashes, weights, owners = _hash_parts(words)
+    places, signs = _places(hashes)
+    cells, values = owners[:, None] * WORDS_DIM + places, signs * weights[:, None]
     sums = np.bincount(cells.ravel(), values.ravel(), minlength=len(words) * WORDS_DIM)
     return np.asarray(sums.reshape(len(words), WORDS_DIM))
 
 
-def _places(hashes: NDArray[np.uint64]) -> tuple[Integers, Integers]:
+def _hash_parts(words: list[str]) -> tuple[Hashes, Integers, Integers]:
+    """Return hash, weight and word of all words themselves, and after them of all their parts.
+
+    The hash of characters c0 c1 c2 is c0 p^2 + c1 p + c2 in 64 bits. Parts have 4 or 5 characters of the word between
+    < and >; 1 to 3 where the script has no spaces between words.
+    """
+    dense = np.array([DENSE_SCRIPTS.search(word) is not None for word in words])
+    lengths = np.array([len(word) + 2 for word in words], np.int64)
+    characters = np.frombuffer("".join(f"<{word}>" for word in words).encode("utf-32-le"), np.uint32).astype(np.uint64)
+    owners = np.repeat(np.arange(len(words)), lengths)
+    left = np.cumsum(lengths)[owners] - np.arange(len(characters))  # characters up to the end of the word
+    powers = np.multiply.accumulate(np.full(MAX_WORD_CHARACTERS + 3, HASH_BASE)) * INVERSE_BASE  # p^0, p^1, ...
+    whole = np.where(dense, UNIT, SHORT_WORD_WEIGHTS[np.minimum(lengths - 2, len(SHORT_WORD_WEIGHTS) - 1)])
+    hashes = [np.add.reduceat(characters * powers[left - 1], np.cumsum(lengths) - lengths)]
+    parts = []
+    for size in (*GRAM_SIZES, *DENSE_GRAM_SIZES):
+        at = np.flatnonzero((left >= size) & (dense[owners] == (size in DENSE_GRAM_SIZES)))
+        terms = [characters[at + offset] * powers[size - 1 - offset] for offset in range(size)]
+        hashes.append(np.sum(terms, axis=0) + (np.uint64(size) << np.uint64(56)))
+        parts.append(owners[at])
+    part_owners = np.concatenate(parts)
+    counts = np.maximum(1, np.bincount(part_owners, minlength=len(words)))
+    part_weights = np.maximum(1, np.rint(PARTS_WEIGHT * whole / np.sqrt(counts))).astype(np.int64)
+    weights = np.concatenate([whole, part_weights[part_owners]])
+    return np.concatenate(hashes), weights, np.concatenate([np.arange(len(words)), part_owners])
+
+
+def _places(hashes: Hashes) -> tuple[Integers, Integers]:
     """Return the places (n, PLACES) of each hash, and the signs at them."""
     shifts = np.arange(PLACES, dtype=np.uint64)
     places = (_mix(hashes)[:, None] >> (shifts * np.uint64(8))) & np.uint64(WORDS_DIM - 1)
@@ -121,9 +122,9 @@ def _places(hashes: NDArray[np.uint64]) -> tuple[Integers, Integers]:
     return places.astype(np.int64), 2 * signs.astype(np.int64) - 1
 
 
-def _mix(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(hashes: Hashes) -> Hashes:
     """Distribute the bits of hashes over 64 bits, as SplitMix64 does; products wrap around."""
-    mixed = hashes + np.uint64(0x9E3779B97F4A7C15)
+    mixed = hashes + HASH_BASE
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))

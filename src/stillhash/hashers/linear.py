@@ -21,6 +21,7 @@ from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, check_int
 InitialCodes = Literal["pca-itq", "lsh"]
 InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
 HASH_FUNCTIONS: dict[InitialCodes, InitialStage] = {"pca-itq": pca_itq, "lsh": lsh}
+CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root mean square of those learnt
 DECODE_STEPS = 200  # at most
 DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
 
@@ -70,15 +71,21 @@ class LinearHasher(Hasher):
         label_bits, losses = model.label_bits, NEAR_LOSSES
         if model.side == "looks" and self.bits - self.label_bits_ >= MIN_LOOKS_BITS:
             label_bits = self.label_bits_  # some codes may hold labels before anything is learnt
+        page_looks = None
         if label_bits and self.bits - label_bits >= MIN_LOOKS_BITS:
+            page_looks = looks.copy()
+            page_looks[:, :label_bits] *= np.float32(model.plain_share)  # what they say of looks in all codes together
             looks[:, :label_bits] = 0
         if label_bits and self.bits - label_bits < MANY_LOOKS_BITS:
             losses = FEW_BITS_LOSSES
         if model.V is None or predicted is None:
             return Ranking(weights, looks, losses=losses)
+        certainty = _certainty(predicted, model.query_length) if balance is None else np.ones(len(Q), np.float32)
         predicted /= np.maximum(predicted.max(axis=1, keepdims=True), np.float32(1e-30))
         labels = unit_rows(half_power(predicted, model.query_power))
-        return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share, losses)
+        if share < 1:  # so that labels count share * certainty on the first page, and looks the rest
+            labels *= (certainty * np.float32(1 - share) / (1 - np.float32(share) * certainty))[:, None]
+        return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share, losses, page_looks)
 
     def project(self, X: Floats) -> Floats:
         """Return the hash functions (n, b) of prepared rows, before they are quantised."""
@@ -130,6 +137,18 @@ class LinearHasher(Hasher):
 
     def _scaled(self, x: Floats) -> Floats:
         return unit_rows(x) if self.unit_norm else x
+
+
+def _certainty(predicted: Floats, length: float) -> Floats:
+    """Return how sure the labels predicted of each query are (m,), 0 to 1, beside those of rows that were learnt.
+
+    A query unlike all labelled rows, of a topic without labels say, has short predictions whatever their direction.
+    """
+    if length <= 0:
+        return np.ones(len(predicted), np.float32)
+    squares = np.einsum("ij,ij->i", predicted, predicted)
+    certainty: Floats = np.minimum(squares / np.float32((CERTAIN_LENGTH * length) ** 2), np.float32(1))
+    return certainty
 
 
 class PCAITQ(LinearHasher):

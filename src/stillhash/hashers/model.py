@@ -30,9 +30,11 @@ class Model(NamedTuple):
     balance: float | None = None  # None: weights as they are, and the first page by score
     V: Floats | None = None  # (b, labels), and
     v: Floats | None = None  # (labels,): of a code, x @ V + v are predicted
+    query_length: float = 0.0  # of labels predicted of the rows learnt, the root mean square; 0: not known
     query_power: float = 1.0  # that predicted labels are raised to on the first page, of queries
     item_power: float = 1.0  # and of codes
     label_bits: int = 0  # so many of the first bits hold the labels of rows that were stored with them, not their looks
+    plain_share: float = 0.0  # of the stored codes, those that hold no labels
 
     @property
     def learnt(self) -> bool:

@@ -235,9 +235,11 @@ class Tally(LabelledCodes):
             balance=self._balance(sides.reliability),
             V=sides.V * page,
             v=sides.v * page,
+            query_length=sides.query_length,
             query_power=max(self.sharpness, round(2 * CLASS_POWER / size**4) / 2),
             item_power=item_power,
             label_bits=self._label_bits(),
+            plain_share=self.stats_.plain_share,
         )
 
     def _label_bits(self) -> int:

@@ -18,6 +18,8 @@ from stillhash.numeric.validation import Floats
 class CollectionEncoder:
     """Encode to features (D,) of a collection, by its own encoder or by one that is aligned to it."""
 
+    has_images = True
+
     def __init__(self, collection: Collection, encoder: Encoder) -> None:
         self.collection, self.encoder = collection, encoder
         self.has_text = encoder.has_text

@@ -23,7 +23,7 @@ COLUMN_READ_BYTES = 1 << 20  # of a column at a time, so that a large row group 
 
 def parquet_rows(path: Path, names: ColumnNames = USUAL_NAMES) -> Iterator[Row]:
     """Yield rows with the columns of CSV; features and labels may be lists, and metadata a struct."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         columns, number = Columns(file.schema_arrow.names, path.name, names), 0
         for batch in file.iter_batches(ROW_BATCH, columns=columns.needed):
             for row in batch_rows(batch, columns, number, columns.separator or "|"):
@@ -33,7 +33,7 @@ def parquet_rows(path: Path, names: ColumnNames = USUAL_NAMES) -> Iterator[Row]:
 
 def parquet_chunks(path: Path, chunk_rows: int, names: ColumnNames, dim: int | None) -> Iterator[LazyChunk]:
     """Yield the rows in chunks: their ids are read first, and the other columns only of chunks that are needed."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         columns, first = Columns(file.schema_arrow.names, path.name, names), 0
         total = file.metadata.num_rows
         size = max(1, min(chunk_rows, total))
@@ -68,13 +68,13 @@ class _BatchesFromFirstNeeded:
 
 def parquet_columns(path: Path) -> list[str]:
     """Return the names of the columns."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         return list(file.schema_arrow.names)
 
 
 def count_parquet(path: Path) -> int:
     """Count the rows of a file that has features."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         names = file.schema_arrow.names
         if "features" not in names:
             raise InvalidInput(f"{path.name}: columns: expected features, got {', '.join(names)}")
@@ -83,7 +83,7 @@ def count_parquet(path: Path) -> int:
 
 def parquet_blocks(path: Path, start: int, stop: int) -> Iterator[RowBlock]:
     """Yield rows start to stop - 1, reading only the row groups that hold them, and only the columns of a block."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         ends = np.cumsum([file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)])
         low_group, high_group = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
         groups = list(range(low_group, high_group + 1))
@@ -97,7 +97,8 @@ def parquet_blocks(path: Path, start: int, stop: int) -> Iterator[RowBlock]:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Any]:
+def open_parquet(path: Path) -> Iterator[Any]:
+    """Open a file, with InvalidInput for one that pyarrow cannot read, now or later."""
     parquet = load_pyarrow(f"{path.name}: Parquet", "pyarrow.parquet")
     with _report_damage(path), parquet.ParquetFile(path, pre_buffer=False, buffer_size=COLUMN_READ_BYTES) as file:
         yield file

@@ -31,17 +31,19 @@ class Ranking(NamedTuple):
 
     weights: Floats  # (m, b)
     looks: Floats | None = None  # (m, b): the query before it is quantised
-    labels: Floats | None = None  # (m, labels) predicted of each query, of unit norm
+    labels: Floats | None = None  # (m, labels) predicted of each query, of unit norm, shorter the less sure they are
     V: Floats | None = None  # (b, labels), and
     v: Floats | None = None  # (labels,): of a code, x @ V + v are predicted
     power: float = 1.0  # that predicted labels of codes are raised to
     balance: float = 0.0  # how much labels count beside looks, 0 to 1
     losses: tuple[float, float] = NEAR_LOSSES
+    page_looks: Floats | None = None  # (m, b): looks as they count on the first page; None: as they are
 
     def rows(self, some: Any) -> "Ranking":
         """Return the ranking of some of the queries."""
-        looks, labels = (None if part is None else part[some] for part in (self.looks, self.labels))
-        return self._replace(weights=self.weights[some], looks=looks, labels=labels)
+        parts = {"looks": self.looks, "labels": self.labels, "page_looks": self.page_looks}
+        chosen = {name: part[some] for name, part in parts.items() if part is not None}
+        return self._replace(weights=self.weights[some], **chosen)
 
 
 class LooksScores(NamedTuple):
@@ -72,16 +74,18 @@ def predict_labels(ranking: Ranking, codes: Codes) -> Floats:
     return kernels.predict_labels(codes, ranking.V, ranking.v, ranking.power)
 
 
-def page_scores(ranking: Ranking, looks: LooksScores, codes: Codes) -> Floats:
+def page_scores(ranking: Ranking, codes: Codes) -> Floats:
     """Return the scores (m, n) on the first page of each query's codes (m, n, bytes).
 
     They are the cosine of labels, and the score by looks as a share of its most, from -1 to 1.
     """
-    assert ranking.labels is not None and ranking.V is not None and ranking.v is not None
+    looks = ranking.looks if ranking.page_looks is None else ranking.page_looks
+    assert looks is not None and ranking.labels is not None and ranking.V is not None and ranking.v is not None
+    grid = snap(looks)
     share = np.float32(ranking.balance)
     shares = float(share), float(np.float32(PAGE_LOOKS) * (1 - share))
     model = ranking.V, ranking.v, ranking.power
-    return kernels.page_scores(codes, *model, ranking.labels, looks.grid, looks.most, shares)
+    return kernels.page_scores(codes, *model, ranking.labels, grid, np.abs(grid).sum(axis=1), shares)
 
 
 def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
@@ -96,7 +100,7 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
     exact_looks = looks_scores(ranking)
     if ranking.labels is not None:
         pages = orders[:, :CANDIDATES]
-        again = page_scores(ranking, exact_looks, codes[pages])
+        again = page_scores(ranking, codes[pages])
         orders[:, :CANDIDATES] = np.take_along_axis(pages, order_rows(again), axis=1)
     by_looks = score_all(exact_looks.grid, codes)
     near, closest = by_looks >= exact_looks.near[:, None], by_looks.argmax(axis=1)

@@ -45,6 +45,7 @@ class Sides(NamedTuple):
     V: Floats  # (b, labels)
     v: Floats  # (labels,)
     reliability: float
+    query_length: float  # the root mean square of |y(q)| over the rows
 
 
 class Regression(NamedTuple):
@@ -53,6 +54,7 @@ class Regression(NamedTuple):
     slopes: Doubles  # (D, labels)
     intercepts: Doubles  # (labels,)
     reliability: float
+    length: float  # the root mean square of |y| over the rows, as predicted
 
 
 def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
@@ -78,6 +80,11 @@ class SufficientStats:
     def rows(self) -> float:
         """Return how many rows the statistics hold; a row that has decayed counts for less."""
         return float(self.aa[0, 0])
+
+    @property
+    def plain_share(self) -> float:
+        """Return the share of rows without labels among all that are stored."""
+        return float(self.unlabelled / max(self.unlabelled + self.rows, 1))
 
     def label_rows(self, name: Hashable) -> float:
         """Return how much of a label the statistics hold: the sum of its part of the unit vectors of rows."""
@@ -174,7 +181,7 @@ class SufficientStats:
             return None
         query_side = regress(self.aa, self.ay, ridge)
         U, u, V, v = (array.astype(np.float32, "C") for array in (*query_side[:2], *code_side[:2]))
-        return Sides(U, u, V, v, query_side.reliability * code_side.reliability)
+        return Sides(U, u, V, v, query_side.reliability * code_side.reliability, query_side.length)
 
     def _code_side(self, ridge: float) -> Regression | None:
         """Return the regression of labels on codes; None if labels carry no information.
@@ -183,8 +190,8 @@ class SufficientStats:
         """
         if self.rows <= 0.5:
             return None
-        share = self.unlabelled / (self.unlabelled + self.rows)
-        squares, labels = self.cc + share * (self.pp - self.cc), self.cy + share * (self.py - self.cy)
+        squares = self.cc + self.plain_share * (self.pp - self.cc)
+        labels = self.cy + self.plain_share * (self.py - self.cy)
         regression = regress(squares, labels, ridge)
         return regression if np.abs(regression.slopes).max(initial=0.0) > 1e-9 else None
 
@@ -253,7 +260,8 @@ def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression
     if signal > 0 and free > 0:
         noise = max(residual, 0.0) / free * np.vdot(hat, hat) / TRACE_PROBES
         reliability = max(0.0, 1 - noise / signal * (1 + CAUTION * np.sqrt(2 / free)))
-    return Regression(slopes.T, solved[: len(yx), 0], float(reliability))
+    length = np.sqrt(max(signal, 0.0) / rows + y_mean[skip:] @ y_mean[skip:])
+    return Regression(slopes.T, solved[: len(yx), 0], float(reliability), float(length))
 
 
 def label_probes(labels: int) -> Doubles:

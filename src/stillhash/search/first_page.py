@@ -64,7 +64,7 @@ def search_page(
     codes = _read_codes(index, np.concatenate([candidate_ids.ravel(), end_ids]))
     again = np.empty(candidate_ids.shape, np.float32)
     if looks is not None and again.size:
-        again = page_scores(ranking, looks, codes[: again.size].reshape(*again.shape, -1))
+        again = page_scores(ranking, codes[: again.size].reshape(*again.shape, -1))
     ends = Ends(codes[again.size :], end_ids, counts)
     page = kernels.arrange_page((hits.scores, hits.ids), again, snap(ranking.weights), ends, k)
     return PageHits(*page, hits.missing)

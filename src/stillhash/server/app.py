@@ -19,6 +19,7 @@ from stillhash.server import (
     routes_forgetting,
     routes_items,
     routes_learning,
+    routes_lexical,
     routes_server,
 )
 from stillhash.server.collection_lifecycle import CollectionLifecycle
@@ -37,7 +38,7 @@ from stillhash.server.write_queue import ClusterControl, CollectionExecutor, Que
 from stillhash.version import __version__
 
 ROUTERS = (
-    routes_items.search_router,  # first, since routes are tried in this order
+    *(routes_items.search_router, routes_lexical.router),  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_collections.read_router, routes_collections.admin_router),
     *(routes_items.read_router, routes_items.write_router, routes_export.read_router),

@@ -33,6 +33,7 @@ class CreateCollectionBody(BaseModel):
     keep_versions: Annotated[StrictInt, Field(le=MAX_CREATED_ROWS)] = 32
     source_cap: Annotated[float, Field(description="Votes that one source counts for at most.")] = 1000.0
     filter_fields: Annotated[list[str] | None, Field(description="Fields that filters answer from memory.")] = None
+    lexical_field: Annotated[str | None, Field(description="A field whose words are indexed.")] = None
     keep_features: Annotated[StrictBool, Field(description="Store features too, to forget items exactly.")] = False
 
     @classmethod

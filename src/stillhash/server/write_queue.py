@@ -36,6 +36,7 @@ class QueryEncoder(Protocol):
     """Encode images and text to features (D,) of a collection."""
 
     has_text: bool
+    has_images: bool
 
     def image(self, data: bytes) -> Floats: ...
     def text(self, words: str) -> Floats: ...

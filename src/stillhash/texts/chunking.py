@@ -57,7 +57,7 @@ def split_text(
         yield TextChunk(start, ends[count - 1], text[start : ends[count - 1]])
         if ends[count - 1] == len(text):
             return
-        start = ends[count - 1 - min(overlap, (count - 1) // 2)]
+        start = ends[count - 1 - min(overlap, count // 2)]
 
 
 def check_chunks(size: int, overlap: int) -> None:

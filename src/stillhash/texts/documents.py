@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from stillhash.collection.types import Id
 from stillhash.errors import StillhashError
 from stillhash.io import LabelSource, list_texts, open_labels
-from stillhash.texts.decoding import MAX_TEXT_BYTES, read_text
+from stillhash.numeric.validation import check_choice
+from stillhash.texts.decoding import MAX_TEXT_BYTES, TEXT_ENCODINGS, read_text
 from stillhash.texts.front_matter import read_front_matter
 
 MARKDOWN_SUFFIXES = (".md", ".markdown")
@@ -50,6 +51,7 @@ def folder_documents(
     files : paths in the folder, instead of all that end in .txt, .md or .markdown.
     encoding, max_bytes : see `decode_text` and `read_text`. A file that cannot be read is a BrokenDocument.
     """
+    check_choice(encoding, "encoding", choices=TEXT_ENCODINGS)
     names = list_texts(folder) if files is None else files
     source = open_labels(folder, "none" if labels == "tags" else labels, sidecars=False)
     return _file_documents(folder, names, source, labels in ("auto", "tags"), encoding, max_bytes)

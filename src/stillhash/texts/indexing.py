@@ -29,6 +29,7 @@ from stillhash.texts.documents import BrokenDocument, Document
 
 COMMIT_CHUNKS = 500
 DOCUMENT_KEY_DIGITS = 32  # half of a SHA-256 tells documents apart just as well
+MAX_DOCUMENT_CHUNKS = 1 << 24  # more than any file can have
 MAX_BROKEN = 10_000  # that are listed
 
 
@@ -67,12 +68,12 @@ class _Prepared(NamedTuple):
         return [chunk_id(self.document.id, number) for number in range(len(self.chunks))]
 
     def metadata(self) -> list[dict[str, Any]]:
-        common = {**self.document.metadata, "content": self.content}
+        own, content = self.document.metadata, {"content": self.content}
         if len(self.chunks) == 1:
-            return [{**common, "text": self.chunks[0].text}]
-        total = {"document": str(self.document.id), "chunks": len(self.chunks)}
+            return [{"text": self.chunks[0].text, **own, **content}]
+        total = {"document": str(self.document.id), "chunks": len(self.chunks), **content}
         return [
-            {**common, **total, "text": chunk.text, "chunk": number, "start": chunk.start, "end": chunk.end}
+            {"text": chunk.text, **own, "chunk": number, "start": chunk.start, "end": chunk.end, **total}
             for number, chunk in enumerate(self.chunks)
         ]
 
@@ -167,7 +168,8 @@ def _store_changed(collection: Collection, encoder: Encoder, batch: list[_Prepar
             labels = [one.document.labels for one in changed for _ in one.chunks]
             metadata = [each for one in changed for each in one.metadata()]
             collection.upsert(ids, encoder.encode_texts(texts), labels, metadata)
-        if surplus := [name for one in batch for name in _surplus_ids(one, stored)]:
+        current = {name for one in batch for name in one.ids()}
+        if surplus := [name for one in batch for name in _surplus_ids(one, stored) if name not in current]:
             collection.delete(surplus)
     except InvalidInput as error:  # of one document: it does not cost the others theirs
         if len(batch) == 1:
@@ -208,10 +210,11 @@ def _is_current(one: _Prepared, stored: dict[Id, Item]) -> bool:
 
 def _surplus_ids(one: _Prepared, stored: dict[Id, Item]) -> Iterator[Id]:
     """Yield the ids of items that an earlier version of the document had and this one has not."""
-    if len(one.chunks) > 1 and one.document.id in stored:
+    whole, first = (stored.get(name) for name in (one.document.id, _first_surplus(one)))
+    if len(one.chunks) > 1 and whole is not None and "document" not in (whole.metadata or {}):
         yield one.document.id
-    item = stored.get(_first_surplus(one))
-    metadata = {} if item is None else item.metadata or {}
-    total, first = metadata.get("chunks"), metadata.get("chunk")
-    if isinstance(total, int) and isinstance(first, int):
-        yield from (chunk_id(one.document.id, number) for number in range(first, total))
+    metadata = {} if first is None else first.metadata or {}
+    total, number = metadata.get("chunks"), metadata.get("chunk")
+    ours = metadata.get("document") == str(one.document.id)  # ids such as a#0 may be those of other documents
+    if ours and isinstance(total, int) and isinstance(number, int):
+        yield from (chunk_id(one.document.id, each) for each in range(number, min(total, MAX_DOCUMENT_CHUNKS)))

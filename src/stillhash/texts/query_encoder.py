@@ -2,6 +2,7 @@
 
 import random
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ MAX_SAMPLED_IDS = 100_000
 class TextQueryEncoder:
     """Encode texts to features (D,) of a collection, by its own encoder or by one that is aligned to it."""
 
-    has_text = True
+    has_text, has_images = True, False
 
     def __init__(self, collection: Collection, encoder: Encoder) -> None:
         self.collection, self.encoder = collection, encoder
@@ -27,9 +28,13 @@ class TextQueryEncoder:
         """Return the features of a text."""
         return np.asarray(self.collection.translate(self.encoder.encode_texts([words]), self.encoder)[0])
 
-    def image(self, data: bytes) -> Floats:
+    def image(self, data: bytes, name: str = "image") -> Floats:
         """Refuse an image: the encoder is for texts."""
-        raise InvalidInput(f"query: expected a text, since {self.encoder.name!r} encodes texts, got an image")
+        raise InvalidInput(f"query: expected a text, since {self.encoder.name!r} encodes texts, got {name!r}")
+
+    def image_file(self, path: Path) -> Floats:
+        """Refuse an image, as `image` does."""
+        return self.image(b"", path.name)
 
 
 def open_query_encoder(collection: Collection, encoder: str | None = None) -> TextQueryEncoder:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from stillhash.errors import InvalidInput
-from stillhash.io.arrow_batches import load_pyarrow
+from stillhash.io.arrow_batches import plain
 from stillhash.io.columns import ID_NAMES, LABELS_NAMES
+from stillhash.io.parquet import open_parquet
 from stillhash.io.rows import integer_or_text, is_missing, number_or_text, parse_json, parse_labels, reading
 from stillhash.texts.decoding import MAX_TEXT_BYTES
 from stillhash.texts.documents import BrokenDocument, Document, DocumentStream
@@ -15,7 +16,7 @@ from stillhash.texts.documents import BrokenDocument, Document, DocumentStream
 TEXT_TABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 TEXT_COLUMN = "text"
 OWN_FIELDS = ("text", "document", "chunk", "chunks", "start", "end", "content")  # indexing writes these
-PARQUET_ROWS = 1000  # read at a time
+PARQUET_ROWS = 100  # read at a time
 
 
 class TextColumns(NamedTuple):
@@ -189,21 +190,16 @@ def _bounded_cells(lines: Iterator[str], max_bytes: int, path: Path) -> Iterator
 
 
 def _parquet_records(path: Path, columns: TextColumns, max_bytes: int) -> Iterator[_Record]:
-    pyarrow = load_pyarrow(f"{path.name}: a .parquet file")
-    parquet = load_pyarrow(f"{path.name}: a .parquet file", "pyarrow.parquet")
-    try:
-        with parquet.ParquetFile(path) as file:
-            _check_columns(file.schema_arrow.names, columns, path)
-            number, rows = 0, max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for values in batch.to_pylist():
-                    body = values.get(columns.text)
-                    if isinstance(body, str) and len(body) > max_bytes:
-                        values = f"{columns.text}: expected at most {max_bytes:,} characters, got {len(body):,}"
-                    yield _Record(f"row {number}", number, (number + 1) / rows, values)
-                    number += 1
-    except pyarrow.ArrowException as error:
-        raise InvalidInput(f"{path.name}: expected a Parquet file: {error}") from None
+    with open_parquet(path) as file:
+        _check_columns(file.schema_arrow.names, columns, path)
+        number, rows = 0, max(1, file.metadata.num_rows)
+        for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+            for row in batch.to_pylist():
+                values: dict[str, Any] | str = plain(row)
+                if isinstance(body := row.get(columns.text), str) and len(body) > max_bytes:
+                    values = f"{columns.text}: expected at most {max_bytes:,} characters, got {len(body):,}"
+                yield _Record(f"row {number}", number, (number + 1) / rows, values)
+                number += 1
 
 
 def _bounded_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes | None, float]]:

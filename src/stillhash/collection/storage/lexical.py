@@ -155,7 +155,9 @@ def _has_words_of_items(connection: sqlite3.Connection, field: str) -> bool:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
         memory.executescript(LEXICAL_SCHEMA)
         while some := list(islice(texts, INDEXED_AT_ONCE)):
+            memory.execute("BEGIN")
             _insert(memory, some)
+            memory.execute("COMMIT")
             expected += _sum_of_words(memory)
             count += len(some)
             memory.execute("INSERT INTO lexical (lexical) VALUES ('delete-all')")
@@ -188,13 +190,13 @@ def _insert(connection: sqlite3.Connection, texts: Iterable[RowText]) -> None:
 def _texts(rows: Iterable[tuple[int, str | None]], field: str) -> Iterator[RowText]:
     """Yield the rows whose metadata has a text in this field, with the text."""
     path = field.split(".")
-    for row, metadata in rows:
-        text = None if metadata is None else _text_at(metadata, path)
-        if text is not None:
-            yield row, text
+    with parsing("metadata"):
+        for row, metadata in rows:
+            text = None if metadata is None else _text_at(metadata, path)
+            if text is not None:
+                yield row, text
 
 
-@parsing("metadata")
 def _text_at(metadata: str, path: list[str]) -> str | None:
     """Return the text at this path of an object; half of a surrogate pair, which SQLite cannot store, separates."""
     value = json.loads(metadata)

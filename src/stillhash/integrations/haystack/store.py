@@ -12,7 +12,7 @@ from haystack.document_stores.types import DuplicatePolicy
 from haystack.errors import FilterError
 
 from stillhash.collection import Collection
-from stillhash.collection.types import Filter, Hit, Item, VersionName
+from stillhash.collection.types import TEXT_FIELD, Filter, Hit, Item, VersionName
 from stillhash.errors import Closed, InvalidInput, report_shortages
 from stillhash.integrations.haystack.async_methods import AsyncMethods
 from stillhash.integrations.haystack.documents import check_documents, in_order, labels_of, to_document, to_metadata
@@ -80,7 +80,7 @@ class StillhashDocumentStore(MetadataMethods, AsyncMethods):
             raise Closed("the document store is closed")
         with _first_use:
             if self._folder is None:
-                options = {"keep_features": self.keep_embeddings, "lexical_field": "text", **(self.settings or {})}
+                options = {"keep_features": self.keep_embeddings, "lexical_field": TEXT_FIELD, **(self.settings or {})}
                 self._folder = use_folder(self.path, self.embedding_dim, options, self.read_only)
                 self._leave = weakref.finalize(self, leave_folder, self._folder)
             return self._folder

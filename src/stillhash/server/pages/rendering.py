@@ -20,6 +20,7 @@ from starlette.templating import Jinja2Templates
 from stillhash.errors import InvalidInput, StillhashError, TooLarge, TooSlow
 from stillhash.server.auth import ANONYMOUS, Key, Role
 from stillhash.server.dependencies import KEY_CHECKS, app_state, visible_executors
+from stillhash.server.pages.passages import text_hit
 from stillhash.server.responses import to_error
 from stillhash.server.settings import MIN_RATE
 from stillhash.server.write_queue import CollectionExecutor
@@ -44,6 +45,7 @@ def element_key(name: str) -> str:
 
 
 templates.env.filters["element_key"] = element_key
+templates.env.filters["text_hit"] = text_hit
 templates.env.globals["static_hash"] = _static_hash()
 
 

@@ -1,6 +1,8 @@
 """The search page: hits of the current model beside those of an earlier one, uploads, thumbs and explanations."""
 
 import json
+from contextlib import suppress
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
@@ -13,6 +15,7 @@ from stillhash.errors import InvalidInput, NotFound, StillhashError
 from stillhash.numeric.validation import check_features
 from stillhash.server.dependencies import ExecutorParam, app_state, visible_executors
 from stillhash.server.pages import view_models
+from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
 from stillhash.server.pages.thumbnails import draw_thumbnail, find_thumbnail, thumbnail_response
 from stillhash.server.pages.view_models import PageQuery, Ranks, ViewModel
@@ -35,26 +38,53 @@ async def start(request: Request) -> Response:
 
 @read_router.get("/c/{name}")
 async def search(
-    request: Request, executor: ExecutorParam, like: str = "", q: str = "", against: str = "0", random: str = ""
+    request: Request,
+    executor: ExecutorParam,
+    like: str = "",
+    q: str = "",
+    words: str = "",
+    against: str = "0",
+    random: str = "",
 ) -> Response:
-    """Show the hits of an item (`like`) or of an upload (`q`); without either, items to start with."""
+    """Show the hits of an item (`like`), of an upload (`q`) or of words; without any, items to start with."""
     try:
         if random and (items := await executor.read(lambda c: c.sample(1))):
             params = {"like": json.dumps(items[0].id)} | ({"against": against} if against != "0" else {})
             address = f"/c/{quote(executor.name)}?{urlencode(params)}"
             return RedirectResponse(address, 303, {"cache-control": "no-store"})
-        if like or q:
-            query = await _page_query(request, executor, like, q)
+        if like or q or words.strip():
+            query = await _page_query(request, executor, like, q, words)
             results = await _compare(request, executor, query, against)
-            return render(request, "search.html", executor, query=query, results=results)
+            return await _render_page(request, executor, query=query, results=results)
     except StillhashError as error:
-        return render(request, "search.html", executor, status=error.status, error=error, typed=like)
-    return render(request, "search.html", executor, starts=await executor.read(lambda c: c.sample(START_ITEMS)))
+        context = {"error": error, "typed": like, "typed_words": words}
+        return await _render_page(request, executor, status=error.status, **context)
+    starts = await executor.read(lambda c: [(item, text_hit(item)) for item in c.sample(START_ITEMS)])
+    return await _render_page(request, executor, starts=starts)
 
 
-async def _page_query(request: Request, executor: CollectionExecutor, like: str, q: str) -> PageQuery:
+async def _render_page(
+    request: Request, executor: CollectionExecutor, *, status: int = 200, **context: Any
+) -> Response:
+    """Render the search page, with a box for words where these can be searched."""
+    takes_words = executor.query_encoder is not None and executor.query_encoder.has_text
+    if not takes_words:
+        with suppress(StillhashError):  # the page has an error of its own then
+            takes_words = await executor.read(lambda c: c.lexical_field is not None)
+    return render(request, "search.html", executor, status=status, takes_words=takes_words, **context)
+
+
+async def _page_query(request: Request, executor: CollectionExecutor, like: str, q: str, words: str = "") -> PageQuery:
     if like:
         return await executor.read(lambda c: view_models.item_query(c, like))
+    if words:
+        typed, encoder = words.strip(), executor.query_encoder
+        vector = None
+        if encoder is not None and encoder.has_text:
+            vector = await executor.encode_query(typed)
+        elif not await executor.read(lambda c: c.lexical_field is not None):
+            raise InvalidInput("words: expected a collection with an encoder of texts, or a lexical field")
+        return await executor.read(lambda c: view_models.words_query(c, typed, vector))
     upload = app_state(request).query_cache.get(executor.name, q)
     return PageQuery(upload.vector, q, None, upload.title)
 
@@ -78,7 +108,7 @@ async def upload(request: Request, executor: ExecutorParam) -> Response:
             await form.close()
     except StillhashError as error:
         heading = "We could not read this file" if error.status == 422 else None
-        return render(request, "search.html", executor, status=error.status, error=error, heading=heading)
+        return await _render_page(request, executor, status=error.status, error=error, heading=heading)
     return RedirectResponse(f"/c/{quote(executor.name)}?q={token}", 303)
 
 
@@ -107,13 +137,17 @@ async def _uploaded_query(executor: CollectionExecutor, form: FormData) -> Uploa
 async def thumb(request: Request, executor: ExecutorParam) -> Response:
     """Learn from a thumb, and show the new results and which hits moved."""
     form = await read_form(request)
-    like, q, name, up, against = (form_text(form, field) for field in ("like", "q", "id", "up", "against"))
+    like, q, words, name = (form_text(form, field) for field in ("like", "q", "words", "id"))
+    up, against = form_text(form, "up"), form_text(form, "against")
     parse_integer(against, "against")  # before anything is learnt
-    query = await _page_query(request, executor, like, q)
+    query = await _page_query(request, executor, like, q, words)
+    vector = query.vector
+    if vector is None:
+        raise InvalidInput("words: expected an encoder of texts to learn from a thumb")
 
     def learn(collection: Collection) -> tuple[Ranks, Item, int]:
         previous, item = view_models.search(collection, query), view_models.find_item(collection, name)
-        version = collection.feedback(query.vector, item.id, "up" if up == "1" else "down", source="page")
+        version = collection.feedback(vector, item.id, "up" if up == "1" else "down", source="page")
         return view_models.rank_by_name(previous), item, version
 
     previous, item, version = await executor.write(learn)
@@ -141,10 +175,17 @@ async def relabel(request: Request, executor: ExecutorParam) -> Response:
 
 @read_router.get("/c/{name}/explain")
 async def explain(
-    request: Request, executor: ExecutorParam, id: str, like: str = "", q: str = "", against: str = "0", left: str = ""
+    request: Request,
+    executor: ExecutorParam,
+    id: str,
+    like: str = "",
+    q: str = "",
+    words: str = "",
+    against: str = "0",
+    left: str = "",
 ) -> Response:
     """Explain the rank of a hit."""
-    query, other = await _page_query(request, executor, like, q), parse_integer(against, "against")
+    query, other = await _page_query(request, executor, like, q, words), parse_integer(against, "against")
     hit = await executor.read(lambda c: view_models.explain_hit(c, query, id, other, left=bool(left)))
     return render(request, "explanation.html", executor, query=query, why=hit)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from stillhash.collection import Answer, Collection, Hit, Item
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.numeric.validation import Floats
+from stillhash.server.pages.passages import text_hit
 from stillhash.server.query_cache import HitVote, active_votes
 
 COLUMN_HITS = 12
@@ -16,15 +17,28 @@ Ranks = dict[str, int]  # of hits, by their ids as JSON
 
 
 class PageQuery(NamedTuple):
-    vector: Floats
-    name: str  # the item's id as JSON, or the token of an upload
+    vector: Floats | None  # None for words alone
+    name: str  # the item's id as JSON, the token of an upload, or the words
     item: Item | None
     title: str
+    words: str | None = None  # that a visitor typed
+    lexical_field: str | None = None  # whose words are searched for, too
 
     @property
     def params(self) -> dict[str, str]:
         """The parameters that name it in addresses."""
+        if self.words is not None:
+            return {"words": self.words}
         return {"like": self.name} if self.item is not None else {"q": self.name}
+
+    @property
+    def kind(self) -> str:
+        """What the hits are, for people."""
+        if self.words is None:
+            return "Similar to item" if self.item is not None else "Similar to your upload"
+        if self.vector is None:
+            return "Items with these words"
+        return "Similar to these words" if self.lexical_field is None else "Similar to these words, or with them"
 
     @property
     def labels(self) -> list[Any]:
@@ -55,6 +69,11 @@ def item_query(collection: Collection, text: str) -> PageQuery:
     return PageQuery(collection.reconstruct([item.id])[0], json.dumps(item.id), item, str(item.id))
 
 
+def words_query(collection: Collection, words: str, vector: Floats | None) -> PageQuery:
+    """Return the query of words that a visitor typed, and of their features where there are some."""
+    return PageQuery(vector, f"words {words}", None, words, words, collection.lexical_field)
+
+
 def parse_labels(text: str, current: list[Any]) -> list[Any]:
     """Parse labels separated by commas; a current label that is a number stays one."""
     known = {str(label): label for label in current}
@@ -63,6 +82,10 @@ def parse_labels(text: str, current: list[Any]) -> list[Any]:
 
 def search(collection: Collection, query: PageQuery, version: int | None = None) -> Answer:
     """Return the best hits without the query's own item, more than a column shows."""
+    if query.words is not None and query.lexical_field is not None:
+        if query.vector is None:
+            return collection.lexical_search(query.words, RANKED_HITS)
+        return collection.hybrid_search(query.vector, query.words, RANKED_HITS, version=version)
     answer: Answer = collection.search(query.vector, RANKED_HITS + 1, version=version)
     hits = [hit for hit in answer.hits if not query.is_item(hit)]
     return Answer(hits[:RANKED_HITS], answer.version, answer.ranking, answer.missing)
@@ -76,7 +99,9 @@ def compare(
     collection: Collection, query: PageQuery, against: int, votes: dict[str, HitVote], previous: Ranks | None = None
 ) -> ViewModel:
     """Search with both versions. `previous` has the ranks before a thumb, to show what moved."""
-    then, now, versions = search(collection, query, against), search(collection, query), collection.versions()
+    now, versions = search(collection, query), collection.versions()
+    fitted = bool(versions) and query.vector is not None
+    then = search(collection, query, against) if fitted else now
     then_ranks, thumbs = rank_by_name(then), active_votes(votes, versions)
     then_cards, now_cards = _cards(query, then), _cards(query, now)
     for card in now_cards:
@@ -87,6 +112,7 @@ def compare(
     return {
         "then": {"answer": then, "cards": then_cards},
         "now": {"answer": now, "cards": now_cards},
+        "fitted": fitted,
         "against": against,
         "versions": versions[::-1],
     }
@@ -99,6 +125,7 @@ def _cards(query: PageQuery, answer: Answer) -> list[ViewModel]:
             "hit": hit,
             "name": json.dumps(hit.id),
             "rank": rank,
+            "text": text_hit(hit, query.words, query.lexical_field),
             "shared_labels": sum(label in query.labels for label in hit.labels),
         }
         for rank, hit in enumerate(answer.hits[:COLUMN_HITS], 1)

@@ -1,0 +1,16 @@
+"""LangChain: a vector store, a retriever and a document index over a collection, whose ranking learns."""
+
+from stillhash.errors import MissingExtra
+
+try:
+    import langchain_core  # noqa: F401
+except ImportError as error:
+    message = "stillhash.integrations.langchain needs langchain-core: pip install 'stillhash[langchain]'"
+    raise MissingExtra(message) from error
+
+from stillhash.integrations.langchain.document_index import StillhashDocumentIndex
+from stillhash.integrations.langchain.embeddings import StillhashEmbeddings
+from stillhash.integrations.langchain.retriever import StillhashRetriever
+from stillhash.integrations.langchain.vector_store import StillhashVectorStore
+
+__all__ = ["StillhashDocumentIndex", "StillhashEmbeddings", "StillhashRetriever", "StillhashVectorStore"]
