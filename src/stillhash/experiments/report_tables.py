@@ -247,7 +247,7 @@ def provenance_table(run_set: RunSet) -> dict[str, Any]:
         keys = dict.fromkeys(key for one in objects for key in one)
         rows += [[f"{attribute}: {plain(key)}", _values(one[key] for one in objects if key in one)] for key in keys]
     commands = dict.fromkeys(" ".join(at.command.split()) for at in checkpoints if at.command)
-    return {"provenance": TableData(None, ["", "found"], rows), "commands": list(commands)}
+    return {"provenance": TableData(None, ["", "value"], rows), "commands": list(commands)}
 
 
 def _values(values: Iterable[Any]) -> str:
