@@ -38,6 +38,7 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "pip install .                     # the library": INSTALLS,
         "make demo": "installs a virtual environment; tests/demo runs the demo",
         "stillhash index photos gallery": "stands in docs/images.md too, where it is run",
+        "stillhash index notes knowledge": "stands in docs/text.md too, where it is run",
     },
     "index.md": {"pip install 'stillhash[cli,server]'": "stands in docs/images.md too, where it is run"},
     "images.md": {
