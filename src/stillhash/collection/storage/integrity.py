@@ -43,6 +43,7 @@ from stillhash.files.sealed_files import (
 ACKED_RECORD = struct.Struct("<QI")  # a commit's number, and a checksum
 ACKED_KEY = "acked"  # in `meta`, where the file of this name is never missing
 ACKED_RECORDS = 2  # written in turn
+READ_ATTEMPTS = 3  # where a file handle lacks for a moment, say
 MAX_CHECKSUM_BYTES = 1 << 16  # of store.sums, beside twice those of the pages that there are
 
 
@@ -119,12 +120,14 @@ def write_page_checksums(path: Path) -> None:
 
 def acknowledged_commit(path: Path) -> int | None:
     """Return the number of the last acknowledged commit, None if it is not known."""
-    data = b""
-    with suppress(OSError, BadState), open_regular(path / "acked") as file:
-        data = file.read(ACKED_RECORDS * ACKED_RECORD.size)
-    whole = data[: len(data) - len(data) % ACKED_RECORD.size]
-    numbers = [seq for seq, crc in ACKED_RECORD.iter_unpack(whole) if zlib.crc32(seq.to_bytes(8, "little")) == crc]
-    return max(numbers, default=None)
+    for _ in range(READ_ATTEMPTS):
+        with suppress(OSError, BadState), open_regular(path / "acked") as file:
+            data = file.read(ACKED_RECORDS * ACKED_RECORD.size)
+            whole = data[: len(data) - len(data) % ACKED_RECORD.size]
+            records = ACKED_RECORD.iter_unpack(whole)
+            if numbers := [seq for seq, crc in records if zlib.crc32(seq.to_bytes(8, "little")) == crc]:
+                return int(max(numbers))
+    return None
 
 
 def lacks_acknowledgement(connection: sqlite3.Connection, path: Path) -> bool:
