@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from stillhash.collection.rank_fusion import RANK_OFFSET
 from stillhash.errors import MissingExtra
 from stillhash.numeric.ranking import order_rows
 from stillhash.numeric.validation import Floats
 
 BM25_K1, BM25_B = 1.5, 0.75  # the usual parameters
-FUSION_CONSTANT = 60  # of reciprocal rank fusion
 
 
 def tokenize(texts: Sequence[str]) -> list[list[str]]:
@@ -40,7 +40,7 @@ def cosine_scores(items: Floats, queries: Floats) -> Floats:
 
 def fuse_ranks(*rankings: Floats) -> Floats:
     """Return the scores (m, n) of reciprocal rank fusion: 1 / (60 + rank) of each ranking, added."""
-    return np.asarray(sum(1 / (FUSION_CONSTANT + _ranks(scores)) for scores in rankings), np.float32)
+    return np.asarray(sum(1 / (RANK_OFFSET + _ranks(scores)) for scores in rankings), np.float32)
 
 
 def _ranks(scores: Floats) -> Any:

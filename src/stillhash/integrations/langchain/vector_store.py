@@ -23,7 +23,7 @@ from stillhash.integrations.langchain.documents import (
 from stillhash.integrations.langchain.embeddings import StillhashEmbeddings
 from stillhash.integrations.langchain.retriever import StillhashRetriever
 
-HITS, FETCHED_HITS = 4, 20  # as other vector stores return and compare, if nothing is said
+HITS, FETCHED_HITS = 4, 20  # as other vector stores return and compare, by default
 
 
 class StillhashVectorStore(VectorStore):
