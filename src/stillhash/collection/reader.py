@@ -15,8 +15,8 @@ from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_shar
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import check_explained_bytes, explain_answers
 from stillhash.collection.export import Progress, export
+from stillhash.collection.facet_reader import FacetReader
 from stillhash.collection.filters import compile_filter
-from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import Snapshot
@@ -46,7 +46,7 @@ from stillhash.search.first_page import search_page
 
 
 @report_shortages
-class Reader(ItemReader):
+class Reader(FacetReader):
     """The verbs of a collection that change nothing."""
 
     @overload
