@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from stillhash.collection.facet_counts import MAX_FACET_VALUES
-from stillhash.collection.facets import FacetCache, Facets, check_fields, count_facets
+from stillhash.collection.facet_counts import MAX_COUNTED_LABELS
+from stillhash.collection.facets import FacetCache, Facets, build_facets, check_fields, count_values
 from stillhash.collection.filter_columns import MovedOn
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.item_reader import ItemReader
@@ -33,7 +33,7 @@ class FacetReader(ItemReader):
         """
         condition = None if where is None else compile_filter(where)
         names = check_fields(fields)
-        check_integer(limit, "limit", 1, MAX_FACET_VALUES)
+        check_integer(limit, "limit", 1, MAX_COUNTED_LABELS)
         key = None if condition is None else condition.key, names, limit
         while True:
             with self._store.reading() as connection:
@@ -41,7 +41,8 @@ class FacetReader(ItemReader):
                 facets = self._facet_cache.get(seq, key)
                 try:
                     if facets is None:
-                        facets = count_facets(connection, self._view.filter_columns, condition, names, limit)
+                        counted = count_values(connection, self._view.filter_columns, condition, names)
+                        facets = build_facets(connection, *counted, limit)
                 except MovedOn:  # another filter has seen a later commit
                     continue
                 self._facet_cache.put(seq, key, facets)
