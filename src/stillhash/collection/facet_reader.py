@@ -1,4 +1,4 @@
-"""Count what the items of a collection have: labels, and values of fields of the metadata."""
+"""Count the labels and values that items have, and suggest them for what somebody types."""
 
 from collections.abc import Iterable
 
@@ -9,6 +9,14 @@ from stillhash.collection.filters import compile_filter
 from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
+from stillhash.collection.suggestions import (
+    MAX_SUGGESTED,
+    KnownValues,
+    Suggestion,
+    check_typed,
+    known_values,
+    suggest,
+)
 from stillhash.collection.types import Filter
 from stillhash.errors import report_shortages
 from stillhash.numeric.validation import check_integer
@@ -16,11 +24,12 @@ from stillhash.numeric.validation import check_integer
 
 @report_shortages
 class FacetReader(ItemReader):
-    """The verbs that count labels and values."""
+    """The verbs that count and suggest labels and values."""
 
     def _use(self, store: Store) -> None:
         super()._use(store)
         self._facet_cache = FacetCache()
+        self._known = KnownValues(-1, [], {})
 
     def facets(self, where: Filter | None = None, *, fields: Iterable[str] | None = None, limit: int = 20) -> Facets:
         """Return how many items have each label, and each value of fields of the metadata, with an item for each.
@@ -47,3 +56,23 @@ class FacetReader(ItemReader):
                     continue
                 self._facet_cache.put(seq, key, facets)
                 return facets
+
+    def suggest(self, text: str, limit: int = 10) -> list[Suggestion]:
+        """Return labels, values of fields and ids for what somebody types, at most `limit`.
+
+        First what is the same, then what begins so, then what has a word that begins so; frequent ones first. Case does
+        not count; ids begin as typed, in lower or in upper case. Values are those of `facets`, up to 80 characters.
+        Where nothing begins so, labels and ids that are nearly the same come back, as `near`.
+        """
+        typed = check_typed(text)
+        check_integer(limit, "limit", 1, MAX_SUGGESTED)
+        while True:
+            with self._store.reading() as connection:
+                seq, known = int(get_meta(connection, "seq")), self._known
+                try:
+                    if known.seq != seq:
+                        _, counts = count_values(connection, self._view.filter_columns, None, None)
+                        known = self._known = known_values(seq, counts)
+                except MovedOn:  # another filter has seen a later commit
+                    continue
+                return suggest(connection, known, typed, limit)
