@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stillhash.collection.compaction import compact
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.forgetting import forget
-from stillhash.collection.item_writer import ItemWriter
+from stillhash.collection.label_writer import LabelWriter
 from stillhash.collection.storage.lexical import ReportShare, check_new_field, set_lexical_field
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
@@ -29,7 +29,7 @@ from stillhash.numeric.validation import check_integer
 
 
 @report_shortages
-class Collection(ItemWriter):
+class Collection(LabelWriter):
     """A durable, growing index, made by `stillhash.open`. All verbs may be called from any thread."""
 
     def fit(self, features: Any = None, labels: Any = None) -> None:
