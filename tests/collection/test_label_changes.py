@@ -127,7 +127,7 @@ def test_taking_back_pending_labels_leaves_nothing(template: Path, tmp_path: Pat
             assert collection.stats()["pending"] == 0
             collection.learn(*some_rows(LEARN, seed=5)[:2])
             models.append(collection.weigh(QUERY))
-    assert np.array_equal(*models)
+    assert np.array_equal(models[0], models[1])
 
 
 def test_all_of_it_happens_or_nothing(collection: Collection) -> None:
