@@ -162,3 +162,4 @@ class Answer:
     version: int
     ranking: str
     missing: float = 0.0  # the share of the items whose shard did not answer, of a collection on a cluster
+    balance: float | None = None  # from 0, looks alike, to 1, same labels; None where the ranking has none
