@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from stillhash.collection.item_writer import ItemWriter
+from stillhash.collection.importer import Importer
 from stillhash.collection.types import Id, ItemIds
 from stillhash.collection.validation import check_ids, check_label_lists
 from stillhash.errors import InvalidInput, report_shortages
@@ -12,7 +12,7 @@ LabelsOfItems = dict[Id, list[Any]]
 
 
 @report_shortages
-class LabelWriter(ItemWriter):
+class LabelWriter(Importer):
     """The verbs that change some labels of items, and leave their others."""
 
     def add_labels(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> LabelsOfItems:
