@@ -18,6 +18,7 @@ from stillhash.server import (
     routes_export,
     routes_forgetting,
     routes_items,
+    routes_labels,
     routes_learning,
     routes_lexical,
     routes_server,
@@ -51,7 +52,7 @@ ROUTERS = (
     *(routes_items.search_router, routes_lexical.router),  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_collections.read_router, routes_collections.admin_router),
-    *(routes_items.read_router, routes_items.write_router, routes_export.read_router),
+    *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
     routes_forgetting.admin_router,
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
