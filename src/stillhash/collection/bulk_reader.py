@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.export import Progress, export
-from stillhash.collection.item_reader import ItemReader
+from stillhash.collection.facet_reader import FacetReader
 from stillhash.collection.storage.share_meter import ShareMeter
 from stillhash.collection.storage.snapshot import snapshot
 from stillhash.collection.storage.verification import verify_store
@@ -16,7 +16,7 @@ from stillhash.numeric.near_groups import ShareProgress
 
 
 @report_shortages
-class BulkReader(ItemReader):
+class BulkReader(FacetReader):
     """The verbs that read all items, and may take long."""
 
     def verify(self, *, progress: ShareProgress | None = None) -> list[str]:
