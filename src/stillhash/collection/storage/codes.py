@@ -1,6 +1,6 @@
 """The codes: sealed segments, and rows of the table `items` that are not sealed yet."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from sqlite3 import Connection
 from typing import NamedTuple
@@ -61,11 +61,13 @@ class CodeTable:
         """Return the files of all segments, in order."""
         return [stored_file(self.folder, record.file).name for record in self.segment_records(connection)]
 
-    def read_segment(self, record: SegmentRecord, *, check: bool = True) -> Segment:
+    def read_segment(
+        self, record: SegmentRecord, *, check: bool = True, on_bytes: Callable[[int], object] | None = None
+    ) -> Segment:
         """Map the segment of this record; BadState if the file is damaged, or another one."""
         identity = SegmentIdentity(self.collection, record.number, record.content)
         file = stored_file(self.folder, record.file)
-        segment = read_segment(file, self.bits, (record.rows, identity), check=check)
+        segment = read_segment(file, self.bits, (record.rows, identity), check=check, on_bytes=on_bytes)
         first, last = segment.bounds()
         if (first, last) != (record.first, record.last):
             expected = f"rows {record.first} to {record.last}"
