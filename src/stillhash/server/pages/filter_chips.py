@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stillhash.collection import Collection
@@ -16,7 +17,8 @@ MAX_CHIP_LENGTH = 60  # characters of a value; longer ones are texts to read
 WORD_TEXTS = {True: "yes", False: "no", None: "none"}
 
 
-class Chip(NamedTuple):
+@dataclass(frozen=True)
+class Chip:
     """A filter to add or to remove."""
 
     text: str

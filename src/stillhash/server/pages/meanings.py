@@ -2,7 +2,8 @@
 
 import json
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from stillhash.collection import Collection
 from stillhash.collection.suggestions import MAX_SUGGESTED, Suggestion, fold
@@ -14,7 +15,8 @@ NEAR_SUGGESTIONS = 12  # offered where nothing is found
 MAX_MEANINGS = 6
 
 
-class Meaning(NamedTuple):
+@dataclass(frozen=True)
+class Meaning:
     """One way to understand a text."""
 
     kind: Literal["item", "label", "words", "field"]
@@ -44,7 +46,9 @@ class Meaning(NamedTuple):
 
 def find_meanings(collection: Collection, text: str, takes_words: bool) -> list[Meaning]:
     """Return all ways to understand a text, in order: id, label, words, values of fields."""
-    same = [one for one in collection.suggest(text, MAX_SUGGESTED) if not one.near and fold(str(one.value)) == fold(text)]
+    same = [
+        one for one in collection.suggest(text, MAX_SUGGESTED) if not one.near and fold(str(one.value)) == fold(text)
+    ]
     meanings = []
     with suppress(NotFound, InvalidInput):  # the second is of texts that no id is like
         meanings.append(Meaning("item", find_item(collection, text).id, 1))

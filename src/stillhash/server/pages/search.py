@@ -41,7 +41,7 @@ async def start(request: Request) -> Response:
 
 @router.get("/c/{name}")
 async def search(request: Request, executor: ExecutorParam, random: str = "", range: str = "") -> Response:
-    """Show the hits of an item (`like`), of an upload (`q`) or of words, what `search` means, or items to start with."""
+    """Show hits of an item (`like`), an upload (`q`) or words; what `search` means; or items to start with."""
     options, params = PageOptions(), request.query_params
     try:
         options = PageOptions.parse(params)
@@ -110,7 +110,7 @@ async def _render_miss(
 ) -> Response:
     """Render that nothing was found, and what is near it."""
     near = await executor.read(lambda c: near_meanings(c, typed))
-    context = {"missed": typed, "near": near, "missing": error}
+    context: ViewModel = {"missed": typed, "near": near, "missing": error}
     return await _render_page(request, executor, options, status=200 if error is None else error.status, **context)
 
 
@@ -129,7 +129,9 @@ async def _render_page(
     named = {key: form_text(params, key) for key in keys if form_text(params, key).strip()}
     with suppress(StillhashError):  # the page has an error of its own then
         condition = options.where if where is None else where
-        context["filter_chips"] = await executor.read(lambda c: build_chips(c, executor.name, named, options, condition))
+        context["filter_chips"] = await executor.read(
+            lambda c: build_chips(c, executor.name, named, options, condition)
+        )
         context["total_items"] = await executor.read(lambda c: c.count())
     query = context.get("query")
     if query is not None:
