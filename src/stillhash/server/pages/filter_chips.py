@@ -1,6 +1,7 @@
 """The filters of the search page: those that are active, and those that the labels and fields of the items offer."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -123,5 +124,7 @@ def _number(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise InvalidInput(f"range: expected a number, got {text[:40]!r}") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInput(f"range: expected a number, got {text[:40]!r}")
     return int(number) if number.is_integer() else number

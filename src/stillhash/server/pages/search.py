@@ -25,7 +25,7 @@ from stillhash.server.pages.view_models import ViewModel
 from stillhash.server.write_queue import CollectionExecutor
 
 START_ITEMS = 12  # offered on the start page
-LISTED_ITEMS = 48  # of a page that lists items
+ITEMS_A_PAGE = 48  # of a page that lists items
 SUGGESTIONS = 8  # below the search box
 
 router = page_router("read")
@@ -68,7 +68,7 @@ async def _show(request: Request, executor: CollectionExecutor, options: PageOpt
         if meanings[0].condition is not None:
             return await _render_list(request, executor, options, meanings)
         return await _render_hits(request, executor, options, QueryParams(meanings[0].params), meanings)
-    if any(form_text(params, key).strip() for key in ("like", "q", "words")):
+    if form_text(params, "like") or form_text(params, "q") or form_text(params, "words").strip():
         return await _render_hits(request, executor, options, params, [])
     if options.filters:
         return await _render_list(request, executor, options, [])
@@ -84,6 +84,9 @@ async def _render_hits(
     votes = app_state(request).query_cache.votes(executor.name, query.name)
     results = await executor.read(lambda c: view_models.compare(c, query, options, votes))
     if query.words is not None and not results["now"]["answer"].hits and not options.filters:
+        others = [one for one in meanings if one.condition is not None]
+        if others:  # no item has the words, but a field has this value
+            return await _render_list(request, executor, options, others)
         return await _render_miss(request, executor, options, query.words)
     return await _render_page(request, executor, options, query=query, results=results, meanings=meanings)
 
@@ -96,10 +99,10 @@ async def _render_list(
     after = _parse_after(form_text(request.query_params, "after"))
 
     def read(collection: Collection) -> ViewModel:
-        items = collection.list_items(where, after=after, limit=LISTED_ITEMS + 1)
-        shown = [(item, text_hit(item)) for item in items[:LISTED_ITEMS]]
-        last = json.dumps(shown[-1][0].id) if len(items) > LISTED_ITEMS else None
-        return {"items": shown, "total": collection.count(where), "last": last, "first": after is None}
+        items = collection.list_items(where, after=after, limit=ITEMS_A_PAGE + 1)
+        listed = [(item, text_hit(item)) for item in items[:ITEMS_A_PAGE]]
+        last = json.dumps(listed[-1][0].id) if len(items) > ITEMS_A_PAGE else None
+        return {"items": listed, "total": collection.count(where), "last": last, "first": after is None}
 
     listed = await executor.read(read)
     return await _render_page(request, executor, options, where=where, listed=listed, meanings=meanings)
