@@ -14,9 +14,9 @@ from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import check_explained_bytes, explain_answers
+from stillhash.collection.explain_labels import explain_labels_and_votes
 from stillhash.collection.export import Progress, export
 from stillhash.collection.filters import compile_filter
-from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import Snapshot
@@ -38,6 +38,7 @@ from stillhash.collection.types import (
     Weights,
 )
 from stillhash.collection.validation import check_distance, check_path
+from stillhash.collection.vote_listing import VoteReader
 from stillhash.errors import InvalidInput, NotFitted, TooLarge, report_shortages
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
@@ -46,7 +47,7 @@ from stillhash.search.first_page import search_page
 
 
 @report_shortages
-class Reader(ItemReader):
+class Reader(VoteReader):
     """The verbs of a collection that change nothing."""
 
     @overload
@@ -98,6 +99,7 @@ class Reader(ItemReader):
                 _, other_model = self._model(snapshot, other)
                 rankings = page.ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
                 answers = explain_answers(snapshot.index, answers, page.ids, rankings, other, allowed)
+                answers = explain_labels_and_votes(self._store, snapshot, answers, page, Q)
         return answers[0] if single else answers
 
     @overload
