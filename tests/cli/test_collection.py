@@ -6,6 +6,7 @@ import getpass
 import inspect
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -556,6 +557,13 @@ def test_a_missing_collection_is_refused(verb: str, tmp_path: Path) -> None:
     more |= {"feedback": ["a", "--vector", "[1]", "--up"], "snapshot": [str(tmp_path / "copy")]}
     code, out, err = call(verb, tmp_path / "nothing", *more.get(verb, []))
     assert code == 2 and not out and "nothing" in err
+
+
+def test_a_missing_collection_is_created_by_the_command_in_the_message(tmp_path: Path) -> None:
+    path = tmp_path / "nothing yet"
+    _, _, err = call("count", path)
+    command = shlex.split(err.split("`")[1].replace("--dim N", "--dim 8"))
+    assert command[0] == "stillhash" and call(*command[1:])[0] == 0 and call_json("count", path) == {"count": 0}
 
 
 @pytest.mark.slow

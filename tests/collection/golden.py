@@ -77,6 +77,8 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
         "pictures": [None if (data := collection.picture(f"b{r}")) is None else data.hex() for r in range(4)],
         **{name: [asdict(answer) for answer in some] for name, some in searched.items()},
     }
+    for answer in (answer for name in searched for answer in results[name]):
+        answer.pop("balance")  # which the stored answers lack
     for hit in (hit for name in searched for answer in results[name] for hit in answer["hits"]):
         assert all(hit.pop(name, None) is None for name in NEW_FIELDS)
         for name in NEW_OF_EXPLANATIONS:

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from stillhash.collection.compaction import compact
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.forgetting import forget
-from stillhash.collection.item_writer import ItemWriter
+from stillhash.collection.importer import Importer
+from stillhash.collection.label_names import LabelNames
+from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.lexical import ReportShare, check_new_field, set_lexical_field
 from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
@@ -29,7 +31,7 @@ from stillhash.numeric.validation import check_integer
 
 
 @report_shortages
-class Collection(ItemWriter):
+class Collection(Importer):
     """A durable, growing index, made by `stillhash.open`. All verbs may be called from any thread."""
 
     def fit(self, features: Any = None, labels: Any = None) -> None:
@@ -117,6 +119,10 @@ class Collection(ItemWriter):
             else:
                 names = self.ids(None if isinstance(where, str) else where, limit=MAX_VERSION)
             return forget(self._store, self._view, self._trainer, names, source, folder)
+
+    def _names_of_labels(self, snapshot: Snapshot) -> LabelNames:
+        version, names = self._trainer.label_names
+        return names if version == snapshot.version else super()._names_of_labels(snapshot)
 
     def flush(self) -> int:
         """Learn the pending rows, however few; return the current version."""

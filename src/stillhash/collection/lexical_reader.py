@@ -83,7 +83,7 @@ class LexicalReader(Reader):
             fused = fuse_ranks(learnt, lexical, k, weight)
             contents = self._store.items.contents(snapshot.connection, [one.row for one in fused], max_bytes)
         hits = [_hit(contents[one.row], one, page.version) for one in fused]
-        return Answer(hits, page.version, HYBRID_RANKING, page.missing)
+        return Answer(hits, page.version, HYBRID_RANKING, page.missing, page.balance)
 
     def _lexical_rows(self, snapshot: Snapshot, terms: list[str], k: int) -> list[tuple[int, float]]:
         """Return the k best rows for terms with their scores; Conflict if words are not indexed."""

@@ -91,9 +91,8 @@ class Reader(VoteReader):
                 matching = most if allowed is None else count_bits(allowed)
                 check_explained_bytes(len(Q) * min(most, matching), self.bits, max_bytes)
             page = rank_page(self._store, snapshot, Q, k, number, model, balance)
-            answers = build_answers(
-                self._store, snapshot, page.scored, page.version, page.by, page.missing, max_bytes=max_bytes
-            )
+            ranked_by = page.version, page.by, page.missing
+            answers = build_answers(self._store, snapshot, page.scored, *ranked_by, max_bytes, page.balance)
             if explains and page.ranking is not None and snapshot.functions is not None:
                 other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
                 _, other_model = self._model(snapshot, other)
@@ -146,9 +145,9 @@ class Reader(VoteReader):
             total = sum(len(some.ids) for some in hits)
             if most is not None and total > most:
                 raise TooLarge(f"threshold: expected at most {most} hits, got {total}. Use a higher threshold.")
-            missing = max((some.missing for some in hits), default=0.0)
+            missing, balance = max((some.missing for some in hits), default=0.0), model.resolve_balance()
             scored = ((some.scores, some.ids, np.zeros(len(some.ids), np.uint8)) for some in hits)
-            answers = build_answers(self._store, snapshot, scored, number, model, missing, max_bytes)
+            answers = build_answers(self._store, snapshot, scored, number, model, missing, max_bytes, balance)
         return answers[0] if single else answers
 
     def _search_by_weights(

@@ -12,6 +12,7 @@ import numpy as np
 
 from stillhash.collection.doubtful_labels import LabelJudge
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
+from stillhash.collection.label_names import LabelNames, hasher_label_names
 from stillhash.collection.method_settings import new_hasher
 from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
@@ -41,6 +42,7 @@ class Trainer:
         self.store = store
         # Both are read again where the store is not at their version: after a transaction that failed.
         self._hasher: tuple[int, Hasher] | None = None  # what has learnt all up to a version
+        self.label_names: tuple[int, LabelNames] = 0, ()  # that it predicts, with their version
         self._functions: tuple[str | None, LinearHasher | None] = None, None  # with their fingerprint
 
     def fit(self, connection: Connection, sample: LabelledRows | None = None, new: LabelledRows | None = None) -> Codes:
@@ -217,7 +219,7 @@ class Trainer:
                 with parsing("votes"):
                     model = correct(hasher, model, votes, self.store.codes.sample(connection, CODE_SAMPLE_ROWS))
         version = versions.publish(connection, new, model.side, model_bytes(model))
-        self._hasher = version, hasher
+        self._hasher, self.label_names = (version, hasher), (version, hasher_label_names(hasher))
         return version
 
     def hasher(self, connection: Connection) -> Hasher:

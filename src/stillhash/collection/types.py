@@ -21,6 +21,9 @@ Filter = dict[str, Any]
 ItemIds = Iterable[IdLike] | NDArray[Any]
 Weights = Vector | Vectors | NDArray[Any]  # (bits,) of one query, or (m, bits)
 VersionName = int | Literal["hamming"]  # of the model
+# Why an item is suggested: it stands for many others; nothing labelled is like it; two labels are about as likely; none
+# of its labels is likely.
+SuggestionReason = Literal["typical", "new", "boundary", "unsure"]
 TEXT_FIELD = "text"  # of the metadata, where items are texts
 
 
@@ -83,6 +86,16 @@ class DoubtfulItem:
     labels: list[Any]
     predicted: list[Any]  # labels that are predicted instead, best first
     chance: float  # that its labels are wrong, 0 to 1
+
+
+@dataclass(frozen=True)
+class LabelSuggestion:
+    """An unlabelled item whose labels would teach much, with the labels that are predicted of it."""
+
+    id: Id
+    labels: list[tuple[Any, float]]  # with their chances, 0 to 1, best first; none before enough is learnt
+    usefulness: float  # beside that of the most useful one, 0 to 1
+    reason: SuggestionReason
 
 
 @dataclass(frozen=True)
@@ -181,3 +194,4 @@ class Answer:
     version: int
     ranking: str
     missing: float = 0.0  # the share of the items whose shard did not answer, of a collection on a cluster
+    balance: float | None = None  # from 0, looks alike, to 1, same labels; None where the ranking has none

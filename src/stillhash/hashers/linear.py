@@ -53,13 +53,15 @@ class LinearHasher(Hasher):
 
     def rank_checked(self, model: Model, Q: Floats, balance: float | None = None) -> Ranking:
         """Rank by queries that are validated already."""
-        share = model.balance if balance is None else check_number(balance, "balance", low=0, high=1)
-        if share is None and model.side != "looks":
+        if balance is not None:
+            balance = check_number(balance, "balance", low=0, high=1)
+        share = model.resolve_balance(balance)
+        if share is None:
             return Ranking(self.weigh_by(model, Q))
         X = self.prepare(Q)
         looks = self.project(X)
-        weights, share, predicted = unit_rows(looks), share or 0.0, None
-        if share and model.side != "looks":
+        weights, predicted = unit_rows(looks), None
+        if share:
             if model.U is None or model.M is None:
                 learnt = self.weigh_by(model._replace(balance=None, N=None), Q)
             else:

@@ -41,6 +41,12 @@ class Model(NamedTuple):
     def learnt(self) -> bool:
         return self.M is not None or self.N is not None
 
+    def resolve_balance(self, balance: float | None = None) -> float | None:
+        """Return the balance that a search by this one has; None, for both, leaves it to the model, or is none."""
+        if self.side == "looks":
+            return 0.0
+        return self.balance if balance is None else balance
+
 
 class LabelSpace(NamedTuple):
     """The labels of a model with U, in order; and the rows that it has learnt, for what a change of U would change."""

@@ -27,7 +27,7 @@ from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
-from stillhash.server.pages import learning, login, search
+from stillhash.server.pages import collection, explanations, item_labels, learning, login, pictures, search, votes
 from stillhash.server.pages.rendering import static_files
 from stillhash.server.query_cache import QueryCache
 from stillhash.server.reload import Reloader
@@ -45,8 +45,8 @@ ROUTERS = (
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
     routes_forgetting.admin_router,
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
-    *(login.router, search.read_router, search.feedback_router, search.write_router),
-    *(learning.read_router, learning.write_router, learning.admin_router),
+    *(login.router, search.router, votes.router, explanations.router, item_labels.router, pictures.router),
+    *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other

@@ -23,7 +23,7 @@ from typing import Any
 from stillhash.collection.storage.audit import AuditTable, Change
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.column_files import columns_file, segment_contents, write_columns
-from stillhash.collection.storage.connections import connect
+from stillhash.collection.storage.connections import check_exists, connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
 from stillhash.collection.storage.features import FeatureTable
@@ -49,7 +49,7 @@ from stillhash.collection.storage.settings import check_id, parse_settings
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
 from stillhash.collection.types import Id
-from stillhash.errors import BadState, InvalidInput
+from stillhash.errors import BadState
 from stillhash.files.sealed_files import (
     FOLDER_MODE,
     check_kind,
@@ -76,9 +76,7 @@ class Store:
     def __init__(self, path: Path, *, writer: bool) -> None:
         self.path = path
         self.settings: dict[str, Any]
-        if not (path / "store.db").is_file():
-            use = "Pass dim= to create one, or run `stillhash create`."
-            raise InvalidInput(f"path: no collection at {str(path)!r}. {use}")
+        check_exists(path)
         check_folders(path)
         self.db = Database(path, writer=writer)
         self.reading = self.db.reading
