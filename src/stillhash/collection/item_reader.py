@@ -100,10 +100,11 @@ class ItemReader:
     def _features(self, names: list[Id]) -> tuple[Floats, Mask]:
         """Return features of these items, and which of them are the items' own, not rebuilt from codes."""
         with self._view.pinned() as snapshot:
-            return self._row_features(snapshot, self._store.items.existing_rows(snapshot.connection, names))
+            rows = self._store.items.existing_rows(snapshot.connection, names)
+            return self._row_features(snapshot, rows)
 
     def _row_features(self, snapshot: Snapshot, rows: RowNumbers) -> tuple[Floats, Mask]:
-        """Return the same as `_features`, of rows."""
+        """Return features of these rows, as `_features` does of items."""
         if snapshot.functions is None:
             waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
             return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.codes import to_hex
-from stillhash.collection.facet_reader import FacetReader
+from stillhash.collection.bulk_reader import BulkReader
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.repeats import repeated_rows
 from stillhash.collection.storage.schema import batches, has_table, parsing
@@ -24,7 +24,7 @@ MAX_LISTED_VOTES = 10_000
 
 
 @report_shortages
-class VoteReader(FacetReader):
+class VoteReader(BulkReader):
     """The verb that lists votes."""
 
     def votes(
