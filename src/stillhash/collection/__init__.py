@@ -10,6 +10,7 @@ from stillhash.collection.codes_only import check_codes_only, check_flag, fix_id
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.import_export import import_export, is_export
+from stillhash.collection.layout import ItemLayout
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
 from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.lexical import check_new_field
@@ -169,6 +170,7 @@ __all__ = [
     "Hit",
     "ImportProgress",
     "Item",
+    "ItemLayout",
     "LabelSuggestion",
     "RepairReport",
     "UpgradeReport",

@@ -134,7 +134,9 @@ def choose_probe(labelled: RowNumbers, queries: int, items: int, fitted_rows: in
     queries = min(queries, len(labelled) // 2)
     later = labelled[np.searchsorted(labelled, fitted_rows) :]
     chosen = choose_rows(later if len(later) >= queries else labelled, queries, seed)
-    return ProbeRows(chosen, np.sort(choose_rows(np.setdiff1d(labelled, chosen), items, seed)))
+    others = np.ones(len(labelled), bool)
+    others[np.searchsorted(labelled, chosen)] = False
+    return ProbeRows(chosen, np.sort(choose_rows(labelled[others], items, seed)))
 
 
 def choose_rows(rows: RowNumbers, count: int, seed: int) -> RowNumbers:
@@ -145,7 +147,9 @@ def choose_rows(rows: RowNumbers, count: int, seed: int) -> RowNumbers:
     """
     doublings = max(0, (len(rows) // max(1, count)).bit_length() - 1)
     first = rows if len(rows) < count else rows[: count << doublings]
-    return first[np.argsort(hash_numbers(first, seed), kind="stable")][:count]
+    keys = hash_numbers(first, seed)  # no two are equal
+    least = np.argpartition(keys, count - 1)[:count] if 0 < count < len(first) else np.arange(len(first))[:count]
+    return first[least[np.argsort(keys[least])]]
 
 
 def hash_numbers(numbers: RowNumbers, seed: int) -> NDArray[np.uint64]:

@@ -1,8 +1,11 @@
 """Measure and compare versions of the model on a fixed probe."""
 
+import threading
+
 import numpy as np
 
 from stillhash.collection.filters import compile_filter
+from stillhash.collection.learning_events import LearningEvent, learning_events
 from stillhash.collection.prequential import MIN_LABELLED_ROWS
 from stillhash.collection.probe import (
     MAX_PROBE_ITEMS,
@@ -21,6 +24,8 @@ from stillhash.collection.probe import (
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.reader import Reader
 from stillhash.collection.storage.labelled_rows import read_labels
+from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import load_model
 from stillhash.collection.types import ItemIds, VersionName
 from stillhash.collection.validation import check_ids
@@ -30,12 +35,18 @@ from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.validation import check_integer
 
 LABELLED_ITEMS = compile_filter({"labels": {"$exists": True}})
-MAX_SEED = 2**32 - 1
+MAX_PROBE_SEED = 2**32 - 1
+MAX_CACHED_PROBES = 2  # several versions are measured on each
 
 
 @report_shortages
 class ProbeReader(Reader):
     """The verbs that measure versions on the same stored items."""
+
+    def _use(self, store: Store) -> None:
+        super()._use(store)
+        self._probes: dict[tuple[int, ...], tuple[Probe, bool]] = {}  # the latest ones, by commit and sizes
+        self._probes_lock = threading.Lock()
 
     def probe(
         self,
@@ -82,6 +93,14 @@ class ProbeReader(Reader):
             (name_1, model_1), (name_2, model_2) = (self._named_model(snapshot, version) for version in (one, other))
         return compare_models(probe, (name_1, name_2), (model_1, model_2))
 
+    def learning_events(self, limit: int = 10_000) -> list[LearningEvent]:
+        """Return what each version came from, the latest last: how many items, labels and votes.
+
+        limit: entries of the audit log that are read, the latest. The last event has no version where changes wait to
+        be learnt.
+        """
+        return learning_events(self.audit(limit=limit))
+
     def _named_model(self, snapshot: Snapshot, version: VersionName | None) -> tuple[VersionName, Model]:
         number, model = self._model(snapshot, version)
         return "hamming" if version == "hamming" else number, model
@@ -92,7 +111,19 @@ class ProbeReader(Reader):
         """Return the probe of a commit, and whether its queries hold their labels."""
         check_integer(queries, "queries", 1, MAX_PROBE_QUERIES)
         check_integer(items, "items", 10, MAX_PROBE_ITEMS)
-        check_integer(seed, "seed", 0, MAX_SEED)
+        check_integer(seed, "seed", 0, MAX_PROBE_SEED)
+        key = int(get_meta(snapshot.connection, "seq")), queries, items, seed
+        with self._probes_lock:
+            if key in self._probes:
+                return self._probes[key]
+        probe = self._read_probe(snapshot, self._choose(snapshot, queries, items, seed))
+        with self._probes_lock:
+            self._probes[key] = probe
+            while len(self._probes) > MAX_CACHED_PROBES:
+                del self._probes[next(iter(self._probes))]
+        return probe
+
+    def _choose(self, snapshot: Snapshot, queries: int, items: int, seed: int) -> ProbeRows:
         if snapshot.functions is None:
             raise NotFitted("probe: the hash functions are not fitted yet: add more rows, or call fit")
         assert snapshot.allowed is not None
@@ -102,8 +133,7 @@ class ProbeReader(Reader):
             labelled = np.intersect1d(labelled, np.array(list(rows.values()), np.int64))
         if len(labelled) < MIN_LABELLED_ROWS:
             raise Conflict(f"probe: expected {MIN_LABELLED_ROWS} labelled items or more, got {len(labelled)}")
-        chosen = choose_probe(labelled, queries, items, self._store.settings["init_rows"], seed)
-        return self._read_probe(snapshot, chosen)
+        return choose_probe(labelled, queries, items, self._store.settings["init_rows"], seed)
 
     def _read_probe(self, snapshot: Snapshot, chosen: ProbeRows) -> tuple[Probe, bool]:
         assert snapshot.functions is not None

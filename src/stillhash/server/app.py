@@ -29,6 +29,7 @@ from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import (
+    api_docs,
     collection,
     explanations,
     item_labels,
@@ -57,7 +58,15 @@ ROUTERS = (
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
     routes_forgetting.admin_router,
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
-    *(login.router, search.router, votes.router, explanations.router, item_labels.router, pictures.router),
+    *(
+        login.router,
+        api_docs.router,
+        search.router,
+        votes.router,
+        explanations.router,
+        item_labels.router,
+        pictures.router,
+    ),
     *(teaching.read_router, teaching.write_router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
 )
