@@ -37,6 +37,7 @@ from stillhash.server.pages import (
     login,
     pictures,
     search,
+    teaching,
     votes,
 )
 from stillhash.server.pages.rendering import static_files
@@ -45,6 +46,7 @@ from stillhash.server.reload import Reloader
 from stillhash.server.responses import Unexpected, error_response, to_error
 from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
+from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder, started_pool
 from stillhash.version import __version__
 
@@ -65,6 +67,7 @@ ROUTERS = (
         item_labels.router,
         pictures.router,
     ),
+    *(teaching.read_router, teaching.write_router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
 )
 
@@ -105,7 +108,9 @@ def create_app(
     )
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
     metrics, reloader = Metrics(memory), Reloader(settings, sessions)
-    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory, sessions, reloader, lifecycle)
+    app.state.stillhash = AppState(
+        executors, settings, metrics, QueryCache(), Sittings(), memory, sessions, reloader, lifecycle
+    )
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", static_files, "static")
