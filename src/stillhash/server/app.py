@@ -21,13 +21,24 @@ from stillhash.server import (
     routes_learning,
     routes_lexical,
     routes_server,
+    routes_tasks,
 )
 from stillhash.server.collection_lifecycle import CollectionLifecycle
 from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
-from stillhash.server.pages import collection, explanations, item_labels, learning, login, pictures, search, votes
+from stillhash.server.pages import (
+    collection,
+    explanations,
+    item_labels,
+    learning,
+    login,
+    pictures,
+    search,
+    tasks,
+    votes,
+)
 from stillhash.server.pages.rendering import static_files
 from stillhash.server.query_cache import QueryCache
 from stillhash.server.reload import Reloader
@@ -43,10 +54,11 @@ ROUTERS = (
     *(routes_collections.read_router, routes_collections.admin_router),
     *(routes_items.read_router, routes_items.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
-    routes_forgetting.admin_router,
+    *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
     *(login.router, search.router, votes.router, explanations.router, item_labels.router, pictures.router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
+    *(tasks.read_router, tasks.admin_router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other
