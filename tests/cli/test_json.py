@@ -42,6 +42,8 @@ tag films 2 good
 rollback films 1
 update-metadata films 1 --set '{{"n": 1}}'
 relabel films 1 sea
+add-labels films 'sky|cat' 1 2
+remove-labels films sky 1
 delete films 1 nosuch
 seal films
 compact films

@@ -23,6 +23,7 @@ InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
 HASH_FUNCTIONS: dict[InitialCodes, InitialStage] = {"pca-itq": pca_itq, "lsh": lsh}
 CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root mean square of those learnt
 DECODE_STEPS = 200  # at most
+DECODE_ROWS = 256  # at once, within the caches
 DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
 
 
@@ -126,16 +127,22 @@ class LinearHasher(Hasher):
             return signs(codes, self.bits) + self.mean_
         step = 1.8 / float(np.linalg.norm(self.W_, 2)) ** 2  # with less than 2 it converges
         back = np.ascontiguousarray(self.W_.T * np.float32(step))
-        features = np.empty((len(codes), self.n_features_in_), np.float32)
-        for row, side in enumerate(signs(codes, self.bits)[:, None]):
-            x = self._scaled(kernels.project(side, back))
-            for _ in range(DECODE_STEPS):
-                gap = np.maximum(DECODE_MARGIN - side * (kernels.project(x, self.W_) + self.t_), 0)
-                if not gap.any():
-                    break
-                x = self._scaled(x + kernels.project(side * gap, back))
-            features[row] = x[0] + self.mean_
-        return features
+        at_once = DECODE_ROWS if kernels.lanes() != "numpy" else 1  # BLAS rounds a row as its batch is long
+        parts = (self._decode(signs(codes[s : s + at_once], self.bits), back) for s in range(0, len(codes), at_once))
+        return np.concatenate([np.empty((0, self.n_features_in_), np.float32), *parts])
+
+    def _decode(self, sides: Floats, back: Floats) -> Floats:
+        """Return features of these sides of the hash functions (n, b); `back` is a step towards them (b, D)."""
+        X, active = self._scaled(kernels.project(sides, back)), np.arange(len(sides))
+        for _ in range(DECODE_STEPS):
+            side, x = sides[active], X[active]
+            gap = np.maximum(DECODE_MARGIN - side * (kernels.project(x, self.W_) + self.t_), 0)
+            short = gap.any(axis=1)
+            if not short.any():
+                break
+            active = active[short]
+            X[active] = self._scaled(x[short] + kernels.project(side[short] * gap[short], back))
+        return X + self.mean_
 
     def _scaled(self, x: Floats) -> Floats:
         return unit_rows(x) if self.unit_norm else x

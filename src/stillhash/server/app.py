@@ -18,6 +18,7 @@ from stillhash.server import (
     routes_export,
     routes_forgetting,
     routes_items,
+    routes_labels,
     routes_learning,
     routes_lexical,
     routes_server,
@@ -29,11 +30,13 @@ from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import (
+    api_docs,
     collection,
     explanations,
     item_labels,
     learning,
     login,
+    map,
     pictures,
     search,
     tasks,
@@ -52,13 +55,21 @@ ROUTERS = (
     *(routes_items.search_router, routes_lexical.router),  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_collections.read_router, routes_collections.admin_router),
-    *(routes_items.read_router, routes_items.write_router, routes_export.read_router),
+    *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
     *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
-    *(login.router, search.router, votes.router, explanations.router, item_labels.router, pictures.router),
+    *(
+        login.router,
+        api_docs.router,
+        search.router,
+        votes.router,
+        explanations.router,
+        item_labels.router,
+        pictures.router,
+    ),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
-    *(tasks.read_router, tasks.admin_router),
+    *(tasks.read_router, tasks.admin_router, map.router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other
