@@ -22,6 +22,7 @@ from stillhash.server import (
     routes_learning,
     routes_lexical,
     routes_server,
+    routes_tasks,
 )
 from stillhash.server.collection_lifecycle import CollectionLifecycle
 from stillhash.server.dependencies import AppState
@@ -35,8 +36,10 @@ from stillhash.server.pages import (
     item_labels,
     learning,
     login,
+    map,
     pictures,
     search,
+    tasks,
     teaching,
     votes,
 )
@@ -56,7 +59,7 @@ ROUTERS = (
     *(routes_collections.read_router, routes_collections.admin_router),
     *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
-    routes_forgetting.admin_router,
+    *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
     *(
         login.router,
@@ -69,6 +72,7 @@ ROUTERS = (
     ),
     *(teaching.read_router, teaching.write_router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
+    *(tasks.read_router, tasks.admin_router, map.router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other
