@@ -76,7 +76,7 @@ def build_chips(
 
 
 def _address(name: str, params: dict[str, Any], options: PageOptions, filters: Iterable[str]) -> str:
-    return page_address(name, params, options, filters=tuple(filters), hits=COLUMN_HITS)
+    return page_address(name, params, options, filters=tuple(filters), hits=COLUMN_HITS, page=1)
 
 
 def is_short(value: Any) -> bool:
