@@ -82,7 +82,7 @@ async def _render_hits(
     query = await read_query(request, executor, params)
     votes = app_state(request).query_cache.votes(executor.name, query.name)
     results = await executor.read(lambda c: view_models.compare(c, query, options, votes))
-    if query.words is not None and not results["now"]["answer"].hits and not options.filters:
+    if query.words is not None and not results["now"]["answer"].hits and options.page == 1:
         others = [one for one in meanings if one.condition is not None]
         if others:  # no item has the words, but a field has this value
             return await _render_list(request, executor, options, others)
