@@ -17,6 +17,7 @@ from stillhash.server.pages import view_models
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.queries import PageOptions, page_address, read_query
 from stillhash.server.pages.rendering import form_text, page_router, read_form, render
+from stillhash.server.pages.votes import own_votes, vote_source
 from stillhash.server.query_cache import Picture, UploadedQuery, parse_code, parse_vector
 from stillhash.server.write_queue import CollectionExecutor
 
@@ -47,8 +48,8 @@ async def search(
             return RedirectResponse(address, 303, {"cache-control": "no-store"})
         if like or q or words.strip():
             query = await read_query(request, executor, request.query_params)
-            votes = app_state(request).query_cache.votes(executor.name, query.name)
-            results = await executor.read(lambda c: view_models.compare(c, query, options, votes))
+            source = vote_source(request)
+            results = await executor.read(lambda c: view_models.compare(c, query, options, own_votes(c, query, source)))
             return await _render_page(request, executor, options, query=query, results=results)
     except StillhashError as error:
         context = {"error": error, "typed": like, "typed_words": words}

@@ -6,7 +6,6 @@ from typing import Any
 from stillhash.collection import Answer, Collection
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.queries import PageOptions, PageQuery
-from stillhash.server.query_cache import HitVote, active_votes
 
 RANKED_HITS = 60  # of the earlier version, at least, in which the rank of a current hit is looked up
 
@@ -34,18 +33,18 @@ def compare(
     collection: Collection,
     query: PageQuery,
     options: PageOptions,
-    votes: dict[str, HitVote],
+    votes: dict[str, bool],
     previous: Ranks | None = None,
 ) -> ViewModel:
-    """Search with both versions. `previous` has the ranks before a vote, to show what moved."""
+    """Search with both versions. `votes` are the visitor's; `previous` has the ranks before a vote, to show moves."""
     now, versions = search(collection, query, options), collection.versions()
     fitted = bool(versions) and query.vector is not None
     then = search(collection, query, options._replace(balance=None), options.against) if fitted else now
-    then_ranks, thumbs = rank_by_name(then), active_votes(votes, versions)
+    then_ranks = rank_by_name(then)
     then_cards, now_cards = _cards(query, then, options.hits), _cards(query, now, options.hits)
     for card in now_cards:
         name = card["name"]
-        card |= {"other_rank": then_ranks.get(name), "thumb": thumbs.get(name)}
+        card |= {"other_rank": then_ranks.get(name), "thumb": votes.get(name)}
         if previous is not None and previous.get(name) != card["rank"]:
             card |= {"moved": True, "previous_rank": previous.get(name)}
     return {
