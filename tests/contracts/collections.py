@@ -41,6 +41,7 @@ LOCAL_ONLY = {  # verbs of Collection that a client has not, and why
     "duplicates": "takes minutes where there are millions of items; `stillhash duplicates` runs beside a server",
     "encoder": "an attribute; `stats` has its name",
     "export": "writes a file here, with what is learnt; over HTTP `GET .../export` streams items",
+    "has_picture": "asks for many at once what `picture` says of one",
     "import_file": "reads a file here, and goes on by what the store notes of it; `ingest` takes rows of files",
     "lexical_field": "an attribute; `stats` has it",
     "repair": "upkeep of files, while no server has them open",

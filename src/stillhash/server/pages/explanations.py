@@ -51,7 +51,7 @@ def explain_hit(collection: Collection, query: PageQuery, options: PageOptions, 
         "version": version,
         "balance": None if left else options.balance,
     }
-    count = options.hits + 1 if fused is None else DEFAULT_DEPTH
+    count = options.last + 1 if fused is None else DEFAULT_DEPTH
     answer: Answer = collection.search(query.vector, count, explain=other, **shared)
     hit = next((hit for hit in answer.hits if json.dumps(hit.id) == name), None)
     if hit is None and fused is None:
