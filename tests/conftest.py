@@ -41,10 +41,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start Ray, and keep in one worker what shares Ray, a browser or the result of a benchmark."""
+    """Mark tests that start Ray or a browser, and keep in one worker what shares one, or the result of a benchmark."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("cluster")
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
         groups = [marker for marker in ("cluster", "browser") if item.get_closest_marker(marker)]
         if item.path.parent.name == "bench":
             groups = groups or [f"bench-{item.path.stem}"]

@@ -165,6 +165,60 @@ def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
         assert collection.audit() == []
 
 
+def bad_rows(path: Path, place: int, **changes: Any) -> Path:
+    """Write the rows, with one of them changed."""
+    rows = [{"id": number, "features": x.tolist(), "labels": LABELS[number]} for number, x in enumerate(X)]
+    rows[place] |= changes
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+BAD_ROWS: list[dict[str, Any]] = [
+    {"features": [1.0, 2.0]},
+    {"features": [float("nan")] * DIM},
+    {"id": 3},
+    {"id": "seven"},
+    {"id": ["a list"]},
+    {"metadata": 7},
+    {"labels": [[]]},
+]
+
+
+@pytest.mark.parametrize("change", BAD_ROWS, ids=str)
+def test_a_check_finds_what_an_import_would_refuse_and_adds_nothing(change: dict[str, Any], tmp_path: Path) -> None:
+    path = bad_rows(tmp_path / "rows.jsonl", 45, **change)
+    with stillhash.open(tmp_path / "c", DIM, 32) as collection:
+        collection.add(["seven"], X[:1])
+        entries = collection.audit()
+        with pytest.raises((InvalidInput, Conflict), match=r"^rows.jsonl, line") as checked:
+            collection.check_file(path, batch=10)
+        assert collection.audit() == entries and collection.count() == 1
+        with pytest.raises((InvalidInput, Conflict), match=r"^rows.jsonl, line") as imported:
+            collection.import_file(path, batch=10)
+        assert type(checked.value) in (type(imported.value), InvalidInput) and collection.count() > 1
+
+
+def test_a_check_counts_the_rows_that_would_be_added(tmp_path: Path) -> None:
+    path, reports = write_rows(tmp_path / "rows.jsonl", list(range(ROWS))), list[ImportProgress]()
+    with stillhash.open(tmp_path / "c", DIM, 32) as collection:
+        assert collection.check_file(path, batch=25, progress=reports.append) == ImportProgress(ROWS, ROWS, 1.0)
+        assert [report.rows for report in reports] == [25, 50, 60]
+        interrupt(collection, path, 2, 10)
+        assert collection.check_file(path, batch=7) == ImportProgress(ROWS, ROWS - 20, 1.0)
+        other = write_rows(tmp_path / "other.jsonl", list(range(10, ROWS)), X[::-1])
+        assert collection.check_file(other, batch=7, skip_existing=True).added == ROWS - 20
+        assert collection.import_file(other, skip_existing=True) == ROWS - 20
+        (tmp_path / "empty.jsonl").write_text("")
+        assert collection.check_file(tmp_path / "empty.jsonl") == ImportProgress(0, 0, 0.0)
+
+
+def test_ids_with_equal_hashes_are_different(tmp_path: Path) -> None:
+    assert hash(-1) == hash(-2)
+    path = write_rows(tmp_path / "rows.jsonl", [-1, -2, *range(ROWS - 2)])
+    with stillhash.open(tmp_path / "c", DIM, 32) as collection:
+        assert collection.check_file(path, batch=10).added == ROWS == collection.import_file(path)
+
+
 def test_progress_counts_rows(tmp_path: Path) -> None:
     reports: list[ImportProgress] = []
     np.save(tmp_path / "rows.npy", X)

@@ -26,6 +26,7 @@ def build_answers(
     model: Model | str,
     missing: float = 0.0,
     max_bytes: int | None = None,
+    balance: float | None = None,
 ) -> list[Answer]:
     """Return an answer for each query; `model`, or the name of another ranking, is what ranked them."""
     if not isinstance(model, str):
@@ -42,7 +43,7 @@ def build_answers(
         ]
         for some in columns
     ]
-    return [Answer(some, version, model, missing) for some in hits]
+    return [Answer(some, version, model, missing, balance) for some in hits]
 
 
 def _distance(bits: int | None, score: float) -> int | None:

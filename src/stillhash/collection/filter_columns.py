@@ -7,7 +7,7 @@ does.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
@@ -41,6 +41,14 @@ class SegmentGroups(NamedTuple):
     last: int
     seq: int
     groups: list[RowGroup]
+
+
+class ColumnTable(NamedTuple):
+    """Columns of some fields and of the labels, of all rows as of a commit."""
+
+    groups: GroupColumns
+    names: set[str]  # of the columns; other fields are left to SQL
+    deleted: Bitmap
 
 
 class MovedOn(Exception):
@@ -102,6 +110,29 @@ class FilterColumns:
             warn_caller(f"where: no item has the field {brief(name)}", UnknownField)
         return bitmap
 
+    def table(self, connection: Connection, fields: Iterable[str] | None = None) -> ColumnTable:
+        """Return the columns of the labels and of these fields, or of all that have some, at this transaction's commit.
+
+        A row may be in several groups, and counts in the last one. Files stay mapped as long as the table is used; they
+        do not count as columns in use. Raises MovedOn as `matching` does.
+        """
+        with self._lock:
+            try:
+                self._update(connection, int(get_meta(connection, "seq")))
+                every = {name for group in self._groups() for name in group.source.names()}
+                names = {LABELS, *(every if fields is None else fields)}
+                self._restore_damaged(connection, sorted(names))
+                groups: GroupColumns = [(group, {}) for group in self._groups()]
+            except (BadState, OSError, RecursionError):  # as in `matching`
+                return ColumnTable([], set(), self._deleted)
+            for name in sorted(names):
+                try:
+                    for group, by_name in groups:
+                        by_name[name] = group.column(name)
+                except NotInColumns:
+                    names.discard(name)
+            return ColumnTable(groups, names, self._deleted)
+
     def release(self) -> None:
         """Unmap all columns; the next filter maps them again."""
         with self._lock:
@@ -130,8 +161,7 @@ class FilterColumns:
         fields, labels = compared_fields(condition.tree)
         names = sorted(fields | {LABELS} if labels else fields)
         self._restore_damaged(connection, names)
-        segments = [group for segment in self._segments.values() for group in segment.groups]
-        columns: GroupColumns = [(group, {}) for group in (*segments, *self._recent.groups(), *self._changed.groups())]
+        columns: GroupColumns = [(group, {}) for group in self._groups()]
         for name in names:
             try:
                 self._use(name, columns)
@@ -140,6 +170,11 @@ class FilterColumns:
                     self._by_sql.add(name)
                 raise
         return columns
+
+    def _groups(self) -> list[RowGroup]:
+        """Return all groups of rows; a later one has a row as it changed."""
+        segments = [group for segment in self._segments.values() for group in segment.groups]
+        return [*segments, *self._recent.groups(), *self._changed.groups()]
 
     def _use(self, name: str, columns: GroupColumns) -> None:
         """Add the columns of a field, unless all columns in use would be too large."""

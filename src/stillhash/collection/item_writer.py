@@ -1,25 +1,21 @@
 """Change the items of a collection: add, replace, update, relabel and delete them, each call in one transaction."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.collection.filters import Condition
 from stillhash.collection.input_rows import learn_codes
+from stillhash.collection.layout_reader import LayoutReader
 from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.suggestion_reader import SuggestionReader
-from stillhash.collection.table_import import ReportImport, StoredRows, add_chunks, import_file
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id, ItemIds
 from stillhash.collection.update_validation import (
@@ -30,10 +26,7 @@ from stillhash.collection.update_validation import (
 )
 from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, check_metadata, check_rows
 from stillhash.errors import InvalidInput, StillhashError, report_shortages
-from stillhash.io import USUAL_NAMES, ColumnNames, scan_table
-from stillhash.io.tables import DEFAULT_BATCH
 from stillhash.numeric.feature_digests import feature_digests
-from stillhash.numeric.validation import check_integer
 from stillhash.search import Index
 
 SEAL_ROWS = 131_072  # unsealed rows that become a segment
@@ -42,7 +35,7 @@ MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # items, and their feat
 
 
 @report_shortages
-class ItemWriter(SuggestionReader):
+class ItemWriter(LayoutReader):
     """The verbs that change items."""
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
@@ -110,54 +103,6 @@ class ItemWriter(SuggestionReader):
             if texts is not None:
                 set_metadata(change.connection, [existing[name] for name in names], texts)
         return len(names)
-
-    def add_table(
-        self,
-        table: Any,
-        *,
-        id: str | Sequence[Any] | NDArray[Any] | None = None,
-        vector: str | None = None,
-        label: str | Sequence[Any] | NDArray[Any] | None = None,
-        metadata: Sequence[Any] | Literal["all"] | None = None,
-        separator: str | None = None,
-        batch: int = DEFAULT_BATCH,
-        progress: ReportImport | None = None,
-        resume: bool = False,
-        learn: bool = True,
-    ) -> int:
-        """Add the rows of a table, `batch` at a time, and return how many; each batch is on disk before the next.
-
-        table: of pyarrow, pandas, polars or datasets, also one that is read bit by bit; or an array (n, D), also one
-        that is larger than memory. The columns are named, or recognised, as by `stillhash.io.table_chunks`; with an
-        array, id, label and metadata have one entry for each row. progress: called with an `ImportProgress` after each
-        batch. resume: skip rows whose ids exist.
-        """
-        chosen: dict[str, Any] = {"id": id, "vector": vector, "label": label, "metadata": metadata}
-        chunks = scan_table(table, **chosen, separator=separator, batch=batch, dim=self._input.row_length)
-        stored = StoredRows(self._store) if resume else None
-        return add_chunks(partial(self.add, learn=learn), chunks, stored, progress)
-
-    def import_file(
-        self,
-        path: str | Path,
-        *,
-        columns: ColumnNames = USUAL_NAMES,
-        number_rows: bool = False,
-        batch: int = DEFAULT_BATCH,
-        progress: ReportImport | None = None,
-        skip_existing: bool = False,
-        learn: bool = True,
-    ) -> int:
-        """Add the rows of a file, `batch` at a time, and return how many; after an interruption, call it again.
-
-        path: .parquet, .npy, .npz, .csv or .jsonl. columns: `stillhash.io.ColumnNames`, for columns that do not have
-        usual names. number_rows: use numbers as ids if there is no such column; arrays without ids have them anyway.
-        Rows that an earlier call added are skipped. A row whose id existed before that call is a conflict, unless
-        `skip_existing`.
-        """
-        options: dict[str, Any] = {"number_rows": number_rows, "skip_existing": skip_existing, "progress": progress}
-        add = partial(self.add, learn=learn)
-        return import_file(self._store, add, Path(path), columns, batch=check_integer(batch, "batch", 1), **options)
 
     def _add(self, new: ItemRows, rows: LabelledRows, learn: bool, *, replace: bool) -> int:
         if not new.ids:

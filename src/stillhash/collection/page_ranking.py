@@ -25,6 +25,7 @@ class RankedPage(NamedTuple):
     missing: float = 0.0
     ids: IdArray = NO_IDS  # (m, k), and the ranking, where they are ranked by codes
     ranking: Ranking | None = None
+    balance: float | None = None  # of looks and labels, as in `Answer`
 
 
 def rank_page(
@@ -40,4 +41,5 @@ def rank_page(
     repeats = repeated_rows(store, snapshot, Q, allowed)
     most = min(k, max(1, len(snapshot.index)))
     hits = search_page(snapshot.index, ranking, most, allowed=allowed, repeats=repeats, **votes._asdict())
-    return RankedPage(list(zip(*hits[:3], strict=True)), version, model, hits.missing, hits.ids, ranking)
+    scored = list(zip(*hits[:3], strict=True))
+    return RankedPage(scored, version, model, hits.missing, hits.ids, ranking, model.resolve_balance(balance))

@@ -3,7 +3,6 @@
 An answer is of one commit: its hits, their metadata and the model's version belong together.
 """
 
-from pathlib import Path
 from typing import Any, Unpack, overload
 
 import numpy as np
@@ -14,17 +13,15 @@ from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import check_explained_bytes, explain_answers
-from stillhash.collection.export import Progress, export
+from stillhash.collection.explain_labels import explain_labels_and_votes
 from stillhash.collection.filters import compile_filter
-from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.prequential import load_history
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.lexical import lexical_field
-from stillhash.collection.storage.snapshot import snapshot
-from stillhash.collection.stored_models import load_model, verify_models
+from stillhash.collection.stored_models import load_model
 from stillhash.collection.types import (
     Answer,
     AuditEntry,
@@ -37,7 +34,8 @@ from stillhash.collection.types import (
     VersionName,
     Weights,
 )
-from stillhash.collection.validation import check_distance, check_path
+from stillhash.collection.validation import check_distance
+from stillhash.collection.vote_listing import VoteReader
 from stillhash.errors import InvalidInput, NotFitted, TooLarge, report_shortages
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
@@ -46,7 +44,7 @@ from stillhash.search.first_page import search_page
 
 
 @report_shortages
-class Reader(ItemReader):
+class Reader(VoteReader):
     """The verbs of a collection that change nothing."""
 
     @overload
@@ -90,14 +88,14 @@ class Reader(ItemReader):
                 matching = most if allowed is None else count_bits(allowed)
                 check_explained_bytes(len(Q) * min(most, matching), self.bits, max_bytes)
             page = rank_page(self._store, snapshot, Q, k, number, model, balance)
-            answers = build_answers(
-                self._store, snapshot, page.scored, page.version, page.by, page.missing, max_bytes=max_bytes
-            )
+            ranked_by = page.version, page.by, page.missing
+            answers = build_answers(self._store, snapshot, page.scored, *ranked_by, max_bytes, page.balance)
             if explains and page.ranking is not None and snapshot.functions is not None:
                 other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
                 _, other_model = self._model(snapshot, other)
                 rankings = page.ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
                 answers = explain_answers(snapshot.index, answers, page.ids, rankings, other, allowed)
+                answers = explain_labels_and_votes(self._store, snapshot, answers, page, Q)
         return answers[0] if single else answers
 
     @overload
@@ -144,9 +142,9 @@ class Reader(ItemReader):
             total = sum(len(some.ids) for some in hits)
             if most is not None and total > most:
                 raise TooLarge(f"threshold: expected at most {most} hits, got {total}. Use a higher threshold.")
-            missing = max((some.missing for some in hits), default=0.0)
+            missing, balance = max((some.missing for some in hits), default=0.0), model.resolve_balance()
             scored = ((some.scores, some.ids, np.zeros(len(some.ids), np.uint8)) for some in hits)
-            answers = build_answers(self._store, snapshot, scored, number, model, missing, max_bytes)
+            answers = build_answers(self._store, snapshot, scored, number, model, missing, max_bytes, balance)
         return answers[0] if single else answers
 
     def _search_by_weights(
@@ -254,34 +252,6 @@ class Reader(ItemReader):
                 "drift_alarms": history["alarms"],
                 "wrong_label_share": wrong_label_share(self._store, snapshot.connection),
             }
-
-    def verify(self) -> list[str]:
-        """Check everything that is stored; return one sentence for each problem."""
-        return self._store.verify() or verify_models(self._store)
-
-    def snapshot(self, path: str | Path) -> int:
-        """Copy the collection, as of one commit, to a new folder; return its bytes.
-
-        Searches and writes go on in the meantime. The copy is a collection of its own.
-        """
-        return snapshot(self._store, check_path(path))
-
-    def export(
-        self,
-        path: str | Path,
-        format: str | None = None,
-        *,
-        where: Filter | None = None,
-        overwrite: bool = False,
-        progress: Progress | None = None,
-    ) -> dict[str, Any]:
-        """Write all items, as of one commit, to a file that `import_export` restores; return what it holds.
-
-        format: "jsonl", "parquet" or "npz"; None: by the suffix of the file. where: only items that meet this
-        condition; the hash functions and what is learnt travel all the same. overwrite: replace an existing file.
-        progress: called with the number of items written so far, and of all. Searches and writes go on in the meantime.
-        """
-        return export(self._store, self._view.filter_columns, path, format, where, overwrite, progress)
 
     def _model(self, snapshot: Snapshot, version: VersionName | None) -> tuple[int, Model]:
         """Return a version and its model; the current one for None."""

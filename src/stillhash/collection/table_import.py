@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillhash.collection.input_rows import input_rows
 from stillhash.collection.storage.schema import get_meta, parse_json, set_meta
@@ -26,6 +27,7 @@ from stillhash.io.arrow_batches import BatchContent
 from stillhash.numeric.validation import Mask
 
 RECORD_PREFIX = "import "  # of the keys in `meta`
+EXISTING_HINT = "Skip what exists, or replace it by `upsert`"
 AddRows = Callable[[list[Any], Any, Any, Any], int]  # ids, features, labels, metadata
 
 
@@ -66,8 +68,7 @@ class StoredRows:
     def _meet(self, stored: dict[Id, int]) -> None:
         rows = np.fromiter(stored.values(), np.int64, len(stored))
         if (others := rows < self._first_row).any():
-            hint = "Skip what exists, or replace it by `upsert`"
-            raise Conflict(f"ids: {_first(stored, others)!r} exists, and was not imported from here. {hint}.")
+            raise Conflict(f"ids: {_first(stored, others)!r} exists, and was not imported from here. {EXISTING_HINT}.")
         places = rows - self._first_row
         again = rows >= self._next_row  # added since
         again[~again] = self._met[places[~again] >> 3] >> (places[~again] & 7) & 1
@@ -109,23 +110,91 @@ def import_file(
     progress: ReportImport | None,
 ) -> int:
     """Add the rows of a file that are missing; return how many. The same call goes on after an interruption."""
+    source = _open_source(store, path, columns, batch, number_rows)
+    chunks = source.chunks
+    if source.is_new:
+        chunks = _read_first(chunks)
+        begin = {"name": path.name, "first_row": source.first_row, "first_id": source.first_id}
+        with store.change(f"import {path.name}") as change:
+            set_meta(change.connection, source.key, json.dumps({**begin, "columns": list(columns)}))
+    return add_chunks(add, chunks, source.stored_rows(store, skip_existing), progress)
+
+
+def check_file(
+    store: Store,
+    path: Path,
+    columns: ColumnNames,
+    *,
+    batch: int,
+    number_rows: bool,
+    skip_existing: bool,
+    progress: ReportImport | None,
+) -> ImportProgress:
+    """Read and validate the rows of a file as `import_file` does, and add none; return how many it would add."""
+    source = _open_source(store, path, columns, batch, number_rows)
+    stored, last = source.stored_rows(store, skip_existing) or StoredRows(store), ImportProgress(0, 0, 0.0)
+    hashes = [np.empty(0, np.int64)]  # of all ids, which may be too many to hold
+    for chunk in source.chunks:
+        with naming(chunk.place):
+            ids = chunk.ids or []
+            missing = stored.missing(ids)
+            if source.is_new and not skip_existing and not missing.all():
+                raise Conflict(f"ids: {_select(ids, ~missing)[0]!r} exists. {EXISTING_HINT}.")
+            input_rows(store.settings).items(ids, *chunk.read(), None)
+        hashes.append(_hash_ids(ids))
+        last = ImportProgress(last.rows + chunk.rows, last.added + int(missing.sum()), chunk.progress)
+        if progress is not None:
+            progress(last)
+    counted, times = np.unique(np.concatenate(hashes), return_counts=True)
+    if (several := counted[times > 1]).size:
+        _refuse_repeated(_open_source(store, path, columns, batch, number_rows).chunks, several)
+    return last
+
+
+def _hash_ids(ids: list[Any]) -> NDArray[np.int64]:
+    return np.fromiter(map(hash, ids), np.int64, len(ids))
+
+
+def _refuse_repeated(chunks: Iterable[LazyChunk], hashes: NDArray[np.int64]) -> None:
+    """Raise InvalidInput if an id of these hashes occurs twice; different ids rarely have the same hash."""
+    places: dict[Any, str] = {}
+    for chunk in chunks:
+        ids = chunk.ids or []
+        for at in np.flatnonzero(np.isin(_hash_ids(ids), hashes)).tolist():
+            if ids[at] in places:
+                expected = f"ids: expected each id once, got {ids[at]!r} again, as in {places[ids[at]]}"
+                raise InvalidInput(f"{chunk.place}: {expected}")
+            places[ids[at]] = chunk.place
+
+
+class _Source(NamedTuple):
+    """A file, and where its import began, or would begin."""
+
+    key: str
+    is_new: bool
+    first_row: int
+    first_id: int
+    chunks: Iterator[LazyChunk]
+
+    def stored_rows(self, store: Store, skip_existing: bool) -> StoredRows | None:
+        """Return which of its rows to skip; None if each is to be added."""
+        if self.is_new and not skip_existing:
+            return None
+        return StoredRows(store, 0 if skip_existing else self.first_row)
+
+
+def _open_source(store: Store, path: Path, columns: ColumnNames, batch: int, number_rows: bool) -> _Source:
     key = RECORD_PREFIX + source_digest(path)
     with store.reading() as connection:
         record = get_meta(connection, key)
-        first_row, first_id = get_meta(connection, "next_row"), get_meta(connection, "items")
+        first_row, first_id = int(get_meta(connection, "next_row")), int(get_meta(connection, "items"))
     if record is not None:
-        record = _check_record(record, columns, path)
-        first_row, first_id = record["first_row"], record["first_id"]
+        began = _check_record(record, columns, path)
+        first_row, first_id = began["first_row"], began["first_id"]
     number_from = first_id if number_rows or not has_columns(path) else None
     dim = input_rows(store.settings).row_length
     chunks = scan_chunks(path, batch, dim=dim, columns=columns, first_id=number_from, with_siblings=True)
-    if record is None:
-        chunks = _read_first(chunks)
-        begin = {"name": path.name, "first_row": first_row, "first_id": first_id, "columns": list(columns)}
-        with store.change(f"import {path.name}") as change:
-            set_meta(change.connection, key, json.dumps(begin))
-    stored = None if record is None and not skip_existing else StoredRows(store, 0 if skip_existing else first_row)
-    return add_chunks(add, chunks, stored, progress)
+    return _Source(key, record is None, first_row, first_id, chunks)
 
 
 @contextmanager

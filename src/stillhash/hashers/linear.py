@@ -23,6 +23,7 @@ InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
 HASH_FUNCTIONS: dict[InitialCodes, InitialStage] = {"pca-itq": pca_itq, "lsh": lsh}
 CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root mean square of those learnt
 DECODE_STEPS = 200  # at most
+DECODE_ROWS = 256  # at once, within the caches
 DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
 
 
@@ -53,13 +54,15 @@ class LinearHasher(Hasher):
 
     def rank_checked(self, model: Model, Q: Floats, balance: float | None = None) -> Ranking:
         """Rank by queries that are validated already."""
-        share = model.balance if balance is None else check_number(balance, "balance", low=0, high=1)
-        if share is None and model.side != "looks":
+        if balance is not None:
+            balance = check_number(balance, "balance", low=0, high=1)
+        share = model.resolve_balance(balance)
+        if share is None:
             return Ranking(self.weigh_by(model, Q))
         X = self.prepare(Q)
         looks = self.project(X)
-        weights, share, predicted = unit_rows(looks), share or 0.0, None
-        if share and model.side != "looks":
+        weights, predicted = unit_rows(looks), None
+        if share:
             if model.U is None or model.M is None:
                 learnt = self.weigh_by(model._replace(balance=None, N=None), Q)
             else:
@@ -86,6 +89,16 @@ class LinearHasher(Hasher):
         if share < 1:  # so that labels count share * certainty on the first page, and looks the rest
             labels *= (certainty * np.float32(1 - share) / (1 - np.float32(share) * certainty))[:, None]
         return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share, losses, page_looks)
+
+    def predict_labels(self, model: Model, Q: Floats) -> Floats | None:
+        """Return the labels (m, labels) that a model predicts of validated queries; None if it predicts none."""
+        if model.U is None or model.u is None:
+            return None
+        return kernels.project(self.prepare(Q), model.U) + model.u
+
+    def vote_weights(self, model: Model, Q: Floats) -> Floats | None:
+        """Return what votes add to the weights (m, b) of validated queries by their features; None if nothing."""
+        return None if model.N is None else kernels.project(self.prepare(Q), model.N)
 
     def project(self, X: Floats) -> Floats:
         """Return the hash functions (n, b) of prepared rows, before they are quantised."""
@@ -124,16 +137,22 @@ class LinearHasher(Hasher):
             return signs(codes, self.bits) + self.mean_
         step = 1.8 / float(np.linalg.norm(self.W_, 2)) ** 2  # with less than 2 it converges
         back = np.ascontiguousarray(self.W_.T * np.float32(step))
-        features = np.empty((len(codes), self.n_features_in_), np.float32)
-        for row, side in enumerate(signs(codes, self.bits)[:, None]):
-            x = self._scaled(kernels.project(side, back))
-            for _ in range(DECODE_STEPS):
-                gap = np.maximum(DECODE_MARGIN - side * (kernels.project(x, self.W_) + self.t_), 0)
-                if not gap.any():
-                    break
-                x = self._scaled(x + kernels.project(side * gap, back))
-            features[row] = x[0] + self.mean_
-        return features
+        at_once = DECODE_ROWS if kernels.lanes() != "numpy" else 1  # BLAS rounds a row as its batch is long
+        parts = (self._decode(signs(codes[s : s + at_once], self.bits), back) for s in range(0, len(codes), at_once))
+        return np.concatenate([np.empty((0, self.n_features_in_), np.float32), *parts])
+
+    def _decode(self, sides: Floats, back: Floats) -> Floats:
+        """Return features of these sides of the hash functions (n, b); `back` is a step towards them (b, D)."""
+        X, active = self._scaled(kernels.project(sides, back)), np.arange(len(sides))
+        for _ in range(DECODE_STEPS):
+            side, x = sides[active], X[active]
+            gap = np.maximum(DECODE_MARGIN - side * (kernels.project(x, self.W_) + self.t_), 0)
+            short = gap.any(axis=1)
+            if not short.any():
+                break
+            active = active[short]
+            X[active] = self._scaled(x[short] + kernels.project(side[short] * gap[short], back))
+        return X + self.mean_
 
     def _scaled(self, x: Floats) -> Floats:
         return unit_rows(x) if self.unit_norm else x

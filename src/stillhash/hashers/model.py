@@ -35,10 +35,17 @@ class Model(NamedTuple):
     item_power: float = 1.0  # and of codes
     label_bits: int = 0  # so many of the first bits hold the labels of rows that were stored with them, not their looks
     plain_share: float = 0.0  # of the stored codes, those that hold no labels
+    label_names: list[Hashable] | None = None  # of the columns of U, for explanations; None: not known
 
     @property
     def learnt(self) -> bool:
         return self.M is not None or self.N is not None
+
+    def resolve_balance(self, balance: float | None = None) -> float | None:
+        """Return the balance that a search by this one has; None, for both, leaves it to the model, or is none."""
+        if self.side == "looks":
+            return 0.0
+        return self.balance if balance is None else balance
 
 
 class LabelSpace(NamedTuple):

@@ -25,6 +25,12 @@ def set_span(bitmap: Bitmap, first: int, values: Mask) -> None:
     target[-1] |= after
 
 
+def read_span(bitmap: Bitmap, first: int, count: int) -> Mask:
+    """Return the bits of rows first, first + 1, ..., so many."""
+    bits = np.unpackbits(bitmap[first // 8 : -(-(first + count) // 8)], bitorder="little")
+    return bits[first % 8 : first % 8 + count].view(bool)
+
+
 def set_rows(bitmap: Bitmap, rows: NDArray[np.int64], values: Mask) -> None:
     """Set the bits of these rows; all others stay. Of a row that comes more than once, the last value counts."""
     if not len(rows):

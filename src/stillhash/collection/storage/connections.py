@@ -5,6 +5,7 @@ and a process that has one open does not open the file by other means.
 """
 
 import os
+import shlex
 import sqlite3
 import threading
 import weakref
@@ -14,7 +15,7 @@ from typing import ClassVar, Literal
 from urllib.parse import quote
 
 from stillhash.collection.storage.schema_check import check_schema
-from stillhash.errors import BadState
+from stillhash.errors import BadState, InvalidInput
 from stillhash.files.sealed_files import check_kind
 from stillhash.platform import SYSTEM
 
@@ -39,6 +40,14 @@ class TrackedConnection(sqlite3.Connection):
         """Close the connection of a thread that has ended; Python 3.13 and newer warn of one that is left open."""
         with suppress(sqlite3.ProgrammingError):  # it was never opened
             super().close()
+
+
+def check_exists(path: Path) -> None:
+    """Raise InvalidInput, which says how a collection is created, if the folder holds none."""
+    if not (path / "store.db").is_file():
+        command = f"stillhash create {shlex.quote(str(path))} --dim N"
+        use = f"Create it by `{command}`; in Python, by stillhash.open(path, dim=N)."
+        raise InvalidInput(f"path: no collection at {str(path)!r}. {use}")
 
 
 def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:

@@ -39,3 +39,11 @@ def read_page(items: ItemTable, connection: Connection, rows: list[int]) -> list
     """Return the items of these rows, in this order."""
     contents = items.get(connection, rows)
     return [contents[row] for row in rows]
+
+
+def ids_of(connection: Connection, rows: list[int]) -> dict[int, Id]:
+    """Return the ids of these rows."""
+    ids: dict[int, Id] = {}
+    for marks, batch in batches(list(dict.fromkeys(rows))):
+        ids.update(connection.execute(f"SELECT row, id FROM items WHERE row IN ({marks})", batch))
+    return ids

@@ -1,4 +1,4 @@
-"""The learning page, which is live, and the collection page."""
+"""The learning page, which is live."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ STREAM_EVENTS, EVENT_SECONDS = 5, 1.0  # of one stream: how many events, and the
 LISTED_ITEMS = 100  # with doubtful labels
 RECONNECT_MS = 200  # until the browser opens the next stream
 
-read_router, write_router, admin_router = page_router("read"), page_router("write"), page_router("admin")
+read_router, write_router = page_router("read"), page_router("write")
 
 
 templates.env.filters["format_time"] = lambda timestamp: f"{datetime.fromisoformat(timestamp):%d %b %H:%M:%S}"
@@ -106,14 +106,3 @@ def _progress(collection: Collection, seen: int) -> dict[str, Any]:
         "restart": restart,
         "points": [point for point in curve if since < point["version"] <= version],
     }
-
-
-@read_router.get("/c/{name}/collection")
-async def collection(request: Request, executor: ExecutorParam) -> Response:
-    return render(request, "collection.html", executor, stats=await executor.read(Collection.stats))
-
-
-@admin_router.post("/c/{name}/verify")
-async def verify(request: Request, executor: ExecutorParam) -> Response:
-    """Check everything that is stored."""
-    return render(request, "verified.html", problems=await executor.read(Collection.verify, "upkeep"))

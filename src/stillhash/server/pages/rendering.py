@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -27,6 +27,13 @@ from stillhash.server.write_queue import CollectionExecutor
 
 SERVER_FOLDER = Path(__file__).parent.parent
 MAX_FORM_BYTES = 64 << 10  # without a file
+VIEWS = {  # in the head of each page
+    "Search": "",
+    "Teach": "/teach",
+    "Learning": "/learning",
+    "Map": "/map",
+    "Collection": "/collection",
+}
 LOCAL_PATH = re.compile(r"/(?![/\\])[!-~]*")  # never an address of another server
 
 static_files = StaticFiles(directory=SERVER_FOLDER / "static")
@@ -46,7 +53,7 @@ def element_key(name: str) -> str:
 
 templates.env.filters["element_key"] = element_key
 templates.env.filters["text_hit"] = text_hit
-templates.env.globals["static_hash"] = _static_hash()
+templates.env.globals |= {"static_hash": _static_hash(), "views": VIEWS}
 
 
 def render(
@@ -104,12 +111,13 @@ async def read_form(request: Request, max_bytes: int = MAX_FORM_BYTES) -> FormDa
         raise TooLarge(f"form: expected at most {max_bytes} bytes, got {length}")
     try:
         async with asyncio.timeout(app_state(request).settings.body_seconds + int(length) / MIN_RATE):
-            return await request.form(max_files=1, max_fields=16, max_part_size=max_bytes)
+            return await request.form(max_files=1, max_fields=64, max_part_size=max_bytes)
     except TimeoutError:
         raise TooSlow(f"form: expected at least {MIN_RATE} bytes a second, got fewer") from None
 
 
-def form_text(form: FormData, field: str) -> str:
+def form_text(form: FormData | QueryParams, field: str) -> str:
+    """Return a field of a form, or a parameter of an address, that is a text; else an empty one."""
     value = form.get(field, "")
     return value if isinstance(value, str) else ""
 

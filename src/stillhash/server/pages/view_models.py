@@ -1,94 +1,32 @@
-"""View models of the search page: a query, and the hits of two versions of the model side by side."""
+"""View models of the hits: those of the current model, and of an earlier version beside them."""
 
 import json
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from stillhash.collection import Answer, Collection, Hit, Item
-from stillhash.errors import InvalidInput, NotFound
-from stillhash.numeric.validation import Floats
-from stillhash.server.pages.passages import text_hit
+from stillhash.collection import Answer, Collection, Item
+from stillhash.collection.lexical_reader import DEFAULT_DEPTH
+from stillhash.server.pages.cards import ViewModel, describe_items
+from stillhash.server.pages.queries import MAX_PAGE_HITS, MAX_PAGES, PageOptions, PageQuery
 from stillhash.server.query_cache import HitVote, active_votes
 
-COLUMN_HITS = 12
-RANKED_HITS = 60  # of the earlier version, in which the rank of a current hit is looked up
+RANKED_HITS = 60  # of the earlier version, at least, in which the rank of a current hit is looked up
 
-ViewModel = dict[str, Any]  # what a template shows
 Ranks = dict[str, int]  # of hits, by their ids as JSON
 
 
-class PageQuery(NamedTuple):
-    vector: Floats | None  # None for words alone
-    name: str  # the item's id as JSON, the token of an upload, or the words
-    item: Item | None
-    title: str
-    words: str | None = None  # that a visitor typed
-    lexical_field: str | None = None  # whose words are searched for, too
-
-    @property
-    def params(self) -> dict[str, str]:
-        """The parameters that name it in addresses."""
-        if self.words is not None:
-            return {"words": self.words}
-        return {"like": self.name} if self.item is not None else {"q": self.name}
-
-    @property
-    def kind(self) -> str:
-        """What the hits are, for people."""
-        if self.words is None:
-            return "Similar to item" if self.item is not None else "Similar to your upload"
-        if self.vector is None:
-            return "Items with these words"
-        return "Similar to these words" if self.lexical_field is None else "Similar to these words, or with them"
-
-    @property
-    def labels(self) -> list[Any]:
-        return self.item.labels if self.item is not None else []
-
-    def is_item(self, hit: Hit) -> bool:
-        """Return whether this hit is the query's own item; 1 and "1" and true are different ids."""
-        return self.item is not None and hit.id == self.item.id and type(hit.id) is type(self.item.id)
-
-
-def find_item(collection: Collection, text: str) -> Item:
-    """Find an item by its id as JSON, or as a visitor typed it."""
-    ids: list[Any] = [text] if text and text.isprintable() else []
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        parsed = None
-    if (type(parsed) is int and abs(parsed) < 2**63) or (type(parsed) is str and parsed and parsed.isprintable()):
-        ids.insert(0, parsed)
-    item = next((item for item in collection.get(ids) if item is not None), None)
-    if item is None:
-        raise NotFound(f"No item {text if len(text) < 80 else text[:80] + '…'!r}")
-    return item
-
-
-def item_query(collection: Collection, text: str) -> PageQuery:
-    item = find_item(collection, text)
-    return PageQuery(collection.reconstruct([item.id])[0], json.dumps(item.id), item, str(item.id))
-
-
-def words_query(collection: Collection, words: str, vector: Floats | None) -> PageQuery:
-    """Return the query of words that a visitor typed, and of their features where there are some."""
-    return PageQuery(vector, f"words {words}", None, words, words, collection.lexical_field)
-
-
-def parse_labels(text: str, current: list[Any]) -> list[Any]:
-    """Parse labels separated by commas; a current label that is a number stays one."""
-    known = {str(label): label for label in current}
-    return [known.get(word, word) for word in dict.fromkeys(part.strip() for part in text.split(",")) if word]
-
-
-def search(collection: Collection, query: PageQuery, version: int | None = None) -> Answer:
-    """Return the best hits without the query's own item, more than a column shows."""
+def search(collection: Collection, query: PageQuery, options: PageOptions, version: int | None = None) -> Answer:
+    """Return the best hits without the query's own item: RANKED_HITS, or one more than this page needs."""
+    most, where = max(RANKED_HITS, options.last + 1), options.where
     if query.words is not None and query.lexical_field is not None:
         if query.vector is None:
-            return collection.lexical_search(query.words, RANKED_HITS)
-        return collection.hybrid_search(query.vector, query.words, RANKED_HITS, version=version)
-    answer: Answer = collection.search(query.vector, RANKED_HITS + 1, version=version)
+            return collection.lexical_search(query.words, most, where=where)
+        shared: dict[str, Any] = {"where": where, "version": version, "balance": options.balance}
+        # more of them than the depth would change the order of the first
+        return collection.hybrid_search(query.vector, query.words, min(most, DEFAULT_DEPTH), **shared)
+    answer: Answer = collection.search(query.vector, most + 1, where=where, version=version, balance=options.balance)
     hits = [hit for hit in answer.hits if not query.is_item(hit)]
-    return Answer(hits[:RANKED_HITS], answer.version, answer.ranking, answer.missing)
+    return Answer(hits[:most], answer.version, answer.ranking, answer.missing, answer.balance)
 
 
 def rank_by_name(answer: Answer) -> Ranks:
@@ -96,14 +34,19 @@ def rank_by_name(answer: Answer) -> Ranks:
 
 
 def compare(
-    collection: Collection, query: PageQuery, against: int, votes: dict[str, HitVote], previous: Ranks | None = None
+    collection: Collection,
+    query: PageQuery,
+    options: PageOptions,
+    votes: dict[str, HitVote],
+    previous: Ranks | None = None,
 ) -> ViewModel:
-    """Search with both versions. `previous` has the ranks before a thumb, to show what moved."""
-    now, versions = search(collection, query), collection.versions()
+    """Search with both versions. `previous` has the ranks before a vote, to show what moved."""
+    now, versions = search(collection, query, options), collection.versions()
     fitted = bool(versions) and query.vector is not None
-    then = search(collection, query, against) if fitted else now
+    then = search(collection, query, options._replace(balance=None), options.against) if fitted else now
     then_ranks, thumbs = rank_by_name(then), active_votes(votes, versions)
-    then_cards, now_cards = _cards(query, then), _cards(query, now)
+    then_cards = _cards(collection, query, then, options, small=True)
+    now_cards = _cards(collection, query, now, options, small=False)
     for card in now_cards:
         name = card["name"]
         card |= {"other_rank": then_ranks.get(name), "thumb": thumbs.get(name)}
@@ -112,42 +55,38 @@ def compare(
     return {
         "then": {"answer": then, "cards": then_cards},
         "now": {"answer": now, "cards": now_cards},
+        "ranked": len(then.hits),
         "fitted": fitted,
-        "against": against,
+        "against": options.against,
         "versions": versions[::-1],
+        "automatic": _automatic_balance(collection, query, options, now) if fitted else None,
+        **next_hits(options, len(now.hits) > options.last),
     }
 
 
-def _cards(query: PageQuery, answer: Answer) -> list[ViewModel]:
-    """Describe the hits of a column."""
-    return [
-        {
-            "hit": hit,
-            "name": json.dumps(hit.id),
-            "rank": rank,
-            "text": text_hit(hit, query.words, query.lexical_field),
-            "shared_labels": sum(label in query.labels for label in hit.labels),
-        }
-        for rank, hit in enumerate(answer.hits[:COLUMN_HITS], 1)
-    ]
-
-
-def explain_hit(collection: Collection, query: PageQuery, name: str, against: int, *, left: bool) -> ViewModel:
-    """Explain a hit of one column, and compare it with the other column's version."""
-    now = collection.search(query.vector, 1).version
-    version, other = (against, now) if left else (None, against)
-    answer: Answer = collection.search(query.vector, COLUMN_HITS + 1, version=version, explain=other)
-    hit = next((hit for hit in answer.hits if json.dumps(hit.id) == name), None)
-    if hit is None:
-        raise NotFound("the ranking has changed and this item is no longer among the hits. Search again")
-    explanation = hit.explanation
-    if explanation is None:
-        raise InvalidInput("nothing to explain: hits are still ranked by raw features, not by codes")
-    own = next((hit.explanation for hit in answer.hits if query.is_item(hit)), None)
+def next_hits(options: PageOptions, has_more: bool) -> ViewModel:
+    """Return how many hits to show next on this page, and the numbers of the pages beside it; None for none."""
+    grows = has_more and options.page == 1 and options.hits < MAX_PAGE_HITS
     return {
-        "hit": hit,
-        "explanation": explanation,
-        "answer": answer,
-        "rank": explanation.rank - (own is not None and own.rank < explanation.rank),
-        "other_rank": explanation.other_rank - (own is not None and own.other_rank < explanation.other_rank),
+        "more_hits": min(options.hits + PageOptions().hits, MAX_PAGE_HITS) if grows else None,
+        "next_page": options.page + 1 if has_more and not grows and options.page < MAX_PAGES else None,
+        "previous_page": options.page - 1 if options.page > 1 else None,
     }
+
+
+def _automatic_balance(collection: Collection, query: PageQuery, options: PageOptions, now: Answer) -> float | None:
+    """Return the balance that follows from what was learnt, whichever the visitor chose."""
+    if options.balance is None:
+        return now.balance
+    answer: Answer = collection.search(query.vector, 1)
+    return answer.balance
+
+
+def _cards(
+    collection: Collection, query: PageQuery, answer: Answer, options: PageOptions, *, small: bool
+) -> list[ViewModel]:
+    """Describe the hits of a column, of one page."""
+    first = options.last - options.hits
+    hits: Sequence[Item] = answer.hits[first : options.last]
+    cards = describe_items(collection, hits, query.labels, query.words, query.lexical_field, small=small)
+    return [card | {"rank": rank} for rank, card in enumerate(cards, first + 1)]
