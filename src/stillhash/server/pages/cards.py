@@ -84,7 +84,9 @@ def split_id(name: object) -> tuple[str, str]:
     """Return an id in two parts, the first of which may be cut; the second is empty if the id is short."""
     text = str(name)
     start = len(text) - ID_TAIL
-    while start > 0 and (unicodedata.combining(text[start]) or text[start] in "\u200d\ufe0f" or text[start - 1] == "\u200d"):
+    while start > 0 and (
+        unicodedata.combining(text[start]) or text[start] in "\u200d\ufe0f" or text[start - 1] == "\u200d"
+    ):
         start -= 1  # a letter stays with its accents, and parts of an emoji stay together
     return (text, "") if start <= 2 else (text[:start], text[start:])
 
