@@ -37,6 +37,7 @@ from stillhash.server.pages import (
     login,
     pictures,
     search,
+    selection,
     teaching,
     votes,
 )
@@ -67,7 +68,7 @@ ROUTERS = (
         item_labels.router,
         pictures.router,
     ),
-    *(teaching.read_router, teaching.write_router),
+    *(teaching.read_router, teaching.write_router, selection.router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
 )
 
