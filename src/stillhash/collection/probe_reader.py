@@ -27,7 +27,7 @@ from stillhash.collection.storage.labelled_rows import read_labels
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import load_model
-from stillhash.collection.types import ItemIds, VersionName
+from stillhash.collection.types import Id, ItemIds, VersionName
 from stillhash.collection.validation import check_ids
 from stillhash.errors import Conflict, NotFitted, report_shortages
 from stillhash.hashers import Model
@@ -112,6 +112,8 @@ class ProbeReader(Reader):
         check_integer(queries, "queries", 1, MAX_PROBE_QUERIES)
         check_integer(items, "items", 10, MAX_PROBE_ITEMS)
         check_integer(seed, "seed", 0, MAX_PROBE_SEED)
+        if ids is not None:
+            return self._read_probe(snapshot, self._choose(snapshot, queries, items, seed, check_ids(ids)))
         key = int(get_meta(snapshot.connection, "seq")), queries, items, seed
         with self._probes_lock:
             if key in self._probes:
@@ -123,13 +125,15 @@ class ProbeReader(Reader):
                 del self._probes[next(iter(self._probes))]
         return probe
 
-    def _choose(self, snapshot: Snapshot, queries: int, items: int, seed: int) -> ProbeRows:
+    def _choose(
+        self, snapshot: Snapshot, queries: int, items: int, seed: int, ids: list[Id] | None = None
+    ) -> ProbeRows:
         if snapshot.functions is None:
             raise NotFitted("probe: the hash functions are not fitted yet: add more rows, or call fit")
         assert snapshot.allowed is not None
         labelled = np.flatnonzero(np.unpackbits(snapshot.allowed, bitorder="little"))
         if ids is not None:
-            rows = self._store.items.rows_of(snapshot.connection, check_ids(ids, distinct=False))
+            rows = self._store.items.rows_of(snapshot.connection, ids)
             labelled = np.intersect1d(labelled, np.array(list(rows.values()), np.int64))
         if len(labelled) < MIN_LABELLED_ROWS:
             raise Conflict(f"probe: expected {MIN_LABELLED_ROWS} labelled items or more, got {len(labelled)}")

@@ -39,6 +39,7 @@ from stillhash.server.pages import (
     map,
     pictures,
     search,
+    selection,
     tasks,
     teaching,
     votes,
@@ -70,7 +71,7 @@ ROUTERS = (
         item_labels.router,
         pictures.router,
     ),
-    *(teaching.read_router, teaching.write_router),
+    *(teaching.read_router, teaching.write_router, selection.router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
     *(tasks.read_router, tasks.admin_router, map.router),
 )
