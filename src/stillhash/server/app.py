@@ -27,7 +27,17 @@ from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
-from stillhash.server.pages import collection, explanations, item_labels, learning, login, pictures, search, votes
+from stillhash.server.pages import (
+    collection,
+    comparing,
+    explanations,
+    item_labels,
+    learning,
+    login,
+    pictures,
+    search,
+    votes,
+)
 from stillhash.server.pages.rendering import static_files
 from stillhash.server.query_cache import QueryCache
 from stillhash.server.reload import Reloader
@@ -46,6 +56,7 @@ ROUTERS = (
     routes_forgetting.admin_router,
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
     *(login.router, search.router, votes.router, explanations.router, item_labels.router, pictures.router),
+    comparing.router,
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
 )
 
