@@ -11,7 +11,6 @@ from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from stillhash.collection import Collection
-from stillhash.collection.probe import ProbeReport
 from stillhash.errors import Conflict, NotFitted, StillhashError
 from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.pages.learning_views import (
@@ -51,7 +50,7 @@ async def label_quality(request: Request, executor: ExecutorParam) -> Response:
     return render(request, "learning_labels.html", executor, **await _label_quality(executor))
 
 
-async def _label_quality(executor: CollectionExecutor) -> dict[str, ProbeReport | str | None]:
+async def _label_quality(executor: CollectionExecutor) -> dict[str, Any]:
     """Return the quality of each label, or why there is none."""
     try:
         return {"probe": await executor.read(Collection.probe, "slow"), "no_probe": ""}

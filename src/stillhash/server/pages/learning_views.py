@@ -24,7 +24,7 @@ Curve = list[dict[str, Any]]  # as `Collection.quality` returns it
 
 def step_values(point: dict[str, Any]) -> dict[str, float]:
     """Return now, before and gain of each measure, by names such as "gain-ndcg"."""
-    values = {}
+    values: dict[str, float] = {}
     for name in CURVE_MEASURES:
         now, before = point[name], point["before"][name]
         values |= {f"now-{name}": now, f"before-{name}": before, f"gain-{name}": now - before}
