@@ -47,6 +47,9 @@ def test_a_gain_within_chance_is_none() -> None:
     assert gain_noise(noisy, "ndcg") == pytest.approx(np.sqrt(0.4**2 / 2) * np.sqrt(0.3 / 1.7))
     assert summarise_gain(noisy, STATS)["kind"] == "none"
     assert summarise_gain(curve_of([0.015]), STATS)["kind"] == "none"  # one step says little
+    assert "now" in summarise_gain(noisy, STATS)["title"]  # since it has fallen
+    assert "version 6" in summarise_gain(noisy, STATS)["sentence"]
+    assert "yet" in summarise_gain(curve_of([0.0] * 3), STATS)["title"]
     assert summarise_gain(curve_of([0.0] * 9), STATS)["gains"]["ndcg"] == "0.000"
 
 

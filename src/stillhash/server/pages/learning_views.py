@@ -16,6 +16,7 @@ NOISE_STEPS = 30  # latest steps that the noise is estimated from
 MIN_NOISE_STEPS = 5
 FEW_STEPS_NOISE = 0.01  # of a mean of fewer steps, about
 NOISE_ERRORS = 2.0  # a gain below so many times its noise may be chance
+RECENT_STEPS = 10  # in which drift is mentioned with the gain
 MAX_MARKERS = 500
 LISTED_STEPS = 100
 
@@ -60,10 +61,12 @@ def summarise_gain(curve: Curve, stats: dict[str, Any]) -> ViewModel:
     now, before = (10 * means[f"{when}-precision"] for when in ("now", "before"))
     hits = f"Of the first ten hits, {now:.1f} share a label with the query; before learning it was {before:.1f}."
     view = {"gains": {name: signed(gain) for name, gain in gains.items()}}
+    if alarm := next((point["version"] for point in curve[::-1][:RECENT_STEPS] if point["drift"]), None):
+        hits += f" The quality on new items fell before version {alarm}; see Drift below."
     if not certain[first]:
         chance = max(NOISE_ERRORS * gain_noise(curve, name) for name in gains)
         why = f"A difference of less than {chance:.3f} may be chance. {hits}"
-        return view | {"kind": "none", "title": "No measurable gain yet", "sentence": why}
+        return view | {"kind": "none", "title": f"No measurable gain {'now' if alarm else 'yet'}", "sentence": why}
     if gains[first] < 0:
         return view | {"kind": "worse", "title": "The first page is worse than before learning", "sentence": hits}
     return view | {"kind": "better", "title": "The first page is better than before learning", "sentence": hits}
