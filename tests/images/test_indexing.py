@@ -175,3 +175,14 @@ def test_the_command_line_indexes_searches_and_relabels(folder: Path, tmp_path: 
     ):
         assert stillhash_cli(*wrong, cwd=tmp_path).returncode == 2
     assert "encoder" in stillhash_cli("search", "c", "--text", "red", cwd=tmp_path).stderr
+
+
+def test_files_are_indexed_by_the_query_encoder(folder: Path, tmp_path: Path) -> None:
+    shares = list[tuple[float, int]]()
+    with new(tmp_path / "c") as collection:
+        encoder, files = open_query_encoder(collection), list_images(folder)
+        report = encoder.index_files(folder, files, progress=lambda share, count: shares.append((share, count)))
+        assert collection.count() == COUNT == report["added"] and report["broken_count"] == 1
+        assert list(report["broken"]) == ["broken.png"] and str(folder) not in str(report)
+        assert shares == sorted(shares) and shares[-1] == (1.0, COUNT) and len(shares) == 2
+        assert encoder.index_files(folder, files[:5], "none")["skipped"] == 5

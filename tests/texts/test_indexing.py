@@ -215,3 +215,25 @@ def test_queries_by_text(tmp_path: Path) -> None:
         for call in (lambda: open_query_encoder(vectors), lambda: align_texts(vectors, "words")):
             with pytest.raises(InvalidInput, match=r"^encoder"):
                 call()
+
+
+def test_files_and_tables_are_indexed_by_the_query_encoder(tmp_path: Path) -> None:
+    folder, shares = tmp_path / "texts", list[tuple[float, int]]()
+    (folder / "notes").mkdir(parents=True)
+    (folder / "notes" / "a.md").write_text("a cat on a mat", encoding="utf-8")
+    (folder / "bad.txt").write_bytes(b"\xff\xfe\xfd")
+    rows = '{"id": "r", "text": "a dog", "labels": ["dog"]}\n{"id": "s"}\n'
+    (folder / "rows.jsonl").write_text(rows, encoding="utf-8")
+    files = ["bad.txt", "notes/a.md", "rows.jsonl"]
+    with new(tmp_path / "c") as collection:
+        encoder = open_query_encoder(collection)
+        report = encoder.index_files(folder, files, progress=lambda share, count: shares.append((share, count)))
+        assert collection.ids() == ["notes/a.md", "r"]
+        assert [item and item.labels for item in collection.get(["notes/a.md", "r"])] == [["notes"], ["dog"]]
+        assert (report["files"], report["added"], report["broken_count"]) == (4, 2, 2)
+        assert sorted(report["broken"]) == ["bad.txt", "rows.jsonl, line 2"] and str(tmp_path) not in str(report)
+        assert shares == [(1.0, 2)]
+        assert encoder.index_files(folder, files)["skipped"] == 2
+        (folder / "wrong.csv").write_text("id,body\n1,2\n", encoding="utf-8")
+        with pytest.raises(InvalidInput, match=r"^wrong.csv"):
+            encoder.index_files(folder, ["wrong.csv"])

@@ -33,6 +33,7 @@ from stillhash.collection.storage.schema import MAX_ROW_NUMBER, count_rows, pars
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.settings import parse_settings
 from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.verification import verify_store
 from stillhash.collection.stored_models import verify_models
 from stillhash.collection.validation import check_ids, check_metadata, check_path, check_pictures
 from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, StoreFailed, report_shortages, shortage
@@ -100,7 +101,7 @@ def _build(reader: ExportReader, folder: Path, progress: Progress | None) -> Non
                 strays = f"(SELECT row FROM {table} WHERE row NOT IN (SELECT row FROM items))"
                 if count_rows(change.connection, strays):
                     raise BadState(f"{table}: expected rows of items, got others")
-        if problems := store.verify() or verify_models(store):
+        if problems := verify_store(store) or verify_models(store):
             raise BadState(f"export: expected a sound collection, got a problem: {problems[0]}")
 
 

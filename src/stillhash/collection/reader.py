@@ -3,7 +3,6 @@
 An answer is of one commit: its hits, their metadata and the model's version belong together.
 """
 
-from pathlib import Path
 from typing import Any, Unpack, overload
 
 import numpy as np
@@ -14,8 +13,7 @@ from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import check_explained_bytes, explain_answers
-from stillhash.collection.export import Progress, export
-from stillhash.collection.facet_reader import FacetReader
+from stillhash.collection.explain_labels import explain_labels_and_votes
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.prequential import load_history
@@ -23,8 +21,7 @@ from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.audit import MAX_ENTRIES, MAX_NUMBER
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.lexical import lexical_field
-from stillhash.collection.storage.snapshot import snapshot
-from stillhash.collection.stored_models import load_model, verify_models
+from stillhash.collection.stored_models import load_model
 from stillhash.collection.types import (
     Answer,
     AuditEntry,
@@ -37,7 +34,8 @@ from stillhash.collection.types import (
     VersionName,
     Weights,
 )
-from stillhash.collection.validation import check_distance, check_path
+from stillhash.collection.validation import check_distance
+from stillhash.collection.vote_listing import VoteReader
 from stillhash.errors import InvalidInput, NotFitted, TooLarge, report_shortages
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
@@ -46,7 +44,7 @@ from stillhash.search.first_page import search_page
 
 
 @report_shortages
-class Reader(FacetReader):
+class Reader(VoteReader):
     """The verbs of a collection that change nothing."""
 
     @overload
@@ -97,6 +95,7 @@ class Reader(FacetReader):
                 _, other_model = self._model(snapshot, other)
                 rankings = page.ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
                 answers = explain_answers(snapshot.index, answers, page.ids, rankings, other, allowed)
+                answers = explain_labels_and_votes(self._store, snapshot, answers, page, Q)
         return answers[0] if single else answers
 
     @overload
@@ -253,34 +252,6 @@ class Reader(FacetReader):
                 "drift_alarms": history["alarms"],
                 "wrong_label_share": wrong_label_share(self._store, snapshot.connection),
             }
-
-    def verify(self) -> list[str]:
-        """Check everything that is stored; return one sentence for each problem."""
-        return self._store.verify() or verify_models(self._store)
-
-    def snapshot(self, path: str | Path) -> int:
-        """Copy the collection, as of one commit, to a new folder; return its bytes.
-
-        Searches and writes go on in the meantime. The copy is a collection of its own.
-        """
-        return snapshot(self._store, check_path(path))
-
-    def export(
-        self,
-        path: str | Path,
-        format: str | None = None,
-        *,
-        where: Filter | None = None,
-        overwrite: bool = False,
-        progress: Progress | None = None,
-    ) -> dict[str, Any]:
-        """Write all items, as of one commit, to a file that `import_export` restores; return what it holds.
-
-        format: "jsonl", "parquet" or "npz"; None: by the suffix of the file. where: only items that meet this
-        condition; the hash functions and what is learnt travel all the same. overwrite: replace an existing file.
-        progress: called with the number of items written so far, and of all. Searches and writes go on in the meantime.
-        """
-        return export(self._store, self._view.filter_columns, path, format, where, overwrite, progress)
 
     def _model(self, snapshot: Snapshot, version: VersionName | None) -> tuple[int, Model]:
         """Return a version and its model; the current one for None."""

@@ -23,6 +23,7 @@ from stillhash.collection.convert_format_1 import convert
 from stillhash.collection.storage.format_1 import Format1Store, stored_format
 from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
 from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.verification import verify_store
 from stillhash.collection.validation import check_path
 from stillhash.errors import Conflict, InvalidInput, StillhashError, StoreFailed
 from stillhash.files.sealed_files import locked_folder
@@ -101,7 +102,7 @@ def _upgrade(folders: Folders) -> list[str]:
             with closing(Store(unfinished, writer=True)) as new:
                 with new.change("upgrade") as change:
                     change.rows = int(get_meta(change.connection, "items"))
-                if problems := new.verify():
+                if problems := verify_store(new):
                     raise StoreFailed(f"{path.name}: could not be upgraded: {problems[0]}")
             SYSTEM.rename_folder(unfinished, complete)
             SYSTEM.sync(path.parent)

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -139,8 +139,11 @@ def content_size(path: Path) -> int:
     return content
 
 
-def check_sealed(path: Path) -> None:
-    """Raise BadState unless the content matches its checksums; a part at a time, up to the first that is damaged."""
+def check_sealed(path: Path, on_bytes: Callable[[int], object] | None = None) -> None:
+    """Raise BadState unless the content matches its checksums; a part at a time, up to the first that is damaged.
+
+    on_bytes: called after each part with the bytes of it.
+    """
     size = content_size(path)
     name, blocks = display_name(path), -(-size // BLOCK_SIZE)
     with translate_read_errors(path), open_regular(path) as file:
@@ -149,12 +152,12 @@ def check_sealed(path: Path) -> None:
         if own != file.read():
             raise BadState(f"{name}: the checksums are damaged")
         file.seek(size)
-        damaged = _first_damaged(file, size) if size else []
+        damaged = _first_damaged(file, size, on_bytes) if size else []
     if damaged:  # raised when the file is unmapped, so that it can be replaced wherever this is caught
         raise BadState(f"{name}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
 
 
-def _first_damaged(file: BinaryIO, size: int) -> list[int]:
+def _first_damaged(file: BinaryIO, size: int, on_bytes: Callable[[int], object] | None) -> list[int]:
     """Compare the content of a sealed file, a part at a time, with the checksums that follow it; list damaged blocks.
 
     Stops after the first part that has some.
@@ -166,6 +169,9 @@ def _first_damaged(file: BinaryIO, size: int) -> list[int]:
             with memoryview(content)[start * BLOCK_SIZE : (start + CHECKED_BLOCKS) * BLOCK_SIZE] as part:
                 if damaged := sums.damaged_blocks(part, table):
                     return damaged
+                read = len(part)
+            if on_bytes is not None:
+                on_bytes(read)
     return []
 
 

@@ -1,6 +1,8 @@
 """Encode images and texts to queries of a collection, and align another encoder to it."""
 
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,18 @@ from stillhash.encoders import Encoder, open_encoder
 from stillhash.encoders.files import encode_bytes, encode_files
 from stillhash.encoders.pixels import read_bytes
 from stillhash.errors import InvalidInput
-from stillhash.io import list_images
+from stillhash.images.indexing import index_folder
+from stillhash.io import IMAGE_SUFFIXES, list_images, open_labels
 from stillhash.numeric.validation import Floats
+
+ReportFiles = Callable[[float, int], None]  # the share that is done, and how many files were stored
 
 
 class CollectionEncoder:
     """Encode to features (D,) of a collection, by its own encoder or by one that is aligned to it."""
 
     has_images = True
+    file_suffixes = IMAGE_SUFFIXES  # of files that it can index
 
     def __init__(self, collection: Collection, encoder: Encoder) -> None:
         self.collection, self.encoder = collection, encoder
@@ -32,6 +38,29 @@ class CollectionEncoder:
 
     def text(self, words: str) -> Floats:
         return self._translate(self.encoder.encode_texts([words]))
+
+    def index_files(
+        self, folder: Path, files: list[str], labels: str = "auto", progress: ReportFiles = lambda share, count: None
+    ) -> dict[str, Any]:
+        """Index images of a folder, as `index_folder` does but in this thread; return counts, and what is broken.
+
+        progress : called after every commit, with the share that is done and the number of images added or updated.
+        """
+        if self.collection.encoder is None or self.collection.encoder.name != self.encoder.name:
+            raise InvalidInput(f"encoder: expected the collection's own, to index images, got {self.encoder.name!r}")
+        report = index_folder(
+            folder,
+            self.collection,
+            self.encoder.name,
+            open_labels(folder, labels),
+            files=files,
+            workers=1,
+            progress=lambda now: progress(now.done / max(1, now.files), now.added + now.updated),
+        )
+        own_folder = f"{folder}{os.sep}"  # which is nobody's business
+        broken = {name: reason.replace(own_folder, "") for name, reason in report.broken.items()}
+        counts = {name: getattr(report, name) for name in ("files", "added", "updated", "skipped", "labelled")}
+        return {**counts, "broken": broken, "broken_count": len(broken)}
 
     def _translate(self, features: Floats) -> Floats:
         return np.asarray(self.collection.translate(features, self.encoder)[0])

@@ -1,7 +1,7 @@
 """Run reads concurrently and writes one at a time, through a bounded queue.
 
 Reads that may be slow, such as filters and large batches, have few threads of their own, at a lower priority, so that
-quick ones need not wait for them. Upkeep, such as a snapshot, has one thread.
+quick ones need not wait for them. Upkeep, such as a snapshot, has one thread, which tasks use too (tasks.py).
 
 A write is answered once it is on disk. A write that meets a full queue, or waits too long, is refused before it starts:
 `Busy` always means that nothing was stored. All threads start with the server, so that none can be refused later.
@@ -21,6 +21,7 @@ from stillhash.errors import Busy, Closed, InvalidInput, report_shortages
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
 from stillhash.platform import SYSTEM
+from stillhash.server.tasks import TaskList
 
 SLOT_POLL_SECONDS = 0.02
 QUICK_THREADS, SLOW_THREADS = 2 * usable_cores(), max(1, usable_cores() // 2)
@@ -87,6 +88,7 @@ class CollectionExecutor:
             "upkeep": started_pool(1, f"upkeep {self.name}", lower_priority),
         }
         self._writer = started_pool(1, f"write {self.name}")
+        self.tasks = TaskList(self.collection, self._readers["upkeep"])
 
     async def read(self, work: Callable[[Collection], Result], kind: ReadKind = "quick") -> Result:
         """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
@@ -150,8 +152,12 @@ class CollectionExecutor:
             raise Closed(f"No collection {self.name!r} any more. The request had not started") from None
 
     def close(self) -> None:
-        """Wait for running calls; those that have not started raise Closed. The caller closes the collection."""
+        """Wait for running calls; those that have not started raise Closed. The caller closes the collection.
+
+        Tasks are cancelled, so that none of them is waited for long.
+        """
         self._closed = True
+        self.tasks.close()
         self._writer.shutdown(cancel_futures=True)
         for readers in self._readers.values():
             readers.shutdown(cancel_futures=True)

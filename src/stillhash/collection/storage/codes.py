@@ -1,6 +1,6 @@
 """The codes: sealed segments, and rows of the table `items` that are not sealed yet."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from sqlite3 import Connection
 from typing import NamedTuple
@@ -61,11 +61,13 @@ class CodeTable:
         """Return the files of all segments, in order."""
         return [stored_file(self.folder, record.file).name for record in self.segment_records(connection)]
 
-    def read_segment(self, record: SegmentRecord, *, check: bool = True) -> Segment:
+    def read_segment(
+        self, record: SegmentRecord, *, check: bool = True, on_bytes: Callable[[int], object] | None = None
+    ) -> Segment:
         """Map the segment of this record; BadState if the file is damaged, or another one."""
         identity = SegmentIdentity(self.collection, record.number, record.content)
         file = stored_file(self.folder, record.file)
-        segment = read_segment(file, self.bits, (record.rows, identity), check=check)
+        segment = read_segment(file, self.bits, (record.rows, identity), check=check, on_bytes=on_bytes)
         first, last = segment.bounds()
         if (first, last) != (record.first, record.last):
             expected = f"rows {record.first} to {record.last}"
@@ -100,6 +102,11 @@ class CodeTable:
         packed = np.frombuffer(b"".join(code for (code,) in unsealed), np.uint8)
         codes.append(packed.reshape(len(unsealed), width(self.bits)))
         return np.concatenate(codes)
+
+    def unsealed_rows(self, connection: Connection) -> RowNumbers:
+        """Return the rows of items that have codes which are not sealed."""
+        sql = "SELECT row FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
+        return np.array(connection.execute(sql, [self.last_sealed(connection)]).fetchall(), np.int64).reshape(-1)
 
     @parsing("codes")
     def unsealed(self, connection: Connection, last: int = -1) -> CodedRows:

@@ -7,7 +7,7 @@ It is a sealed file (sealed_files.py) beside its segment. Its checksums are veri
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from sqlite3 import Connection
@@ -130,13 +130,13 @@ class FeatureTable:
         """Map the features of each segment, to be read after a later commit has replaced the files; None if lost."""
         return [self._map(record) for record in self.codes.segment_records(connection)]
 
-    def problems(self, connection: Connection) -> list[str]:
-        """Return a sentence for each file that is missing or damaged."""
+    def problems(self, connection: Connection, on_bytes: Callable[[int], object] | None = None) -> list[str]:
+        """Return a sentence for each file that is missing or damaged; `on_bytes` is called with the bytes read."""
         problems = []
         for record in self.codes.segment_records(connection):
             try:
                 self._checked.discard(file := features_file(record.file))
-                if self._map(record) is None:
+                if self._map(record, on_bytes) is None:
                     problems.append(f"segments/{file}: missing; the features of its rows are lost")
             except BadState as error:
                 problems.append(str(error))
@@ -176,13 +176,15 @@ class FeatureTable:
             lost[start : end + 1] = True
         return lost
 
-    def _map(self, record: SegmentRecord) -> NDArray[np.float16] | None:
+    def _map(
+        self, record: SegmentRecord, on_bytes: Callable[[int], object] | None = None
+    ) -> NDArray[np.float16] | None:
         """Map the features of a segment; None if there is no file, BadState if it is damaged or of another segment."""
         path = self.codes.folder / features_file(record.file)
         if not check_kind(path):
             return None
         if path.name not in self._checked:
-            check_sealed(path)
+            check_sealed(path, on_bytes)
         if not self._belongs(path, record):
             raise BadState(f"{display_name(path)}: expected the features of segment {record.number}, got others")
         self._checked.add(path.name)

@@ -47,15 +47,19 @@ READ_ATTEMPTS = 3  # where a file handle lacks for a moment, say
 MAX_CHECKSUM_BYTES = 1 << 16  # of store.sums, beside twice those of the pages that there are
 
 
-def find_damage(path: Path, check: Callable[[sqlite3.Connection], None] | None = None) -> list[str]:
+def find_damage(
+    path: Path,
+    check: Callable[[sqlite3.Connection], None] | None = None,
+    on_bytes: Callable[[int], object] | None = None,
+) -> list[str]:
     """Describe what is wrong with the database file in this folder, one sentence for each problem.
 
-    check: raises BadState for what else is wrong.
+    check: raises BadState for what else is wrong. on_bytes: called with the bytes that are compared, part by part.
     """
     acknowledged = acknowledged_commit(path)
     try:
         check_files(path)
-        pages = damaged_pages(path)
+        pages = damaged_pages(path, on_bytes)
         with closing(connect(path, "ro")) as connection:
             seq = committed_seq(connection)
             if not pages and check is not None:
@@ -77,7 +81,7 @@ def committed_seq(connection: sqlite3.Connection) -> int:
     return seq
 
 
-def damaged_pages(path: Path) -> list[int]:
+def damaged_pages(path: Path, on_bytes: Callable[[int], object] | None = None) -> list[int]:
     """List the pages of store.db that do not match their checksums.
 
     Another process may be moving pages meanwhile. It writes new checksums first, so a mismatch is checked again.
@@ -88,7 +92,7 @@ def damaged_pages(path: Path) -> list[int]:
             in_wal = set(read_wal(path).page_numbers.tolist())
             with TrackedConnection.file_lock:
                 compare = mismatched_pages_in_subprocess if in_use(path) else mismatched_pages
-                mismatched = compare(str(path / "store.db"), str(path / "store.sums"))
+                mismatched = compare(str(path / "store.db"), str(path / "store.sums"), on_bytes)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise BadState(f"store.db: cannot be verified: {error}") from error
         damaged = [page for page in mismatched if page not in in_wal]

@@ -29,6 +29,7 @@ from stillhash.collection.storage.salvage import salvage
 from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
 from stillhash.collection.storage.store import Store, check_folders
+from stillhash.collection.storage.verification import verify_store
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import read_wal, repair_wal
 from stillhash.collection.types import Id
@@ -77,7 +78,7 @@ def repair(path: str | Path) -> RepairReport:
         if report.actions or report.lost_ids:
             with store.change("repair", len(report.lost_ids), report.lost_ids):
                 pass
-        if damage := store.verify():
+        if damage := verify_store(store):
             raise BadState(f"{path.name}: damaged beyond repair: {damage[0]}")
     return report
 

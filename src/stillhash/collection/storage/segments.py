@@ -9,7 +9,7 @@ A segment is a sealed file (sealed_files.py). Its checksums are verified once, b
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,7 +146,12 @@ def write_segment(path: Path, rows: CodedRows, bits: int, collection: bytes = by
 
 
 def read_segment(
-    path: Path, bits: int, expected: tuple[int, SegmentIdentity] | None = None, *, check: bool = True
+    path: Path,
+    bits: int,
+    expected: tuple[int, SegmentIdentity] | None = None,
+    *,
+    check: bool = True,
+    on_bytes: Callable[[int], object] | None = None,
 ) -> Segment:
     """Map a segment of these rows and this identity, once its checksums are verified, unless they have been already."""
     name = f"{path.parent.name}/{path.name}"
@@ -165,7 +170,7 @@ def read_segment(
     if stored_bits != bits or content_size(path) != TILES_OFFSET + layout.ends()[-1]:
         raise BadState(f"{name}: expected codes of {bits} bits, got {rows} of {stored_bits} bits")
     if check:
-        check_sealed(path)
+        check_sealed(path, on_bytes)
     parts = layout.split(map_file(path)[TILES_OFFSET:])
     tiles, numbers = parts[0].reshape(-1, width(bits), TILE), None if first >= 0 else parts[1].view("<i8")
     by_digest = np.asarray(parts[2].view("<i8")), np.asarray(parts[3].view("<u4"))  # found faster without the subclass

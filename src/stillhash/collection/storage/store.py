@@ -14,9 +14,8 @@ import os
 import sqlite3
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,15 @@ from stillhash.collection.storage.connections import check_exists, connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
 from stillhash.collection.storage.features import FeatureTable
-from stillhash.collection.storage.integrity import ACKED_KEY, acknowledged_commit, find_damage
+from stillhash.collection.storage.integrity import ACKED_KEY, acknowledged_commit
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.learnt_rows import LearntRowTable
-from stillhash.collection.storage.lexical import check_new_field, lexical_problems, merge_lexical
+from stillhash.collection.storage.lexical import check_new_field, merge_lexical
 from stillhash.collection.storage.schema import (
     COUNTERS,
     LEXICAL_KEY,
     STORE_FORMAT,
-    check_counters,
     count_rows,
     create_script,
     get_meta,
@@ -53,11 +51,9 @@ from stillhash.errors import BadState
 from stillhash.files.sealed_files import (
     FOLDER_MODE,
     check_kind,
-    check_sealed,
     file_size,
     locked_folder,
     remove_unlisted,
-    stored_file,
 )
 
 STORE_FOLDERS = ("segments", "learner")
@@ -252,44 +248,6 @@ class Store:
             files = set(self._segment_files(connection))
         self._files_checked = True
         return remove_unlisted(self.path / "segments", files)
-
-    def verify(self) -> list[str]:
-        """Check everything that is stored; return one sentence for each problem."""
-        if problems := find_damage(self.path, check_counters):
-            return problems
-        with self.reading() as connection:
-            generation, learner_files = get_meta(connection, "generation"), self.versions.learner_files(connection)
-            lines = connection.execute("PRAGMA integrity_check").fetchall()
-            problems = [f"store.db: {line}" for (line,) in lines if line != "ok"]
-            checks: list[Callable[[], object]]
-            checks = [partial(self.codes.read_segment, record) for record in self.codes.segment_records(connection)]
-            checks += [partial(check_sealed, self.path / "segments" / file) for file in self.column_files(connection)]
-            checks += [partial(check_sealed, stored_file(self.path / "learner", file)) for file in learner_files]
-            for check in checks:
-                try:
-                    check()
-                except BadState as error:
-                    problems.append(str(error))
-            expected, actual = get_meta(connection, "items"), count_rows(connection, "items")
-            if expected != actual:
-                problems.append(f"store.db: expected {expected} items, got {actual}")
-            problems += [] if self.features is None else self.features.problems(connection)
-            problems += lexical_problems(connection)
-            if get_meta(connection, SCRUB_KEY) is not None:
-                problems.append("store.db: forgetting was interrupted. Run compact to remove what files still hold.")
-            if stray_labels := self.doubtful_labels.count_stray(connection):
-                problems.append(f"store.db: {stray_labels} rows of doubtful_labels have no item")
-            if not problems:
-                missing, stray = self.codes.mismatches(connection)
-                if len(missing):
-                    problems.append(f"{len(missing)} items have no code, the first in row {missing[0]}")
-                if len(stray):
-                    problems.append(f"{len(stray)} codes have no item, the first in row {stray[0]}")
-        if not problems:
-            return []
-        with self.reading() as connection:  # another process may have compacted, or removed learner files, meanwhile
-            now = get_meta(connection, "generation"), self.versions.learner_files(connection)
-        return problems if now == (generation, learner_files) else self.verify()
 
 
 def check_folders(path: Path) -> None:
