@@ -32,6 +32,7 @@ from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import (
     api_docs,
     collection,
+    comparing,
     explanations,
     item_labels,
     learning,
@@ -71,7 +72,7 @@ ROUTERS = (
         item_labels.router,
         pictures.router,
     ),
-    *(teaching.read_router, teaching.write_router, selection.router),
+    *(teaching.read_router, teaching.write_router, selection.router, comparing.router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
     *(tasks.read_router, tasks.admin_router, map.router),
 )
