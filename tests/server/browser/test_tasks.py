@@ -62,19 +62,17 @@ def test_verify_snapshot_and_export(copying: LiveServer, visit: Callable[..., An
         assert len(restored) == 700
     assert tasks.count() == 3
     tasks.first.get_by_role("button", name="Remove").click()
-    page.wait_for_function("document.querySelectorAll('#task-list .task').length === 2")
+    tasks.nth(2).wait_for(state="detached")
 
 
 def test_progress_and_cancelling(copying: LiveServer, visit: Callable[..., Any]) -> None:
     listed, slow = copying.executor("toys").tasks, Slow()
     task = listed.start("verify", "Verify", slow)
     page = visit(f"{copying.url}/c/toys/collection")
-    bar = page.get_by_role("progressbar")
-    page.wait_for_function("document.querySelector('[role=progressbar]')?.ariaValueNow === '40'")
+    page.locator("[role=progressbar][aria-valuenow='40']").wait_for()
     slow.share = 0.75
-    page.wait_for_function("document.querySelector('[role=progressbar]')?.ariaValueNow === '75'")
+    page.locator("[role=progressbar][aria-valuenow='75']").wait_for()
     assert "75 % · counting" in page.locator(".task-result").text_content()
-    bar.wait_for()
     page.get_by_role("button", name="Cancel").click()
     page.locator(".task.cancelled").wait_for()
     assert task.state == "cancelled" and "Nothing is left" in page.locator(".task-result").text_content()
