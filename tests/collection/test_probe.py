@@ -230,3 +230,15 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
                 collection.probe(wrong)
             with pytest.raises(InvalidInput, match="version"):
                 collection.compare_versions(0, wrong)
+
+
+def test_a_probe_of_some_items_ignores_labels_since_then(tmp_path: Path) -> None:
+    with learnt(tmp_path / "c") as collection:
+        ids = collection.ids({"labels": {"$exists": True}, "n": {"$lt": 400}}, limit=1000)
+        before = collection.probe(ids=ids, **SIZES)
+        assert before != collection.probe(**SIZES)
+        unlabelled = collection.ids({"labels": {"$exists": False}})
+        collection.relabel(unlabelled, [["new"]] * len(unlabelled), learn=False)
+        assert collection.probe(ids=[*ids, "nobody"], **SIZES) == before
+        with pytest.raises(Conflict, match=r"^probe"):
+            collection.probe(ids=ids[:19])

@@ -86,6 +86,13 @@ class ItemReader:
         with self._store.reading() as connection:
             return self._store.items.picture(connection, name)
 
+    def has_picture(self, ids: ItemIds) -> list[bool]:
+        """Return for each of these ids whether there is such an item, and it came with a picture."""
+        names = check_ids(ids, distinct=False)
+        with self._store.reading() as connection:
+            pictured = self._store.items.pictured(connection, names)
+        return [name in pictured for name in names]
+
     def reconstruct(self, ids: ItemIds) -> NDArray[Any]:
         """Return features (n, D) that stand for these items, to search for more like them.
 

@@ -27,7 +27,8 @@ from stillhash.collection.storage.labelled_rows import read_labels
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import load_model
-from stillhash.collection.types import VersionName
+from stillhash.collection.types import ItemIds, VersionName
+from stillhash.collection.validation import check_ids
 from stillhash.errors import Conflict, NotFitted, report_shortages
 from stillhash.hashers import Model
 from stillhash.numeric.labels import parse_labels
@@ -54,19 +55,21 @@ class ProbeReader(Reader):
         queries: int = PROBE_QUERIES,
         items: int = PROBE_ITEMS,
         seed: int = 0,
+        ids: ItemIds | None = None,
     ) -> ProbeReport:
         """Measure a version of the model on a fixed probe: labelled items as queries, which rank other labelled items.
 
         version: as in `search`. queries, items: how many, at most; seed: which. The same items are chosen whatever the
         version, and while items are added until there are twice as many. Votes count by what the model has learnt from
-        them. The report has the gain over version 0, and the quality of each label, the worst first.
+        them. ids: only items among these, whatever else is labelled since. The report has the gain over version 0, and
+        the quality of each label, the worst first.
 
         The figures are optimistic: the model has learnt from these items. Those of `quality` are not. Where features
         are not kept, queries are what `reconstruct` returns; where codes hold labels, these do too, and then the report
         says so: `labels_in_codes`.
         """
         with self._view.pinned(LABELLED_ITEMS) as snapshot:
-            probe, leaks = self._probe(snapshot, queries, items, seed)
+            probe, leaks = self._probe(snapshot, queries, items, seed, ids)
             name, model = self._named_model(snapshot, version)
             initial = load_model(self._store, snapshot.connection, 0)
         return report_quality(probe, name, model, initial, leaks)
@@ -102,7 +105,9 @@ class ProbeReader(Reader):
         number, model = self._model(snapshot, version)
         return "hamming" if version == "hamming" else number, model
 
-    def _probe(self, snapshot: Snapshot, queries: int, items: int, seed: int) -> tuple[Probe, bool]:
+    def _probe(
+        self, snapshot: Snapshot, queries: int, items: int, seed: int, ids: ItemIds | None = None
+    ) -> tuple[Probe, bool]:
         """Return the probe of a commit, and whether its queries hold their labels."""
         check_integer(queries, "queries", 1, MAX_PROBE_QUERIES)
         check_integer(items, "items", 10, MAX_PROBE_ITEMS)
@@ -123,6 +128,9 @@ class ProbeReader(Reader):
             raise NotFitted("probe: the hash functions are not fitted yet: add more rows, or call fit")
         assert snapshot.allowed is not None
         labelled = np.flatnonzero(np.unpackbits(snapshot.allowed, bitorder="little"))
+        if ids is not None:
+            rows = self._store.items.rows_of(snapshot.connection, check_ids(ids, distinct=False))
+            labelled = np.intersect1d(labelled, np.array(list(rows.values()), np.int64))
         if len(labelled) < MIN_LABELLED_ROWS:
             raise Conflict(f"probe: expected {MIN_LABELLED_ROWS} labelled items or more, got {len(labelled)}")
         return choose_probe(labelled, queries, items, self._store.settings["init_rows"], seed)

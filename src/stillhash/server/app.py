@@ -40,6 +40,7 @@ from stillhash.server.pages import (
     pictures,
     search,
     tasks,
+    teaching,
     votes,
 )
 from stillhash.server.pages.rendering import static_files
@@ -48,6 +49,7 @@ from stillhash.server.reload import Reloader
 from stillhash.server.responses import Unexpected, error_response, to_error
 from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
+from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder, started_pool
 from stillhash.version import __version__
 
@@ -68,6 +70,7 @@ ROUTERS = (
         item_labels.router,
         pictures.router,
     ),
+    *(teaching.read_router, teaching.write_router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
     *(tasks.read_router, tasks.admin_router, map.router),
 )
@@ -109,7 +112,9 @@ def create_app(
     )
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
     metrics, reloader = Metrics(memory), Reloader(settings, sessions)
-    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory, sessions, reloader, lifecycle)
+    app.state.stillhash = AppState(
+        executors, settings, metrics, QueryCache(), Sittings(), memory, sessions, reloader, lifecycle
+    )
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", static_files, "static")
