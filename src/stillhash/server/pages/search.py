@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from stillhash.collection import Collection
 from stillhash.collection.types import Filter, Id
 from stillhash.errors import InvalidInput, NotFound, StillhashError
-from stillhash.server.dependencies import ExecutorParam, app_state, visible_executors
+from stillhash.server.dependencies import ExecutorParam, visible_executors
 from stillhash.server.pages import view_models
 from stillhash.server.pages.cards import ViewModel, describe_items
 from stillhash.server.pages.filter_chips import build_chips, range_condition
@@ -21,6 +21,7 @@ from stillhash.server.pages.queries import PageOptions, page_address, read_query
 from stillhash.server.pages.rendering import form_text, page_router, render
 from stillhash.server.pages.search_code import facets_code, listing_code, query_code
 from stillhash.server.pages.uploads import store_upload
+from stillhash.server.pages.votes import own_votes, vote_source
 from stillhash.server.write_queue import CollectionExecutor
 
 START_ITEMS = 12  # offered on the start page
@@ -80,8 +81,8 @@ async def _render_hits(
 ) -> Response:
     """Render the hits of a query."""
     query = await read_query(request, executor, params)
-    votes = app_state(request).query_cache.votes(executor.name, query.name)
-    results = await executor.read(lambda c: view_models.compare(c, query, options, votes))
+    source = vote_source(request)
+    results = await executor.read(lambda c: view_models.compare(c, query, options, own_votes(c, query, source)))
     if query.words is not None and not results["now"]["answer"].hits and options.page == 1:
         others = [one for one in meanings if one.condition is not None]
         if others:  # no item has the words, but a field has this value
