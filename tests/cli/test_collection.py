@@ -27,7 +27,7 @@ from tests.support.toys import toy
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
 CHANGES = ["create", "add", "import", "delete", "update-metadata", "relabel", "add-labels", "remove-labels"]
-ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search", "duplicates"]
+ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search", "duplicates", "facets", "suggest"]
 LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
@@ -563,7 +563,7 @@ def test_one_process_writes_and_others_read(films: Path) -> None:
 def test_a_missing_collection_is_refused(verb: str, tmp_path: Path) -> None:
     more = {"add": ["-"], "get": ["a"], "learn": ["-"], "tag": ["1", "a"], "rollback": ["1"]}
     more |= {"delete": ["a"], "update-metadata": ["a"], "relabel": ["a", "b"]}
-    more |= {"add-labels": ["a", "b"], "remove-labels": ["a", "b"]}
+    more |= {"suggest": ["a"], "add-labels": ["a", "b"], "remove-labels": ["a", "b"]}
     more |= {"search": ["--vector", "[1]"], "range-search": ["--vector", "[1]", "--threshold", "0"]}
     more |= {"feedback": ["a", "--vector", "[1]", "--up"], "snapshot": [str(tmp_path / "copy")]}
     code, out, err = call(verb, tmp_path / "nothing", *more.get(verb, []))

@@ -33,6 +33,8 @@ lexical films --field text
 search films --text red --lexical
 search films --vector {VECTOR} --words red --hybrid
 duplicates films
+facets films --field n
+suggest films ca
 learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
 votes films

@@ -151,6 +151,10 @@ LIFE: list[Verb] = [
     ("reconstruct nothing", lambda c: c.reconstruct([])),
     ("add", lambda c: c.add(list(range(250)), *FIRST)),
     ("by cosine", lambda c: c.search(QUERIES, 20)),
+    (
+        "facets",
+        lambda c: (c.facets(), c.facets({"odd": True}, fields=["n"], limit=3), c.suggest("a"), c.suggest("1", 3)),
+    ),
     ("count some", lambda c: (c.count({"odd": True}), c.count({"labels": "a"}), c.count({}))),
     ("list some", lambda c: (c.ids(limit=5), c.ids({"odd": True}, after=20, limit=7), c.ids({"n": 2**63}))),
     ("list wrongly", lambda c: c.ids({"a": {}})),

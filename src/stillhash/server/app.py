@@ -16,6 +16,7 @@ from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server import (
     routes_collections,
     routes_export,
+    routes_facets,
     routes_forgetting,
     routes_items,
     routes_labels,
@@ -59,7 +60,11 @@ from stillhash.server.write_queue import ClusterControl, CollectionExecutor, Que
 from stillhash.version import __version__
 
 ROUTERS = (
-    *(routes_items.search_router, routes_lexical.router),  # first, since routes are tried in this order
+    *(
+        routes_items.search_router,
+        routes_lexical.router,
+        routes_facets.read_router,
+    ),  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_collections.read_router, routes_collections.admin_router),
     *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
