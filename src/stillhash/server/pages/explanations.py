@@ -11,9 +11,9 @@ from stillhash.collection.lexical_reader import DEFAULT_DEPTH
 from stillhash.collection.types import Explanation, LabelShare
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.cards import ViewModel
 from stillhash.server.pages.queries import PageOptions, PageQuery, read_query
 from stillhash.server.pages.rendering import page_router, render
-from stillhash.server.pages.view_models import ViewModel
 
 HAMMING: Any = "hamming"  # a version to compare with
 MAIN_SHARE = 0.15  # of a prediction, from which on a label is named in a sentence
