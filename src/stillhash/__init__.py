@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         RepairReport,
         UpgradeReport,
         Vote,
+        VoteEntry,
         acting_as,
         import_export,
         is_export,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
 _NAMES = {
     "client": "AsyncClient Client",
     "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item ItemLayout LabelSuggestion "
-    "RepairReport UpgradeReport Vote acting_as import_export is_export open repair upgrade",
+    "RepairReport UpgradeReport Vote VoteEntry acting_as import_export is_export open repair upgrade",
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
     "OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
@@ -139,6 +140,7 @@ __all__ = [
     "Tuned",
     "UpgradeReport",
     "Vote",
+    "VoteEntry",
     "__version__",
     "acting_as",
     "codes",

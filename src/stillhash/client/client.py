@@ -126,6 +126,7 @@ class Client(CollectionRequests):
     learn = blocking(LearningVerbs.learn)
     feedback = blocking(LearningVerbs.feedback)
     feedback_many = blocking(LearningVerbs.feedback_many)
+    votes = blocking(LearningVerbs.votes)
     flush = blocking(LearningVerbs.flush)
     versions = blocking(LearningVerbs.versions)
     quality = blocking(LearningVerbs.quality)

@@ -18,7 +18,17 @@ from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.store import Store
 from stillhash.collection.table_import import ImportProgress
-from stillhash.collection.types import Answer, AuditEntry, DoubtfulItem, ForgetReport, Hit, Item, LabelSuggestion, Vote
+from stillhash.collection.types import (
+    Answer,
+    AuditEntry,
+    DoubtfulItem,
+    ForgetReport,
+    Hit,
+    Item,
+    LabelSuggestion,
+    Vote,
+    VoteEntry,
+)
 from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, report_shortages
@@ -175,6 +185,7 @@ __all__ = [
     "RepairReport",
     "UpgradeReport",
     "Vote",
+    "VoteEntry",
     "acting_as",
     "import_export",
     "is_export",

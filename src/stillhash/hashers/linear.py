@@ -90,6 +90,16 @@ class LinearHasher(Hasher):
             labels *= (certainty * np.float32(1 - share) / (1 - np.float32(share) * certainty))[:, None]
         return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share, losses, page_looks)
 
+    def predict_labels(self, model: Model, Q: Floats) -> Floats | None:
+        """Return the labels (m, labels) that a model predicts of validated queries; None if it predicts none."""
+        if model.U is None or model.u is None:
+            return None
+        return kernels.project(self.prepare(Q), model.U) + model.u
+
+    def vote_weights(self, model: Model, Q: Floats) -> Floats | None:
+        """Return what votes add to the weights (m, b) of validated queries by their features; None if nothing."""
+        return None if model.N is None else kernels.project(self.prepare(Q), model.N)
+
     def project(self, X: Floats) -> Floats:
         """Return the hash functions (n, b) of prepared rows, before they are quantised."""
         return kernels.project(X, self.W_) + self.t_

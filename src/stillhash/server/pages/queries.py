@@ -109,7 +109,8 @@ class PageQuery(NamedTuple):
 def page_address(name: str, params: dict[str, Any], options: PageOptions | None = None, **changed: Any) -> str:
     """Return the address of a search page: of a query's parameters, and of options with these changed."""
     beside = {} if options is None else options._replace(**changed).params
-    return f"/c/{quote(name)}?{urlencode(params | beside, doseq=True)}"
+    query = urlencode(params | beside, doseq=True)
+    return f"/c/{quote(name)}?{query}" if query else f"/c/{quote(name)}"
 
 
 templates.env.globals["page_address"] = page_address
