@@ -24,10 +24,12 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         Hit,
         ImportProgress,
         Item,
+        ItemLayout,
         LabelSuggestion,
         RepairReport,
         UpgradeReport,
         Vote,
+        VoteEntry,
         acting_as,
         import_export,
         is_export,
@@ -67,8 +69,8 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
 # Where each name is from. They are imported on first use: most programs need few of them, the command line often none.
 _NAMES = {
     "client": "AsyncClient Client",
-    "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item LabelSuggestion RepairReport "
-    "UpgradeReport Vote acting_as import_export is_export open repair upgrade",
+    "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item ItemLayout LabelSuggestion "
+    "RepairReport UpgradeReport Vote VoteEntry acting_as import_export is_export open repair upgrade",
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
     "OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
@@ -121,6 +123,7 @@ __all__ = [
     "ImportProgress",
     "Index",
     "Item",
+    "ItemLayout",
     "LabelSuggestion",
     "MIHash",
     "NamedHits",
@@ -137,6 +140,7 @@ __all__ = [
     "Tuned",
     "UpgradeReport",
     "Vote",
+    "VoteEntry",
     "__version__",
     "acting_as",
     "codes",

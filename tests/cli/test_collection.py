@@ -26,7 +26,7 @@ from tests.support.toys import toy
 
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
-CHANGES = ["create", "add", "import", "delete", "update-metadata", "relabel"]
+CHANGES = ["create", "add", "import", "delete", "update-metadata", "relabel", "add-labels", "remove-labels"]
 ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search", "duplicates"]
 LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
@@ -261,6 +261,16 @@ def test_items_that_match_are_changed(films: Path) -> None:
     assert call("relabel", films, "--all", "r2", "sea")[0] == call("relabel", films, "sea")[0] == 2
     assert call_json("count", films) == {"count": 572}
     assert call("delete", films, "--all")[1] == "572 deleted\n"
+
+
+def test_labels_are_added_and_removed(films: Path) -> None:
+    own = {name: call_json("get", films, name)["items"][0]["labels"] for name in ("r1", "r2")}
+    result = call_json("add-labels", films, "new|newer", "r1", "r2")
+    assert {entry["id"]: entry["labels"] for entry in result["before"]} == own and result["version"] > 1
+    assert call_json("get", films, "r2")["items"][0]["labels"] == sorted([*own["r2"], "new", "newer"])
+    assert call("remove-labels", films, "new", stdin="r1\nr2\nr3\n")[1].startswith("2 items changed")
+    assert call_json("get", films, "r1")["items"][0]["labels"] == sorted([*own["r1"], "newer"])
+    assert call("add-labels", films, "", "r1")[0] == call("add-labels", films, "a", "nobody")[0] == 2
 
 
 def test_delete_at_a_terminal_needs_ids(films: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -553,6 +563,7 @@ def test_one_process_writes_and_others_read(films: Path) -> None:
 def test_a_missing_collection_is_refused(verb: str, tmp_path: Path) -> None:
     more = {"add": ["-"], "get": ["a"], "learn": ["-"], "tag": ["1", "a"], "rollback": ["1"]}
     more |= {"delete": ["a"], "update-metadata": ["a"], "relabel": ["a", "b"]}
+    more |= {"add-labels": ["a", "b"], "remove-labels": ["a", "b"]}
     more |= {"search": ["--vector", "[1]"], "range-search": ["--vector", "[1]", "--threshold", "0"]}
     more |= {"feedback": ["a", "--vector", "[1]", "--up"], "snapshot": [str(tmp_path / "copy")]}
     code, out, err = call(verb, tmp_path / "nothing", *more.get(verb, []))

@@ -35,6 +35,7 @@ search films --vector {VECTOR} --words red --hybrid
 duplicates films
 learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
+votes films
 doubtful films
 flush films
 versions films
@@ -42,6 +43,8 @@ tag films 2 good
 rollback films 1
 update-metadata films 1 --set '{{"n": 1}}'
 relabel films 1 sea
+add-labels films 'sky|cat' 1 2
+remove-labels films sky 1
 delete films 1 nosuch
 seal films
 compact films

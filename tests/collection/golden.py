@@ -53,6 +53,7 @@ NEW_FIELDS = (
     "learnt_rank",
     "lexical_rank",
 )  # of stats and hits, which the stored answers lack
+NEW_OF_EXPLANATIONS = ("query_labels", "hit_labels", "shared_labels", "up_votes", "down_votes", "vote_score")
 
 
 def answers(collection: stillhash.Collection) -> dict[str, Any]:
@@ -80,6 +81,8 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
         answer.pop("balance")  # which the stored answers lack
     for hit in (hit for name in searched for answer in results[name] for hit in answer["hits"]):
         assert all(hit.pop(name, None) is None for name in NEW_FIELDS)
+        for name in NEW_OF_EXPLANATIONS:
+            (hit["explanation"] or {}).pop(name, None)
     plain: dict[str, Any] = json.loads(json.dumps(results))
     return plain
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stillhash
 from stillhash import Collection
 from stillhash.errors import InvalidInput
+from stillhash.numeric.codes import signs
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
+from tests.collection.golden import FOLDER
 from tests.collection.reference import Twin
 from tests.support.toys import toy
 
@@ -69,3 +73,108 @@ def test_before_hash_functions_there_is_nothing_to_explain(tmp_path: Path) -> No
     answer = collection.search(QUERIES[0], explain=True)
     assert len(answer.hits) == 10 and all(hit.explanation is None for hit in answer.hits)
     collection.close()
+
+
+# ---- in words ----
+
+
+def shares_of(predicted: np.ndarray, names: list[Any]) -> list[tuple[Any, float]]:
+    """The same as the library, one number at a time."""
+    squares = [max(float(value), 0.0) ** 2 for value in predicted]
+    pairs = [(name, square / (sum(squares) or 1.0)) for name, square in zip(names, squares, strict=True)]
+    return sorted(pairs, key=lambda pair: -pair[1])
+
+
+def test_labels_are_those_that_the_model_predicts(pair: tuple[Collection, Twin]) -> None:
+    collection, twin = pair
+    hasher: Any = twin.hasher
+    model, names = hasher.model(), hasher.label_space().names
+    for query in QUERIES:
+        of_query = shares_of((hasher.prepare(query[None]) @ model.U + model.u)[0], names)
+        for hit in collection.search(query, 15, explain=0).hits:
+            why = hit.explanation
+            codes = collection.codes([hit.id])
+            assert codes is not None
+            of_hit = shares_of((signs(codes, BITS) @ model.V + model.v)[0], names)
+            smaller = [min(dict(of_query)[name], dict(of_hit)[name]) for name in names]
+            of_both = sorted(zip(names, smaller, strict=True), key=lambda pair: -pair[1])
+            for listed, expected in (
+                (why.query_labels, of_query),
+                (why.hit_labels, of_hit),
+                (why.shared_labels, of_both),
+            ):
+                expected = [(name, share) for name, share in expected if share >= 0.01][:5]
+                assert [one.label for one in listed] == [name for name, _ in expected]
+                assert [one.share for one in listed] == pytest.approx([share for _, share in expected], abs=1e-4)
+
+
+def test_votes_are_counted_by_source_and_version(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    query, item = QUERIES[0], collection.search(QUERIES[0], 30).hits[-1].id
+    version = collection.feedback(query, item, "up", source="ann")
+    collection.feedback(query, item, "up", source="bo")
+    collection.feedback(query, item, "down", source="cy")
+    first = collection.search(query, 1, explain=0).hits[0]
+    assert first.id == item and first.placed == "liked"
+    assert (first.explanation.up_votes, first.explanation.down_votes) == (2, 1)
+    then = collection.search(query, 1, version=version, explain=0).hits[0].explanation
+    assert (then.up_votes, then.down_votes) == (1, 0)
+    collection.feedback(query, item, 0, source="bo")
+    hits = {hit.id: hit.explanation for hit in collection.search(query, 320, explain=0).hits}
+    assert (hits[item].up_votes, hits[item].down_votes) == (1, 1)
+    assert all((why.up_votes, why.down_votes) == (0, 0) for id_, why in hits.items() if id_ != item)
+    collection.close()
+
+
+def test_what_votes_add_to_the_score_is_a_part_of_it(tmp_path: Path) -> None:
+    X, Y = toy(600, DIM, 4, seed=5)
+    collection, _ = begin(tmp_path / "c", 0)
+    collection.add(range(600), X)
+    before = collection.search(QUERIES[0], 600, explain=0).hits
+    assert all(hit.explanation.vote_score is None and hit.explanation.query_labels is None for hit in before)
+    votes = [
+        {"query": X[n], "id": hit.id, "vote": "up" if (Y[n] & Y[hit.id]).any() else "down"}
+        for n, answer in enumerate(collection.search(X[:250], 20))
+        for hit in answer.hits
+    ]
+    collection.feedback_many(votes)
+    scores = {hit.id: hit.score for hit in before}
+    hits = collection.search(QUERIES[0], 600, explain=0).hits
+    added = [hit.explanation.vote_score for hit in hits]
+    assert max(map(abs, added)) > 1e-3
+    assert added == pytest.approx([hit.score - scores[hit.id] for hit in hits], abs=1e-4)
+    collection.close()
+
+
+def test_names_of_labels_are_stored_with_a_version(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    expected = collection.search(QUERIES, 9, explain=0)
+    assert expected[0].hits[0].explanation.query_labels
+    version = collection.stats()["version"]
+    collection.add([f"x{n}" for n in range(90)], some_rows(90, 3).X, [["zebra"]] * 90)
+    collection.close()
+    with stillhash.open(tmp_path / "c", read_only=True) as reader:
+        assert reader.search(QUERIES, 9, version=version, explain=0, where={"n": {"$gte": 0}})
+        names = {
+            one.label
+            for answer in reader.search(QUERIES, 40, explain=0)
+            for hit in answer.hits
+            for one in hit.explanation.hit_labels
+        }
+        then = {
+            one.label
+            for answer in reader.search(QUERIES, 40, version=version, explain=0)
+            for hit in answer.hits
+            for one in hit.explanation.hit_labels
+        }
+    assert "zebra" in names and then == {"a", "b", "c", "d"}
+
+
+def test_a_model_of_an_earlier_release_explains_without_names(tmp_path: Path) -> None:
+    with zipfile.ZipFile(FOLDER / "format-5.zip") as archive:
+        archive.extractall(tmp_path)
+    with stillhash.open(tmp_path / "golden") as collection:
+        why = collection.search(QUERIES[0], 1, explain=0).hits[0].explanation
+        assert why.query_labels is why.hit_labels is why.shared_labels is None and why.looks is not None
+        collection.feedback(QUERIES[0], 100, "up", source="ann")  # publishes a version that has them
+        assert collection.search(QUERIES[0], 1, explain=0).hits[0].explanation.query_labels

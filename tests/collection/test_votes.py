@@ -277,3 +277,21 @@ def test_feedback_needs_hash_functions_and_a_writer(tmp_path: Path) -> None:
     begin(tmp_path / "d")[0].close()
     with stillhash.open(tmp_path / "d", read_only=True) as reader, pytest.raises(Conflict):
         reader.feedback(np.ones(DIM), 1, True)
+
+
+# ---- the same number ----
+
+
+def test_a_vote_holds_for_a_query_with_another_sign_of_zero(tmp_path: Path) -> None:
+    with create(tmp_path / "c", "labels") as collection:
+        query = QUERIES[0].copy()
+        query[3] = -0.0
+        same = np.where(query == 0, np.float32(0), query)
+        item = ids_of(collection, same)[50]
+        before = ids_of(collection, same)
+        collection.feedback(query, item, "up", source="ann")
+        assert ids_of(collection, same)[0] == ids_of(collection, query)[0] == item
+        collection.feedback(same, item, 0, source="ann")
+        assert ids_of(collection, query) == ids_of(collection, same) == before
+        collection.feedback(same, item, "up", source="ann")
+        assert ids_of(collection, query)[0] == item and collection.stats()["feedback"] == 1

@@ -56,3 +56,16 @@ def test_fixed_codes_that_are_projected_again_keep_both_steps(lanes: str) -> Non
     X, Y = toy(200)
     hasher = OHWEU(bits=16).partial_fit(X, Y)
     np.testing.assert_array_equal(hasher.refresh(hasher.keep(X), lambda: X), hasher.encode(X))
+
+
+@pytest.mark.parametrize("unit_norm", [True, False])
+def test_a_row_is_decoded_to_the_same_bits_in_any_batch(lanes: str, unit_norm: bool) -> None:
+    X = toy(600).X
+    hasher = LSH(bits=70, unit_norm=unit_norm).fit(X)  # more bits than features: some rows take all steps
+    codes = hasher.encode(X)
+    features = hasher.decode(codes)
+    one_by_one = np.concatenate([hasher.decode(codes[r : r + 1]) for r in range(0, 600, 37)])
+    np.testing.assert_array_equal(one_by_one, features[::37])
+    np.testing.assert_array_equal(hasher.decode(codes[5:300]), features[5:300])
+    assert (hasher.encode(features) == codes).mean() > 0.9
+    assert hasher.decode(codes[:0]).shape == (0, X.shape[1])

@@ -135,7 +135,7 @@ def test_texts_are_shown_and_never_run(served: tuple[LiveServer, Collection]) ->
     for name in ("c", "words"):
         for params in ({"words": SCRIPT}, {"words": '"><script>x'}, {"like": '"<i>2"'}, {}):
             text = page(served[0], name, **params)
-            assert text.count("<script") == 2  # the page's own
+            assert text.count("<script") == text.count('<script src="/static/') > 0  # the page's own
             assert "<img src=x" not in text and "<b>" not in text and "<i>" not in text
     text = page(served[0], words="script")
     assert "&lt;<mark>script</mark>&gt;" in text and "&lt;b&gt;book&lt;/b&gt;" in text and "chunk 2" in text

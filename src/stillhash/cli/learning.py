@@ -9,6 +9,7 @@ from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli import completion
+from stillhash.cli.defaults import MAX_VOTE_ENTRIES
 from stillhash.cli.options import QUERY_HELP, ChunkRows, CollectionPath, LabelsFile, RowsFile, current_version
 from stillhash.cli.output import AsJson, answer, count_of, for_each_chunk
 from stillhash.errors import InvalidInput
@@ -93,6 +94,28 @@ def feedback(
             count = len(names)
             version = collection.feedback(queries[0], names, value, source=source, position=position)
     answer({"votes": count, "version": version}, as_json, f"{count_of(count, 'vote')}; version {version} is current")
+
+
+@app.command(rich_help_panel=LEARNING_PANEL)
+def votes(
+    path: CollectionPath,
+    limit: Annotated[int, Option(min=1, max=MAX_VOTE_ENTRIES, help="Votes to list.")] = 20,
+    after: Annotated[int | None, Option(min=0, metavar="NUMBER", help="Only votes before this number.")] = None,
+    source: Annotated[str | None, Option(metavar="NAME", help="Only the votes of this source.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the votes that count, the latest first.
+
+    \b
+    Examples:
+      stillhash votes films --limit 50
+      stillhash votes films --source ann
+    """
+    from stillhash.cli import result_tables
+
+    with stillhash.open(path, read_only=True) as collection:
+        entries = collection.votes(source, limit, after)
+    answer({"votes": [asdict(entry) for entry in entries]}, as_json, result_tables.votes)
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)

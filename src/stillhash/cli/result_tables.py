@@ -112,6 +112,20 @@ def audit(result: dict[str, Any], console: Console) -> None:
     print_table(console, None, columns, rows, text=("time", "who", "what", "ids", "version"))
 
 
+def votes(result: dict[str, Any], console: Console) -> None:
+    """Print whose votes are on which item and query, and when they came."""
+    if not result["votes"]:
+        console.print("no votes")
+        return
+    columns = ("number", "time", "source", "query", "item", "vote")
+    rows: list[list[str | Text]] = []
+    for vote in result["votes"]:
+        query = "features" if vote["query_id"] is None else _printable(str(vote["query_id"]))
+        names = [Text(name) for name in (_printable(vote["source"]), query, _printable(str(vote["id"])))]
+        rows.append([str(vote["number"]), (vote["time"] or "")[:19].replace("T", " "), *names, f"{vote['vote']:+.3g}"])
+    print_table(console, None, columns, rows, text=columns[1:5])
+
+
 def _ids_cell(entry: dict[str, Any]) -> Text:
     text = ", ".join(_printable(str(name)) for name in entry["ids"])
     if len(text) > METADATA_WIDTH:

@@ -1,7 +1,7 @@
 """A served collection with the verbs of a local one: `stillhash.open(path)` becomes `stillhash.Client(url)`.
 
-The verbs are in `verbs_items`, `verbs_lexical`, `verbs_learning` and `verbs_server`, as coroutines, which `blocking`
-runs.
+The verbs are in `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning` and `verbs_server`, as coroutines,
+which `blocking` runs.
 """
 
 import functools
@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.urllib3_connections import BlockingConnections
 from stillhash.client.verbs_items import ItemVerbs, Rows
+from stillhash.client.verbs_labels import LabelVerbs
 from stillhash.client.verbs_learning import LearningVerbs
 from stillhash.client.verbs_lexical import LexicalVerbs
 from stillhash.client.verbs_server import ServerVerbs
@@ -103,6 +104,8 @@ class Client(CollectionRequests):
     add = blocking(ItemVerbs.add)
     upsert = blocking(ItemVerbs.upsert)
     relabel = blocking(ItemVerbs.relabel)
+    add_labels = blocking(LabelVerbs.add_labels)
+    remove_labels = blocking(LabelVerbs.remove_labels)
     update_metadata = blocking(ItemVerbs.update_metadata)
     delete = blocking(ItemVerbs.delete)
     get = blocking(ItemVerbs.get)
@@ -123,6 +126,7 @@ class Client(CollectionRequests):
     learn = blocking(LearningVerbs.learn)
     feedback = blocking(LearningVerbs.feedback)
     feedback_many = blocking(LearningVerbs.feedback_many)
+    votes = blocking(LearningVerbs.votes)
     flush = blocking(LearningVerbs.flush)
     versions = blocking(LearningVerbs.versions)
     quality = blocking(LearningVerbs.quality)

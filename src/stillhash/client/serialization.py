@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.collection.types import Answer, Explanation, Hit, Item, Vote
+from stillhash.collection.types import Answer, Explanation, Hit, Item, LabelShare, Vote
 from stillhash.collection.update_validation import check_selection
 from stillhash.collection.values import json_default
 from stillhash.errors import InvalidInput, WrongType
@@ -44,8 +44,14 @@ def vote_to_json(vote: Any, number: int) -> bytes:
 
 def to_answer(answer: dict[str, Any]) -> Answer:
     """Convert the JSON object of an answer."""
-    hits = [hit | {"explanation": hit["explanation"] and Explanation(**hit["explanation"])} for hit in answer["hits"]]
+    hits = [hit | {"explanation": hit["explanation"] and _to_explanation(hit["explanation"])} for hit in answer["hits"]]
     return Answer(**{**answer, "hits": [Hit(**hit) for hit in hits]})
+
+
+def _to_explanation(explanation: dict[str, Any]) -> Explanation:
+    labels = {name: explanation.get(name) for name in ("query_labels", "hit_labels", "shared_labels")}
+    shares = {name: [LabelShare(**one) for one in some] for name, some in labels.items() if some is not None}
+    return Explanation(**{**explanation, **shares})
 
 
 def to_item(item: dict[str, Any] | None) -> Item | None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.serialization import vote_to_json
-from stillhash.collection.types import DoubtfulItem, Id, ItemIds, Vector, Vote
+from stillhash.collection.types import DoubtfulItem, Id, ItemIds, Vector, Vote, VoteEntry
 from stillhash.collection.validation import check_label_lists
 from stillhash.numeric.validation import check_integer
 
@@ -37,6 +37,19 @@ class LearningVerbs(CollectionRequests):
         """Send votes on any number of queries in one request; return the new version. On an error nothing changes."""
         lines = [vote_to_json(vote, number) for number, vote in enumerate(votes, 1)]
         return int((await self._post_lines("feedback_many", lines, "not stored"))["version"])
+
+    async def votes(
+        self,
+        source: str | None = None,
+        limit: int = 100,
+        after: int | None = None,
+        *,
+        query: Vector | NDArray[Any] | None = None,
+    ) -> list[VoteEntry]:
+        """Return the votes that count, the latest first: of a source, or of all; on hits of a query, or of all."""
+        body = {"source": source, "limit": limit, "after": after}
+        Q = None if query is None else (await self._query(query))[0]
+        return [VoteEntry(**vote) for vote in (await self._post("votes", body, Q))["votes"]]
 
     async def flush(self) -> int:
         """Learn the labelled items that wait for a full chunk; return the current version."""

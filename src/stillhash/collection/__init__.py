@@ -10,6 +10,7 @@ from stillhash.collection.codes_only import check_codes_only, check_flag, fix_id
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.import_export import import_export, is_export
+from stillhash.collection.layout import ItemLayout
 from stillhash.collection.method_settings import check_codes_see_labels, check_params
 from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.lexical import check_new_field
@@ -17,7 +18,17 @@ from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.store import Store
 from stillhash.collection.table_import import ImportProgress
-from stillhash.collection.types import Answer, AuditEntry, DoubtfulItem, ForgetReport, Hit, Item, LabelSuggestion, Vote
+from stillhash.collection.types import (
+    Answer,
+    AuditEntry,
+    DoubtfulItem,
+    ForgetReport,
+    Hit,
+    Item,
+    LabelSuggestion,
+    Vote,
+    VoteEntry,
+)
 from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
 from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, report_shortages
@@ -169,10 +180,12 @@ __all__ = [
     "Hit",
     "ImportProgress",
     "Item",
+    "ItemLayout",
     "LabelSuggestion",
     "RepairReport",
     "UpgradeReport",
     "Vote",
+    "VoteEntry",
     "acting_as",
     "import_export",
     "is_export",

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from stillhash.collection.compaction import compact
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.forgetting import forget
-from stillhash.collection.importer import Importer
 from stillhash.collection.label_names import LabelNames
+from stillhash.collection.label_writer import LabelWriter
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.lexical import ReportShare, check_new_field, set_lexical_field
 from stillhash.collection.storage.repair import RepairReport, repair
@@ -31,7 +31,7 @@ from stillhash.numeric.validation import check_integer
 
 
 @report_shortages
-class Collection(Importer):
+class Collection(LabelWriter):
     """A durable, growing index, made by `stillhash.open`. All verbs may be called from any thread."""
 
     def fit(self, features: Any = None, labels: Any = None) -> None:

@@ -16,11 +16,12 @@ from stillhash.search.first_page import search_page
 
 BITS_IN_GROUP = 8
 NUMBER_BYTES = 24  # of a number as JSON, at most, about
+LABEL_BYTES = 900  # of the labels that are predicted, as JSON, about
 
 
 def check_explained_bytes(hits: int, bits: int, max_bytes: int | None) -> None:
     """Raise TooLarge if explanations of so many hits would take more bytes."""
-    needed = hits * bits * NUMBER_BYTES
+    needed = hits * (bits * NUMBER_BYTES + LABEL_BYTES)
     if max_bytes is not None and needed > max_bytes:
         raise TooLarge(f"explain: expected at most {max_bytes} bytes, got about {needed}. Request fewer hits.")
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from stillhash.collection.row_groups import RowGroup
 from stillhash.collection.storage.bitmaps import read_span, set_rows, set_span
 from stillhash.collection.storage.column_builder import LABELS
 from stillhash.collection.storage.columns import Column, LabelColumn, NumberColumn, SortedValues
-from stillhash.collection.storage.items import MAX_SQL_SECONDS
-from stillhash.collection.storage.schema import parse_json
+from stillhash.collection.storage.items import MAX_SQL_SECONDS, RowNumbers
+from stillhash.collection.storage.schema import MAX_ROW_NUMBER, parse_json
 from stillhash.collection.storage.selections import FALSE, MISSING, NULL, OTHER, TRUE, WORDS, Word
 from stillhash.errors import TooLarge
 from stillhash.numeric.validation import Mask
@@ -30,13 +30,38 @@ COUNTED_WORDS = (NULL, FALSE, TRUE)
 Counts = NDArray[np.int64]
 
 
+class CountedRows(NamedTuple):
+    """Rows of a group that count."""
+
+    numbers: RowNumbers  # less the offset
+    mask: Mask | None  # which of the group these are; None for all
+    offset: int = 0
+
+    def of(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values of these rows, of those of the group."""
+        return values if self.mask is None else values[self.mask]
+
+    def firsts(self, codes: NDArray[Any], size: int) -> RowNumbers:
+        """Return the first row of each code below `size`, from a code for each of these rows."""
+        firsts = np.full(size, MAX_ROW_NUMBER, np.int64)
+        np.minimum.at(firsts, codes, self.numbers)
+        return firsts + self.offset
+
+
+class ValueCount(NamedTuple):
+    """How many rows have a value, and the first of them."""
+
+    rows: int
+    first: int
+
+
 @dataclass
 class ValueCounts:
     """How many rows have a field, and each of its values; numbers as they are, texts as UTF-8, others as words."""
 
     most: int  # values that are counted
     items: int = 0
-    counts: dict[Any, int] = field(default_factory=dict)  # empty once there are too many
+    counts: dict[Any, ValueCount] = field(default_factory=dict)  # empty once there are too many
     complete: bool = True  # False once there are too many
     low: Any = None  # the least number
     high: Any = None
@@ -47,107 +72,111 @@ class ValueCounts:
         """Return no counts yet, of a field or of LABELS."""
         return cls(MAX_COUNTED_LABELS if name == LABELS else MAX_FACET_VALUES)
 
-    def add(self, values: Iterable[Any], counts: Iterable[int]) -> None:
-        """Add values, each once, with the number of their rows."""
+    def add(self, values: Iterable[Any], rows: Iterable[int], firsts: Iterable[int]) -> None:
+        """Add values, each once, with the number of their rows and the first of these."""
         if not self.complete:
             return
-        for value, count in zip(values, counts, strict=True):
-            self.counts[value] = self.counts.get(value, 0) + count
-        if len(self.counts) > self.most:
-            self.leave_out()
+        for value, count, first in zip(values, rows, firsts, strict=True):
+            before = self.counts.get(value)
+            if before is not None:
+                count, first = before.rows + count, min(before.first, first)
+            self.counts[value] = ValueCount(count, first)
+        self._leave_out_beyond(len(self.counts))
 
     def add_bounds(self, low: Any, high: Any) -> None:
         """Add the least and the largest of some numbers."""
         self.low = low if self.low is None else min(low, self.low)
         self.high = high if self.high is None else max(high, self.high)
 
-    def leave_out(self) -> None:
-        """Stop counting values one by one, since they are too many."""
-        self.complete, self.counts = False, {}
+    def _leave_out_beyond(self, values: int) -> None:
+        """Stop counting values one by one if there are too many."""
+        if values > self.most:
+            self.complete, self.counts = False, {}
 
-    def add_column(self, column: Column | None, rows: Mask | None) -> None:
-        """Add some rows of a column, None for all; no row has the field where there is no column."""
+    def add_column(self, column: Column | None, rows: CountedRows) -> None:
+        """Add some rows of a column; no row has the field where there is no column."""
         if isinstance(column, LabelColumn):
             self._add_labels(column, rows)
         elif isinstance(column, NumberColumn):
             self._add_numbers(column, rows)
         elif column is not None:
-            size = WORDS + len(column.values)
-            by_code = np.bincount(column.codes if rows is None else column.codes[rows], minlength=size)
-            self._add_words(by_code[:WORDS])
-            self._add_sorted(column.values, by_code[WORDS:])
-            self.items += int(by_code[WORDS:].sum())
+            codes, values = rows.of(column.codes), column.values
+            counts = np.bincount(codes, minlength=WORDS + len(values))
+            self._leave_out_beyond(int(np.count_nonzero(counts[WORDS:])))
+            firsts = rows.firsts(codes, len(counts)) if self.complete else counts
+            self._add_words(counts, firsts)
+            self._add_sorted(values, counts[WORDS:], firsts[WORDS:])
+            self.items += int(counts[WORDS:].sum())
 
-    def _add_labels(self, column: LabelColumn, rows: Mask | None) -> None:
-        codes, labels = column.codes if rows is None else column.codes[rows], len(column.values)
-        by_set = np.bincount(codes, minlength=int(column.set_count[0]))
-        self.items += int(by_set[1:].sum())
+    def _add_labels(self, column: LabelColumn, rows: CountedRows) -> None:
+        codes, labels, sets = rows.of(column.codes), len(column.values), int(column.set_count[0])
+        counts, starts = np.bincount(codes, minlength=sets), column.starts[:labels].astype(np.int64)
+        self.items += int(counts[1:].sum())
         if labels:  # each is in some set
-            by_label = np.add.reduceat(by_set[column.sets], column.starts[:labels].astype(np.int64))
-            self._add_sorted(column.values, by_label)
+            firsts = np.minimum.reduceat(rows.firsts(codes, sets)[column.sets], starts)
+            self._add_sorted(column.values, np.add.reduceat(counts[column.sets], starts), firsts)
 
-    def _add_numbers(self, column: NumberColumn, rows: Mask | None) -> None:
-        numbers = column.values
+    def _add_numbers(self, column: NumberColumn, rows: CountedRows) -> None:
+        numbers = rows.of(column.values)
         if len(column.words):
-            self._add_words(np.bincount(column.words if rows is None else column.words[rows], minlength=WORDS)[:WORDS])
-            rows = column.words == WORDS if rows is None else rows & (column.words == WORDS)
-        numbers = numbers if rows is None else numbers[rows]
+            words, size = rows.of(column.words), WORDS + 1
+            self._add_words(np.bincount(words, minlength=size), rows.firsts(words, size))
+            numbers, rows = numbers[words == WORDS], rows._replace(numbers=rows.numbers[words == WORDS])
         if not len(numbers):
             return
         self.items += len(numbers)
         self.add_bounds(numbers.min().item(), numbers.max().item())
         if self.complete:
             distinct, counts = np.unique(numbers, return_counts=True)
-            self._add_some(distinct, counts)
+            self._leave_out_beyond(len(distinct))
+        if self.complete:
+            firsts = rows.firsts(np.searchsorted(distinct, numbers), len(distinct))
+            self.add(distinct.tolist(), counts.tolist(), firsts.tolist())
 
-    def _add_some(self, numbers: NDArray[Any], counts: Counts) -> None:
-        if len(numbers) > self.most:
-            self.leave_out()
-        else:
-            self.add(numbers.tolist(), counts.tolist())
-
-    def _add_sorted(self, values: SortedValues, counts: Counts) -> None:
+    def _add_sorted(self, values: SortedValues, counts: Counts, firsts: Counts) -> None:
         """Add the values of a dictionary; those that no row has are left out."""
-        first_text = len(values.numbers)
-        numbers, texts = np.flatnonzero(counts[:first_text]), np.flatnonzero(counts[first_text:])
+        places, first_text = np.flatnonzero(counts), len(values.numbers)
+        self._leave_out_beyond(len(places))
+        numbers = places[places < first_text]
         if len(numbers):
             self.add_bounds(values.numbers[numbers[0]].item(), values.numbers[numbers[-1]].item())
-            self._add_some(values.numbers[numbers], counts[numbers])
-        if len(texts):
-            self.only_numbers = False
-            if len(texts) > self.most:
-                self.leave_out()
-            if self.complete:
-                listed = values.texts
-                self.add([listed[place] for place in texts.tolist()], counts[first_text + texts].tolist())
+        self.only_numbers &= len(numbers) == len(places)
+        if self.complete:
+            texts = [values.texts[place] for place in (places[len(numbers) :] - first_text).tolist()]
+            self.add([*values.numbers[numbers].tolist(), *texts], counts[places].tolist(), firsts[places].tolist())
 
-    def _add_words(self, counts: Counts) -> None:
+    def _add_words(self, counts: Counts, firsts: Counts) -> None:
         """Add the rows of each word; of lists and objects only that they have the field."""
-        self.items += int(counts.sum() - counts[MISSING.code])
-        present = [word for word in COUNTED_WORDS if counts[word.code]]
+        self.items += int(counts[:WORDS].sum() - counts[MISSING.code])
         self.only_numbers &= not (counts[FALSE.code] or counts[TRUE.code] or counts[OTHER.code])
-        self.add(present, [int(counts[word.code]) for word in present])
+        for word in COUNTED_WORDS:
+            if counts[word.code]:
+                self.add([word], [int(counts[word.code])], [int(firsts[word.code])])
 
 
-def current_rows(groups: list[RowGroup], rows: Bitmap) -> list[Mask | None]:
-    """Return which rows of each group count, None for all: a row that changed counts in the last group that has it.
+def current_rows(groups: list[RowGroup], rows: Bitmap) -> list[CountedRows]:
+    """Return which rows of each group count: a row that changed counts in the last group that has it.
 
     rows: those to count, of all.
     """
-    left, masks = rows.copy(), list[Mask | None]()
+    left, counted = rows.copy(), []
+    places = np.arange(max((group.rows for group in groups), default=0))  # once, since it takes a while
     for group in reversed(groups):
-        numbers = group.numbers
-        if numbers is None:
+        offset = 0
+        if group.numbers is None:
+            numbers, offset = places[: group.rows], group.first
             mask = read_span(left, group.first, group.rows)
             set_span(left, group.first, np.zeros(group.rows, bool))
         else:
+            numbers = group.numbers
             mask = _last_of_each(numbers) & is_set(left, numbers)
             set_rows(left, numbers, np.zeros(group.rows, bool))
-        masks.append(None if mask.all() else mask)
-    return masks[::-1]
+        every = bool(mask.all())
+        counted.append(CountedRows(numbers if every else numbers[mask], None if every else mask, offset))
+    return counted[::-1]
 
 
-def _last_of_each(numbers: NDArray[np.int64]) -> Mask:
+def _last_of_each(numbers: RowNumbers) -> Mask:
     """Return which entries are the last ones of their row."""
     last = np.ones(len(numbers), bool)
     if not (np.diff(numbers) > 0).all():
@@ -156,12 +185,9 @@ def _last_of_each(numbers: NDArray[np.int64]) -> Mask:
     return last
 
 
-def count_by_reading(connection: Connection, rows: Bitmap, name: str) -> tuple[ValueCounts, dict[Any, int]]:
-    """Count the values of a field, or LABELS, by reading all items, and return the first row of each value.
-
-    TooLarge if that takes too long.
-    """
-    counts, first_rows, bits = ValueCounts.of(name), dict[Any, int](), rows.tobytes()
+def count_by_reading(connection: Connection, rows: Bitmap, name: str) -> ValueCounts:
+    """Count the values of a field, or LABELS, by reading all items; TooLarge if that takes too long."""
+    counts, bits = ValueCounts.of(name), rows.tobytes()
     for row, values in _read_values(connection, name):
         if not bits[row >> 3] >> (row & 7) & 1:
             continue
@@ -174,10 +200,8 @@ def count_by_reading(connection: Connection, rows: Bitmap, name: str) -> tuple[V
             else:
                 counts.add_bounds(value, value)
             if value is not OTHER:
-                counts.add([value], [1])
-                if counts.complete:
-                    first_rows.setdefault(value, row)
-    return counts, first_rows if counts.complete else {}
+                counts.add([value], [1], [row])
+    return counts
 
 
 def _read_values(connection: Connection, name: str) -> Iterator[tuple[int, list[Any]]]:

@@ -1,14 +1,22 @@
-"""Count what the items of a collection have: labels, and values of fields of the metadata."""
+"""Count the labels and values that items have, and suggest them for what somebody types."""
 
 from collections.abc import Iterable
 
-from stillhash.collection.facet_counts import MAX_FACET_VALUES
-from stillhash.collection.facets import FacetCache, Facets, check_fields, count_facets
+from stillhash.collection.facet_counts import MAX_COUNTED_LABELS
+from stillhash.collection.facets import FacetCache, Facets, build_facets, check_fields, count_values
 from stillhash.collection.filter_columns import MovedOn
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.item_reader import ItemReader
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
+from stillhash.collection.suggestions import (
+    MAX_SUGGESTED,
+    KnownValues,
+    Suggestion,
+    check_typed,
+    known_values,
+    suggest,
+)
 from stillhash.collection.types import Filter
 from stillhash.errors import report_shortages
 from stillhash.numeric.validation import check_integer
@@ -16,11 +24,12 @@ from stillhash.numeric.validation import check_integer
 
 @report_shortages
 class FacetReader(ItemReader):
-    """The verbs that count labels and values."""
+    """The verbs that count and suggest labels and values."""
 
     def _use(self, store: Store) -> None:
         super()._use(store)
         self._facet_cache = FacetCache()
+        self._known = KnownValues(-1, [], {})
 
     def facets(self, where: Filter | None = None, *, fields: Iterable[str] | None = None, limit: int = 20) -> Facets:
         """Return how many items have each label, and each value of fields of the metadata, with an item for each.
@@ -33,7 +42,7 @@ class FacetReader(ItemReader):
         """
         condition = None if where is None else compile_filter(where)
         names = check_fields(fields)
-        check_integer(limit, "limit", 1, MAX_FACET_VALUES)
+        check_integer(limit, "limit", 1, MAX_COUNTED_LABELS)
         key = None if condition is None else condition.key, names, limit
         while True:
             with self._store.reading() as connection:
@@ -41,8 +50,29 @@ class FacetReader(ItemReader):
                 facets = self._facet_cache.get(seq, key)
                 try:
                     if facets is None:
-                        facets = count_facets(connection, self._view.filter_columns, condition, names, limit)
+                        counted = count_values(connection, self._view.filter_columns, condition, names)
+                        facets = build_facets(connection, *counted, limit)
                 except MovedOn:  # another filter has seen a later commit
                     continue
                 self._facet_cache.put(seq, key, facets)
                 return facets
+
+    def suggest(self, text: str, limit: int = 10) -> list[Suggestion]:
+        """Return labels, values of fields and ids for what somebody types, at most `limit`.
+
+        First what is the same, then what begins so, then what has a word that begins so; frequent ones first. Case does
+        not count; ids begin as typed, in lower or in upper case. Values are those of `facets`, up to 80 characters.
+        Where nothing begins so, labels and ids that are nearly the same come back, as `near`.
+        """
+        typed = check_typed(text)
+        check_integer(limit, "limit", 1, MAX_SUGGESTED)
+        while True:
+            with self._store.reading() as connection:
+                seq, known = int(get_meta(connection, "seq")), self._known
+                try:
+                    if known.seq != seq:
+                        _, counts = count_values(connection, self._view.filter_columns, None, None)
+                        known = self._known = known_values(seq, counts)
+                except MovedOn:  # another filter has seen a later commit
+                    continue
+                return suggest(connection, known, typed, limit)

@@ -3,7 +3,7 @@
 import heapq
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from sqlite3 import Connection
 from typing import Any
@@ -11,27 +11,22 @@ from typing import Any
 import numpy as np
 
 from stillhash.collection.facet_counts import ValueCounts, count_by_reading, current_rows
-from stillhash.collection.filter_columns import FilterColumns, GroupColumns
-from stillhash.collection.filter_matching import select_values
+from stillhash.collection.filter_columns import FilterColumns
 from stillhash.collection.filter_tree import MAX_FIELD_LENGTH
 from stillhash.collection.filters import Condition
-from stillhash.collection.row_groups import RowGroup
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.column_builder import EXACT_INTEGERS, LABELS, MAX_FIELDS
-from stillhash.collection.storage.columns import Column
 from stillhash.collection.storage.item_pages import ids_of
-from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta
+from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.selections import FALSE, NULL, TRUE, Word
 from stillhash.collection.types import Id
 from stillhash.collection.values import brief
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.numeric.validation import Mask
 from stillhash.search.blocks import Bitmap
 
 MAX_CACHED_FACETS = 16  # of one commit
 VALUE_OF = {NULL: None, FALSE: False, TRUE: True}
 
-FindRow = Callable[[Any], int]  # the first row that has a value
 FacetKey = tuple[str | None, tuple[str, ...] | None, int]  # condition, fields and limit
 
 
@@ -109,31 +104,34 @@ def check_fields(fields: Any) -> tuple[str, ...] | None:
     return names
 
 
-def count_facets(
-    connection: Connection,
-    columns: FilterColumns,
-    condition: Condition | None,
-    fields: tuple[str, ...] | None,
-    limit: int,
-) -> Facets:
-    """Count the labels and fields of the rows that meet a condition; raise MovedOn as `FilterColumns.matching` does."""
+def count_values(
+    connection: Connection, columns: FilterColumns, condition: Condition | None, fields: tuple[str, ...] | None
+) -> tuple[int, dict[str, ValueCounts]]:
+    """Count the rows that meet a condition, and the values of their LABELS and of these fields.
+
+    Without fields, of all that have columns. Raises MovedOn as `FilterColumns.matching` does.
+    """
     allowed = None if condition is None else columns.matching(connection, condition)
     table = columns.table(connection, fields)
     rows = _live_rows(connection, table.deleted) if allowed is None else allowed
-    masks = current_rows([group for group, _ in table.groups], rows)
-    drafts = []
+    counted = current_rows([group for group, _ in table.groups], rows)
+    counts: dict[str, ValueCounts] = {}
     for name in (LABELS, *(sorted(table.names - {LABELS}) if fields is None else fields)):
         if name in table.names:
-            counts, find_row = _count_columns(name, table.groups, masks)
+            counts[name] = ValueCounts.of(name)
+            for (_, by_name), group_rows in zip(table.groups, counted, strict=True):
+                counts[name].add_column(by_name[name], group_rows)
         else:
-            counts, first_rows = count_by_reading(connection, rows, name)
-            find_row = first_rows.__getitem__
-        keys = _listed_keys(counts, limit, numbers=name == LABELS)
-        drafts.append((name, counts, {key: find_row(key) for key in keys}))
-    ids = ids_of(connection, [row for _, _, examples in drafts for row in examples.values()])
-    labels, *others = [_facet(*draft, ids) for draft in drafts]
-    total = get_meta(connection, "items") if allowed is None else count_bits(allowed)
-    return Facets(total, labels, sorted(others, key=lambda facet: (-facet.items, facet.field)))
+            counts[name] = count_by_reading(connection, rows, name)
+    return get_meta(connection, "items") if allowed is None else count_bits(allowed), counts
+
+
+def build_facets(connection: Connection, items: int, counts: dict[str, ValueCounts], limit: int) -> Facets:
+    """Return the most frequent of the values that were counted, with the ids of their first rows."""
+    keys = {name: _listed_keys(some, limit, numbers=name == LABELS) for name, some in counts.items()}
+    ids = ids_of(connection, [counts[name].counts[key].first for name in keys for key in keys[name]])
+    labels, *others = [_facet(name, some, keys[name], ids) for name, some in counts.items()]
+    return Facets(items, labels, sorted(others, key=lambda facet: (-facet.items, facet.field)))
 
 
 def _live_rows(connection: Connection, deleted: Bitmap) -> Bitmap:
@@ -142,37 +140,13 @@ def _live_rows(connection: Connection, deleted: Bitmap) -> Bitmap:
     return rows
 
 
-def _count_columns(name: str, groups: GroupColumns, masks: list[Mask | None]) -> tuple[ValueCounts, FindRow]:
-    counts = ValueCounts.of(name)
-    parts = [(group, by_name[name], mask) for (group, by_name), mask in zip(groups, masks, strict=True)]
-    for _, column, mask in parts:
-        counts.add_column(column, mask)
-    parts.sort(key=lambda part: part[0].first_row())
-    return counts, lambda key: _first_row(key, parts)
-
-
-def _first_row(key: Any, parts: list[tuple[RowGroup, Column | None, Mask | None]]) -> int:
-    """Return the first row that has this value; the parts are in the order of their first rows."""
-    best, selection = MAX_ROW_NUMBER, select_values("$eq", plain_key(key))
-    for group, column, mask in parts:
-        if group.first_row() > best:
-            break
-        matches = False if column is None else column.matcher(selection)
-        if matches is not False:
-            places = np.ones(group.rows, bool) if matches is True else matches()
-            places = np.flatnonzero(places if mask is None else places & mask)
-            rows = group.first + places if group.numbers is None else group.numbers[places]
-            best = min(best, int(rows.min(initial=MAX_ROW_NUMBER)))
-    return best
-
-
 def _listed_keys(counts: ValueCounts, limit: int, numbers: bool) -> list[Any]:
     """Return the most frequent values, as they are counted; none if all are numbers and too many, unless `numbers`."""
     if not numbers and counts.only_numbers and len(counts.counts) > limit:
         return []
-    most = sorted(counts.counts.values(), reverse=True)[:limit]
-    frequent = (key for key, count in counts.counts.items() if count >= most[-1])  # so that few are compared
-    return heapq.nsmallest(limit, frequent, key=lambda key: (-counts.counts[key], *_order(key)))
+    most = sorted((count.rows for count in counts.counts.values()), reverse=True)[:limit]
+    frequent = (key for key, count in counts.counts.items() if count.rows >= most[-1])  # so that few are compared
+    return heapq.nsmallest(limit, frequent, key=lambda key: (-counts.counts[key].rows, *_order(key)))
 
 
 def _order(key: Any) -> tuple[int, Any]:
@@ -191,7 +165,8 @@ def plain_key(key: Any) -> Any:
     return int(key) if key == int(key) and abs(key) <= EXACT_INTEGERS else key
 
 
-def _facet(name: str, counts: ValueCounts, examples: dict[Any, int], ids: dict[int, Id]) -> Facet:
-    values = [FacetValue(plain_key(key), counts.counts[key], ids[row]) for key, row in examples.items()]
+def _facet(name: str, counts: ValueCounts, keys: list[Any], ids: dict[int, Id]) -> Facet:
+    listed = [(plain_key(key), *counts.counts[key]) for key in keys]
+    values = [FacetValue(value, rows, ids[first]) for value, rows, first in listed]
     bounds = (None if bound is None else plain_key(bound) for bound in (counts.low, counts.high))
     return Facet(name, counts.items, len(counts.counts) if counts.complete else None, values, *bounds)

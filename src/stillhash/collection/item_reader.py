@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from stillhash.collection.duplicates import find_duplicates, read_codes
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.input_rows import input_rows
-from stillhash.collection.read_view import ReadView
+from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
 from stillhash.collection.storage.item_pages import page_rows, read_page
+from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, IdLike, Item, ItemIds
@@ -96,6 +97,13 @@ class ItemReader:
         with self._store.reading() as connection:
             return self._store.items.picture(connection, name)
 
+    def has_picture(self, ids: ItemIds) -> list[bool]:
+        """Return for each of these ids whether there is such an item, and it came with a picture."""
+        names = check_ids(ids, distinct=False)
+        with self._store.reading() as connection:
+            pictured = self._store.items.pictured(connection, names)
+        return [name in pictured for name in names]
+
     def reconstruct(self, ids: ItemIds) -> NDArray[Any]:
         """Return features (n, D) that stand for these items, to search for more like them.
 
@@ -111,15 +119,19 @@ class ItemReader:
         """Return features of these items, and which of them are the items' own, not rebuilt from codes."""
         with self._view.pinned() as snapshot:
             rows = self._store.items.existing_rows(snapshot.connection, names)
-            if snapshot.functions is None:
-                waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
-                return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)
-            if self._store.features is None:
-                return snapshot.functions.decode(snapshot.index.codes(rows)), np.full(len(rows), self.codes_only)
-            X, exact = self._store.features.read(snapshot.connection, rows)
-            if not exact.all():
-                X[~exact] = snapshot.functions.decode(snapshot.index.codes(rows[~exact]))
-            return X, exact
+            return self._row_features(snapshot, rows)
+
+    def _row_features(self, snapshot: Snapshot, rows: RowNumbers) -> tuple[Floats, Mask]:
+        """Return features of these rows, as `_features` does of items."""
+        if snapshot.functions is None:
+            waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
+            return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)
+        if self._store.features is None:
+            return snapshot.functions.decode(snapshot.index.codes(rows)), np.full(len(rows), self.codes_only)
+        X, exact = self._store.features.read(snapshot.connection, rows)
+        if not exact.all():
+            X[~exact] = snapshot.functions.decode(snapshot.index.codes(rows[~exact]))
+        return X, exact
 
     def codes(self, ids: ItemIds) -> Codes | None:
         """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""

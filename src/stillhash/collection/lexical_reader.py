@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.page_ranking import rank_page
+from stillhash.collection.probe_reader import ProbeReader
 from stillhash.collection.rank_fusion import FusedRow, fuse_ranks
 from stillhash.collection.read_view import Snapshot
-from stillhash.collection.reader import Reader
 from stillhash.collection.storage.items import ItemContent
 from stillhash.collection.storage.lexical import best_rows, lexical_field
 from stillhash.collection.types import Answer, Filter, Hit, Vector, VersionName
@@ -22,7 +22,7 @@ DEFAULT_DEPTH = 100  # hits of each ranking that are fused
 
 
 @report_shortages
-class LexicalReader(Reader):
+class LexicalReader(ProbeReader):
     """The verbs that search for words, where the collection has a `lexical_field`."""
 
     @property

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from stillhash.collection.actor import check_actor
 from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
-from stillhash.collection.bulk_reader import BulkReader
 from stillhash.collection.doubtful_labels import list_doubtful, wrong_label_share
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
 from stillhash.collection.explain import check_explained_bytes, explain_answers
+from stillhash.collection.explain_labels import explain_labels_and_votes
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.prequential import load_history
@@ -35,6 +35,7 @@ from stillhash.collection.types import (
     Weights,
 )
 from stillhash.collection.validation import check_distance
+from stillhash.collection.vote_listing import VoteReader
 from stillhash.errors import InvalidInput, NotFitted, TooLarge, report_shortages
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
@@ -43,7 +44,7 @@ from stillhash.search.first_page import search_page
 
 
 @report_shortages
-class Reader(BulkReader):
+class Reader(VoteReader):
     """The verbs of a collection that change nothing."""
 
     @overload
@@ -94,6 +95,7 @@ class Reader(BulkReader):
                 _, other_model = self._model(snapshot, other)
                 rankings = page.ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
                 answers = explain_answers(snapshot.index, answers, page.ids, rankings, other, allowed)
+                answers = explain_labels_and_votes(self._store, snapshot, answers, page, Q)
         return answers[0] if single else answers
 
     @overload

@@ -35,10 +35,6 @@ class RowGroup(NamedTuple):
     source: ColumnSource  # may have got more rows since
     rows: int
 
-    def first_row(self) -> int:
-        """Return the least of the rows."""
-        return self.first if self.numbers is None else int(self.numbers.min())
-
     def column(self, name: str) -> Column | None:
         """Return the column of a field; None if no row has it."""
         if name not in self.source.names() and self.source.complete:

@@ -1,7 +1,8 @@
 """Read the hash functions and models of a store, and check that they fit its settings: a store may come from anyone."""
 
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Hashable
 from functools import partial
 from sqlite3 import Connection
 from typing import Any, get_args
@@ -11,18 +12,20 @@ import safetensors
 import safetensors.numpy
 
 from stillhash.collection.prequential import load_history
-from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.schema import get_meta, parse_json
 from stillhash.collection.storage.settings import parse_settings
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.errors import BadState, StillhashError
 from stillhash.hashers import Hasher, LinearHasher, Model
+from stillhash.numeric.labels import from_json
 from stillhash.numeric.validation import check_arrays, check_integer
 
 MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v")
 MODEL_NUMBERS = ("power", "balance", "query_length", "query_power", "item_power", "label_bits", "plain_share")
 MODEL_SIDES = get_args(Model.__annotations__["side"])
 MAX_POWER = 1000.0
+LABEL_NAMES_KEY = "label_names"  # in the metadata of a stored model, which earlier releases do not read
 
 
 def load_functions(connection: Connection) -> LinearHasher | None:
@@ -72,11 +75,18 @@ def load_model(store: Store, connection: Connection, version: Any) -> Model:
         arrays = safetensors.numpy.load(data)
         values = {name: float(arrays.pop(name)[0]) for name in MODEL_NUMBERS if name in arrays or name == "power"}
         values["label_bits"] = int(values.get("label_bits", 0))
-        model = Model(side, **values, **arrays)  # type: ignore[arg-type]
+        model = Model(side, **values, **arrays, label_names=_label_names(data))  # type: ignore[arg-type]
         check_model(model, store.settings["dim"], store.settings["bits"])
     except (safetensors.SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise BadState(f"version {version}: its model cannot be read: {error}") from error
     return model
+
+
+def _label_names(data: bytes) -> list[Hashable] | None:
+    """Return the names of the labels of a stored model; None of one that an earlier release has stored."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    text = header.get("__metadata__", {}).get(LABEL_NAMES_KEY)
+    return None if text is None else [from_json(name) for name in parse_json(text, list, LABEL_NAMES_KEY)]
 
 
 def check_model(model: Model, dim: int, bits: int) -> None:
@@ -91,6 +101,8 @@ def check_model(model: Model, dim: int, bits: int) -> None:
     axes = {"U": "D l", "u": "l", "M": f"{side} b", "m": "b", "N": "D b", "V": "b l", "v": "l"}
     arrays = {name: array for name in axes if (array := getattr(model, name)) is not None}
     check_arrays(arrays, {name: f"float32 {axes[name]}" for name in arrays}, {"D": dim, "b": bits})
+    if model.label_names is not None and (model.u is None or len(model.label_names) != len(model.u)):
+        raise BadState(f"model: expected a name for each label, got {len(model.label_names)} names")
     powers = model.power, model.query_power, model.item_power
     if not all(0 <= power <= MAX_POWER for power in powers):
         raise BadState(f"model: expected powers from 0 to {MAX_POWER}, got {powers}")
@@ -109,7 +121,8 @@ def model_bytes(model: Model) -> bytes | None:
     present = {name: part for name, part in model._asdict().items() if part is not None}
     arrays = {name: np.ascontiguousarray(present[name]) for name in MODEL_ARRAYS if name in present}
     numbers = {name: np.array([present[name]], np.float64) for name in MODEL_NUMBERS if name in present}
-    return safetensors.numpy.save(arrays | numbers)
+    names = None if model.label_names is None else {LABEL_NAMES_KEY: json.dumps(model.label_names)}
+    return safetensors.numpy.save(arrays | numbers, names)
 
 
 def fingerprint(functions: bytes) -> str:

@@ -125,6 +125,32 @@ class ForgetReport:
 
 
 @dataclass(frozen=True)
+class VoteEntry:
+    """A vote that counts, as `votes` lists it. `feedback(query, id, 0, source=source)` takes it back."""
+
+    number: int  # a later vote has a higher one
+    time: str | None  # UTC, ISO 8601; None where neither its version nor its entry of the audit log is kept
+    source: str  # whose it is
+    id: Id  # of the item, which may be deleted
+    vote: float  # from -1 to 1
+    position: int | None  # rank from 1 at which the hit was shown
+    query: Any  # the features as a list, or a code in hexadecimal digits: what `feedback` takes
+    query_id: Id | None  # an item whose `reconstruct` is the query, if there is one
+
+
+@dataclass(frozen=True)
+class LabelShare:
+    """A label that is predicted, and its share of the prediction.
+
+    The prediction is a vector with a number for each label. The share is the square of a label's number over the sum of
+    all squares, negative numbers left out: from 0 to 1, and 1 together. It says nothing of how sure the prediction is.
+    """
+
+    label: Any
+    share: float
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A score as a sum over bits, what places a hit on the first page, and its rank by another version of the model."""
 
@@ -136,6 +162,12 @@ class Explanation:
     other_rank: int
     looks: float | None = None  # how much it looks like the query, from -1 to 1
     labels: float | None = None  # the cosine of the labels predicted of query and code, less where they are unsure
+    query_labels: list[LabelShare] | None = None  # predicted of the query, best first, at most 5; None: not known
+    hit_labels: list[LabelShare] | None = None  # the same of the hit's code
+    shared_labels: list[LabelShare] | None = None  # of both, with the smaller share
+    up_votes: int = 0  # on this hit of this very query, which put it first,
+    down_votes: int = 0  # or last
+    vote_score: float | None = None  # what votes on any items and queries add to the score; None: nothing of their own
 
 
 @dataclass(frozen=True)

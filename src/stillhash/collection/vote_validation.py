@@ -24,7 +24,7 @@ def check_feedback(query: Any, form: InputRows, id: Any, vote: Any, source: Any,
     if not names:
         raise InvalidInput("id: expected at least one id, got none")
     votes, positions = _for_each(vote, "vote", len(names)), _for_each(position, "position", len(names))
-    Q = _check_one_query(query, form)
+    Q = check_one_query(query, form)
     columns = zip(names, votes, positions, strict=True)
     return [Vote(Q, name, _check_value(one), check_source(source), _check_position(at)) for name, one, at in columns]
 
@@ -55,10 +55,11 @@ def _check_vote(vote: Any, form: InputRows) -> Vote:
     if query is None:
         (query_id,) = check_ids([query_id])
         return Vote(None, id_, _check_value(fields["vote"]), source, position, query_id)
-    return Vote(_check_one_query(query, form), id_, _check_value(fields["vote"]), source, position)
+    return Vote(check_one_query(query, form), id_, _check_value(fields["vote"]), source, position)
 
 
-def _check_one_query(query: Any, form: InputRows) -> Any:
+def check_one_query(query: Any, form: InputRows) -> Any:
+    """Return one validated query (D,)."""
     Q, single = form.query(query)
     if not single:
         raise InvalidInput(f"query: expected one query, got {len(Q)} rows")

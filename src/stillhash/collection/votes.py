@@ -35,8 +35,13 @@ def stored_votes(store: Store, snapshot: Snapshot, votes: list[Vote]) -> list[St
         query: Any = queries.get(vote.query_id, vote.query)
         code, labels = (codes[vote.id].tobytes(), items[vote.id].labels) if vote.vote else (b"", [])
         weight = float(vote.vote) * examination_weight(vote.position)
-        stored.append(StoredVote(query.tobytes(), vote.id, vote.source, weight, vote.position, code, labels))
+        stored.append(StoredVote(query_bytes(query), vote.id, vote.source, weight, vote.position, code, labels))
     return stored
+
+
+def query_bytes(query: Floats) -> bytes:
+    """Return a query as votes on it are stored; -0.0 becomes 0.0, since it is the same number."""
+    return (query + np.float32(0)).tobytes()
 
 
 def examination_weight(position: int | None) -> float:
@@ -53,7 +58,7 @@ def voted_rows(
         return VotedRows(none, none)
     current = version == snapshot.version
     shares = snapshot.source_shares if current else store.votes.source_shares(snapshot.connection, version)
-    voted = store.votes.rows_voted(snapshot.connection, [query.tobytes() for query in Q], version, shares)
+    voted = store.votes.rows_voted(snapshot.connection, [query_bytes(query) for query in Q], version, shares)
     if allowed is None:
         return voted
     matches = np.unpackbits(allowed, bitorder="little").astype(bool)

@@ -23,6 +23,7 @@ InitialStage = Callable[[Floats, int, np.random.Generator], HashFunctions]
 HASH_FUNCTIONS: dict[InitialCodes, InitialStage] = {"pca-itq": pca_itq, "lsh": lsh}
 CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root mean square of those learnt
 DECODE_STEPS = 200  # at most
+DECODE_ROWS = 256  # at once, within the caches
 DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
 
 
@@ -89,6 +90,16 @@ class LinearHasher(Hasher):
             labels *= (certainty * np.float32(1 - share) / (1 - np.float32(share) * certainty))[:, None]
         return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share, losses, page_looks)
 
+    def predict_labels(self, model: Model, Q: Floats) -> Floats | None:
+        """Return the labels (m, labels) that a model predicts of validated queries; None if it predicts none."""
+        if model.U is None or model.u is None:
+            return None
+        return kernels.project(self.prepare(Q), model.U) + model.u
+
+    def vote_weights(self, model: Model, Q: Floats) -> Floats | None:
+        """Return what votes add to the weights (m, b) of validated queries by their features; None if nothing."""
+        return None if model.N is None else kernels.project(self.prepare(Q), model.N)
+
     def project(self, X: Floats) -> Floats:
         """Return the hash functions (n, b) of prepared rows, before they are quantised."""
         return kernels.project(X, self.W_) + self.t_
@@ -126,16 +137,22 @@ class LinearHasher(Hasher):
             return signs(codes, self.bits) + self.mean_
         step = 1.8 / float(np.linalg.norm(self.W_, 2)) ** 2  # with less than 2 it converges
         back = np.ascontiguousarray(self.W_.T * np.float32(step))
-        features = np.empty((len(codes), self.n_features_in_), np.float32)
-        for row, side in enumerate(signs(codes, self.bits)[:, None]):
-            x = self._scaled(kernels.project(side, back))
-            for _ in range(DECODE_STEPS):
-                gap = np.maximum(DECODE_MARGIN - side * (kernels.project(x, self.W_) + self.t_), 0)
-                if not gap.any():
-                    break
-                x = self._scaled(x + kernels.project(side * gap, back))
-            features[row] = x[0] + self.mean_
-        return features
+        at_once = DECODE_ROWS if kernels.lanes() != "numpy" else 1  # BLAS rounds a row as its batch is long
+        parts = (self._decode(signs(codes[s : s + at_once], self.bits), back) for s in range(0, len(codes), at_once))
+        return np.concatenate([np.empty((0, self.n_features_in_), np.float32), *parts])
+
+    def _decode(self, sides: Floats, back: Floats) -> Floats:
+        """Return features of these sides of the hash functions (n, b); `back` is a step towards them (b, D)."""
+        X, active = self._scaled(kernels.project(sides, back)), np.arange(len(sides))
+        for _ in range(DECODE_STEPS):
+            side, x = sides[active], X[active]
+            gap = np.maximum(DECODE_MARGIN - side * (kernels.project(x, self.W_) + self.t_), 0)
+            short = gap.any(axis=1)
+            if not short.any():
+                break
+            active = active[short]
+            X[active] = self._scaled(x[short] + kernels.project(side[short] * gap[short], back))
+        return X + self.mean_
 
     def _scaled(self, x: Floats) -> Floats:
         return unit_rows(x) if self.unit_norm else x

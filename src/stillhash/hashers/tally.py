@@ -240,6 +240,7 @@ class Tally(LabelledCodes):
             item_power=item_power,
             label_bits=self._label_bits(),
             plain_share=self.stats_.plain_share,
+            label_names=list(self.stats_.names),
         )
 
     def _label_bits(self) -> int:

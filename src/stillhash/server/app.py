@@ -18,9 +18,11 @@ from stillhash.server import (
     routes_export,
     routes_forgetting,
     routes_items,
+    routes_labels,
     routes_learning,
     routes_lexical,
     routes_server,
+    routes_tasks,
 )
 from stillhash.server.collection_lifecycle import CollectionLifecycle, OpenQueryEncoder
 from stillhash.server.dependencies import AppState
@@ -28,6 +30,7 @@ from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
 from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import (
+    api_docs,
     collection,
     creation,
     duplicates,
@@ -35,8 +38,11 @@ from stillhash.server.pages import (
     item_labels,
     learning,
     login,
+    map,
     pictures,
     search,
+    tasks,
+    teaching,
     uploading,
     votes,
 )
@@ -46,6 +52,7 @@ from stillhash.server.reload import Reloader
 from stillhash.server.responses import Unexpected, error_response, to_error
 from stillhash.server.sessions import Sessions
 from stillhash.server.settings import Settings
+from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import ClusterControl, CollectionExecutor, QueryEncoder, started_pool
 from stillhash.version import __version__
 
@@ -53,14 +60,15 @@ ROUTERS = (
     *(routes_items.search_router, routes_lexical.router),  # first, since routes are tried in this order
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_collections.read_router, routes_collections.admin_router),
-    *(routes_items.read_router, routes_items.write_router, routes_export.read_router),
+    *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
-    routes_forgetting.admin_router,
+    *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
-    *(login.router, search.router, votes.router, explanations.router, item_labels.router, pictures.router),
-    *(learning.read_router, learning.write_router),
-    *(collection.read_router, collection.write_router, collection.admin_router, uploading.write_router),
-    *(duplicates.read_router, duplicates.write_router, creation.read_router, creation.admin_router),
+    *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
+    *(pictures.router, teaching.read_router, teaching.write_router, learning.read_router, learning.write_router),
+    *(collection.read_router, collection.write_router, uploading.write_router, creation.read_router),
+    *(creation.admin_router, duplicates.read_router, duplicates.write_router),
+    *(tasks.read_router, tasks.admin_router, map.router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other
@@ -102,7 +110,9 @@ def create_app(
     )
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
     metrics, reloader = Metrics(memory), Reloader(settings, sessions)
-    app.state.stillhash = AppState(executors, settings, metrics, QueryCache(), memory, sessions, reloader, lifecycle)
+    app.state.stillhash = AppState(
+        executors, settings, metrics, QueryCache(), Sittings(), memory, sessions, reloader, lifecycle
+    )
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", static_files, "static")

@@ -18,6 +18,7 @@ from stillhash.server.reload import Reloader
 from stillhash.server.responses import ErrorResponse
 from stillhash.server.sessions import SESSION_COOKIE, Sessions
 from stillhash.server.settings import Settings
+from stillhash.server.sittings import Sittings
 from stillhash.server.write_queue import CollectionExecutor
 
 API_ERRORS = (Denied, Forbidden, NotFound, Conflict, TooLarge, InvalidInput, TooMany, Busy)
@@ -33,6 +34,7 @@ class AppState(NamedTuple):
     settings: Settings
     metrics: Metrics
     query_cache: QueryCache
+    sittings: Sittings
     memory: MemoryBudget
     sessions: Sessions
     reloader: Reloader

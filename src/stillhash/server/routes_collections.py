@@ -56,4 +56,5 @@ async def delete_collection(request: Request, executor: ExecutorParam, body: Del
     """Delete a collection and all its files. What waits for it meanwhile fails; nothing of it can be restored."""
     await app_state(request).lifecycle.delete(executor.name, body.confirm)
     app_state(request).query_cache.remove(executor.name)
+    app_state(request).sittings.remove(executor.name)
     return DeletedResponse(name=executor.name)

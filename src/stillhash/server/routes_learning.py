@@ -2,14 +2,18 @@
 
 from functools import partial
 
+from fastapi import Request
 from starlette.responses import Response
 
 from stillhash.collection import Collection
+from stillhash.collection.explain import NUMBER_BYTES
+from stillhash.errors import TooLarge
 from stillhash.server import schemas
-from stillhash.server.dependencies import ExecutorParam, api_router
+from stillhash.server.dependencies import ExecutorParam, api_router, app_state
 from stillhash.server.request_body import VoteLines
 from stillhash.server.responses import json_response
 from stillhash.server.schemas import DoubtfulLabelsResponse, QualityResponse, VersionResponse, VersionsResponse
+from stillhash.server.vote_schemas import ListVotesBody, VotesResponse
 
 read_router, write_router = api_router("read", "learning"), api_router("write", "learning")
 feedback_router = api_router("feedback", "learning")
@@ -45,6 +49,16 @@ async def feedback_many(lines: VoteLines, executor: ExecutorParam) -> VersionRes
     They publish one version. If a line is invalid, nothing changes.
     """
     return VersionResponse(version=await executor.write(lambda c: c.feedback_many(lines.votes)))
+
+
+@write_router.post("/votes", response_model=VotesResponse)
+async def votes(request: Request, body: ListVotesBody, executor: ExecutorParam) -> Response:
+    """List the votes that count, the latest first: whose they are, on which item and query, and when they came."""
+    size, limit = executor.collection.dim * NUMBER_BYTES, app_state(request).settings.max_answer_bytes
+    if body.limit * size > limit:
+        raise TooLarge(f"limit: expected at most {limit // size} for an answer of {limit} bytes, got {body.limit}")
+    request.state.memory.hold(body.limit * size)
+    return await executor.read(lambda c: json_response({"votes": c.votes(**body.arguments())}), "slow")
 
 
 @write_router.post("/flush")

@@ -26,7 +26,7 @@ def test_random_item_shows_hits_before_and_after_learning(server: LiveServer, vi
     assert len(order(page, "then")) == len(order(page)) == 12
     assert page.locator("#head-then").text_content() == "Before learning"
     shares = [int(re.findall(r"\d+", text)[0]) for text in page.locator(".matching strong").all_text_contents()]
-    assert shares == [page.locator(f".{side} .card.match").count() for side in ("then", "now")]
+    assert shares == [page.locator(f".{side} .card.match").count() for side in ("now", "then")]
     page.locator("select[name=against]").select_option("1")
     page.wait_for_url("**against=1")
     assert page.locator("#head-then").text_content() == "Version 1"

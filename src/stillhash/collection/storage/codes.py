@@ -103,6 +103,11 @@ class CodeTable:
         codes.append(packed.reshape(len(unsealed), width(self.bits)))
         return np.concatenate(codes)
 
+    def unsealed_rows(self, connection: Connection) -> RowNumbers:
+        """Return the rows of items that have codes which are not sealed."""
+        sql = "SELECT row FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
+        return np.array(connection.execute(sql, [self.last_sealed(connection)]).fetchall(), np.int64).reshape(-1)
+
     @parsing("codes")
     def unsealed(self, connection: Connection, last: int = -1) -> CodedRows:
         """Return the rows past this one that are not sealed."""

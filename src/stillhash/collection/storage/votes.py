@@ -42,6 +42,18 @@ class StoredVote(NamedTuple):
     labels: list[Any]  # of the item, at the time of the vote
 
 
+class CountedVote(NamedTuple):
+    """A vote that counts, as it is listed."""
+
+    number: int
+    version: int  # that it came with
+    item: Id
+    source: str
+    vote: float  # as in StoredVote
+    position: int | None
+    query: bytes
+
+
 class VoteTable:
     """Votes of all versions."""
 
@@ -108,6 +120,31 @@ class VoteTable:
             if key in vectors
         ]
 
+    @parsing("votes")
+    def latest(
+        self, connection: Connection, source: str | None, query: bytes | None, before: int, limit: int
+    ) -> list[CountedVote]:
+        """Return votes that count, of a source and on a query or of all, the latest first; none from `before` on."""
+        sql = """
+            SELECT one.number, version, item, source, vote, position, query
+            FROM votes AS one JOIN voted_queries USING (digest)
+            WHERE one.number < :before AND vote != 0 AND (:source IS NULL OR source = :source)
+              AND (:digest IS NULL OR digest = :digest) AND NOT EXISTS (
+                SELECT 1 FROM votes AS later WHERE later.digest = one.digest AND later.item = one.item
+                  AND later.source = one.source AND later.version > one.version)
+            ORDER BY one.number DESC LIMIT :limit"""
+        key = None if query is None else digest(query)
+        values = {"before": before, "source": source, "digest": key, "limit": limit}
+        return [CountedVote(*row) for row in connection.execute(sql, values)]
+
+    def counts(self, connection: Connection, query: bytes, version: int) -> dict[Id, tuple[int, int]]:
+        """Return how many sources like and dislike each item as a hit of this query, by votes up to a version."""
+        sql = """
+            SELECT item, sum(vote > 0), sum(vote < 0) FROM (
+              SELECT item, vote, max(version) FROM votes WHERE digest = ? AND version <= ? GROUP BY item, source)
+            GROUP BY item"""
+        return {item: (up, down) for item, up, down in connection.execute(sql, [digest(query), version])}
+
     def queries(self, connection: Connection) -> list[tuple[bytes, bytes]]:
         """Return the digests of all queries that were voted on, and the queries."""
         return connection.execute("SELECT digest, query FROM voted_queries").fetchall()
@@ -138,6 +175,17 @@ class VoteTable:
         """Drop votes that came after a version."""
         connection.execute("DELETE FROM votes WHERE version > ?", [version])
         self._drop_queries(connection)
+
+
+def check_counted_votes(votes: list[CountedVote], dim: int) -> None:
+    """Raise BadState unless each vote is as this library stores it, on a query of so many features."""
+    for vote in votes:
+        kinds = [type(value) for value in vote]
+        expected = [int, int, kinds[2], str, float, kinds[5], bytes]
+        if kinds != expected or kinds[2] not in (int, str) or len(vote.query) != 4 * dim:
+            raise BadState(f"votes: expected votes on queries of {dim} features, got others")
+        if not isinstance(vote.position, int | None) or (vote.position is not None and vote.position < 1):
+            raise BadState(f"votes: expected positions from 1, got {vote.position!r:.100}")
 
 
 def check_stored_votes(votes: list[StoredVote], dim: int, code_bytes: int) -> None:

@@ -29,7 +29,7 @@ def explain_hit(collection: Collection, query: PageQuery, options: PageOptions, 
     version, other = (options.against, now) if left else (None, options.against)
     balance = None if left else options.balance
     answer: Answer = collection.search(
-        query.vector, options.hits + 1, where=where, version=version, balance=balance, explain=other
+        query.vector, options.last + 1, where=where, version=version, balance=balance, explain=other
     )
     hit = next((hit for hit in answer.hits if json.dumps(hit.id) == name), None)
     if hit is None:

@@ -17,7 +17,8 @@ from stillhash.server.pages.rendering import form_text, parse_integer, templates
 from stillhash.server.write_queue import CollectionExecutor
 
 COLUMN_HITS = 12  # of a page, unless its address says otherwise
-MAX_PAGE_HITS = 240
+MAX_PAGE_HITS = 60  # of one page; further ones are on the next pages
+MAX_PAGES = 20
 MAX_PAGE_FILTERS = 16
 
 PageParams = QueryParams | FormData  # of an address, or of a form
@@ -29,12 +30,14 @@ class PageOptions(NamedTuple):
     against: int = 0  # the version that is compared with
     balance: float | None = None  # of looks and labels; None follows from the evidence
     filters: tuple[str, ...] = ()  # conditions as JSON; hits meet all of them
-    hits: int = COLUMN_HITS  # that are shown
+    hits: int = COLUMN_HITS  # of a page
+    page: int = 1
+    before: str = ""  # "show" or "hide" the version that is compared with; otherwise it is hidden on a phone
 
     @classmethod
     def parse(cls, params: PageParams) -> Self:
         """Read the options of an address or a form; those that it has not keep their defaults."""
-        texts = {name: form_text(params, name) for name in ("against", "balance", "hits")}
+        texts = {name: form_text(params, name) for name in ("against", "balance", "hits", "page", "before")}
         filters = tuple(dict.fromkeys(text for text in params.getlist("filter") if isinstance(text, str) and text))
         if len(filters) > MAX_PAGE_FILTERS:
             raise InvalidInput(f"filter: expected at most {MAX_PAGE_FILTERS}, got {len(filters)}")
@@ -45,7 +48,14 @@ class PageOptions(NamedTuple):
             _parse_balance(texts["balance"]) if texts["balance"] else None,
             filters,
             max(1, min(MAX_PAGE_HITS, parse_integer(texts["hits"], "hits"))) if texts["hits"] else COLUMN_HITS,
+            max(1, min(MAX_PAGES, parse_integer(texts["page"] or "1", "page"))),
+            texts["before"] if texts["before"] in ("show", "hide") else "",
         )
+
+    @property
+    def last(self) -> int:
+        """The rank of the last hit of this page."""
+        return self.page * self.hits
 
     @property
     def where(self) -> Filter | None:
@@ -57,7 +67,8 @@ class PageOptions(NamedTuple):
     def params(self) -> dict[str, Any]:
         """The parameters of an address that differ from the defaults."""
         values = {"against": str(self.against), "filter": list(self.filters), "hits": str(self.hits)}
-        defaults: dict[str, Any] = {"against": "0", "filter": [], "hits": str(COLUMN_HITS)}
+        values |= {"page": str(self.page), "before": self.before}
+        defaults: dict[str, Any] = {"against": "0", "filter": [], "hits": str(COLUMN_HITS), "page": "1", "before": ""}
         values |= {} if self.balance is None else {"balance": f"{self.balance:g}"}
         return {name: value for name, value in values.items() if value != defaults.get(name)}
 
@@ -98,7 +109,8 @@ class PageQuery(NamedTuple):
 def page_address(name: str, params: dict[str, Any], options: PageOptions | None = None, **changed: Any) -> str:
     """Return the address of a search page: of a query's parameters, and of options with these changed."""
     beside = {} if options is None else options._replace(**changed).params
-    return f"/c/{quote(name)}?{urlencode(params | beside, doseq=True)}"
+    query = urlencode(params | beside, doseq=True)
+    return f"/c/{quote(name)}?{query}" if query else f"/c/{quote(name)}"
 
 
 templates.env.globals["page_address"] = page_address

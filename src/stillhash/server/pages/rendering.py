@@ -27,7 +27,13 @@ from stillhash.server.write_queue import CollectionExecutor
 
 SERVER_FOLDER = Path(__file__).parent.parent
 MAX_FORM_BYTES = 64 << 10  # without a file
-VIEWS = {"Search": "", "Learning": "/learning", "Collection": "/collection"}  # in the head of each page
+VIEWS = {  # in the head of each page
+    "Search": "",
+    "Teach": "/teach",
+    "Learning": "/learning",
+    "Map": "/map",
+    "Collection": "/collection",
+}
 LOCAL_PATH = re.compile(r"/(?![/\\])[!-~]*")  # never an address of another server
 
 static_files = StaticFiles(directory=SERVER_FOLDER / "static")

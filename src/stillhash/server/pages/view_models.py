@@ -1,29 +1,32 @@
 """View models of the hits: those of the current model, and of an earlier version beside them."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from stillhash.collection import Answer, Collection
-from stillhash.server.pages.passages import text_hit
-from stillhash.server.pages.queries import PageOptions, PageQuery
+from stillhash.collection import Answer, Collection, Item
+from stillhash.collection.lexical_reader import DEFAULT_DEPTH
+from stillhash.server.pages.cards import ViewModel, describe_items
+from stillhash.server.pages.queries import MAX_PAGE_HITS, MAX_PAGES, PageOptions, PageQuery
 from stillhash.server.query_cache import HitVote, active_votes
 
 RANKED_HITS = 60  # of the earlier version, at least, in which the rank of a current hit is looked up
 
-ViewModel = dict[str, Any]  # what a template shows
 Ranks = dict[str, int]  # of hits, by their ids as JSON
 
 
 def search(collection: Collection, query: PageQuery, options: PageOptions, version: int | None = None) -> Answer:
-    """Return the best hits without the query's own item, more than a column shows."""
-    most, where = max(RANKED_HITS, options.hits), options.where
+    """Return the best hits without the query's own item: RANKED_HITS, or one more than this page needs."""
+    most, where = max(RANKED_HITS, options.last + 1), options.where
     if query.words is not None and query.lexical_field is not None:
         if query.vector is None:
             return collection.lexical_search(query.words, most, where=where)
-        return collection.hybrid_search(query.vector, query.words, most, where=where, version=version)
+        shared: dict[str, Any] = {"where": where, "version": version, "balance": options.balance}
+        # more of them than the depth would change the order of the first
+        return collection.hybrid_search(query.vector, query.words, min(most, DEFAULT_DEPTH), **shared)
     answer: Answer = collection.search(query.vector, most + 1, where=where, version=version, balance=options.balance)
     hits = [hit for hit in answer.hits if not query.is_item(hit)]
-    return Answer(hits[:most], answer.version, answer.ranking, answer.missing)
+    return Answer(hits[:most], answer.version, answer.ranking, answer.missing, answer.balance)
 
 
 def rank_by_name(answer: Answer) -> Ranks:
@@ -42,7 +45,8 @@ def compare(
     fitted = bool(versions) and query.vector is not None
     then = search(collection, query, options._replace(balance=None), options.against) if fitted else now
     then_ranks, thumbs = rank_by_name(then), active_votes(votes, versions)
-    then_cards, now_cards = _cards(query, then, options.hits), _cards(query, now, options.hits)
+    then_cards = _cards(collection, query, then, options, small=True)
+    now_cards = _cards(collection, query, now, options, small=False)
     for card in now_cards:
         name = card["name"]
         card |= {"other_rank": then_ranks.get(name), "thumb": thumbs.get(name)}
@@ -51,21 +55,38 @@ def compare(
     return {
         "then": {"answer": then, "cards": then_cards},
         "now": {"answer": now, "cards": now_cards},
+        "ranked": len(then.hits),
         "fitted": fitted,
         "against": options.against,
         "versions": versions[::-1],
+        "automatic": _automatic_balance(collection, query, options, now) if fitted else None,
+        **next_hits(options, len(now.hits) > options.last),
     }
 
 
-def _cards(query: PageQuery, answer: Answer, count: int) -> list[ViewModel]:
-    """Describe the hits of a column."""
-    return [
-        {
-            "hit": hit,
-            "name": json.dumps(hit.id),
-            "rank": rank,
-            "text": text_hit(hit, query.words, query.lexical_field),
-            "shared_labels": sum(label in query.labels for label in hit.labels),
-        }
-        for rank, hit in enumerate(answer.hits[:count], 1)
-    ]
+def next_hits(options: PageOptions, has_more: bool) -> ViewModel:
+    """Return how many hits to show next on this page, and the numbers of the pages beside it; None for none."""
+    grows = has_more and options.page == 1 and options.hits < MAX_PAGE_HITS
+    return {
+        "more_hits": min(options.hits + PageOptions().hits, MAX_PAGE_HITS) if grows else None,
+        "next_page": options.page + 1 if has_more and not grows and options.page < MAX_PAGES else None,
+        "previous_page": options.page - 1 if options.page > 1 else None,
+    }
+
+
+def _automatic_balance(collection: Collection, query: PageQuery, options: PageOptions, now: Answer) -> float | None:
+    """Return the balance that follows from what was learnt, whichever the visitor chose."""
+    if options.balance is None:
+        return now.balance
+    answer: Answer = collection.search(query.vector, 1)
+    return answer.balance
+
+
+def _cards(
+    collection: Collection, query: PageQuery, answer: Answer, options: PageOptions, *, small: bool
+) -> list[ViewModel]:
+    """Describe the hits of a column, of one page."""
+    first = options.last - options.hits
+    hits: Sequence[Item] = answer.hits[first : options.last]
+    cards = describe_items(collection, hits, query.labels, query.words, query.lexical_field, small=small)
+    return [card | {"rank": rank} for rank, card in enumerate(cards, first + 1)]

@@ -1,0 +1,147 @@
+"""Measure and compare versions of the model on a fixed probe."""
+
+import threading
+
+import numpy as np
+
+from stillhash.collection.filters import compile_filter
+from stillhash.collection.learning_events import LearningEvent, learning_events
+from stillhash.collection.prequential import MIN_LABELLED_ROWS
+from stillhash.collection.probe import (
+    MAX_PROBE_ITEMS,
+    MAX_PROBE_QUERIES,
+    PROBE_ITEMS,
+    PROBE_QUERIES,
+    Probe,
+    ProbeReport,
+    ProbeRows,
+    VersionComparison,
+    choose_probe,
+    codes_hold_labels,
+    compare_models,
+    report_quality,
+)
+from stillhash.collection.read_view import Snapshot
+from stillhash.collection.reader import Reader
+from stillhash.collection.storage.labelled_rows import read_labels
+from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.store import Store
+from stillhash.collection.stored_models import load_model
+from stillhash.collection.types import ItemIds, VersionName
+from stillhash.collection.validation import check_ids
+from stillhash.errors import Conflict, NotFitted, report_shortages
+from stillhash.hashers import Model
+from stillhash.numeric.labels import parse_labels
+from stillhash.numeric.validation import check_integer
+
+LABELLED_ITEMS = compile_filter({"labels": {"$exists": True}})
+MAX_PROBE_SEED = 2**32 - 1
+MAX_CACHED_PROBES = 2  # several versions are measured on each
+
+
+@report_shortages
+class ProbeReader(Reader):
+    """The verbs that measure versions on the same stored items."""
+
+    def _use(self, store: Store) -> None:
+        super()._use(store)
+        self._probes: dict[tuple[int, ...], tuple[Probe, bool]] = {}  # the latest ones, by commit and sizes
+        self._probes_lock = threading.Lock()
+
+    def probe(
+        self,
+        version: VersionName | None = None,
+        *,
+        queries: int = PROBE_QUERIES,
+        items: int = PROBE_ITEMS,
+        seed: int = 0,
+        ids: ItemIds | None = None,
+    ) -> ProbeReport:
+        """Measure a version of the model on a fixed probe: labelled items as queries, which rank other labelled items.
+
+        version: as in `search`. queries, items: how many, at most; seed: which. The same items are chosen whatever the
+        version, and while items are added until there are twice as many. Votes count by what the model has learnt from
+        them. ids: only items among these, whatever else is labelled since. The report has the gain over version 0, and
+        the quality of each label, the worst first.
+
+        The figures are optimistic: the model has learnt from these items. Those of `quality` are not. Where features
+        are not kept, queries are what `reconstruct` returns; where codes hold labels, these do too, and then the report
+        says so: `labels_in_codes`.
+        """
+        with self._view.pinned(LABELLED_ITEMS) as snapshot:
+            probe, leaks = self._probe(snapshot, queries, items, seed, ids)
+            name, model = self._named_model(snapshot, version)
+            initial = load_model(self._store, snapshot.connection, 0)
+        return report_quality(probe, name, model, initial, leaks)
+
+    def compare_versions(
+        self,
+        one: VersionName,
+        other: VersionName | None = None,
+        *,
+        queries: int = PROBE_QUERIES,
+        items: int = PROBE_ITEMS,
+        seed: int = 0,
+    ) -> VersionComparison:
+        """Compare two versions of the model on the queries of `probe`, the current one by default with another.
+
+        Each query has its first ten hits by both, of the items of the probe. The query with the largest gain of nDCG is
+        first, that with the largest loss last.
+        """
+        with self._view.pinned(LABELLED_ITEMS) as snapshot:
+            probe, _ = self._probe(snapshot, queries, items, seed)
+            (name_1, model_1), (name_2, model_2) = (self._named_model(snapshot, version) for version in (one, other))
+        return compare_models(probe, (name_1, name_2), (model_1, model_2))
+
+    def learning_events(self, limit: int = 10_000) -> list[LearningEvent]:
+        """Return what each version came from, the latest last: how many items, labels and votes.
+
+        limit: entries of the audit log that are read, the latest. The last event has no version where changes wait to
+        be learnt.
+        """
+        return learning_events(self.audit(limit=limit))
+
+    def _named_model(self, snapshot: Snapshot, version: VersionName | None) -> tuple[VersionName, Model]:
+        number, model = self._model(snapshot, version)
+        return "hamming" if version == "hamming" else number, model
+
+    def _probe(
+        self, snapshot: Snapshot, queries: int, items: int, seed: int, ids: ItemIds | None = None
+    ) -> tuple[Probe, bool]:
+        """Return the probe of a commit, and whether its queries hold their labels."""
+        check_integer(queries, "queries", 1, MAX_PROBE_QUERIES)
+        check_integer(items, "items", 10, MAX_PROBE_ITEMS)
+        check_integer(seed, "seed", 0, MAX_PROBE_SEED)
+        key = int(get_meta(snapshot.connection, "seq")), queries, items, seed
+        with self._probes_lock:
+            if key in self._probes:
+                return self._probes[key]
+        probe = self._read_probe(snapshot, self._choose(snapshot, queries, items, seed))
+        with self._probes_lock:
+            self._probes[key] = probe
+            while len(self._probes) > MAX_CACHED_PROBES:
+                del self._probes[next(iter(self._probes))]
+        return probe
+
+    def _choose(self, snapshot: Snapshot, queries: int, items: int, seed: int) -> ProbeRows:
+        if snapshot.functions is None:
+            raise NotFitted("probe: the hash functions are not fitted yet: add more rows, or call fit")
+        assert snapshot.allowed is not None
+        labelled = np.flatnonzero(np.unpackbits(snapshot.allowed, bitorder="little"))
+        if ids is not None:
+            rows = self._store.items.rows_of(snapshot.connection, check_ids(ids, distinct=False))
+            labelled = np.intersect1d(labelled, np.array(list(rows.values()), np.int64))
+        if len(labelled) < MIN_LABELLED_ROWS:
+            raise Conflict(f"probe: expected {MIN_LABELLED_ROWS} labelled items or more, got {len(labelled)}")
+        return choose_probe(labelled, queries, items, self._store.settings["init_rows"], seed)
+
+    def _read_probe(self, snapshot: Snapshot, chosen: ProbeRows) -> tuple[Probe, bool]:
+        assert snapshot.functions is not None
+        rows = np.concatenate(chosen)
+        stored = read_labels(snapshot.connection, rows.tolist())
+        ids, lists = zip(*(stored[row] for row in rows.tolist()), strict=True)
+        labels, codes = parse_labels(list(lists), len(rows)), snapshot.index.codes(rows)
+        features, own = self._row_features(snapshot, chosen.queries)
+        leaks = not own.all() and codes_hold_labels(codes, labels, snapshot.functions)
+        count = len(features)
+        return Probe(list(ids), labels, list(lists[:count]), features, codes[count:], snapshot.functions), leaks

@@ -1,0 +1,39 @@
+"""The reference of the HTTP API in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.server.live_server import LiveServer
+
+
+def test_every_request_is_listed_and_can_be_tried(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys")
+    others: list[str] = []
+    page.on("request", lambda request: None if request.url.startswith(server.url) else others.append(request.url))
+    page.get_by_role("link", name="HTTP API").click()
+    page.wait_for_url("**/docs")
+    page.locator("#operations-tag-server").wait_for()
+    description = server.request("GET", "/v1/openapi.json").json
+    for tag in page.locator(".opblock-tag button").all():
+        tag.click()
+    page.wait_for_function(
+        "count => document.querySelectorAll('.opblock').length === count",
+        arg=sum(len(methods) for methods in description["paths"].values()),
+    )
+    health = page.locator(".opblock", has_text="/v1/health").first
+    health.locator(".opblock-summary-control").click()
+    health.get_by_role("button", name="Try it out").click()
+    health.get_by_role("button", name="Execute").click()
+    assert '"status": "ok"' in health.locator(".live-responses-table .highlight-code").first.text_content()
+    assert others == []
+
+
+def test_snippet_is_copied(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator(".snippets summary").click()
+    page.get_by_role("button", name="Copy").first.click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == "stillhash search toys --like '77' -k 12"

@@ -1,0 +1,134 @@
+"""Tasks over HTTP: start, watch, cancel and download, and who may."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stillhash
+from stillhash import Collection
+from stillhash.server.keys import Keys
+from stillhash.server.tasks import Report
+from tests.server.live_server import LiveServer, Reply
+
+PATH = "/v1/collections/c/tasks"
+TIMEOUT = 60.0
+
+
+def ended(server: LiveServer, task: dict[str, Any], **headers: str) -> dict[str, Any]:
+    end = time.monotonic() + TIMEOUT
+    while task["state"] in ("waiting", "running"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+        task = server.request("GET", f"{PATH}/{task['id']}", **headers).json
+    return task
+
+
+def start(server: LiveServer, **body: Any) -> dict[str, Any]:
+    reply = server.request("POST", PATH, body)
+    assert reply.status == 200, reply.data
+    task: dict[str, Any] = reply.json
+    return task
+
+
+def test_verify_snapshot_and_export(serving: Callable[..., LiveServer], tmp_path: Path) -> None:
+    server = serving(snapshots=tmp_path / "copies")
+    verified = ended(server, start(server, kind="verify"))
+    assert (verified["state"], verified["result"], verified["share"]) == ("done", {"problems": []}, 1.0)
+    copied = ended(server, start(server, kind="snapshot"))
+    with stillhash.open(tmp_path / "copies" / copied["result"]["name"]) as copy:
+        assert len(copy) == 320 and copied["result"]["bytes"] > 4096
+    for format in (None, "npz", "parquet"):
+        task = ended(server, start(server, kind="export", format=format))
+        assert task["result"]["items"] == 320 and task["result"]["format"] == (format or "jsonl")
+        reply = server.request("GET", f"{PATH}/{task['id']}/file")
+        assert reply.data == (tmp_path / "copies" / task["result"]["name"]).read_bytes()
+        assert f'filename="{task["result"]["name"]}"' in reply.headers["content-disposition"]
+    listed = server.request("GET", PATH).json["tasks"]
+    assert [task["kind"] for task in listed] == ["export"] * 3 + ["snapshot", "verify"]
+    assert listed[-1] == verified
+    assert server.request("GET", f"{PATH}/{verified['id']}/file").status == 404
+
+
+def test_nothing_is_copied_without_a_folder(shared: LiveServer) -> None:
+    for kind in ("snapshot", "export"):
+        reply = shared.request("POST", PATH, {"kind": kind})
+        assert reply.status == 404 and reply.json["message"].startswith("snapshots")
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"kind": "delete"}, {"kind": "export", "format": "zip"}, {"kind": "verify", "format": 1}, []]
+)
+def test_invalid_bodies(shared: LiveServer, body: Any) -> None:
+    assert shared.request("POST", PATH, body).status == 422
+
+
+class Endless:
+    """Work that goes on until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+
+    def __call__(self, collection: Collection, report: Report) -> None:
+        end = time.monotonic() + TIMEOUT
+        self.started.set()
+        while time.monotonic() < end:
+            report(0.5, "on its way")
+            time.sleep(0.002)
+
+
+def test_cancel_and_drop(serving: Callable[..., LiveServer]) -> None:
+    server, work = serving(), Endless()
+    server.executor().tasks.start("wait", "Wait", work)
+    assert work.started.wait(TIMEOUT)
+    (task,) = server.request("GET", PATH).json["tasks"]
+    assert task["state"] == "running"
+    assert server.request("DELETE", f"{PATH}/{task['id']}").status == 200
+    task = ended(server, task)
+    assert (task["state"], task["message"], task["result"]) == ("cancelled", "on its way", None)
+    assert server.request("DELETE", f"{PATH}/{task['id']}").status == 200
+    assert server.request("GET", PATH).json == {"tasks": []}
+    assert server.request("DELETE", f"{PATH}/{task['id']}").status == 404
+
+
+def test_too_many_are_busy(serving: Callable[..., LiveServer]) -> None:
+    server, work = serving(), Endless()
+    server.executor().tasks.start("wait", "Wait", work)
+    replies = [server.request("POST", PATH, {"kind": "verify"}) for _ in range(8)]
+    assert [reply.status for reply in replies] == [200] * 7 + [503]
+    assert replies[-1].json["error"] == "Busy" and "retry-after" in replies[-1].headers
+
+
+def test_an_error_is_typed(serving: Callable[..., LiveServer], tmp_path: Path) -> None:
+    (tmp_path / "copies").write_text("a file, where a folder is expected")
+    server = serving(snapshots=tmp_path / "copies")
+    for kind in ("snapshot", "export"):
+        task = ended(server, start(server, kind=kind))
+        assert (task["state"], task["error"]["error"], task["result"]) == ("failed", "StoreFailed", None)
+
+
+def test_roles_and_collections(serving: Callable[..., LiveServer]) -> None:
+    keys = {role: f"{role}-key-0123456789" for role in ("read", "write", "admin")}
+    server = serving(keys=Keys(**{role: (key,) for role, key in keys.items()}))  # type: ignore[arg-type]
+
+    def request(role: str, method: str, path: str = PATH, body: Any = None) -> Reply:
+        return server.request(method, path, body, authorization=f"Bearer {keys[role]}")
+
+    assert server.request("GET", PATH).status == 401
+    assert request("write", "POST", body={"kind": "verify"}).status == 403
+    task = request("admin", "POST", body={"kind": "verify"}).json
+    assert "admin" in task["who"]
+    ended(server, task, authorization=f"Bearer {keys['admin']}")
+    for role in ("read", "write"):
+        assert request(role, "GET").json == {"tasks": []}
+        for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/file")):
+            assert request(role, method, f"{PATH}/{task['id']}{path}").status == 403
+    upload = server.executor().tasks.start("import", "Import", lambda c, report: {"rows": 1}, role="write")
+    assert [one["id"] for one in request("write", "GET").json["tasks"]] == [upload.id]
+    assert len(request("admin", "GET").json["tasks"]) == 2
+    assert request("read", "GET", f"{PATH}/{upload.id}").status == 403
