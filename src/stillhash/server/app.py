@@ -32,6 +32,7 @@ from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import (
     api_docs,
     collection,
+    comparing,
     creation,
     duplicates,
     explanations,
@@ -41,6 +42,7 @@ from stillhash.server.pages import (
     map,
     pictures,
     search,
+    selection,
     tasks,
     teaching,
     uploading,
@@ -65,9 +67,10 @@ ROUTERS = (
     *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
     *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
-    *(pictures.router, teaching.read_router, teaching.write_router, learning.read_router, learning.write_router),
-    *(collection.read_router, collection.write_router, uploading.write_router, creation.read_router),
-    *(creation.admin_router, duplicates.read_router, duplicates.write_router),
+    *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
+    *(learning.read_router, learning.write_router, uploading.write_router),
+    *(collection.read_router, collection.write_router),
+    *(duplicates.read_router, duplicates.write_router, creation.read_router, creation.admin_router),
     *(tasks.read_router, tasks.admin_router, map.router),
 )
 

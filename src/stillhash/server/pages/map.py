@@ -74,13 +74,15 @@ async def show_map(
 ) -> Response:
     side = check_side(by)
     count = min(MAX_LAYOUT_ITEMS, max(1, parse_integer(points, "points"))) if points else MAP_POINTS[0]
-    context: dict[str, Any] = {"sides": MAP_SIDES, "by": side, "points": count, "choices": MAP_POINTS, "label": label}
+    context: dict[str, Any] = {"sides": MAP_SIDES, "by": side, "points": count, "label": label}
     try:
         key, layout = await find_layout(executor, side, count)
     except NotFitted as error:
         stats = await executor.read(Collection.stats)
         return render(request, "map.html", executor, layout=None, error=error, stats=stats, **context)
     groups = list(layout_groups(layout))
+    fewer = dict(zip(MAP_POINTS, (0, *MAP_POINTS), strict=False))
+    context["choices"] = [some for some in MAP_POINTS if fewer[some] < layout.items]
     return render(request, "map.html", executor, layout=layout, key=key, groups=groups, **context)
 
 

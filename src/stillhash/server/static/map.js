@@ -13,7 +13,7 @@
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
   const view = { x: 0, y: 0, zoom: 1 }; // its middle, and how much larger than when all is shown
-  let points = null, colours = null, highlighted = null, brushing = false;
+  let points = null, colours = null, middles = [], highlighted = null, brushing = false;
   let box = null; // what is selected: left, bottom, right, top
   let chosen = [], listed = 0;
   let image = null, pixels = null, waiting = false, hovered = null, moving = null;
@@ -150,6 +150,7 @@
       pen.strokeRect(x, y, w, h);
       pen.setLineDash([]);
     }
+    drawNames(pen, style);
     if (hovered !== null) {
       const [x, y] = toScreen(points.places[2 * hovered], points.places[2 * hovered + 1]);
       for (const [line, name] of [[4, "--paper"], [2, "--text"]]) {
@@ -160,6 +161,45 @@
         pen.stroke();
       }
     }
+  }
+
+  /* The names of labels in the middle of their points, where they do not cover each other. */
+  function drawNames(pen, style) {
+    const taken = [];
+    pen.font = `600 ${over.clientWidth < 500 ? 12 : 14}px system-ui, sans-serif`;
+    [pen.textAlign, pen.textBaseline, pen.lineJoin, pen.lineWidth] = ["center", "middle", "round", 4];
+    for (const { label, x, y } of middles) {
+      if (highlighted !== null && label !== highlighted) continue;
+      const name = labelName(label).length > 24 ? labelName(label).slice(0, 23) + "…" : labelName(label);
+      const [left, top] = toScreen(x, y), half = pen.measureText(name).width / 2 + 4;
+      if (left < 0 || top < 0 || left > over.clientWidth || top > over.clientHeight) continue;
+      if (taken.some((other) => Math.abs(other.left - left) < other.half + half && Math.abs(other.top - top) < 20)) continue;
+      taken.push({ left, top, half });
+      pen.strokeStyle = style.getPropertyValue("--map-ground");
+      pen.fillStyle = style.getPropertyValue("--text");
+      pen.globalAlpha = 0.85;
+      pen.strokeText(name, left, top);
+      pen.globalAlpha = 1;
+      pen.fillText(name, left, top);
+    }
+  }
+
+  /* The median of the points of each label, of those that are not predicted where there are any. */
+  function findMiddles() {
+    const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
+    const own = Array.from(points.names, () => [[], []]), all = Array.from(points.names, () => [[], []]);
+    for (let i = 0; i < points.n; i++) {
+      if (points.labels[i] >= points.names.length) continue;
+      for (const groups of points.predicted[i] ? [all] : [own, all]) {
+        groups[points.labels[i]][0].push(points.places[2 * i]);
+        groups[points.labels[i]][1].push(points.places[2 * i + 1]);
+      }
+    }
+    const middle = (label) => (own[label][0].length ? own[label] : all[label]).map(median);
+    return points.names.map((_, label) => label).filter((label) => all[label][0].length).map((label) => {
+      const [x, y] = middle(label);
+      return { label, x, y };
+    });
   }
 
   // ---- colours and the legend ----
@@ -259,13 +299,27 @@
     const params = new URLSearchParams({ key: board.dataset.key, points: part.join(","), total: chosen.length, first });
     listed += part.length;
     const target = first ? list.querySelector(".map-cards") : list;
-    list.querySelector("[data-map=more]")?.remove();
+    const last = list.querySelector("[data-map=more]"), focused = last !== null && last === document.activeElement;
+    last?.remove();
     await htmx.ajax("GET", `${board.dataset.items}?${params}`, { target, swap: first ? "beforeend" : "innerHTML" });
+    if (first === 0) describeMix();
     if (listed < chosen.length) {
       const more = Object.assign(document.createElement("button"), { type: "button", className: "small", textContent: `Show more (${(chosen.length - listed).toLocaleString("en")} left)` });
       more.dataset.map = "more";
       list.append(more);
+      if (focused) more.focus();
+    } else if (focused) {
+      list.querySelectorAll(".map-card a")[first]?.focus();
     }
+  }
+
+  /* Which main labels the selection has, the most frequent first. */
+  function describeMix() {
+    const counts = new Map(), head = list.querySelector(".map-chosen");
+    for (const i of chosen) counts.set(points.labels[i], (counts.get(points.labels[i]) ?? 0) + 1);
+    const most = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 4);
+    const names = most.map(([label, count]) => `${label === 255 ? "no label" : label < points.names.length ? labelName(label) : "others"} ${count.toLocaleString("en")}`);
+    if (head && chosen.length > 1) head.after(Object.assign(document.createElement("p"), { className: "muted map-mix", textContent: names.join(", ") + (counts.size > 4 ? ", …" : "") }));
   }
 
   function clearSelection() {
@@ -319,10 +373,11 @@
     shown.hidden = !picture;
     if (picture) shown.src = picture;
     const name = Object.assign(document.createElement("strong"), { textContent: id });
-    tip.querySelector("p").replaceChildren(name, document.createElement("br"), text ? text.slice(0, 160) : labels.join(", ") || "no labels");
+    tip.querySelector("p").replaceChildren(name, document.createElement("br"), text ? text.slice(0, 160) : labels.join(", ") || describeGuess(number));
     tip.hidden = false;
   }
 
+  const describeGuess = (number) => (points.predicted[number] && points.names[points.labels[number]] ? `no labels; predicted: ${labelName(points.labels[number])}` : "no labels");
   const pointAt = (x, y, reach = NEAR) => pointMap.nearestPoint(points, ...toMap(x, y), reach / scaleNow());
 
   // ---- pointers ----
@@ -416,9 +471,9 @@
     Escape: () => (brushing ? setBrushing(false) : clearSelection()),
   };
 
-  over.addEventListener("keydown", (event) => {
+  board.addEventListener("keydown", (event) => {
     const act = event.ctrlKey || event.metaKey || event.altKey ? null : KEYS[event.key];
-    if (!act || !points) return;
+    if (!act || !points || (event.target !== over && event.key !== "Escape")) return;
     event.preventDefault();
     act();
   });
@@ -447,6 +502,7 @@
       return;
     }
     points = pointMap.parsePoints(await answer.arrayBuffer());
+    middles = findMiddles();
     busy.hidden = true;
     showAll();
     recall();
