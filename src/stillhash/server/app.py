@@ -37,6 +37,7 @@ from stillhash.server.pages import (
     learning,
     login,
     map,
+    map_labels,
     pictures,
     search,
     tasks,
@@ -72,7 +73,7 @@ ROUTERS = (
     ),
     *(teaching.read_router, teaching.write_router),
     *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
-    *(tasks.read_router, tasks.admin_router, map.router),
+    *(tasks.read_router, tasks.admin_router, map.router, map_labels.router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other
