@@ -28,9 +28,11 @@ def test_each_version_has_the_changes_since_the_last(tmp_path: Path) -> None:
         collection.learn(X[330:400], Y[330:400])
         version = collection.stats()["version"]
         collection.rollback(version - 1)
-        collection.relabel(range(5), Y[:5])
+        collection.relabel(range(3), Y[:3])
+        collection.add_labels([10, 11], ["new"])
+        collection.remove_labels([11], ["new"])
         events = collection.learning_events()
-        latest = collection.learning_events(limit=2)
+        latest = collection.learning_events(limit=4)
         with pytest.raises(InvalidInput, match="limit"):
             collection.learning_events(0)
         times = [event.time for event in events]
@@ -45,7 +47,7 @@ def test_each_version_has_the_changes_since_the_last(tmp_path: Path) -> None:
         ("undo feedback", 0, 0, 1, 0),
         ("learn", 0, 0, 0, 70),
         (f"rollback to {version - 1}", 0, 0, 0, 0),
-        ("relabel", 0, 5, 0, 0),
+        ("remove_labels", 0, 6, 0, 0),
     ]
     assert [event.version for event in events] == [2, 3, 4, 5, 6, 7, None]
     assert latest == events[-2:] and isinstance(latest[0], LearningEvent)

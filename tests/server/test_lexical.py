@@ -102,7 +102,7 @@ def test_depth_and_queries_have_limits(served: tuple[LiveServer, Collection]) ->
 def test_without_a_lexical_field_it_is_a_conflict(shared: LiveServer) -> None:
     reply = shared.request("POST", f"{PATH}/lexical_search", {"words": "a"})
     assert reply.status == 409 and "lexical_field" in reply.json["message"]
-    assert 'id="words"' not in page(shared)
+    assert "Words, a label or an id" not in page(shared)
     assert shared.request("GET", "/c/c?words=blue").status == 422
 
 

@@ -206,7 +206,7 @@ def test_vector_can_be_uploaded(shared: LiveServer, form: str) -> None:
 def test_invalid_uploads_are_shown_on_the_page(shared: LiveServer, data: bytes, text: str) -> None:
     reply = upload(shared, data)
     assert reply.status in (413, 422) and text.lower() in reply.data.decode().lower()
-    assert 'id="like"' in reply.data.decode()  # the forms are there to try again
+    assert 'id="search"' in reply.data.decode()  # the forms are there to try again
 
 
 def test_image_is_encoded(serving: Callable[..., LiveServer]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.server import query_cache
-from stillhash.server.query_cache import HitVote, Picture, QueryCache, UploadedQuery, active_votes, parse_vector
+from stillhash.server.query_cache import Picture, QueryCache, UploadedQuery, VotedQuery, parse_vector, query_key
 
 
 def as_npy(array: Any, **options: Any) -> bytes:
@@ -99,20 +98,22 @@ def test_cache_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         cache.get("c", first)
 
 
-def test_votes_that_a_rollback_forgot_are_inactive() -> None:
-    votes = {"1": HitVote(True, 3), "2": HitVote(False, 5), "3": HitVote(True, 8)}
-    kinds = {6: "rollback to 4", 7: "learn"}
-    versions = [{"version": number, "kind": kinds.get(number, "feedback")} for number in range(1, 9)]
-    assert active_votes(votes, versions) == {"1": True, "3": True}
-    assert active_votes(votes, versions[:5]) == {"1": True, "2": False, "3": True}
-
-
-def test_votes_are_stored_by_collection_and_query(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voted_queries_are_stored_by_collection_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_cache, "MAX_CACHED_QUERIES", 2)
-    cache = QueryCache()
-    cache.add_vote("c", json.dumps(7), "1", HitVote(True, 2))
-    cache.add_vote("c", json.dumps(7), "1", HitVote(False, 3))
-    cache.add_vote("d", json.dumps(7), "1", HitVote(True, 1))
-    assert cache.votes("c", "7") == {"1": HitVote(False, 3)}
-    cache.add_vote("d", json.dumps(8), "1", HitVote(True, 2))
-    assert cache.votes("c", "7") == {}
+    cache, seven, red = QueryCache(), VotedQuery({"like": "7"}, "7"), VotedQuery({"words": "red"}, "red")
+    cache.add_voted("c", "a", red)
+    cache.add_voted("c", "a", seven)
+    cache.add_voted("d", "a", red)
+    assert cache.voted("c", "a") == seven and cache.voted("d", "a") == red and cache.voted("d", "b") is None
+    cache.add_voted("d", "b", red)
+    assert cache.voted("c", "a") is None
+    cache.remove("d")
+    assert cache.voted("d", "b") is None
+
+
+def test_the_same_query_has_the_same_key() -> None:
+    vector = np.array([0.1, -0.0, 3], np.float32)
+    assert query_key(vector) == query_key(vector.tolist()) == query_key(np.abs(vector))
+    assert query_key(vector) != query_key(-vector)
+    code = np.array([1, 255], np.uint8)
+    assert query_key(code) == query_key("01ff")

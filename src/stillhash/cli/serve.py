@@ -61,6 +61,7 @@ def serve(
     queue: Annotated[int, Option(min=1, metavar="N", help="Writes that may wait in the queue.")] = 64,
     timeout: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
     max_body_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest body of a request.")] = 64,
+    max_upload_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest upload of files to import.")] = 1024,
     max_answer_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest answer.")] = 16,
     memory_mib: Annotated[int, Option(min=64, metavar="MIB", help=MEMORY_HELP)] = 1024,
     max_connections: Annotated[int, Option(min=8, metavar="N", help="Connections at a time.")] = 1000,
@@ -98,6 +99,7 @@ def serve(
         max_queued_writes=queue,
         timeout=timeout,
         max_body_bytes=max_body_mib << 20,
+        max_upload_bytes=max_upload_mib << 20,
         max_answer_bytes=max_answer_mib << 20,
         max_memory_bytes=memory_mib << 20,
         max_connections=max_connections,
@@ -125,7 +127,11 @@ def serve(
             collection = stillhash.open(path, read_only=read_only, searcher=clusters.get(name, Index))
             collections[name] = stack.enter_context(collection)
         announcement = functools.partial(announce, as_json=as_json)
-        server.serve(collections, settings, announcement, _query_encoders(collections, encoder), clusters)
+        encoders, open_encoder = (
+            _query_encoders(collections, encoder),
+            functools.partial(open_query_encoder, encoder=None),
+        )
+        server.serve(collections, settings, announcement, encoders, clusters, open_encoder)
 
 
 def _query_encoders(collections: "dict[str, stillhash.Collection]", encoder: str | None) -> dict[str, Any]:

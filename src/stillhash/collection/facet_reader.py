@@ -7,6 +7,7 @@ from stillhash.collection.facets import FacetCache, Facets, build_facets, check_
 from stillhash.collection.filter_columns import MovedOn
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.item_reader import ItemReader
+from stillhash.collection.storage.lexical import lexical_field
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.suggestions import (
@@ -61,8 +62,9 @@ class FacetReader(ItemReader):
         """Return labels, values of fields and ids for what somebody types, at most `limit`.
 
         First what is the same, then what begins so, then what has a word that begins so; frequent ones first. Case does
-        not count; ids begin as typed, in lower or in upper case. Values are those of `facets`, up to 80 characters.
-        Where nothing begins so, labels and ids that are nearly the same come back, as `near`.
+        not count; ids begin as typed, in lower or in upper case. Values are those of `facets`, up to 80 characters,
+        without those of the `lexical_field`. Where nothing begins so, labels and ids that are nearly the same come
+        back, as `near`.
         """
         typed = check_typed(text)
         check_integer(limit, "limit", 1, MAX_SUGGESTED)
@@ -72,6 +74,7 @@ class FacetReader(ItemReader):
                 try:
                     if known.seq != seq:
                         _, counts = count_values(connection, self._view.filter_columns, None, None)
+                        counts.pop(lexical_field(connection) or "", None)  # its words are searched, not its values
                         known = self._known = known_values(seq, counts)
                 except MovedOn:  # another filter has seen a later commit
                     continue

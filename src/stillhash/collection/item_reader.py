@@ -1,6 +1,7 @@
 """Read the items of a collection: by their ids, at random, or all that meet a condition."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Self, overload
 
 import numpy as np
@@ -39,6 +40,16 @@ class ItemReader:
 
     def _use(self, store: Store) -> None:
         self._store, self._view = store, ReadView(store, self._searcher)
+
+    @property
+    def path(self) -> Path:
+        """The folder of the collection."""
+        return self._store.path
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it was opened for reading only."""
+        return self._store.read_only
 
     def __repr__(self) -> str:
         return f"Collection({self._store.path.name!r}, dim={self.dim}, bits={self.bits}, rows={self.count()})"

@@ -1,8 +1,8 @@
 """Choose the unlabelled items whose labels would teach most, and predict labels for them. docs/active-learning.md.
 
 Only codes are stored, so both work from codes. Items are chosen one after another, so that together with the labelled
-items they are like as many unlabelled items as possible, and those count more of whose labels the model is less sure.
-A random sample stands for all items, so time and memory do not grow with the collection.
+items they are near as many unlabelled items as possible; and those count more whose likely labels few labelled items
+have, or which have no likely label. A random sample stands for all items, so time and memory do not grow with them.
 """
 
 from collections.abc import Hashable
@@ -14,6 +14,7 @@ from stillhash.collection.filters import compile_filter
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.bitmaps import count_bits, list_rows
 from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.schema import parsing
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import LabelSuggestion, SuggestionReason
 from stillhash.numeric import kernels
@@ -32,7 +33,9 @@ SUGGESTED_LABELS = 5  # of an item
 MIN_CHANCE = 0.05  # of a label that is suggested
 SURE_CHANCE = 0.5  # of the best label, above which an item is not "unsure"
 CLOSE_CHANCES = 0.7  # of the best label's chance, that the second has on a "boundary"
-KNOWN_COVER = 0.3  # similarity to a labelled item, below which an item is "new"
+LIKELY = 0.1  # chance of a label that counts for what an item is worth
+NO_LABEL_WORTH = 0.02  # of an item without any likely label, beside 1 for a label that no item has
+NEAR_COSINE = 0.3  # to a labelled item, below which an item is "new"
 
 
 class ItemVectors(NamedTuple):
@@ -59,7 +62,9 @@ class SuggestionSource:
     """The items of one commit: which have labels, what they are compared by, and the labels predicted of them."""
 
     def __init__(self, store: Store, snapshot: Snapshot, names: tuple[Hashable, ...]) -> None:
-        self.store, self.snapshot, self.names = store, snapshot, names
+        self.store, self.snapshot = store, snapshot
+        columns = 0 if snapshot.model.V is None else snapshot.model.V.shape[1]
+        self.names = names[:columns]  # after a rollback more may be known than its model predicts
         self.waiting: tuple[RowNumbers, Floats] | None = None  # rows without codes, and their features
         if snapshot.functions is None:
             rows, (X, _, _) = store.items.awaiting_codes(snapshot.connection)
@@ -81,12 +86,23 @@ class SuggestionSource:
         that of sqrt(s), by which a prediction is more likely than it is large.
         """
         V, v = self.snapshot.model.V, self.snapshot.model.v
-        if V is None or v is None or len(self.names) < V.shape[1] or not len(x):
+        if V is None or v is None or len(self.names) != V.shape[1] or not len(x):
             return np.zeros((len(x), 0), np.float32)
         predicted = kernels.project(x, V) + v
         size = max(1.0, float(predicted.sum(axis=1).mean()))
         chances: Floats = np.clip(predicted * np.float32(size), 0, 1)
         return chances
+
+    @parsing("labels")
+    def label_counts(self, labelled: RowNumbers) -> Floats:
+        """Return how many of these items have each of the labels that the model predicts."""
+        columns = {name: column for column, name in enumerate(self.names)}
+        counts = np.zeros(len(columns), np.float32)
+        for _, labels, _ in self.store.items.contents(self.snapshot.connection, labelled.tolist()).values():
+            for label in labels:
+                if label in columns:
+                    counts[columns[label]] += 1
+        return counts
 
 
 def choose_items(
@@ -99,15 +115,23 @@ def choose_items(
         return []
     candidates, known = source.vectors(rows), source.vectors(np.concatenate([labelled, skipped]))
     some = np.sort(rng.permutation(len(rows))[:REFERENCE_ROWS])
-    references, weights = candidates.vectors[some], doubt(candidates.chances)[some]
+    references, weights = candidates.vectors[some], label_worth(candidates.chances[some], source.label_counts(labelled))
     covered = similarity_to(references, known.vectors).max(axis=1, initial=0)
     chosen = cover_greedily(similarity_to(references, candidates.vectors), covered, weights, count)
     return describe(source, candidates, known, chosen)
 
 
-def doubt(chances: Floats) -> Floats:
-    """Return how unsure the labels of items are (n,), 0 to 1: 1 less the chance of the best one; 1 without any."""
-    return np.asarray(1 - chances.max(axis=1, initial=0), np.float32)
+def label_worth(chances: Floats, counts: Floats) -> Floats:
+    """Return what labels of items are worth (n,): the more, the fewer labelled items have its likely labels.
+
+    A label of n labelled items is worth 1 / (n + 1). An item is worth the mean of its likely labels, by their chances,
+    and a little more the less sure its best label is, since it may have one that is not known yet.
+    """
+    if not chances.shape[1]:
+        return np.ones(len(chances), np.float32)
+    likely = np.where(chances >= LIKELY, chances, 0)
+    by_label = likely @ (1 / (counts + 1)) / (likely.sum(axis=1) + LIKELY)
+    return np.asarray(by_label + NO_LABEL_WORTH * np.square(1 - chances.max(axis=1)), np.float32)
 
 
 def describe(
@@ -115,13 +139,13 @@ def describe(
 ) -> list[LabelSuggestion]:
     """Return the chosen items with their predicted labels and why they were chosen."""
     vectors, chances = candidates.vectors[chosen.rows], candidates.chances[chosen.rows]
-    cover = similarity_to(vectors, known.vectors).max(axis=1, initial=0).tolist()
+    nearest = (vectors @ known.vectors.T).max(axis=1, initial=0).tolist()
     usefulness = (chosen.gains / max(chosen.gains.max(initial=0), 1e-30)).tolist()
     numbers = candidates.rows[chosen.rows].tolist()
     names = source.store.items.contents(source.snapshot.connection, numbers)
     return [
         LabelSuggestion(names[row][0], best_labels(chance, source.names), useful, reason_of(chance, near))
-        for row, chance, useful, near in zip(numbers, chances, usefulness, cover, strict=True)
+        for row, chance, useful, near in zip(numbers, chances, usefulness, nearest, strict=True)
     ]
 
 
@@ -131,11 +155,11 @@ def best_labels(chances: Floats, names: tuple[Hashable, ...]) -> list[tuple[Hash
     return [(names[column], float(chances[column])) for column in best if chances[column] >= MIN_CHANCE]
 
 
-def reason_of(chances: Floats, cover: float) -> SuggestionReason:
+def reason_of(chances: Floats, nearest: float) -> SuggestionReason:
     """Return why an item was chosen, in one word."""
     if not len(chances):
         return "typical"
-    if cover < KNOWN_COVER:
+    if nearest < NEAR_COSINE:
         return "new"
     second, best = np.sort(np.append(chances, [0, 0]))[-2:].tolist()
     if second >= CLOSE_CHANCES * best:

@@ -11,6 +11,8 @@ COUNTED_BY = {  # the field of an event that counts the rows of a change, by its
     "import": "added",
     "bulk": "added",
     "relabel": "relabelled",
+    "add_labels": "relabelled",
+    "remove_labels": "relabelled",
     "feedback": "votes",
     "undo": "votes",
     "learn": "learnt",

@@ -1,6 +1,7 @@
 """Measure and compare versions of the model on a fixed probe."""
 
 import threading
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from stillhash.collection.storage.labelled_rows import read_labels
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.stored_models import load_model
-from stillhash.collection.types import ItemIds, VersionName
+from stillhash.collection.types import Id, ItemIds, VersionName
 from stillhash.collection.validation import check_ids
 from stillhash.errors import Conflict, NotFitted, report_shortages
 from stillhash.hashers import Model
@@ -45,7 +46,7 @@ class ProbeReader(Reader):
 
     def _use(self, store: Store) -> None:
         super()._use(store)
-        self._probes: dict[tuple[int, ...], tuple[Probe, bool]] = {}  # the latest ones, by commit and sizes
+        self._probes: dict[tuple[Any, ...], tuple[Probe, bool]] = {}  # the latest ones, by commit and arguments
         self._probes_lock = threading.Lock()
 
     def probe(
@@ -112,24 +113,27 @@ class ProbeReader(Reader):
         check_integer(queries, "queries", 1, MAX_PROBE_QUERIES)
         check_integer(items, "items", 10, MAX_PROBE_ITEMS)
         check_integer(seed, "seed", 0, MAX_PROBE_SEED)
-        key = int(get_meta(snapshot.connection, "seq")), queries, items, seed
+        names = None if ids is None else tuple(check_ids(ids, distinct=False))
+        key = int(get_meta(snapshot.connection, "seq")), queries, items, seed, names
         with self._probes_lock:
             if key in self._probes:
                 return self._probes[key]
-        probe = self._read_probe(snapshot, self._choose(snapshot, queries, items, seed))
+        probe = self._read_probe(snapshot, self._choose(snapshot, queries, items, seed, names))
         with self._probes_lock:
             self._probes[key] = probe
             while len(self._probes) > MAX_CACHED_PROBES:
                 del self._probes[next(iter(self._probes))]
         return probe
 
-    def _choose(self, snapshot: Snapshot, queries: int, items: int, seed: int) -> ProbeRows:
+    def _choose(
+        self, snapshot: Snapshot, queries: int, items: int, seed: int, names: tuple[Id, ...] | None
+    ) -> ProbeRows:
         if snapshot.functions is None:
             raise NotFitted("probe: the hash functions are not fitted yet: add more rows, or call fit")
         assert snapshot.allowed is not None
         labelled = np.flatnonzero(np.unpackbits(snapshot.allowed, bitorder="little"))
-        if ids is not None:
-            rows = self._store.items.rows_of(snapshot.connection, check_ids(ids, distinct=False))
+        if names is not None:
+            rows = self._store.items.rows_of(snapshot.connection, list(names))
             labelled = np.intersect1d(labelled, np.array(list(rows.values()), np.int64))
         if len(labelled) < MIN_LABELLED_ROWS:
             raise Conflict(f"probe: expected {MIN_LABELLED_ROWS} labelled items or more, got {len(labelled)}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.label_suggestions import CANDIDATE_ROWS, REFERENCE_ROWS
 from stillhash.hashers import Hasher
-from stillhash.numeric.coverage import cover_greedily, similarity_to
+from stillhash.numeric.coverage import cover_greedily
 from stillhash.numeric.validation import Floats
 
 PoolRows = NDArray[np.int64]
@@ -70,7 +70,7 @@ def by_distance(pool: LabelPool, count: int) -> PoolRows:
     """Choose the item that is furthest from all labelled ones, again and again: greedy k-centre."""
     rows = pool.candidates()
     x = pool.vectors(rows)
-    nearest = similarity_to(x, pool.vectors(pool.labelled)).max(axis=1, initial=-1)
+    nearest = (x @ pool.vectors(pool.labelled).T).max(axis=1, initial=-1)
     chosen: list[int] = []
     while len(chosen) < min(count, len(rows)):
         chosen.append(int(nearest.argmin()))
@@ -84,9 +84,9 @@ def by_coverage(pool: LabelPool, count: int, power: float = 1, weights: Floats |
     rows = pool.candidates()
     some = np.sort(pool.rng.permutation(len(rows))[:REFERENCE_ROWS])
     x, y = pool.vectors(rows), pool.vectors(pool.labelled)
-    covered = similarity_to(x[some], y).max(axis=1, initial=0) ** power
+    covered = np.maximum(x[some] @ y.T, 0).max(axis=1, initial=0) ** power
     counts = np.ones(len(some), np.float32) if weights is None else weights[rows[some]]
-    return rows[cover_greedily(similarity_to(x[some], x) ** power, covered, counts, count).rows]
+    return rows[cover_greedily(np.maximum(x[some] @ x.T, 0) ** power, covered, counts, count).rows]
 
 
 def by_typicality(pool: LabelPool, count: int) -> PoolRows:

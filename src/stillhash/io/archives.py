@@ -4,6 +4,7 @@ All limits are checked before anything is unpacked, and the size of the director
 memory for each entry. Names are never trusted: one that would leave the folder loses its path.
 """
 
+import errno
 import shutil
 import struct
 import zipfile
@@ -51,7 +52,10 @@ def unpack_zip(
     limits: ArchiveLimits = USUAL_LIMITS,
     progress: Callable[[float], object] = lambda _: None,
 ) -> Unpacked:
-    """Unpack the files with these suffixes into a folder; `progress` is called with the share that is done."""
+    """Unpack the files with these suffixes into a folder; `progress` is called with the share that is done.
+
+    A folder in the archive that is called as the archive itself, photos/ in photos.zip, is no part of paths.
+    """
     check_zip(archive, limits)
     result, taken, done = Unpacked([], {}), set[str](), 0
     endings = tuple(suffixes)
@@ -60,7 +64,7 @@ def unpack_zip(
             entries = [entry for entry in opened.infolist() if not entry.is_dir()]
             total = max(1, sum(entry.file_size for entry in entries))
             for entry in entries:
-                path = inner_path(entry.filename)
+                path = inner_path(entry.filename).removeprefix(f"{archive.stem}/")
                 reason = _refusal(path, endings, taken) or _unpack(opened, entry, folder / path)
                 if reason is not None:
                     result.skipped[entry.filename] = reason
@@ -69,7 +73,7 @@ def unpack_zip(
                     result.files.append(path)
                 done += entry.file_size
                 progress(done / total)
-    except ZIP_ERRORS as error:
+    except (*ZIP_ERRORS, OverflowError) as error:
         raise InvalidInput(f"{archive.name}: expected a ZIP archive that can be unpacked: {error}") from None
     return result
 
@@ -80,7 +84,7 @@ def check_zip(archive: Path, limits: ArchiveLimits = USUAL_LIMITS) -> None:
     try:
         with zipfile.ZipFile(archive) as opened:
             entries = opened.infolist()
-    except (*ZIP_ERRORS, ValueError) as error:
+    except (*ZIP_ERRORS, ValueError, OSError) as error:
         raise InvalidInput(f"{archive.name}: expected a ZIP archive: {error}") from None
     if len(entries) > limits.entries:
         raise TooLarge(f"{archive.name}: expected at most {limits.entries:,} entries, got {len(entries):,}")
@@ -155,5 +159,7 @@ def _unpack(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path) -> st
     except (FileExistsError, NotADirectoryError):  # the name of a folder, or a folder below a file
         return NAME_TWICE
     except OSError as error:
+        if error.errno == errno.EINVAL:  # a place before the beginning of the file
+            raise zipfile.BadZipFile("an entry is outside the file") from None
         raise StoreFailed(f"{entry.filename[:80]!r}: the disk refused it: {error.strerror}") from error
     return None

@@ -24,7 +24,7 @@ from stillhash.server import (
     routes_server,
     routes_tasks,
 )
-from stillhash.server.collection_lifecycle import CollectionLifecycle
+from stillhash.server.collection_lifecycle import CollectionLifecycle, OpenQueryEncoder
 from stillhash.server.dependencies import AppState
 from stillhash.server.memory import MemoryBudget
 from stillhash.server.metrics import Metrics
@@ -32,6 +32,9 @@ from stillhash.server.middleware import RequestMiddleware
 from stillhash.server.pages import (
     api_docs,
     collection,
+    comparing,
+    creation,
+    duplicates,
     explanations,
     item_labels,
     learning,
@@ -40,8 +43,10 @@ from stillhash.server.pages import (
     map_labels,
     pictures,
     search,
+    selection,
     tasks,
     teaching,
+    uploading,
     votes,
 )
 from stillhash.server.pages.rendering import static_files
@@ -62,17 +67,11 @@ ROUTERS = (
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
     *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
-    *(
-        login.router,
-        api_docs.router,
-        search.router,
-        votes.router,
-        explanations.router,
-        item_labels.router,
-        pictures.router,
-    ),
-    *(teaching.read_router, teaching.write_router),
-    *(learning.read_router, learning.write_router, collection.read_router, collection.admin_router),
+    *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
+    *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
+    *(learning.read_router, learning.write_router, uploading.write_router),
+    *(collection.read_router, collection.write_router, collection.admin_router),
+    *(duplicates.read_router, duplicates.write_router, creation.read_router, creation.admin_router),
     *(tasks.read_router, tasks.admin_router, map.router, map_labels.router),
 )
 
@@ -86,11 +85,13 @@ def create_app(
     settings: Settings | None = None,
     query_encoders: Mapping[str, QueryEncoder] | None = None,
     clusters: Mapping[str, ClusterControl] | None = None,
+    open_query_encoder: OpenQueryEncoder | None = None,
 ) -> FastAPI:
     """Return an ASGI application that serves open collections by their names. The caller closes them.
 
     `query_encoders` encode images and text for the collections of these names; `clusters` hold the codes of those that
-    are on a cluster. Those of the settings' `collections_folder` are opened here, and closed with the application.
+    are on a cluster. Those of the settings' `collections_folder` are opened here, and closed with the application;
+    `open_query_encoder` opens the encoders of those.
     """
     settings = settings or Settings()
     if not collections and settings.collections_folder is None:
@@ -100,7 +101,7 @@ def create_app(
         name: CollectionExecutor(name, collection, *limits, encoders.get(name), (clusters or {}).get(name))
         for name, collection in collections.items()
     }
-    lifecycle = CollectionLifecycle(executors, settings)
+    lifecycle = CollectionLifecycle(executors, settings, open_query_encoder)
     app = FastAPI(
         title="stillhash",
         version=__version__,

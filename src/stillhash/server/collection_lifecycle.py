@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 
 from stillhash.collection import Collection
 from stillhash.collection.actor import current_actor
+from stillhash.encoders import open_encoder
 from stillhash.errors import Conflict, Forbidden, InvalidInput, NotFound, StillhashError, report_shortages
 from stillhash.server.auth import Key
 from stillhash.server.collections_folder import CollectionsFolder, check_name
 from stillhash.server.settings import Settings
-from stillhash.server.write_queue import CollectionExecutor, started_pool
+from stillhash.server.write_queue import CollectionExecutor, QueryEncoder, started_pool
 
 _Outcome = TypeVar("_Outcome")
+OpenQueryEncoder = Callable[[Collection], QueryEncoder]
 
 log = logging.getLogger("stillhash.server")
 
@@ -26,8 +28,11 @@ class CollectionLifecycle:
     A name is reserved while its collection is created or deleted, so that two requests cannot do both.
     """
 
-    def __init__(self, executors: dict[str, CollectionExecutor], settings: Settings) -> None:
-        self._executors, self._settings = executors, settings
+    def __init__(
+        self, executors: dict[str, CollectionExecutor], settings: Settings, open_queries: OpenQueryEncoder | None = None
+    ) -> None:
+        """`open_queries` opens the query encoder of a collection with an encoder; without it there are none."""
+        self._executors, self._settings, self._open_queries = executors, settings, open_queries
         self._folder = None if settings.collections_folder is None else CollectionsFolder(settings.collections_folder)
         self._own: set[str] = set()  # the collections of the folder; others are the caller's
         self._reserved: set[str] = set()
@@ -54,11 +59,18 @@ class CollectionLifecycle:
         self._executors.update(started)
         self._own.update(started)
 
+    @property
+    def opens_encoders(self) -> bool:
+        """Whether collections of images and of texts can be created."""
+        return self._open_queries is not None
+
     async def create(self, key: Key, name: str, settings: dict[str, Any]) -> CollectionExecutor:
         """Create a collection by the arguments of `stillhash.open`, and serve it."""
         if not key.sees(check_name(name)):
             raise Forbidden(f"name: expected one of the collections of the key, got {name!r}")
         folder = self._require_folder()
+        if settings.get("encoder") is not None and not self.opens_encoders:
+            raise InvalidInput("encoder: expected none, since this server opens no encoders")
         if name in self._executors or name in self._reserved:
             raise Conflict(f"name: a collection {name!r} exists already")
         if len(self._executors.keys() | self._reserved) >= self._settings.max_collections:
@@ -73,7 +85,8 @@ class CollectionLifecycle:
         return executor
 
     def _start_new(self, folder: CollectionsFolder, name: str, settings: dict[str, Any]) -> CollectionExecutor:
-        collection = folder.create(name, settings)
+        encoder = settings.get("encoder")
+        collection = folder.create(name, {**settings, "encoder": encoder and open_encoder(encoder)})
         try:
             return self._start(name, collection)
         except BaseException:  # no threads, for instance
@@ -119,7 +132,17 @@ class CollectionLifecycle:
         return self._folder
 
     def _start(self, name: str, collection: Collection) -> CollectionExecutor:
-        return CollectionExecutor(name, collection, self._settings.max_queued_writes, self._settings.timeout)
+        limits = self._settings.max_queued_writes, self._settings.timeout
+        return CollectionExecutor(name, collection, *limits, self._query_encoder(name, collection))
+
+    def _query_encoder(self, name: str, collection: Collection) -> QueryEncoder | None:
+        if self._open_queries is None or collection.encoder is None:
+            return None
+        try:
+            return self._open_queries(collection)
+        except StillhashError as error:  # a library is no longer there, say
+            log.warning("%s is served without search by image or text: %s", name, error)
+            return None
 
     async def _finish(self, name: str, work: Coroutine[Any, Any, _Outcome]) -> _Outcome:
         """Run to the end, also when the client goes away, with the name reserved."""

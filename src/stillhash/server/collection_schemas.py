@@ -1,6 +1,6 @@
 """Request and response models for collections as a whole."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
@@ -16,7 +16,7 @@ MAX_CREATED_DIM, MAX_CREATED_ROWS = 1 << 14, 1 << 24  # over HTTP; the operator 
 
 
 class CreateCollectionBody(BaseModel):
-    """The arguments of `stillhash.open` that a client may choose. An encoder is none: it may name a file to open."""
+    """The arguments of `stillhash.open` that a client may choose. Of encoders only those that open no files."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     name: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$", examples=["films"])]
@@ -35,6 +35,9 @@ class CreateCollectionBody(BaseModel):
     filter_fields: Annotated[list[str] | None, Field(description="Fields that filters answer from memory.")] = None
     lexical_field: Annotated[str | None, Field(description="A field whose words are indexed.")] = None
     keep_features: Annotated[StrictBool, Field(description="Store features too, to forget items exactly.")] = False
+    encoder: Annotated[
+        Literal["classic", "words"] | None, Field(description="Of images, or of texts; without dim.")
+    ] = None
 
     @classmethod
     async def from_request(cls, request: Request) -> Self:
@@ -53,8 +56,8 @@ class CreateCollectionBody(BaseModel):
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of `stillhash.open` but the path."""
-        if self.dim is None and not self.codes_only:
-            raise InvalidInput("dim: expected the length of the features, or codes_only and bits, got neither")
+        if self.dim is None and not self.codes_only and self.encoder is None:
+            raise InvalidInput("dim: expected the length of the features, an encoder, or codes_only and bits, got none")
         return self.model_dump(exclude={"name"})
 
 

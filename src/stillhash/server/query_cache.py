@@ -1,4 +1,4 @@
-"""Remember what visitors of the page uploaded and voted: in memory, bounded, and gone when the server stops.
+"""Remember what visitors of the page uploaded and voted on: in memory, bounded, and gone when the server stops.
 
 An address names an uploaded query by a token, so that its page can be loaded again.
 """
@@ -37,17 +37,19 @@ class UploadedQuery(NamedTuple):
         return self.vector.nbytes + (len(self.picture.data) if self.picture else 0)
 
 
-class HitVote(NamedTuple):
-    up: bool
-    version: int  # that it published
+class VotedQuery(NamedTuple):
+    """A query that a visitor has voted on, as the list of votes shows it."""
+
+    params: dict[str, str]  # of its address
+    title: str
 
 
 class QueryCache:
-    """Least recently used uploads and votes. Not thread-safe: only the event loop uses it."""
+    """Least recently used uploads and queries that were voted on. Not thread-safe: only the event loop uses it."""
 
     def __init__(self) -> None:
         self._queries: OrderedDict[tuple[str, str], UploadedQuery] = OrderedDict()  # by collection and token
-        self._votes: OrderedDict[tuple[str, str], dict[str, HitVote]] = OrderedDict()
+        self._voted: OrderedDict[tuple[str, str], VotedQuery] = OrderedDict()  # by collection and `query_key`
         self._size = 0
 
     def put(self, collection: str, query: UploadedQuery) -> str:
@@ -70,25 +72,29 @@ class QueryCache:
         """Drop everything of a collection, which is deleted."""
         for name in [name for name in self._queries if name[0] == collection]:
             self._size -= self._queries.pop(name).size
-        for name in [name for name in self._votes if name[0] == collection]:
-            del self._votes[name]
+        for name in [name for name in self._voted if name[0] == collection]:
+            del self._voted[name]
 
-    def add_vote(self, collection: str, query: str, item: str, vote: HitVote) -> None:
-        self._votes.setdefault((collection, query), {})[item] = vote
-        self._votes.move_to_end((collection, query))
-        if len(self._votes) > MAX_CACHED_QUERIES:
-            self._votes.popitem(last=False)
+    def add_voted(self, collection: str, key: str, query: VotedQuery) -> None:
+        """Remember how a query that was voted on is found again."""
+        self._voted[collection, key] = query
+        self._voted.move_to_end((collection, key))
+        if len(self._voted) > MAX_CACHED_QUERIES:
+            self._voted.popitem(last=False)
 
-    def votes(self, collection: str, query: str) -> dict[str, HitVote]:
-        """Return the votes on the hits of a query, by item."""
-        return self._votes.get((collection, query), {})
+    def voted(self, collection: str, key: str) -> VotedQuery | None:
+        """Return a query that was voted on; None if it is no longer remembered."""
+        return self._voted.get((collection, key))
 
 
-def active_votes(votes: dict[str, HitVote], versions: list[dict[str, Any]]) -> dict[str, bool]:
-    """Return the votes that count: a rollback forgets those after the version it restored."""
-    rollbacks = [one for one in versions if one["kind"].startswith("rollback to ")]
-    gaps = [range(int(one["kind"].split()[-1]) + 1, one["version"]) for one in rollbacks]
-    return {item: vote.up for item, vote in votes.items() if not any(vote.version in gap for gap in gaps)}
+def query_key(query: Any) -> str:
+    """Return a key of a query: of features, or of a code as it is, or in hexadecimal digits."""
+    if isinstance(query, str):
+        return query
+    vector = np.asarray(query)
+    if vector.dtype == np.uint8:
+        return vector.tobytes().hex()
+    return hashlib.sha256((vector.astype(np.float32) + np.float32(0)).tobytes()).hexdigest()
 
 
 def parse_vector(data: bytes, dim: int) -> Any:

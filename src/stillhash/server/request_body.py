@@ -172,7 +172,7 @@ class RowStream:
     async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
         number, size = 1, 0
         parts: list[bytes] = []  # of a line that has not ended; joined once
-        async for data in _received(self.request):
+        async for data in received_parts(self.request):
             *lines, last = data.split(b"\n")
             for line in lines:
                 whole = b"".join([*parts, line])
@@ -245,7 +245,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         raise TooLarge(f"body: expected at most {max_bytes} bytes, got {length}")
     memory: RequestMemory = request.state.memory
     parts, size = [], 0
-    async for data in _received(request):
+    async for data in received_parts(request):
         size += len(data)
         if size > max_bytes:
             raise TooLarge(f"body: expected at most {max_bytes} bytes, got more")
@@ -254,7 +254,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-async def _received(request: Request) -> AsyncIterator[bytes]:
+async def received_parts(request: Request) -> AsyncIterator[bytes]:
     """Yield the parts of a body; TooSlow if the client takes too long, not counting the time between parts here."""
     stream, clock = request.stream(), asyncio.get_running_loop().time
     left = app_state(request).settings.body_seconds

@@ -17,6 +17,7 @@ from stillhash.collection import Collection
 from stillhash.errors import Conflict
 from stillhash.platform import SYSTEM
 from stillhash.server.app import create_app
+from stillhash.server.collection_lifecycle import OpenQueryEncoder
 from stillhash.server.connections import available_connections, limited_connections
 from stillhash.server.reload import on_hangup
 from stillhash.server.settings import Settings
@@ -35,12 +36,13 @@ def serve(
     on_start: Callable[[str], None],
     query_encoders: Mapping[str, QueryEncoder] | None = None,
     clusters: Mapping[str, ClusterControl] | None = None,
+    open_query_encoder: OpenQueryEncoder | None = None,
 ) -> None:
     """Serve until interrupted; call `on_start` with the address once the server listens."""
     settings.validate()
     return_large_blocks()
     with listen(settings.host, settings.port) as listener:
-        app = create_app(collections, settings, query_encoders, clusters)
+        app = create_app(collections, settings, query_encoders, clusters, open_query_encoder)
         config = uvicorn_config(app, settings)
         config.load()
         if settings.tls_cert is not None and settings.tls_key is not None:

@@ -35,7 +35,8 @@ class Settings:
     snapshots: Path | None = None  # folder for snapshots; without it there are none
     collections_folder: Path | None = None  # where clients with an admin key can create collections
     max_collections: int = 32  # with such a folder: how many there may be in all
-    max_image_bytes: int = 32 << 20  # of an uploaded image
+    max_image_bytes: int = 32 << 20  # of an image to search for
+    max_upload_bytes: int = 1 << 30  # of files to import
     session_idle: float = 3600.0  # seconds until an unused session of a browser ends
     tls_cert: Path | None = None  # PEM file; with it and its key the server speaks HTTPS
     tls_key: Path | None = None

@@ -22,6 +22,7 @@ from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats
 from stillhash.platform import SYSTEM
 from stillhash.server.tasks import TaskList
+from stillhash.server.uploads import UploadFolder
 
 SLOT_POLL_SECONDS = 0.02
 QUICK_THREADS, SLOW_THREADS = 2 * usable_cores(), max(1, usable_cores() // 2)
@@ -89,6 +90,7 @@ class CollectionExecutor:
         }
         self._writer = started_pool(1, f"write {self.name}")
         self.tasks = TaskList(self.collection, self._readers["upkeep"])
+        self.uploads = UploadFolder(self.collection.path, read_only=self.collection.read_only)
 
     async def read(self, work: Callable[[Collection], Result], kind: ReadKind = "quick") -> Result:
         """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
@@ -161,6 +163,8 @@ class CollectionExecutor:
         self._writer.shutdown(cancel_futures=True)
         for readers in self._readers.values():
             readers.shutdown(cancel_futures=True)
+        if not self.collection.read_only:
+            self.uploads.clear()
 
 
 def lower_priority() -> None:

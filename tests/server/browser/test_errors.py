@@ -19,7 +19,7 @@ def test_errors_are_shown(server: LiveServer, visit: Callable[..., Any]) -> None
     page.goto(f"{server.url}/c/empty")
     assert "Nothing is stored yet" in page.locator("main").text_content()
     page.goto(f"{server.url}/c/empty/learning")
-    page.locator("#curve .empty").wait_for()
+    page.locator("#curve .few").wait_for()
     page.goto(f"{server.url}/c/few?like=3")
     assert "cosine of raw features" in page.locator(".notice").text_content()
     page.goto(f"{server.url}/c/toys?like=77")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import stillhash
+from stillhash import Collection
 from tests.server.browser.pages import collection_of, order, wait_for_message
-from tests.server.live_server import LiveServer
+from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
 
 
@@ -49,8 +52,8 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     search.goto(f"{server.url}/c/toys?like=77&against={version}")
     assert order(search) == order(search, "then")
     row.get_by_role("link", name="Compare").click()
-    page.wait_for_url(f"**against={version}")
-    assert page.locator("#head-then").text_content() == f"Version {version}"
+    page.wait_for_url(f"**/compare?a={version}")
+    assert "0.0 of the first ten hits differ" in page.locator(".lead").text_content()
 
 
 def test_charts_and_table_show_weighted_means(server: LiveServer, visit: Callable[..., Any]) -> None:
@@ -76,4 +79,146 @@ def test_charts_and_table_show_weighted_means(server: LiveServer, visit: Callabl
     assert cell["gain-ndcg"].text_content() in page.locator("#plot-gain").get_attribute("aria-label")
     assert "By chance" in page.locator("#noise").text_content()
     page.locator("#plot-precision .u-over").hover(position={"x": 1, "y": 20})
-    assert cell["rows"].text_content() == "0" and cell["gain-ndcg"].text_content() == "+0.000"
+    assert cell["rows"].text_content() == "0" and cell["gain-ndcg"].text_content() == "0.000"
+    assert "zero" in cell["gain-ndcg"].get_attribute("class")
+    lead = page.locator("#gain")
+    assert float(lead.locator("[data-gain=ndcg]").text_content()) == pytest.approx(ndcg - before, abs=6e-4)
+    assert "better" in lead.get_attribute("class") and lead.locator("h2").is_visible()
+    assert lead.bounding_box()["y"] < page.locator("#figures").bounding_box()["y"]
+
+
+DIM, STEP = 24, 100
+SENTENCE = "Two steps are measured so far"
+
+
+def labels_of(Y: np.ndarray) -> list[list[str]]:
+    return [[f"label {c}" for c in np.flatnonzero(y)] for y in Y]
+
+
+def begin(path: Path, steps: int) -> Collection:
+    """Return a collection whose codes hold no labels, with so many measured steps."""
+    X, Y = toy(300 + STEP * steps, DIM, 6)
+    options: dict[str, Any] = {"learn_rows": STEP, "codes_see_labels": False, "init": (X[:300], Y[:300])}
+    collection = stillhash.open(path, DIM, 64, **options)
+    for n in range(steps):
+        add_step(collection, n, X[300 + STEP * n :][:STEP], labels_of(Y[300 + STEP * n :][:STEP]))
+    return collection
+
+
+def add_step(collection: Collection, n: int, X: np.ndarray, labels: list[list[str]]) -> None:
+    collection.add([*range(STEP * n, STEP * (n + 1))], X, labels)
+
+
+@pytest.fixture
+def learnt(tmp_path: Path) -> Iterator[LiveServer]:
+    with live_server({"many": begin(tmp_path / "many", 6), "two": begin(tmp_path / "two", 2)}) as server:
+        yield server
+
+
+def test_few_steps_are_a_sentence_until_the_third_makes_a_chart(learnt: LiveServer, visit: Callable[..., Any]) -> None:
+    collection, (X, Y) = learnt.executor("two").collection, toy(STEP, DIM, 6, seed=9)
+    page = visit(f"{learnt.url}/c/two/learning")
+    page.locator("#live.on").wait_for()
+    few, last = page.locator("#few"), collection.quality()["curve"][-1]
+    assert SENTENCE in few.text_content() and f"{last['ndcg']:.3f} ({last['before']['ndcg']:.3f}" in few.text_content()
+    assert page.locator(".charts").is_hidden() and page.locator("canvas").count() == 0
+    add_step(collection, 2, X, labels_of(Y))
+    page.locator("#curve[data-points='3']").wait_for()
+    assert few.is_hidden() and page.locator("#plot-gain canvas").bounding_box()["width"] > 200
+
+
+def test_without_a_measurable_gain_the_figures_fade(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(0)
+    chance = begin(tmp_path / "chance", 0)
+    for n in range(6):  # labels at random
+        labels = [[str(rng.integers(4))] for _ in range(STEP)]
+        add_step(chance, n, rng.standard_normal((STEP, DIM)).astype(np.float32), labels)
+    with live_server({"chance": chance, "empty": stillhash.open(tmp_path / "empty", 4, 32)}) as server:
+        page = visit(f"{server.url}/c/chance/learning")
+        page.locator("#curve[data-points='6']").wait_for()
+        assert "No measurable gain yet" in page.locator("#gain h2").text_content()
+        colours = [
+            page.locator(place).evaluate("element => getComputedStyle(element).color")
+            for place in ("#gain [data-gain=ndcg]", "#figures .alarm dd", ".happened", "body")
+        ]
+        assert colours[0] == colours[1] == colours[2] != colours[3]  # muted, as a zero is
+        page.goto(f"{server.url}/c/empty/learning")
+        page.locator("#live.on").wait_for()
+        assert "No gain measured yet" in page.locator("#gain h2").text_content()
+        assert page.locator(".big").is_hidden() and page.locator("#few").is_visible()
+
+
+def test_markers_say_what_happened_and_can_be_hidden(learnt: LiveServer, visit: Callable[..., Any]) -> None:
+    collection, (X, Y) = learnt.executor("many").collection, toy(800, DIM, 6, seed=9)
+    collection.feedback(X[0], [1, 2, 3], ["up", "down", "up"])
+    collection.relabel([4, 5], [["label 1"], ["label 2"]])
+    collection.flush()
+    for n in range(6, 12):
+        labels = labels_of(Y[:STEP]) if n < 8 else [["none of them"]] * 50 + [["neither"]] * 50
+        add_step(collection, n, X[STEP * (n - 6) :][:STEP], labels)
+    drifts = len(collection.quality()["alarms"])
+    assert drifts > 0
+    page = visit(f"{learnt.url}/c/many/learning")
+    points = len(collection.quality()["curve"])
+    page.locator(f"#curve[data-points='{points}']").wait_for()
+    counts = {kind: page.locator(f"[data-count={kind}]").text_content() for kind in ("votes", "labels", "drift")}
+    assert counts == {"votes": "1", "labels": "1", "drift": str(drifts)}
+    picture = page.locator("#plot-gain canvas").screenshot()
+    page.get_by_label("Thumbs").uncheck()
+    assert page.locator("#plot-gain canvas").screenshot() != picture
+    page.get_by_label("Thumbs").check()
+    page.mouse.move(0, 0)
+    page.get_by_text("The same as a table").click()
+    rows = page.locator("#steps tbody tr")
+    assert rows.count() == points
+    row = rows.filter(has_text="3 thumbs")
+    assert row.count() == 1 and "labels of 2 items" in row.text_content()
+    assert page.locator("#steps tbody tr", has_text="drift").count() == drifts
+    step = collection.quality()["curve"][-1]
+    cells = rows.first.locator("td").all_text_contents()
+    assert cells[:3] == [str(step["version"]), f"{step['ndcg']:.3f}", f"{step['before']['ndcg']:.3f}"]
+
+
+def test_labels_are_listed_worst_first_as_the_library_has_them(learnt: LiveServer, visit: Callable[..., Any]) -> None:
+    report = learnt.executor("many").collection.probe()
+    page = visit(f"{learnt.url}/c/many/learning")
+    rows = page.locator(".by-label tbody tr")
+    texts = [[cell.strip() for cell in rows.nth(n).locator("th, td").all_text_contents()] for n in range(rows.count())]
+    assert [text[0] for text in texts] == [row.label for row in report.labels]
+    expected = [(row.ndcg, row.ndcg_gain, row.precision, row.precision_gain) for row in report.labels]
+    assert [tuple(map(float, text[1:5])) for text in texts] == [pytest.approx(some, abs=6e-4) for some in expected]
+    rows.first.get_by_role("link", name="Search").click()
+    page.wait_for_url("**filter=**")
+
+
+def test_two_versions_are_compared_query_by_query(learnt: LiveServer, visit: Callable[..., Any]) -> None:
+    collection = learnt.executor("many").collection
+    version = collection.stats()["version"]
+    page = visit(f"{learnt.url}/c/many/learning")
+    page.get_by_label("Compare version 2, as A").check()
+    page.get_by_role("button", name="Compare A and B").click()
+    page.wait_for_url(f"**/compare?b={version}&a=2")  # in the order of the table
+    comparison = collection.compare_versions(2, version)
+    assert f"{comparison.differing:.1f} of the first ten hits differ" in page.locator(".lead").text_content()
+    for place in (1, 2):
+        query = comparison.queries[place - 1]
+        assert f"Query {place} of {len(comparison.queries)}: {query.id}" in page.locator("#query h2").text_content()
+        for side, hits in enumerate(query.hits):
+            cards = page.locator(".side").nth(side).locator(".card")
+            assert cards.locator(".id bdi").all_text_contents() == [str(id_) for id_ in hits]
+            items = [item for item in collection.get(hits) if item is not None]
+            shared = [bool(set(item.labels) & set(query.labels)) for item in items]
+            classes = cards.evaluate_all("cards => cards.map((card) => card.classList.contains('match'))")
+            assert classes == shared
+            others = set(query.hits[1 - side])
+            marked = [place for place, id_ in enumerate(hits) if shared[place] and id_ not in others]
+            word = ("lost", "gained")[side]
+            assert cards.locator(f".pill:text-is('{word}')").count() == len(marked)
+        page.get_by_role("link", name="Next").click()
+        page.wait_for_url(f"**at={place + 1}#query")
+    page.locator("select[name=a]").select_option("0")
+    page.wait_for_url("**a=0&b=*")
+    assert page.locator(".side h3").first.text_content().startswith("Before learning")
+    page.goto(f"{learnt.url}/c/many/compare?at=999")
+    assert f"Query {len(comparison.queries)} of" in page.locator("#query h2").text_content()
+    assert page.get_by_role("link", name="Next").count() == 0

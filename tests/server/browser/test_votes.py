@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from tests.server.browser.pages import SOON, collection_of, order, wait_for_message
-from tests.server.live_server import LiveServer
+import stillhash
+from tests.server.browser.pages import SOON, THEMES, collection_of, fill, order, wait_for_message
+from tests.server.live_server import LiveServer, live_server
+
+VOTER = "page"
+
+
+def card(page: Any, id_: str) -> Any:
+    return page.locator(".now .card").filter(has=page.locator(".id bdi", has_text=id_)).first
+
+
+def pressed(page: Any) -> list[tuple[str, str]]:
+    """Return the items whose thumbs are pressed, and which."""
+    script = """all => all.map(thumb => [thumb.closest(".card").querySelector(".id bdi").textContent,
+                                         thumb.classList.contains("up") ? "up" : "down"])"""
+    return [tuple(pair) for pair in page.locator(".now .thumb[aria-pressed=true]").evaluate_all(script)]
 
 
 def test_thumb_changes_the_ranking(server: LiveServer, visit: Callable[..., Any]) -> None:
@@ -21,8 +36,115 @@ def test_thumb_changes_the_ranking(server: LiveServer, visit: Callable[..., Any]
     liked = order(page)[2]
     page.locator(".now .thumb.up").nth(2).click()
     wait_for_message(page, f"version {version + 2}")
-    page.locator(f".now .card:has-text('{liked}') .thumb.up[aria-pressed=true]").wait_for(timeout=SOON)
+    assert pressed(page) == [(liked, "up")]
     after = order(page)
     page.reload()
-    assert order(page) == after
-    assert page.locator(f".now .card:has-text('{liked}') .thumb.up[aria-pressed=true]").count() == 1
+    assert order(page) == after and pressed(page) == [(liked, "up")]
+
+
+def test_a_liked_hit_moves_to_the_first_place_and_keeps_the_focus(
+    server: LiveServer, visit: Callable[..., Any]
+) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    liked = order(page)[4]
+    page.locator(".now .thumb.up").nth(4).click()
+    wait_for_message(page, "moved from 5 to 1")
+    assert order(page)[0] == liked and liked in page.locator("#message .voted").inner_text()
+    page.wait_for_function("document.activeElement.matches('.now .card:first-child .thumb.up')")
+    assert page.locator("#message a", has_text="Show it").count() == 0
+    outcome = page.locator("#message").inner_text()
+    known = set(order(page))
+    page.locator("#undo").click()
+    wait_for_message(page, "moved from 1 to 5")
+    assert f"{len(known - set(order(page)))} new" in outcome or known == set(order(page))
+
+
+def test_a_disliked_hit_leaves_and_undo_restores_the_order(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    before, feedback = order(page), collection_of(server).stats()["feedback"]
+    page.locator(".now .thumb.down").nth(2).click()
+    wait_for_message(page, "now last")
+    assert before[2] not in order(page) and pressed(page) == []
+    page.wait_for_function("document.activeElement.closest('.card') === document.querySelectorAll('.now .card')[2]")
+    assert page.locator("#message a", has_text="Show it").get_attribute("href").endswith(f"like={before[2]}")
+    page.locator("#undo").click()
+    wait_for_message(page, "vote taken back")
+    assert order(page) == before and collection_of(server).stats()["feedback"] == feedback
+    page.locator("#undo", has_text="Redo").click()
+    wait_for_message(page, "now last")
+    page.keyboard.press("z")
+    wait_for_message(page, "vote taken back")
+    assert order(page) == before
+
+
+def test_the_pressed_thumb_takes_its_vote_back(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    before = order(page)
+    page.locator(".now .thumb.up").nth(6).click()
+    wait_for_message(page, "moved from 7 to 1")
+    assert pressed(page) == [(before[6], "up")]
+    page.keyboard.press("u")  # the focus is on it
+    wait_for_message(page, "vote taken back")
+    assert order(page) == before and pressed(page) == []
+    assert collection_of(server).votes() == []
+
+
+def test_undo_goes_back_to_the_vote_before(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    liked = order(page)[3]
+    page.locator(".now .thumb.up").nth(3).click()
+    wait_for_message(page, "moved from 4 to 1")
+    first = order(page)
+    page.locator(".now .thumb.down").first.click()
+    wait_for_message(page, "now last")
+    page.locator("#undo").click()
+    wait_for_message(page, "moved to 1")
+    assert order(page) == first and pressed(page) == [(liked, "up")]
+
+
+def test_my_votes_are_listed_and_taken_back(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page = visit(f"{server.url}/c/toys?like=77")
+    before = order(page)
+    collection_of(server).feedback(collection_of(server).reconstruct([78])[0], 79, "up", source="another")
+    page.locator(".now .thumb.up").nth(3).click()
+    wait_for_message(page, "moved from 4 to 1")
+    page.locator(".now .thumb.down").nth(1).click()
+    wait_for_message(page, "now last")
+    page.get_by_role("link", name="My votes").click()
+    rows = page.locator(".vote-list li:not(.heads)")
+    assert [row.strip() for row in rows.locator(".cast").all_inner_texts()] == ["down", "up"]  # the latest first
+    assert rows.locator(".asked bdi").all_inner_texts() == ["77", "77"]
+    assert rows.locator(".item bdi").last.inner_text() == before[3]
+    assert rows.locator("time").first.inner_text() == "just now"
+    rows.last.get_by_role("button").click()
+    page.locator(".message", has_text=f"The vote on {before[3]} is taken back").wait_for()
+    assert rows.locator(".cast").all_inner_texts() == ["down"]
+    rows.first.get_by_role("button").click()
+    page.get_by_text("You have not voted yet").wait_for()
+    assert [vote.source for vote in collection_of(server).votes()] == ["another"]
+    page.goto(f"{server.url}/c/toys?like=77")
+    assert pressed(page) == []
+
+
+def test_thumbs_stay_pressed_after_a_restart(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    with live_server({"toys": fill(tmp_path / "toys")}) as server:
+        page = visit(f"{server.url}/c/toys?like=77")
+        page.locator(".now .thumb.up").nth(5).click()
+        wait_for_message(page, "moved from 6 to 1")
+        expected = pressed(page), order(page)
+    with live_server({"toys": stillhash.open(tmp_path / "toys")}) as server:
+        page = visit(f"{server.url}/c/toys?like=77")
+        assert (pressed(page), order(page)) == expected
+        page.get_by_role("link", name="My votes").click()
+        assert page.locator(".vote-list .asked .thing[href*=like]").count() == 1
+
+
+def test_nothing_jumps_when_a_message_appears(server: LiveServer, visit: Callable[..., Any]) -> None:
+    for theme in ("light", "phone"):
+        page = visit(f"{server.url}/c/toys?like=77", **THEMES[theme])
+        top = page.locator("#results").bounding_box()["y"] + page.evaluate("scrollY")
+        page.locator(".now .thumb.up").nth(1).click()
+        wait_for_message(page, "to 1" if theme == "light" else "")
+        page.locator("#undo").wait_for()
+        assert page.locator("#results").bounding_box()["y"] + page.evaluate("scrollY") == top
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

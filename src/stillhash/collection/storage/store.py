@@ -70,7 +70,7 @@ class Store:
     """
 
     def __init__(self, path: Path, *, writer: bool) -> None:
-        self.path = path
+        self.path, self.read_only = path, not writer
         self.settings: dict[str, Any]
         check_exists(path)
         check_folders(path)

@@ -14,6 +14,7 @@ SMALL_LABEL_LENGTH = 14  # and on a small card
 LEADING_LABEL_LENGTH = 44  # in two lines of larger letters, where labels lead
 CHIP_LENGTH = 3  # characters that the edges of a label take
 ID_TAIL = 8  # characters at the end of an id that are never cut off
+JOINERS = {"\u200d", "\ufe0f"}  # between the parts of an emoji
 MAX_FIELDS, MAX_FIELD_LENGTH = 3, 40  # of the metadata, on a card without a picture
 
 ViewModel = dict[str, Any]  # what a template shows
@@ -84,10 +85,8 @@ def split_id(name: object) -> tuple[str, str]:
     """Return an id in two parts, the first of which may be cut; the second is empty if the id is short."""
     text = str(name)
     start = len(text) - ID_TAIL
-    while start > 0 and (
-        unicodedata.combining(text[start]) or text[start] in "\u200d\ufe0f" or text[start - 1] == "\u200d"
-    ):
-        start -= 1  # a letter stays with its accents, and parts of an emoji stay together
+    while start > 0 and (unicodedata.combining(text[start]) or {text[start], text[start - 1]} & JOINERS):
+        start -= 1  # a letter stays with its accents, and an emoji whole
     return (text, "") if start <= 2 else (text[:start], text[start:])
 
 

@@ -1,6 +1,7 @@
 """The filters of the search page: those that are active, and those that the labels and fields of the items offer."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -75,7 +76,7 @@ def build_chips(
 
 
 def _address(name: str, params: dict[str, Any], options: PageOptions, filters: Iterable[str]) -> str:
-    return page_address(name, params, options, filters=tuple(filters), hits=COLUMN_HITS)
+    return page_address(name, params, options, filters=tuple(filters), hits=COLUMN_HITS, page=1)
 
 
 def is_short(value: Any) -> bool:
@@ -123,5 +124,7 @@ def _number(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise InvalidInput(f"range: expected a number, got {text[:40]!r}") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInput(f"range: expected a number, got {text[:40]!r}")
     return int(number) if number.is_integer() else number

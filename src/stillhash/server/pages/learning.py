@@ -1,4 +1,4 @@
-"""The learning page, which is live."""
+"""The learning page, which is live: the gain, the curve, the quality of labels, and the versions."""
 
 import asyncio
 import json
@@ -11,8 +11,17 @@ from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from stillhash.collection import Collection
-from stillhash.errors import StillhashError
+from stillhash.errors import Conflict, NotFitted, StillhashError
 from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.learning_views import (
+    CURVE_MEASURES,
+    curve_markers,
+    few_steps,
+    list_steps,
+    read_learning,
+    signed,
+    summarise_gain,
+)
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render, templates
 from stillhash.server.write_queue import CollectionExecutor
 
@@ -24,12 +33,42 @@ read_router, write_router = page_router("read"), page_router("write")
 
 
 templates.env.filters["format_time"] = lambda timestamp: f"{datetime.fromisoformat(timestamp):%d %b %H:%M:%S}"
+templates.env.filters["signed"] = signed
+templates.env.globals["curve_measures"] = CURVE_MEASURES
 
 
 @read_router.get("/c/{name}/learning")
 async def learning(request: Request, executor: ExecutorParam) -> Response:
-    stats, versions = await executor.read(lambda c: (c.stats(), c.versions()[::-1]))
-    return render(request, "learning.html", executor, stats=stats, versions=versions)
+    """Show what learning has gained."""
+    view = await executor.read(read_learning)
+    return render(request, "learning.html", executor, **view, **await _label_quality(executor))
+
+
+@read_router.get("/c/{name}/label_quality")
+async def label_quality(request: Request, executor: ExecutorParam) -> Response:
+    """Show the quality of each label again."""
+    return render(request, "learning_labels.html", executor, **await _label_quality(executor))
+
+
+async def _label_quality(executor: CollectionExecutor) -> dict[str, Any]:
+    """Return the quality of each label, or why there is none."""
+    try:
+        return {"probe": await executor.read(Collection.probe, "slow"), "no_probe": ""}
+    except NotFitted:
+        return {"probe": None, "no_probe": "Labels are measured once learning has begun."}
+    except Conflict:
+        return {"probe": None, "no_probe": "Labels are measured once 20 items or more have some."}
+
+
+@read_router.get("/c/{name}/steps")
+async def steps(request: Request, executor: ExecutorParam) -> Response:
+    """Show the table of the steps again, which has the same figures as the charts."""
+    return render(request, "learning_steps.html", executor, steps=await executor.read(_steps))
+
+
+def _steps(collection: Collection) -> list[dict[str, Any]]:
+    curve = collection.quality()["curve"]
+    return list_steps(curve, curve_markers(curve, collection.learning_events()))
 
 
 @read_router.get("/c/{name}/doubtful_labels")
@@ -94,15 +133,23 @@ async def _events(executor: CollectionExecutor, seen: int) -> AsyncIterator[str]
 
 
 def _progress(collection: Collection, seen: int) -> dict[str, Any]:
-    """Return counts and quality, and the points of the curve after version `seen`."""
+    """Return counts and quality; and where the version is not `seen`, the gain, and the later points of the curve."""
     stats = collection.stats()
     version = stats["version"]
     restart = seen < 0 or seen > version  # a later version belongs to another collection
     since = -1 if restart else seen
-    curve = collection.quality()["curve"] if since != version else []
-    return {
+    progress = {
         **{key: stats[key] for key in ("version", "items", "pending", "fitted", "quality")},
         "alarms": len(stats["drift_alarms"]),
         "restart": restart,
+        "points": [],
+    }
+    if since == version:
+        return progress
+    curve = collection.quality()["curve"]
+    return progress | {
         "points": [point for point in curve if since < point["version"] <= version],
+        "markers": curve_markers(curve, collection.learning_events()),
+        "gain": summarise_gain(curve, stats),
+        "few": few_steps(curve),
     }

@@ -41,7 +41,8 @@ class Meaning:
     def address(self, name: str, options: PageOptions) -> str:
         """Return the address of the search page that means this, with the same options."""
         added = () if self.condition is None else (json.dumps(self.condition),)
-        return page_address(name, self.params, options, filters=tuple(dict.fromkeys((*options.filters, *added))))
+        filters = tuple(dict.fromkeys((*options.filters, *added)))
+        return page_address(name, self.params, options, filters=filters, page=1)
 
 
 def find_meanings(collection: Collection, text: str, takes_words: bool) -> list[Meaning]:

@@ -12,20 +12,20 @@ from starlette.responses import RedirectResponse, Response
 from stillhash.collection import Collection
 from stillhash.collection.types import Filter, Id
 from stillhash.errors import InvalidInput, NotFound, StillhashError
-from stillhash.server.dependencies import ExecutorParam, app_state, visible_executors
+from stillhash.server.dependencies import ExecutorParam, visible_executors
 from stillhash.server.pages import view_models
+from stillhash.server.pages.cards import ViewModel, describe_items
 from stillhash.server.pages.filter_chips import build_chips, range_condition
 from stillhash.server.pages.meanings import Meaning, find_meanings, near_meanings, suggested_meaning
-from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.queries import PageOptions, page_address, read_query
 from stillhash.server.pages.rendering import form_text, page_router, render
 from stillhash.server.pages.search_code import facets_code, listing_code, query_code
 from stillhash.server.pages.uploads import store_upload
-from stillhash.server.pages.view_models import ViewModel
+from stillhash.server.pages.votes import own_votes, vote_source
 from stillhash.server.write_queue import CollectionExecutor
 
 START_ITEMS = 12  # offered on the start page
-LISTED_ITEMS = 48  # of a page that lists items
+ITEMS_A_PAGE = 48  # of a page that lists items
 SUGGESTIONS = 8  # below the search box
 
 router = page_router("read")
@@ -46,7 +46,7 @@ async def search(request: Request, executor: ExecutorParam, random: str = "", ra
     try:
         options = PageOptions.parse(params)
         if random and (items := await executor.read(lambda c: c.sample(1))):
-            address = page_address(executor.name, {"like": json.dumps(items[0].id)}, options)
+            address = page_address(executor.name, {"like": json.dumps(items[0].id)}, options, page=1)
             return RedirectResponse(address, 303, {"cache-control": "no-store"})
         if range:
             return RedirectResponse(_range_address(executor.name, params, options, range), 303)
@@ -68,11 +68,11 @@ async def _show(request: Request, executor: CollectionExecutor, options: PageOpt
         if meanings[0].condition is not None:
             return await _render_list(request, executor, options, meanings)
         return await _render_hits(request, executor, options, QueryParams(meanings[0].params), meanings)
-    if any(form_text(params, key).strip() for key in ("like", "q", "words")):
+    if form_text(params, "like") or form_text(params, "q") or form_text(params, "words").strip():
         return await _render_hits(request, executor, options, params, [])
     if options.filters:
         return await _render_list(request, executor, options, [])
-    starts = await executor.read(lambda c: [(item, text_hit(item)) for item in c.sample(START_ITEMS)])
+    starts = await executor.read(lambda c: describe_items(c, c.sample(START_ITEMS)))
     return await _render_page(request, executor, options, starts=starts)
 
 
@@ -81,9 +81,12 @@ async def _render_hits(
 ) -> Response:
     """Render the hits of a query."""
     query = await read_query(request, executor, params)
-    votes = app_state(request).query_cache.votes(executor.name, query.name)
-    results = await executor.read(lambda c: view_models.compare(c, query, options, votes))
+    source = vote_source(request)
+    results = await executor.read(lambda c: view_models.compare(c, query, options, own_votes(c, query, source)))
     if query.words is not None and not results["now"]["answer"].hits and not options.filters:
+        others = [one for one in meanings if one.condition is not None]
+        if others:  # no item has the words, but a field has this value
+            return await _render_list(request, executor, options, others)
         return await _render_miss(request, executor, options, query.words)
     return await _render_page(request, executor, options, query=query, results=results, meanings=meanings)
 
@@ -96,10 +99,10 @@ async def _render_list(
     after = _parse_after(form_text(request.query_params, "after"))
 
     def read(collection: Collection) -> ViewModel:
-        items = collection.list_items(where, after=after, limit=LISTED_ITEMS + 1)
-        shown = [(item, text_hit(item)) for item in items[:LISTED_ITEMS]]
-        last = json.dumps(shown[-1][0].id) if len(items) > LISTED_ITEMS else None
-        return {"items": shown, "total": collection.count(where), "last": last, "first": after is None}
+        items = collection.list_items(where, after=after, limit=ITEMS_A_PAGE + 1)
+        cards = describe_items(collection, items[:ITEMS_A_PAGE])
+        last = cards[-1]["name"] if len(items) > ITEMS_A_PAGE else None
+        return {"items": cards, "total": collection.count(where), "last": last, "first": after is None}
 
     listed = await executor.read(read)
     return await _render_page(request, executor, options, where=where, listed=listed, meanings=meanings)
@@ -164,7 +167,7 @@ def _range_address(name: str, params: QueryParams, options: PageOptions, field: 
     """Return the address of the page with a range of numbers as one more filter."""
     condition = json.dumps(range_condition(field, form_text(params, "from"), form_text(params, "to")))
     query = {key: form_text(params, key) for key in ("search", "like", "q", "words") if form_text(params, key)}
-    return page_address(name, query, options, filters=(*options.filters, condition))
+    return page_address(name, query, options, filters=(*options.filters, condition), page=1)
 
 
 def _parse_after(text: str) -> Id | None:
@@ -201,4 +204,4 @@ async def upload(request: Request, executor: ExecutorParam) -> Response:
     except StillhashError as error:
         heading = "We could not read this file" if error.status == 422 else None
         return await _render_page(request, executor, options, status=error.status, error=error, heading=heading)
-    return RedirectResponse(page_address(executor.name, {"q": token}, options), 303)
+    return RedirectResponse(page_address(executor.name, {"q": token}, options, page=1), 303)

@@ -8,7 +8,6 @@ from stillhash.collection import Answer, Collection, Item
 from stillhash.collection.lexical_reader import DEFAULT_DEPTH
 from stillhash.server.pages.cards import ViewModel, describe_items
 from stillhash.server.pages.queries import MAX_PAGE_HITS, MAX_PAGES, PageOptions, PageQuery
-from stillhash.server.query_cache import HitVote, active_votes
 
 RANKED_HITS = 60  # of the earlier version, at least, in which the rank of a current hit is looked up
 
@@ -37,19 +36,19 @@ def compare(
     collection: Collection,
     query: PageQuery,
     options: PageOptions,
-    votes: dict[str, HitVote],
+    votes: dict[str, bool],
     previous: Ranks | None = None,
 ) -> ViewModel:
-    """Search with both versions. `previous` has the ranks before a vote, to show what moved."""
+    """Search with both versions. `votes` are the visitor's; `previous` has the ranks before a vote, to show moves."""
     now, versions = search(collection, query, options), collection.versions()
     fitted = bool(versions) and query.vector is not None
     then = search(collection, query, options._replace(balance=None), options.against) if fitted else now
-    then_ranks, thumbs = rank_by_name(then), active_votes(votes, versions)
+    then_ranks = rank_by_name(then)
     then_cards = _cards(collection, query, then, options, small=True)
     now_cards = _cards(collection, query, now, options, small=False)
     for card in now_cards:
         name = card["name"]
-        card |= {"other_rank": then_ranks.get(name), "thumb": thumbs.get(name)}
+        card |= {"other_rank": then_ranks.get(name), "thumb": votes.get(name)}
         if previous is not None and previous.get(name) != card["rank"]:
             card |= {"moved": True, "previous_rank": previous.get(name)}
     return {

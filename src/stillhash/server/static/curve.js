@@ -1,10 +1,13 @@
-/* The live charts of quality and the figures above them, updated by server-sent events once a second. */
+/* The gain, the live charts of quality and their markers, updated by server-sent events once a second. */
 "use strict";
 
 (() => {
   const box = document.querySelector("#curve");
   const live = document.querySelector("#live");
   const HEIGHT = 230;
+  const MIN_POINTS = 3; // fewer are a sentence
+  const REFRESH = 10000; // milliseconds between two refreshes of the quality of labels, at least
+  const MARKER_COLOURS = { version: "--line-strong", votes: "--precision", labels: "--learnt", drift: "--alarm" };
   const SPAN = 5000; // milliseconds over which rows a second are counted
   const LATE = 4000; // without an event for so long, the server is away
   const NEW_SHARE = 0.3; // of the latest step in the weighted mean
@@ -13,12 +16,17 @@
 
   let points = [];
   let means = []; // of the points so far: rows, version, and now, before and gain of each measure
+  let markers = []; // what happened: kind, rows, version and text
+  let charts = null; // until there are points enough
+  let labelsAt = Date.now(); // when the quality of labels was last refreshed
   let counts = []; // time and number of items
   let tableVersion = null; // that the table shows
+  let labelsTimer = null;
   let lastEvent = Date.now();
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const signed = (value) => (value < -0.0005 ? "-" : "+") + Math.abs(value).toFixed(3);
+  const isZero = (value) => Math.abs(value).toFixed(3) === "0.000";
+  const signed = (value) => (isZero(value) ? "" : value < 0 ? "-" : "+") + Math.abs(value).toFixed(3);
 
   // ---- the numbers ----
 
@@ -74,21 +82,66 @@
   const line = (name) => ({ width: 2.5, stroke: () => colour(name), points: { show: () => points.length < 2, size: 6, fill: () => colour(name) } });
   const dots = (name) => ({ paths: () => null, points: { show: true, size: 5, width: 0, fill: () => colour(name) + "50" } });
 
-  function vertical(plot, at, name) {
+  const shownKinds = () => [...document.querySelectorAll("[data-marker]:checked")].map((box) => box.dataset.marker);
+
+  /* A line for what happened there; short ones at the foot for versions, signs at the top for the others. */
+  function drawMarker(plot, marker) {
     const { ctx, bbox } = plot;
-    const x = Math.round(plot.valToPos(at, "x", true));
+    const x = Math.round(plot.valToPos(marker.rows, "x", true));
+    const pixel = devicePixelRatio;
+    const top = marker.kind === "version" ? bbox.top + bbox.height - 7 * pixel : bbox.top;
     ctx.save();
-    ctx.strokeStyle = colour(name);
-    ctx.lineWidth = 1.5 * devicePixelRatio;
-    ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+    ctx.strokeStyle = ctx.fillStyle = colour(MARKER_COLOURS[marker.kind]);
+    ctx.lineWidth = 1.5 * pixel;
+    if (marker.kind !== "version") ctx.setLineDash([4 * pixel, 4 * pixel]);
     ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
+    ctx.moveTo(x, top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
+    if (marker.kind !== "version") drawSign(ctx, marker.kind, x, bbox.top + 5 * pixel, 5 * pixel);
     ctx.restore();
   }
 
-  const drawAlarms = (plot) => points.filter((point) => point.drift).forEach((point) => vertical(plot, point.rows, "--alarm"));
+  /* The same signs as in the legend: a circle, a square, a triangle. */
+  function drawSign(ctx, kind, x, y, size) {
+    ctx.setLineDash([]);
+    ctx.beginPath();
+    if (kind === "votes") ctx.arc(x, y, size, 0, 2 * Math.PI);
+    else if (kind === "labels") ctx.rect(x - size, y - size, 2 * size, 2 * size);
+    else {
+      ctx.moveTo(x, y - size);
+      ctx.lineTo(x + size, y + size);
+      ctx.lineTo(x - size, y + size);
+      ctx.closePath();
+    }
+    ctx.fill();
+  }
+
+  function drawMarkers(plot) {
+    const kinds = shownKinds();
+    for (const marker of markers) if (kinds.includes(marker.kind)) drawMarker(plot, marker);
+  }
+
+  /* What happened at the step under the pointer, in words. */
+  function showMarkers(index) {
+    const place = document.querySelector("#happened");
+    if (index == null) place.textContent = "Point at a chart to see what happened there.";
+    else {
+      const kinds = shownKinds();
+      const here = markers.filter((marker) => marker.rows === points[index].rows && kinds.includes(marker.kind));
+      const texts = here.slice(-4).map((marker) => marker.text);
+      const more = here.length > 4 ? `, and ${here.length - 4} more` : "";
+      place.textContent = `At ${points[index].rows.toLocaleString("en")} labelled items: ${texts.join("; ") || "nothing more"}${more}.`;
+    }
+  }
+
+  function countMarkers() {
+    for (const place of document.querySelectorAll("[data-count]")) {
+      const count = markers.filter((marker) => marker.kind === place.dataset.count).length;
+      place.textContent = count.toLocaleString("en");
+      place.closest(".marker").classList.toggle("zero", count === 0);
+    }
+  }
 
   /* A chart of some values, the weighted means as lines and the steps as dots, in these colours. */
   function chart(id, names, colours, range) {
@@ -102,16 +155,16 @@
       width: place.clientWidth,
       height: HEIGHT,
       scales: { x: { time: false }, y: { range } },
-      axes: [{ ...axis(30, "labelled rows learnt"), space: 70 }, axis(46)],
+      axes: [{ ...axis(30, "labelled items learnt"), space: 70 }, axis(46)],
       series: [{}, ...colours.map(dots), ...colours.map(line)],
-      hooks: { draw: [drawAlarms], setCursor: [(plot) => showMeans(plot.cursor.idx)] },
+      hooks: { draw: [drawMarkers], setCursor: [(plot) => showMeans(plot.cursor.idx), (plot) => showMarkers(plot.cursor.idx)] },
       cursor: { drag: { x: false, y: false }, sync: { key: "quality" }, points: { show: false } },
       legend: { show: false },
     };
     const plot = new uPlot(options, columns(), place);
     new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: HEIGHT })).observe(place);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot.redraw(false, true));
-    return { place, draw: () => plot.setData(columns()) };
+    return { draw: () => plot.setData(columns()), redraw: () => plot.redraw(false, true) };
   }
 
   function levelRange(_, low, high) {
@@ -126,7 +179,7 @@
     return [Math.min(low, 0) - margin, Math.max(high, 0) + margin];
   }
 
-  const charts = [
+  const makeCharts = () => [
     chart("#plot-ndcg", ["before-ndcg", "now-ndcg"], ["--before", "--learnt"], levelRange),
     chart("#plot-precision", ["before-precision", "now-precision"], ["--before", "--precision"], levelRange),
     chart("#plot-gain", ["gain-ndcg", "gain-precision"], ["--learnt", "--precision"], gainRange),
@@ -141,22 +194,23 @@
       if (value === undefined) cell.textContent = "–";
       else if (name === "rows" || name === "version") cell.textContent = value.toLocaleString("en");
       else cell.textContent = name.startsWith("gain") ? signed(value) : value.toFixed(3);
+      if (name.startsWith("gain")) cell.classList.toggle("zero", value === undefined || isZero(value));
     }
   }
 
   function draw() {
     means = weightedMeans();
-    charts.forEach((one) => one.draw());
-    showMeans(null);
-    box.querySelector(".empty").hidden = points.length > 0;
     box.dataset.points = points.length;
+    box.querySelector(".charts").hidden = points.length < MIN_POINTS;
+    showMeans(null);
+    countMarkers();
+    if (points.length < MIN_POINTS) return;
+    charts ??= makeCharts(); // they need the space that they then have
+    charts.forEach((one) => one.draw());
     document.querySelector("#noise").textContent = noiseSentence();
     const last = means[means.length - 1];
-    if (!last) return;
-    const after = `after ${last.rows.toLocaleString("en")} labelled rows, ${points.length} steps`;
+    const after = `after ${last.rows.toLocaleString("en")} labelled items, ${points.length} steps`;
     for (const name of ["ndcg", "precision"]) {
-      show(name, last[`now-${name}`].toFixed(3));
-      show(`${name}-gain`, signed(last[`gain-${name}`]));
       const plot = document.querySelector(`#plot-${name}`);
       plot.setAttribute("aria-label", `${MEASURES[name]}: ${last[`now-${name}`].toFixed(3)} learnt, ${last[`before-${name}`].toFixed(3)} before learning, ${after}`);
     }
@@ -164,11 +218,32 @@
     document.querySelector("#plot-gain").setAttribute("aria-label", `Gain over the ranking before learning: ${gains.join(", ")}, ${after}`);
   }
 
+  /* The sentence that leads the page, as the server words it. */
+  function showGain(gain) {
+    const lead = document.querySelector("#gain");
+    lead.className = `panel lead ${gain.kind}`;
+    lead.querySelector(".big").hidden = !gain.gains;
+    const texts = { title: gain.title, sentence: gain.sentence, ...gain.gains };
+    for (const [name, text] of Object.entries(texts)) {
+      const place = lead.querySelector(`[data-gain=${name}]`);
+      if (place.textContent !== text) place.textContent = text;
+    }
+  }
+
+  function showFew(sentence) {
+    const place = document.querySelector("#few");
+    place.hidden = !sentence;
+    place.textContent = sentence;
+  }
+
+  document.querySelector(".markers").addEventListener("change", () => charts?.forEach((one) => one.redraw()));
+
   // ---- the figures ----
 
   function show(name, value) {
     const figure = document.querySelector(`[data-figure=${name}]`);
     if (figure.textContent !== value) figure.textContent = value;
+    figure.classList.toggle("zero", value === "0");
   }
 
   function rate(items) {
@@ -192,6 +267,20 @@
     if (tableVersion === version || place.querySelector("details[open]")) return;
     tableVersion = version;
     htmx.trigger(place, "refresh");
+    htmx.trigger("#steps", "refresh");
+    refreshLabels();
+  }
+
+  /* Not with every version: to measure them takes longer. */
+  function refreshLabels() {
+    const wait = labelsAt + REFRESH - Date.now();
+    if (wait > 0) {
+      clearTimeout(labelsTimer);
+      labelsTimer = setTimeout(refreshLabels, wait);
+      return;
+    }
+    labelsAt = Date.now();
+    if (!document.querySelector("#labels details[open]")) htmx.trigger("#labels", "refresh");
   }
 
   // ---- events ----
@@ -215,13 +304,15 @@
     const seen = points.length ? points[points.length - 1].version : -1;
     const added = progress.points.filter((p) => p.version > seen);
     points = points.concat(added);
-    if (added.length || progress.restart) draw();
+    if (progress.markers) markers = progress.markers;
+    if (progress.gain) showGain(progress.gain);
+    if (progress.few !== undefined) showFew(progress.few);
+    if (added.length || progress.restart || progress.markers) draw();
     show("items", progress.items.toLocaleString("en"));
     show("rate", rate(progress.items));
     show("pending", progress.pending.toLocaleString("en"));
     show("version", String(progress.version));
     show("alarms", String(progress.alarms));
-    document.querySelector(".figures .alarm").classList.toggle("none", !progress.alarms);
     refreshTable(progress.version);
   }
 

@@ -29,6 +29,12 @@
     if (!calm.matches) cards().forEach((card) => glide(card, before.get(keyOf(card))));
   });
 
+  /* Undo searches as the page does now: its query and options are beside the hits. */
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (event.target.id !== "undo") return;
+    for (const [name, value] of Object.entries(JSON.parse(find("#hits").getAttribute("hx-vals")))) event.detail.parameters[name] = value;
+  });
+
   /* Keep the focus on the voted hit; if it has left the page, on the hit that took its place. */
   function focusVoted() {
     const outcome = find("#message [data-voted]");

@@ -1,0 +1,113 @@
+"""Near-duplicates of a collection: find groups of them, and delete all but the first of each."""
+
+import json
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+from starlette.responses import RedirectResponse, Response
+
+from stillhash.collection import Collection
+from stillhash.collection.types import Id
+from stillhash.errors import Conflict, InvalidInput, NotFound
+from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.passages import text_hit
+from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
+from stillhash.server.pages.uploading import require_task
+from stillhash.server.tasks import Report, Task
+from stillhash.server.write_queue import CollectionExecutor
+
+MAX_PAGE_GROUPS, GROUP_PICTURES = 40, 8  # groups on the page, and items of each with a picture
+MAX_GROUPS = 1000
+DISTANCES = {0: "identical codes", 1: "almost identical", 3: "very alike", 6: "alike", 10: "loosely alike"}
+USUAL_DISTANCE = 3
+
+read_router, write_router = page_router("read"), page_router("write")
+
+
+@read_router.post("/c/{name}/duplicates")
+async def start_duplicates(request: Request, executor: ExecutorParam) -> Response:
+    """Start to look for near-duplicates."""
+    text = form_text(await read_form(request), "distance") or str(USUAL_DISTANCE)
+    distance = parse_integer(text, "distance")
+    if distance >= executor.collection.bits:
+        raise InvalidInput(
+            f"distance: expected less than {executor.collection.bits}, the bits of a code, got {distance}"
+        )
+
+    def find(collection: Collection, report: Report) -> dict[str, Any]:
+        groups = collection.duplicates(
+            distance, limit=MAX_GROUPS, progress=lambda share: report(share, "comparing codes")
+        )
+        return {"distance": distance, "groups": groups}
+
+    task = executor.tasks.start("duplicates", f"Near-duplicates within {distance} bits", find, "read")
+    if "hx-request" in request.headers:
+        return await _render_duplicates(request, executor, task)
+    return RedirectResponse(f"/c/{quote(executor.name)}/duplicates?task={task.id}", 303)
+
+
+@read_router.get("/c/{name}/duplicates")
+async def duplicates(request: Request, executor: ExecutorParam, task: str) -> Response:
+    """Show how far the search is, or the groups."""
+    return await _render_duplicates(request, executor, require_task(request, executor, task))
+
+
+@read_router.post("/c/{name}/duplicates/cancel")
+async def cancel_duplicates(request: Request, executor: ExecutorParam) -> Response:
+    task = require_task(request, executor, form_text(await read_form(request), "task"))
+    if not task.ended:
+        executor.tasks.cancel(task)
+    return await _render_duplicates(request, executor, task)
+
+
+@write_router.post("/c/{name}/duplicates/delete")
+async def delete_duplicates(request: Request, executor: ExecutorParam) -> Response:
+    """Delete all items but the first of one group, or of all groups that the task found."""
+    form = await read_form(request)
+    task, chosen = require_task(request, executor, form_text(form, "task")), form_text(form, "group")
+    if task.kind != "duplicates" or task.state != "done":
+        raise Conflict("task: expected near-duplicates that were found, got another task, or one that has not ended")
+    groups: list[list[Id]] = task.result["groups"]
+    if chosen != "all":
+        number = parse_integer(chosen, "group")
+        if number >= len(groups):
+            raise NotFound(f"group: expected less than {len(groups)}, got {number}")
+        groups = [groups[number]]
+
+    def delete(collection: Collection) -> int:
+        ids = [name for group in groups for name in _surplus(collection, group)]
+        return collection.delete(ids) if ids else 0
+
+    return await _render_duplicates(request, executor, task, deleted=await executor.write(delete))
+
+
+def _surplus(collection: Collection, group: list[Id]) -> list[Id]:
+    """Return the items of a group after the first that still exists, which is kept."""
+    return [item.id for item in collection.get(group) if item is not None][1:]
+
+
+async def _render_duplicates(
+    request: Request, executor: CollectionExecutor, task: Task, deleted: int | None = None
+) -> Response:
+    task = replace(task)  # it may end while it is rendered
+    context: dict[str, Any] = {"task": task, "deleted": deleted, "max_groups": MAX_GROUPS}
+    if task.state == "done":
+        context |= await executor.read(lambda c: _remaining_groups(c, task.result["groups"]))
+    template = "collection_duplicates.html" if "hx-request" in request.headers else "duplicates_page.html"
+    return render(request, template, executor, **context)
+
+
+def _remaining_groups(collection: Collection, groups: list[list[Id]]) -> dict[str, Any]:
+    """Return the groups of two or more items that still exist: the first ones, and how many there are in all."""
+    cards: list[dict[str, Any]] = []
+    remaining = surplus = 0
+    for number, group in enumerate(groups):
+        items = [item for item in collection.get(group) if item is not None]
+        if len(items) > 1:
+            remaining, surplus = remaining + 1, surplus + len(items) - 1
+            if len(cards) < MAX_PAGE_GROUPS:
+                pictures = [(item, json.dumps(item.id), text_hit(item)) for item in items[:GROUP_PICTURES]]
+                cards.append({"number": number, "items": pictures, "count": len(items)})
+    return {"groups": cards, "remaining": remaining, "surplus": surplus}
