@@ -11,9 +11,9 @@ from stillhash.collection.lexical_reader import DEFAULT_DEPTH
 from stillhash.collection.types import Explanation, LabelShare
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.cards import ViewModel
 from stillhash.server.pages.queries import PageOptions, PageQuery, read_query
 from stillhash.server.pages.rendering import page_router, render
-from stillhash.server.pages.view_models import ViewModel
 
 HAMMING: Any = "hamming"  # a version to compare with
 MAIN_SHARE = 0.15  # of a prediction, from which on a label is named in a sentence
@@ -81,7 +81,7 @@ def _fused_hit(
     collection: Collection, query: PageQuery, options: PageOptions, name: str, version: int | None
 ) -> Hit | None:
     """Return the hit of a search that also goes by words; None of other searches."""
-    if query.words is None or query.lexical_field is None:
+    if query.vector is None or query.words is None or query.lexical_field is None:
         return None
     answer = collection.hybrid_search(
         query.vector, query.words, DEFAULT_DEPTH, where=options.where, version=version, balance=options.balance

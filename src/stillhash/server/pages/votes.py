@@ -12,9 +12,10 @@ from stillhash.errors import InvalidInput, NotFound
 from stillhash.server.auth import ANONYMOUS, Key
 from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.pages import view_models
+from stillhash.server.pages.cards import ViewModel
 from stillhash.server.pages.queries import PageOptions, PageQuery, find_item, page_address, read_query
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render, templates
-from stillhash.server.pages.view_models import Ranks, ViewModel
+from stillhash.server.pages.view_models import Ranks
 from stillhash.server.query_cache import VotedQuery, query_key
 
 PAGE_SOURCE = "page"  # of the votes of visitors without a key
