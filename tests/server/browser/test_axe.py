@@ -19,6 +19,7 @@ PAGES = {  # the path of each page, and addresses that show it in its different 
     "/c/{name}/learning": ["/c/toys/learning", "/c/empty/learning"],
     "/c/{name}/collection": ["/c/toys/collection", "/c/empty/collection"],
     "/c/{name}/doubtful_labels": ["/c/toys/doubtful_labels"],
+    "/c/{name}/votes": ["/c/toys/votes"],
     "/docs": ["/docs"],
 }
 PARTS = {
