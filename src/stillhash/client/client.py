@@ -131,6 +131,7 @@ class Client(CollectionRequests):
     versions = blocking(LearningVerbs.versions)
     quality = blocking(LearningVerbs.quality)
     doubtful_labels = blocking(LearningVerbs.doubtful_labels)
+    suggest_labels = blocking(LearningVerbs.suggest_labels)
     tag = blocking(LearningVerbs.tag)
     rollback = blocking(LearningVerbs.rollback)
 
