@@ -40,6 +40,8 @@ doubtful films
 suggest-labels films --count 3 --skip 1 --seed 0
 flush films
 versions films
+probe films
+compare films 0
 tag films 2 good
 rollback films 1
 update-metadata films 1 --set '{{"n": 1}}'
