@@ -39,6 +39,7 @@ learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
 votes films
 doubtful films
+suggest-labels films --count 3 --skip 1 --seed 0
 flush films
 versions films
 probe films

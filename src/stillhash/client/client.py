@@ -137,6 +137,7 @@ class Client(CollectionRequests):
     probe = blocking(ProbeVerbs.probe)
     compare_versions = blocking(ProbeVerbs.compare_versions)
     doubtful_labels = blocking(LearningVerbs.doubtful_labels)
+    suggest_labels = blocking(LearningVerbs.suggest_labels)
     tag = blocking(LearningVerbs.tag)
     rollback = blocking(LearningVerbs.rollback)
 
