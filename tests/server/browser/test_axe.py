@@ -20,6 +20,7 @@ PAGES = {  # the path of each page, and addresses that show it in its different 
     "/c/{name}/collection": ["/c/toys/collection", "/c/empty/collection"],
     "/c/{name}/doubtful_labels": ["/c/toys/doubtful_labels"],
     "/c/{name}/votes": ["/c/toys/votes"],
+    "/c/{name}/teach": ["/c/toys/teach?sitting=axe", "/c/empty/teach?sitting=axe"],
     "/docs": ["/docs"],
 }
 PARTS = {
@@ -27,6 +28,9 @@ PARTS = {
     "/c/{name}/events",
     "/c/{name}/explain",
     "/c/{name}/picture",
+    "/c/{name}/select",
+    "/c/{name}/teach/items",
+    "/c/{name}/teach/progress",
     "/c/{name}/versions",
 }  # not pages
 SIGNED_OUT = {"/login"}  # a server without keys has no such page
