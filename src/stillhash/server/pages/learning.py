@@ -27,7 +27,7 @@ from stillhash.server.pages.rendering import form_text, page_router, parse_integ
 from stillhash.server.write_queue import CollectionExecutor
 
 STREAM_EVENTS, EVENT_SECONDS = 5, 1.0  # of one stream: how many events, and the time between two
-LISTED_ITEMS = 100  # with doubtful labels
+DOUBTFUL_ROWS = 100  # with doubtful labels
 RECONNECT_MS = 200  # until the browser opens the next stream
 
 read_router, write_router = page_router("read"), page_router("write")
@@ -76,7 +76,7 @@ def _steps(collection: Collection) -> list[dict[str, Any]]:
 @read_router.get("/c/{name}/doubtful_labels")
 async def doubtful_labels(request: Request, executor: ExecutorParam) -> Response:
     """Show the items whose labels are least plausible."""
-    items, share = await executor.read(lambda c: (c.doubtful_labels(LISTED_ITEMS), c.stats()["wrong_label_share"]))
+    items, share = await executor.read(lambda c: (c.doubtful_labels(DOUBTFUL_ROWS), c.stats()["wrong_label_share"]))
     rows = [{"item": item, "name": json.dumps(item.id)} for item in items]
     return render(request, "doubtful_labels.html", executor, rows=rows, share=share)
 

@@ -5,7 +5,7 @@ import shlex
 from stillhash.collection.probe import VersionComparison
 from stillhash.server.pages.search_code import SearchCode
 
-OPENING = "import stillhash\n\nwith stillhash.open({!r}, read_only=True) as collection:\n"
+OPEN_LINES = "import stillhash\n\nwith stillhash.open({!r}, read_only=True) as collection:\n"
 
 
 def learning_code(name: str) -> SearchCode:
@@ -18,7 +18,7 @@ def learning_code(name: str) -> SearchCode:
 """
     path = shlex.quote(name)
     command = f"stillhash versions {path}\nstillhash probe {path}\nstillhash compare {path} 0"
-    return SearchCode(command, OPENING.format(name) + lines)
+    return SearchCode(command, OPEN_LINES.format(name) + lines)
 
 
 def comparison_code(name: str, comparison: VersionComparison) -> SearchCode:
@@ -30,4 +30,4 @@ def comparison_code(name: str, comparison: VersionComparison) -> SearchCode:
     for query in comparison.queries[:5]:  # the largest gains
         print(query.id, query.ndcg, query.hits)
 """
-    return SearchCode(f"stillhash compare {shlex.quote(name)} {one} {other}", OPENING.format(name) + lines)
+    return SearchCode(f"stillhash compare {shlex.quote(name)} {one} {other}", OPEN_LINES.format(name) + lines)
