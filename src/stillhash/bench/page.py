@@ -22,7 +22,7 @@ from stillhash.errors import StillhashError
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.validation import check_integer
 
-PAGE_DIM, PAGE_LABELS = 64, 40
+PAGE_DIM, PAGE_LABEL_COUNT = 64, 40
 PAGE_ROWS = 20_000  # of an `add`
 MAX_PAGE_MS = 150.0  # of a search page, by the clock
 COLOURS = ("red", "green", "blue", "black", "white")
@@ -48,12 +48,12 @@ def run(repeats: int, quick: bool, progress: ReportProgress, items: int, folder:
 
 def fill_pages(path: Path, items: int, progress: ReportProgress) -> None:
     """Make a collection of so many items with labels and metadata that has learnt from some of them."""
-    features, labels = labelled_features(3000, PAGE_DIM, seed=1, labels=PAGE_LABELS)
+    features, labels = labelled_features(3000, PAGE_DIM, seed=1, labels=PAGE_LABEL_COUNT)
     with stillhash.open(path, PAGE_DIM, CODE_BITS, init=(features, [[f"label {one}"] for one in labels])) as collection:
         for start in range(0, items, PAGE_ROWS):
             progress(f"{start:,} of {items:,} items")
             ids = range(start, min(start + PAGE_ROWS, items))
-            features, labels = labelled_features(len(ids), PAGE_DIM, seed=2 + start, labels=PAGE_LABELS)
+            features, labels = labelled_features(len(ids), PAGE_DIM, seed=2 + start, labels=PAGE_LABEL_COUNT)
             metadata = [{"year": 1900 + row % 120, "colour": COLOURS[row % len(COLOURS)]} for row in ids]
             names = [f"item {row:07}" for row in ids]
             collection.add(names, features, [[f"label {one}"] for one in labels], metadata, learn=start == 0)
@@ -73,7 +73,7 @@ def page_addresses(items: int) -> dict[str, Address]:
         "start": lambda _: "/c/pages",
         "search: similar to an item": search(like=lambda turn: f'"{item(turn)}"'),
         "search: an id is typed": search(search=item),
-        "search: a label is typed": search(search=lambda turn: f"label {turn % PAGE_LABELS}"),
+        "search: a label is typed": search(search=lambda turn: f"label {turn % PAGE_LABEL_COUNT}"),
         "search: a value is typed": search(search=lambda turn: COLOURS[turn % len(COLOURS)]),
         "search: nothing is found": search(search=lambda turn: f"nothing {turn}"),
         "search: with a filter": search(

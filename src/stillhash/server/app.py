@@ -41,6 +41,7 @@ from stillhash.server.pages import (
     learning,
     login,
     map,
+    map_labels,
     pictures,
     search,
     selection,
@@ -71,9 +72,9 @@ ROUTERS = (
     *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
     *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
     *(learning.read_router, learning.write_router, uploading.write_router),
-    *(collection.read_router, collection.write_router, collection.admin_router),
+    *(collection.read_router, collection.write_router),
     *(duplicates.read_router, duplicates.write_router, creation.read_router, creation.admin_router),
-    *(tasks.read_router, tasks.admin_router, map.router),
+    *(tasks.read_router, tasks.admin_router, map.router, map_labels.router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other
