@@ -86,6 +86,7 @@ def test_every_route_requires_the_documented_role(serving: Callable[..., LiveSer
     [
         *(("GET", path, "read") for path in ("/c/c", "/c/c/learning", "/c/c/collection", "/c/c/versions")),
         *(("GET", path, "read") for path in ("/c/c/doubtful_labels", "/c/c/picture?id=1", "/c/c/explain?id=1&like=2")),
+        *(("GET", path, "read") for path in ("/c/c/compare", "/c/c/steps", "/c/c/label_quality")),
         ("POST", "/c/c/upload", "read"),
         ("POST", "/c/c/thumb", "feedback"),
         ("POST", "/c/c/labels", "write"),
@@ -188,7 +189,16 @@ def test_a_hidden_collection_is_as_one_that_does_not_exist(two: tuple[LiveServer
         some = [(method.upper(), path) for path, methods in paths.items() if "{name}" in path for method in methods]
         some += [("GET", f"/c/{{name}}{path}") for path in ("", "?like=7", "/learning", "/collection", "/events")]
         some += [
-            ("GET", f"/c/{{name}}{path}") for path in ("/versions", "/doubtful_labels", "/picture?id=1", "/explain")
+            ("GET", f"/c/{{name}}{path}")
+            for path in (
+                "/versions",
+                "/doubtful_labels",
+                "/compare",
+                "/steps",
+                "/label_quality",
+                "/picture?id=1",
+                "/explain",
+            )
         ]
         some += [("POST", f"/c/{{name}}/{verb}") for verb in ("upload", "thumb", "labels", "tag", "rollback", "verify")]
         answers = []

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from stillhash.collection import Collection
 from stillhash.errors import Conflict, NotFitted, StillhashError
 from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.learning_code import learning_code
 from stillhash.server.pages.learning_views import (
     CURVE_MEASURES,
     curve_markers,
@@ -40,7 +41,8 @@ templates.env.globals["curve_measures"] = CURVE_MEASURES
 async def learning(request: Request, executor: ExecutorParam) -> Response:
     """Show what learning has gained."""
     view = await executor.read(read_learning)
-    return render(request, "learning.html", executor, **view, **await _label_quality(executor))
+    view |= await _label_quality(executor)
+    return render(request, "learning.html", executor, code=learning_code(executor.name), **view)
 
 
 @read_router.get("/c/{name}/label_quality")
