@@ -21,6 +21,7 @@ from stillhash.server import (
     routes_labels,
     routes_learning,
     routes_lexical,
+    routes_long_work,
     routes_server,
     routes_tasks,
 )
@@ -65,6 +66,7 @@ ROUTERS = (
     *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
     *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
+    *(routes_long_work.read_router, routes_long_work.write_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
     *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
     *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
