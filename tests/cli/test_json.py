@@ -33,6 +33,7 @@ lexical films --field text
 search films --text red --lexical
 search films --vector {VECTOR} --words red --hybrid
 duplicates films
+layout films
 learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
 votes films
