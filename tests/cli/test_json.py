@@ -35,6 +35,7 @@ search films --vector {VECTOR} --words red --hybrid
 duplicates films
 facets films --field n
 suggest films ca
+layout films
 learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
 votes films
