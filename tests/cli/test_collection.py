@@ -28,7 +28,7 @@ X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
 CHANGES = ["create", "add", "import", "delete", "update-metadata", "relabel", "add-labels", "remove-labels"]
 ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search", "duplicates"]
-LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback"]
+LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback", "probe", "compare"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
 

@@ -39,6 +39,8 @@ votes films
 doubtful films
 flush films
 versions films
+probe films
+compare films 0
 tag films 2 good
 rollback films 1
 update-metadata films 1 --set '{{"n": 1}}'

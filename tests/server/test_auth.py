@@ -91,7 +91,9 @@ def test_every_route_requires_the_documented_role(serving: Callable[..., LiveSer
         ("POST", "/c/c/labels", "write"),
         ("POST", "/c/c/tag", "write"),
         ("POST", "/c/c/rollback", "write"),
-        ("POST", "/c/c/verify", "admin"),
+        *(("POST", path, "write") for path in ("/c/c/import", "/c/c/fit", "/c/c/duplicates/delete")),
+        ("POST", "/c/c/duplicates", "read"),
+        *((method, path, "admin") for method, path in (("POST", "/c/c/tasks"), ("GET", "/new"), ("POST", "/new"))),
     ],
 )
 def test_pages_require_a_role(serving: Callable[..., LiveServer], method: str, path: str, role: str) -> None:
@@ -108,7 +110,7 @@ def test_the_page_offers_what_the_key_may_do(serving: Callable[..., LiveServer])
     server = serving(keys=Keys((keys["read"],), (keys["write"],), feedback=(keys["feedback"],), admin=(keys["admin"],)))
     offers = [("/c/c?like=7", "/thumb", "feedback"), ("/c/c?like=7", "/labels", "write")]
     offers += [("/c/c/learning", f"/{verb}", "write") for verb in ("tag", "rollback")]
-    offers += [("/c/c/collection", "/verify", "admin")]
+    offers += [("/c/c/collection", "/duplicates", "read"), ("/c/c/collection", "/tasks", "admin")]
     for path, action, role in offers:
         for place, name in enumerate(ROLES):
             page = server.request("GET", path, **bearer(keys[name])).data.decode()

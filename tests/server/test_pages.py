@@ -271,14 +271,6 @@ def test_versions_can_be_tagged(serving: Callable[..., LiveServer]) -> None:
     assert post(server, "/c/c/rollback", {"version": "9"}, hx_request="true").status == 422
 
 
-def test_verify_lists_the_problems(serving: Callable[..., LiveServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    server = serving()
-    assert b">OK<" in server.request("POST", "/c/c/verify").data
-    collection = server.executor().collection
-    monkeypatch.setattr(type(collection), "verify", lambda _: ["a <bad> byte"])
-    assert b"a &lt;bad&gt; byte" in server.request("POST", "/c/c/verify").data
-
-
 def test_pictures_are_cached_by_the_browser(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(DOT)

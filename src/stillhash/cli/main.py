@@ -32,6 +32,7 @@ from stillhash.cli import (
     learning,
     lexical,
     mcp,
+    probing,
     searching,
     serve,
     settings,
@@ -46,7 +47,7 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of 
 app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
 ITEM_MODULES = (collection, items, labels, importing, exporting, searching, duplicates, indexing, alignment)
 COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "config": config, "bench": bench, "experiment": experiment}
-for module in (demo, *ITEM_MODULES, learning, upkeep, lexical, forgetting, serve, mcp):
+for module in (demo, *ITEM_MODULES, learning, probing, upkeep, lexical, forgetting, serve, mcp):
     app.registered_commands += module.app.registered_commands
 for name, group in COMMAND_GROUPS.items():
     app.add_typer(group.app, name=name)

@@ -1,7 +1,7 @@
 """A served collection with the verbs of a local one: `stillhash.open(path)` becomes `stillhash.Client(url)`.
 
-The verbs are in `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning` and `verbs_server`, as coroutines,
-which `blocking` runs.
+The verbs are in `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning`, `verbs_probe` and `verbs_server`, as
+coroutines, which `blocking` runs.
 """
 
 import functools
@@ -15,6 +15,7 @@ from stillhash.client.verbs_items import ItemVerbs, Rows
 from stillhash.client.verbs_labels import LabelVerbs
 from stillhash.client.verbs_learning import LearningVerbs
 from stillhash.client.verbs_lexical import LexicalVerbs
+from stillhash.client.verbs_probe import ProbeVerbs
 from stillhash.client.verbs_server import ServerVerbs
 from stillhash.collection.types import Filter, Id, Item
 from stillhash.errors import WrongType
@@ -130,6 +131,8 @@ class Client(CollectionRequests):
     flush = blocking(LearningVerbs.flush)
     versions = blocking(LearningVerbs.versions)
     quality = blocking(LearningVerbs.quality)
+    probe = blocking(ProbeVerbs.probe)
+    compare_versions = blocking(ProbeVerbs.compare_versions)
     doubtful_labels = blocking(LearningVerbs.doubtful_labels)
     tag = blocking(LearningVerbs.tag)
     rollback = blocking(LearningVerbs.rollback)

@@ -21,6 +21,7 @@ from stillhash.server import (
     routes_labels,
     routes_learning,
     routes_lexical,
+    routes_probe,
     routes_server,
     routes_tasks,
 )
@@ -40,6 +41,7 @@ from stillhash.server.pages import (
     learning,
     login,
     map,
+    map_labels,
     pictures,
     search,
     selection,
@@ -64,14 +66,15 @@ ROUTERS = (
     *(routes_collections.read_router, routes_collections.admin_router),
     *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
+    routes_probe.read_router,
     *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
     *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
     *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
     *(learning.read_router, learning.write_router, uploading.write_router),
-    *(collection.read_router, collection.write_router, collection.admin_router),
+    *(collection.read_router, collection.write_router),
     *(duplicates.read_router, duplicates.write_router, creation.read_router, creation.admin_router),
-    *(tasks.read_router, tasks.admin_router, map.router),
+    *(tasks.read_router, tasks.admin_router, map.router, map_labels.router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other

@@ -9,7 +9,7 @@ from stillhash.server.tasks import Task
 from stillhash.server.upload_body import check_length, receive
 from stillhash.server.write_queue import CollectionExecutor
 
-EXISTING_CHOICES, LABEL_CHOICES = ("refuse", "skip"), ("auto", "folders", "none")
+EXISTING_CHOICES, LABELS_FROM = ("refuse", "skip"), ("auto", "folders", "none")
 
 
 def file_indexer(executor: CollectionExecutor) -> FileIndexer | None:
@@ -36,7 +36,7 @@ async def start_import(
             upload,
             indexer,
             _choice(chosen["existing"], "existing", EXISTING_CHOICES),
-            _choice(chosen["labels"], "labels", LABEL_CHOICES),
+            _choice(chosen["labels"], "labels", LABELS_FROM),
         )
         title = upload.files[0] if len(upload.files) == 1 else f"{len(upload.files):,} files"
         upload.task = executor.tasks.start("import", f"Import {title}", work.run, "write")

@@ -25,7 +25,7 @@ FIELD_VALUES = 8
 HIDDEN_FIELDS = ("content", "text", "start", "end", "chunk", "chunks")  # that indexing writes, for itself
 EXAMPLE_CHOICES = 12  # items of a label among which one is looked for that is no other label's example
 
-read_router, write_router, admin_router = page_router("read"), page_router("write"), page_router("admin")
+read_router, write_router = page_router("read"), page_router("write")
 
 
 class LabelCard(NamedTuple):
@@ -101,9 +101,3 @@ async def fit(request: Request, executor: ExecutorParam) -> Response:
     """Fix the hash functions by the items there are."""
     await executor.write(Collection.fit)
     return RedirectResponse(f"/c/{quote(executor.name)}/collection", 303)
-
-
-@admin_router.post("/c/{name}/verify")
-async def verify(request: Request, executor: ExecutorParam) -> Response:
-    """Check everything that is stored."""
-    return render(request, "verified.html", problems=await executor.read(Collection.verify, "upkeep"))

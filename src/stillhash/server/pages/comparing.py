@@ -10,9 +10,9 @@ from stillhash.collection import Collection
 from stillhash.collection.probe import QueryComparison, VersionComparison
 from stillhash.collection.types import VersionName
 from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.cards import ViewModel
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.rendering import page_router, parse_integer, render
-from stillhash.server.pages.view_models import ViewModel
 
 LINKED_QUERIES = 5  # with the largest gains, and as many with the largest losses
 

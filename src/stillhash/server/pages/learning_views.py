@@ -7,7 +7,7 @@ import numpy as np
 
 from stillhash.collection import Collection
 from stillhash.collection.learning_events import LearningEvent
-from stillhash.server.pages.view_models import ViewModel
+from stillhash.server.pages.cards import ViewModel
 
 CURVE_MEASURES = {"ndcg": "nDCG@10", "precision": "P@10", "map": "mAP"}
 MIN_CHART_POINTS = 3

@@ -10,10 +10,10 @@ from stillhash.collection import Collection
 from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput
 from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.cards import ViewModel
 from stillhash.server.pages.queries import MAX_PAGE_HITS
 from stillhash.server.pages.rendering import form_text, page_router, read_form, render
 from stillhash.server.pages.teach_items import known_labels
-from stillhash.server.pages.view_models import ViewModel
 
 MAX_SELECTION_BYTES = 1 << 20
 MAX_SELECTED_LABELS = 50

@@ -8,7 +8,7 @@ from stillhash.collection import Collection, Item, LabelSuggestion
 from stillhash.collection.facets import Facet
 from stillhash.collection.types import TEXT_FIELD, Id
 from stillhash.errors import StillhashError
-from stillhash.server.pages.view_models import ViewModel
+from stillhash.server.pages.cards import ViewModel
 from stillhash.server.sittings import ProbeStart, Sitting
 
 MAX_CHOICES = 9  # as many as there are digits

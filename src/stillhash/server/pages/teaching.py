@@ -19,9 +19,9 @@ from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput
 from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.pages import teach_items
+from stillhash.server.pages.cards import ViewModel
 from stillhash.server.pages.queries import find_item
 from stillhash.server.pages.rendering import form_text, page_router, read_form, render
-from stillhash.server.pages.view_models import ViewModel
 from stillhash.server.sittings import LEARN_ANSWERS, SITTING_TOKEN, Sitting
 from stillhash.server.write_queue import CollectionExecutor
 
