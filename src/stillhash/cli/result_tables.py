@@ -105,7 +105,7 @@ def suggested_labels(result: dict[str, Any], console: Console) -> None:
     columns = ("id", "likely labels", "why", "usefulness")
     rows: list[list[str | Text]] = []
     for one in result["suggestions"]:
-        likely = Text(", ".join(f"{_printable(str(label))} {chance:.0%}" for label, chance in one["labels"]))
+        likely = Text(", ".join(f"{printable(str(label))} {chance:.0%}" for label, chance in one["labels"]))
         rows.append([Text(str(one["id"]), style="bold"), likely, one["reason"], f"{one['usefulness']:.2f}"])
     print_table(console, None, columns, rows, text=columns[:3])
 
