@@ -41,7 +41,7 @@ def plain_pca(X: np.ndarray) -> np.ndarray:
     _, vectors = np.linalg.eigh(centred.T @ centred / len(X))
     places = centred @ vectors[:, [-1, -2]]
     places *= np.sign((places**3).sum(axis=0))
-    return places / np.abs(places).max()
+    return np.asarray(places / np.abs(places).max())
 
 
 def rebuilt(functions: LinearHasher, codes: np.ndarray) -> np.ndarray:

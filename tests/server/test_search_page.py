@@ -160,6 +160,12 @@ def test_texts_without_meaning_are_harmless(server: LiveServer) -> None:
     assert visit(server, search="x" * 1001).status == 422
 
 
+def test_a_miss_of_words_with_filters(server: LiveServer) -> None:
+    reply = visit(server, "words", filters=[{"city": "Oslo"}], words="zzz")
+    assert "No item has these words and meets this filter" in text_of(reply)
+    assert links(reply, "Search without the filters") == ["/c/words?words=zzz"]
+
+
 # ---- filters ----
 
 

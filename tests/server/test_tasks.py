@@ -107,7 +107,7 @@ def test_cancelling_ends_the_work(executor: CollectionExecutor) -> None:
     assert running.cleaned and not waiting.started.is_set()
     assert task.result is None and task.error is None
     executor.tasks.cancel(task)  # has ended, so it is only dropped from the list
-    assert executor.tasks.list() == [later] and task.state == "cancelled"
+    assert executor.tasks.list() == [later] and end_of(task) == "cancelled"
     with pytest.raises(NotFound, match=r"^No task"):
         executor.tasks.get(task.id)
 

@@ -166,6 +166,23 @@ def serve(
 
 
 @app.command()
+def page(
+    repeats: Annotated[int, typer.Option(min=1, help="Requests of each page.")] = 50,
+    quick: Quick = False,
+    items: Annotated[int, typer.Option(min=1000, help="Items of the collection that is served.")] = 1_000_000,
+    folder: DiskFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Request each page of a server over a large collection, one at a time.
+
+    \b
+    Examples:
+      stillhash bench page --items 100000
+    """
+    _bench("page", as_json, repeats=repeats, quick=quick, items=items, folder=folder)
+
+
+@app.command()
 def peers(
     repeats: Annotated[int, typer.Option(min=1, help="Queries, searched one at a time.")] = 300,
     quick: Quick = False,

@@ -76,7 +76,7 @@ def versions(result: dict[str, Any], console: Console) -> None:
         notes = ["current"] * version["current"] + ["drift"] * version.get("drift", False)
         about = [str(version["version"]), time, version["kind"], f"{version['rows']:,}"]
         measures = [f"{version['quality'][name]:.3f}" if "quality" in version else "" for name in QUALITY_NAMES]
-        rows.append([*about, *measures, Text(_printable(version["tag"] or "")), ", ".join(notes)])
+        rows.append([*about, *measures, Text(printable(version["tag"] or "")), ", ".join(notes)])
     columns = ("version", "time", "by", "rows", *QUALITY_NAMES.values(), "tag", "")
     print_table(console, None, columns, rows, text=("time", "by", "tag"))
 
@@ -97,6 +97,19 @@ def doubtful_labels(result: dict[str, Any], console: Console) -> None:
         print_table(console, None, columns, rows, text=columns[:3])
 
 
+def suggested_labels(result: dict[str, Any], console: Console) -> None:
+    """Print items to label, with their likely labels."""
+    if not result["suggestions"]:
+        console.print("all items have labels")
+        return
+    columns = ("id", "likely labels", "why", "usefulness")
+    rows: list[list[str | Text]] = []
+    for one in result["suggestions"]:
+        likely = Text(", ".join(f"{printable(str(label))} {chance:.0%}" for label, chance in one["labels"]))
+        rows.append([Text(str(one["id"]), style="bold"), likely, one["reason"], f"{one['usefulness']:.2f}"])
+    print_table(console, None, columns, rows, text=columns[:3])
+
+
 def audit(result: dict[str, Any], console: Console) -> None:
     """Print who changed what, and when."""
     if not result["entries"]:
@@ -106,7 +119,7 @@ def audit(result: dict[str, Any], console: Console) -> None:
     rows: list[list[str | Text]] = []
     for entry in result["entries"]:
         versions = dict.fromkeys((entry["version_before"], entry["version_after"]))
-        who, what = Text(_printable(entry["who"]), style="bold"), Text(_printable(entry["what"]))
+        who, what = Text(printable(entry["who"]), style="bold"), Text(printable(entry["what"]))
         about = [str(entry["number"]), entry["time"][:19].replace("T", " "), who, what, f"{entry['rows']:,}"]
         rows.append([*about, _ids_cell(entry), " to ".join(map(str, versions))])
     print_table(console, None, columns, rows, text=("time", "who", "what", "ids", "version"))
@@ -120,21 +133,21 @@ def votes(result: dict[str, Any], console: Console) -> None:
     columns = ("number", "time", "source", "query", "item", "vote")
     rows: list[list[str | Text]] = []
     for vote in result["votes"]:
-        query = "features" if vote["query_id"] is None else _printable(str(vote["query_id"]))
-        names = [Text(name) for name in (_printable(vote["source"]), query, _printable(str(vote["id"])))]
+        query = "features" if vote["query_id"] is None else printable(str(vote["query_id"]))
+        names = [Text(name) for name in (printable(vote["source"]), query, printable(str(vote["id"])))]
         rows.append([str(vote["number"]), (vote["time"] or "")[:19].replace("T", " "), *names, f"{vote['vote']:+.3g}"])
     print_table(console, None, columns, rows, text=columns[1:5])
 
 
 def _ids_cell(entry: dict[str, Any]) -> Text:
-    text = ", ".join(_printable(str(name)) for name in entry["ids"])
+    text = ", ".join(printable(str(name)) for name in entry["ids"])
     if len(text) > METADATA_WIDTH:
         return Text(text[: METADATA_WIDTH - 1] + "…")
     return Text(text + (", …" if len(entry["ids"]) < entry["rows"] and text else ""))
 
 
 def _label_cell(labels: list[Any]) -> Text:
-    return Text(", ".join(_printable(str(label)) for label in labels))
+    return Text(", ".join(printable(str(label)) for label in labels))
 
 
 def _item_cells(item: dict[str, Any]) -> tuple[Text, Text, Text]:
@@ -159,10 +172,10 @@ def _value_text(value: Any) -> str:
 
 def _metadata_text(metadata: dict[str, Any] | None) -> str:
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in (metadata or {}).items()}
-    text = " ".join(f"{_printable(name)}={_printable(value)}" for name, value in texts.items())
+    text = " ".join(f"{printable(name)}={printable(value)}" for name, value in texts.items())
     return text if len(text) <= METADATA_WIDTH else text[: METADATA_WIDTH - 1] + "…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape text that could control a terminal."""
     return text if text.isprintable() else ascii(text)[1:-1]

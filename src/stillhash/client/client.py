@@ -1,7 +1,7 @@
 """A served collection with the verbs of a local one: `stillhash.open(path)` becomes `stillhash.Client(url)`.
 
-The verbs are in `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning` and `verbs_server`, as coroutines,
-which `blocking` runs.
+The verbs are in `verbs_facets`, `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning`, `verbs_probe` and
+`verbs_server`, as coroutines, which `blocking` runs.
 """
 
 import functools
@@ -11,10 +11,12 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.urllib3_connections import BlockingConnections
+from stillhash.client.verbs_facets import FacetVerbs
 from stillhash.client.verbs_items import ItemVerbs, Rows
 from stillhash.client.verbs_labels import LabelVerbs
 from stillhash.client.verbs_learning import LearningVerbs
 from stillhash.client.verbs_lexical import LexicalVerbs
+from stillhash.client.verbs_probe import ProbeVerbs
 from stillhash.client.verbs_server import ServerVerbs
 from stillhash.collection.types import Filter, Id, Item
 from stillhash.errors import WrongType
@@ -119,6 +121,8 @@ class Client(CollectionRequests):
     encode = blocking(ItemVerbs.encode)
     search = blocking(ItemVerbs.search)
     range_search = blocking(ItemVerbs.range_search)
+    facets = blocking(FacetVerbs.facets)
+    suggest = blocking(FacetVerbs.suggest)
     lexical_search = blocking(LexicalVerbs.lexical_search)
     hybrid_search = blocking(LexicalVerbs.hybrid_search)
 
@@ -130,7 +134,10 @@ class Client(CollectionRequests):
     flush = blocking(LearningVerbs.flush)
     versions = blocking(LearningVerbs.versions)
     quality = blocking(LearningVerbs.quality)
+    probe = blocking(ProbeVerbs.probe)
+    compare_versions = blocking(ProbeVerbs.compare_versions)
     doubtful_labels = blocking(LearningVerbs.doubtful_labels)
+    suggest_labels = blocking(LearningVerbs.suggest_labels)
     tag = blocking(LearningVerbs.tag)
     rollback = blocking(LearningVerbs.rollback)
 

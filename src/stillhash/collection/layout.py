@@ -31,7 +31,7 @@ from stillhash.hashers import LinearHasher, Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.principal_plane import PlaneSums, place_rows, principal_axes
-from stillhash.numeric.validation import Codes, Floats, Mask
+from stillhash.numeric.validation import Codes, Doubles, Floats, Mask
 
 LayoutSide = Literal["features", "labels"]
 MAX_LAYOUT_ITEMS = 100_000
@@ -128,7 +128,7 @@ def places_by_features(functions: LinearHasher, codes: Codes) -> Floats:
     for x in batches():
         sums.add(x)
     # Features are (x R^T) Q^T with W = Q R, and Q keeps lengths: their components are those of x R^T.
-    R = np.linalg.qr(W[:, first:].astype(np.float64), mode="r")
+    R: Doubles = np.asarray(np.linalg.qr(W[:, first:].astype(np.float64), mode="r"))
     axes = R.T @ principal_axes(R @ sums.covariance() @ R.T)
     return place_rows(batches(), sums.sum / max(1, sums.rows), axes)
 

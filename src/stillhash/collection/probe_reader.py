@@ -37,6 +37,7 @@ from stillhash.numeric.validation import check_integer
 
 LABELLED_ITEMS = compile_filter({"labels": {"$exists": True}})
 MAX_PROBE_SEED = 2**32 - 1
+MIN_PROBE_ITEMS = 10
 MAX_CACHED_PROBES = 2  # several versions are measured on each
 
 
@@ -111,7 +112,7 @@ class ProbeReader(Reader):
     ) -> tuple[Probe, bool]:
         """Return the probe of a commit, and whether its queries hold their labels."""
         check_integer(queries, "queries", 1, MAX_PROBE_QUERIES)
-        check_integer(items, "items", 10, MAX_PROBE_ITEMS)
+        check_integer(items, "items", MIN_PROBE_ITEMS, MAX_PROBE_ITEMS)
         check_integer(seed, "seed", 0, MAX_PROBE_SEED)
         names = None if ids is None else tuple(check_ids(ids, distinct=False))
         key = int(get_meta(snapshot.connection, "seq")), queries, items, seed, names

@@ -53,4 +53,5 @@ def place_rows(batches: Iterable[Floats], mean: Doubles, axes: Doubles) -> Float
     parts = [(x - mean) @ axes for x in batches]
     places = np.concatenate([np.empty((0, 2)), *parts])
     places *= np.where((places**3).sum(axis=0) < 0, -1, 1)
-    return (places / max(np.abs(places).max(initial=0), 1e-30)).astype(np.float32)
+    coordinates: Floats = (places / max(np.abs(places).max(initial=0), 1e-30)).astype(np.float32)
+    return coordinates

@@ -16,12 +16,14 @@ from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server import (
     routes_collections,
     routes_export,
+    routes_facets,
     routes_forgetting,
     routes_items,
     routes_labels,
     routes_learning,
     routes_lexical,
     routes_long_work,
+    routes_probe,
     routes_server,
     routes_tasks,
 )
@@ -35,12 +37,14 @@ from stillhash.server.pages import (
     collection,
     comparing,
     creation,
+    doubtful_labels,
     duplicates,
     explanations,
     item_labels,
     learning,
     login,
     map,
+    map_labels,
     pictures,
     search,
     selection,
@@ -61,19 +65,22 @@ from stillhash.version import __version__
 
 ROUTERS = (
     *(routes_items.search_router, routes_lexical.router),  # first, since routes are tried in this order
+    routes_facets.read_router,
     *(routes_server.public_router, routes_server.server_router, routes_server.read_router, routes_server.admin_router),
     *(routes_collections.read_router, routes_collections.admin_router),
     *(routes_items.read_router, routes_items.write_router, routes_labels.write_router, routes_export.read_router),
     *(routes_learning.read_router, routes_learning.feedback_router, routes_learning.write_router),
+    routes_probe.read_router,
     *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_long_work.read_router, routes_long_work.write_router),
     *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
     *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
     *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
+    *(doubtful_labels.read_router, doubtful_labels.write_router),
     *(learning.read_router, learning.write_router, uploading.write_router),
     *(collection.read_router, collection.write_router),
     *(duplicates.read_router, duplicates.write_router, creation.read_router, creation.admin_router),
-    *(tasks.read_router, tasks.admin_router, map.router),
+    *(tasks.read_router, tasks.admin_router, map.router, map_labels.router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other

@@ -69,7 +69,7 @@ def export_work(collection: Collection, report: Report, path: Path) -> dict[str,
 def exported_file(task: Task, settings: Settings) -> Path:
     """Return the file that an export has written; NotFound if it is none, or is gone."""
     folder = snapshots_folder(settings)
-    path = folder / task.result["name"] if task.kind == "export" and task.state == "done" else None
-    if path is None or not path.is_file():
+    path = folder / str(task.result["name"]) if task.kind == "export" and task.state == "done" else folder
+    if not path.is_file():
         raise NotFound("file: expected a task that has exported a file which is there, got another")
     return path

@@ -206,6 +206,42 @@ def test_collections_without_a_map_say_why(server: LiveServer, visit: Callable[.
     assert "Not enough items" in page.locator(".state").text_content()
 
 
+def test_all_items_of_a_part_are_labelled_and_it_is_taken_back(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page, collection = open_map(server, visit), collection_of(server)
+    before = {item.id: item.labels for item in collection.items()}
+    page.keyboard.down("Shift")
+    drag(page, (380, 200), (560, 420))
+    page.keyboard.up("Shift")
+    chosen = set(listed(page))
+    page.locator(".map-label input[name=labels]").fill("new <i>one</i>")
+    page.locator(".map-label button").click()
+    page.locator("#map-labelled p", has_text="labelled new <i>one</i>").wait_for()
+    now = {item.id: set(item.labels) for item in collection.items()}
+    assert now == {name: {*own, *(["new <i>one</i>"] if name in chosen else [])} for name, own in before.items()}
+    page.locator("#map-labelled button").click()
+    page.locator("#map-labelled p", has_text="former labels again").wait_for()
+    assert {item.id: item.labels for item in collection.items()} == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ("box=0,0,1,1&labels=a&key=x", 409),
+        ("box=0,0,1&labels=a", 422),
+        ("box=0,0,nan,1&labels=a", 422),
+        ("box=-1,-1,1,1&labels=,", 422),
+        ("box=5,5,6,6&labels=a", 413),
+    ],
+)
+def test_labels_of_an_invalid_part_are_refused(server: LiveServer, fields: str, status: int) -> None:
+    assert server.request("GET", "/c/toys/map").status == 200  # which computes the layout
+    (change,) = (entry.number for entry in collection_of(server).audit(limit=1))
+    body = f"{fields}&key=features-20000-{change}" if "key" not in fields else fields
+    form = {"content_type": "application/x-www-form-urlencoded", "hx_request": "true"}
+    assert server.request("POST", "/c/toys/map/label", body.encode(), **form).status == status
+    assert server.request("POST", "/c/toys/map/unlabel", b"token=x", **form).status == 409
+
+
 def test_an_outdated_map_is_refused(server: LiveServer) -> None:
     assert server.request("GET", "/c/toys/map/points?key=features-20000-9999", hx_request="true").status == 409
     assert server.request("GET", "/c/toys/map/items?key=x&points=1", hx_request="true").status == 409

@@ -25,7 +25,7 @@ from stillhash.server.write_queue import CollectionExecutor
 
 MAP_POINTS = 20_000, 50_000, 100_000  # that a visitor may choose from
 CACHED_LAYOUTS = 4  # of a collection
-LISTED_ITEMS = 48  # of a selection at a time
+MAP_LISTED_ITEMS = 48  # of a selection at a time
 SENT_LABELS = 250  # the others are OTHER_LABEL
 OTHER_LABEL, NO_LABEL = 254, 255
 MAP_SIDES: dict[LayoutSide, str] = {"features": "Looks", "labels": "Labels"}
@@ -62,10 +62,10 @@ async def find_layout(executor: CollectionExecutor, by: LayoutSide, points: int)
 
 def cached_layout(executor: CollectionExecutor, key: str) -> ItemLayout:
     """Return a layout that was shown a short time ago."""
-    layout = _cache.get(executor, {}).get(key)
-    if layout is None:
+    layouts = _cache.get(executor)
+    if layouts is None or key not in layouts:
         raise Conflict("map: the collection has changed since. Load the page again")
-    return layout
+    return layouts[key]
 
 
 @router.get("/c/{name}/map")
@@ -95,22 +95,35 @@ async def map_points(executor: ExecutorParam, key: str = "") -> Response:
 
 @router.get("/c/{name}/map/items")
 async def map_items(
-    request: Request, executor: ExecutorParam, key: str = "", points: str = "", total: str = "", first: str = "0"
+    request: Request,
+    executor: ExecutorParam,
+    key: str = "",
+    points: str = "",
+    total: str = "",
+    first: str = "0",
+    box: str = "",
 ) -> Response:
     """List the items of some points: those of a selection, a part at a time."""
     layout = cached_layout(executor, key)
     numbers = [parse_integer(text, "points") for text in points.split(",") if text]
-    if len(numbers) > LISTED_ITEMS or any(number >= len(layout.ids) for number in numbers):
-        raise InvalidInput(f"points: expected at most {LISTED_ITEMS} numbers of points, got {points[:60]!r}")
+    if len(numbers) > MAP_LISTED_ITEMS or any(number >= len(layout.ids) for number in numbers):
+        raise InvalidInput(f"points: expected at most {MAP_LISTED_ITEMS} numbers of points, got {points[:60]!r}")
     items = await executor.read(lambda c: c.get([layout.ids[number] for number in numbers]))
-    shown = [
+    cards = [
         {"item": item, "name": json.dumps(item.id), "text": text_hit(item), "point": number}
         for number, item in zip(numbers, items, strict=True)
         if item is not None
     ]
     start = parse_integer(first, "first")
     total_items = parse_integer(total, "total") if total else len(numbers)
-    return render(request, "map_items.html", executor, shown=shown, total=total_items, first=start)
+    context: dict[str, Any] = {
+        "total": total_items,
+        "first": start,
+        "key": key,
+        "box": box,
+        "known": layout.labels[:SENT_LABELS],
+    }
+    return render(request, "map_items.html", executor, cards=cards, **context)
 
 
 def check_side(by: str) -> LayoutSide:

@@ -83,7 +83,7 @@ async def _render_hits(
     query = await read_query(request, executor, params)
     source = vote_source(request)
     results = await executor.read(lambda c: view_models.compare(c, query, options, own_votes(c, query, source)))
-    if query.words is not None and not results["now"]["answer"].hits and not options.filters:
+    if query.words is not None and not results["now"]["answer"].hits and options.page == 1:
         others = [one for one in meanings if one.condition is not None]
         if others:  # no item has the words, but a field has this value
             return await _render_list(request, executor, options, others)

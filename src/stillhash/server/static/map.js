@@ -297,6 +297,7 @@
   async function listMore() {
     const part = chosen.slice(listed, listed + LISTED), first = listed;
     const params = new URLSearchParams({ key: board.dataset.key, points: part.join(","), total: chosen.length, first });
+    if (box) params.set("box", box.join(","));
     listed += part.length;
     const target = first ? list.querySelector(".map-cards") : list;
     const last = list.querySelector("[data-map=more]"), focused = last !== null && last === document.activeElement;
