@@ -35,8 +35,8 @@ def test_labels_and_fields_come_first(server: LiveServer, visit: Callable[..., A
     assert labels == list(counts) and HOSTILE[0] in labels
     numbers = [text.partition(" ")[0] for text in page.locator(".label-cards .count").all_text_contents()]
     assert numbers == [f"{count:,}" for count in counts.values()]
-    assert set(page.locator(".fields dt bdi").all_text_contents()) == {HOSTILE[3], "year"}
-    assert page.locator(".fields .range strong").all_text_contents() == ["1990", "2019"]
+    assert set(page.locator(".field-list dt bdi").all_text_contents()) == {HOSTILE[3], "year"}
+    assert page.locator(".field-list .range strong").all_text_contents() == ["1990", "2019"]
     assert page.title() != "taken" and page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     titles = page.locator("main h2").all_text_contents()
     assert titles[0].startswith("Labels") and titles.index("How it is stored") == len(titles) - 1
