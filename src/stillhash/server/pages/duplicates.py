@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from stillhash.collection import Collection
 from stillhash.collection.types import Id
-from stillhash.errors import Conflict, NotFound
+from stillhash.errors import Conflict, InvalidInput, NotFound
 from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
@@ -52,17 +52,17 @@ async def cancel_duplicates(request: Request, executor: ExecutorParam) -> Respon
 
 @write_router.post("/c/{name}/duplicates/delete")
 async def delete_duplicates(request: Request, executor: ExecutorParam) -> Response:
-    """Delete all items but the first of one group, or of all groups that the task found."""
+    """Delete all items but the first of some groups that the task found, which the visitor has seen."""
     form = await read_form(request)
-    task, chosen = require_task(request, executor, form_text(form, "task")), form_text(form, "group")
+    task, numbers = require_task(request, executor, form_text(form, "task")), form_text(form, "groups").split(",")
     if task.kind != "duplicates" or task.state != "done":
         raise Conflict("task: expected near-duplicates that were found, got another task, or one that has not ended")
-    groups: list[list[Id]] = task.result["groups"]
-    if chosen != "all":
-        number = parse_integer(chosen, "group")
-        if number >= len(groups):
-            raise NotFound(f"group: expected less than {len(groups)}, got {number}")
-        groups = [groups[number]]
+    if len(numbers) > MAX_PAGE_GROUPS:
+        raise InvalidInput(f"groups: expected at most {MAX_PAGE_GROUPS}, got {len(numbers)}")
+    chosen = {parse_integer(number, "groups") for number in numbers}
+    if max(chosen) >= len(task.result["groups"]):
+        raise NotFound(f"groups: expected less than {len(task.result['groups'])}, got {max(chosen)}")
+    groups: list[list[Id]] = [task.result["groups"][number] for number in sorted(chosen)]
 
     def delete(collection: Collection) -> int:
         ids = [name for group in groups for name in _surplus(collection, group)]
@@ -90,12 +90,12 @@ async def _render_duplicates(
 def _remaining_groups(collection: Collection, groups: list[list[Id]]) -> dict[str, Any]:
     """Return the groups of two or more items that still exist: the first ones, and how many there are in all."""
     cards: list[dict[str, Any]] = []
-    remaining = surplus = 0
+    remaining = 0
     for number, group in enumerate(groups):
         items = [item for item in collection.get(group) if item is not None]
         if len(items) > 1:
-            remaining, surplus = remaining + 1, surplus + len(items) - 1
+            remaining += 1
             if len(cards) < MAX_PAGE_GROUPS:
                 pictures = [(item, json.dumps(item.id), text_hit(item)) for item in items[:GROUP_PICTURES]]
                 cards.append({"number": number, "items": pictures, "count": len(items)})
-    return {"groups": cards, "remaining": remaining, "surplus": surplus}
+    return {"groups": cards, "remaining": remaining, "surplus": sum(card["count"] - 1 for card in cards)}
