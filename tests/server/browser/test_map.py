@@ -162,7 +162,7 @@ def test_pictures_appear_where_few_points_are_in_view(server: LiveServer, visit:
     for _ in range(5):
         page.keyboard.press("+")
     until(lambda: int(shown(page, "pictures")) > 0)
-    assert int(shown(page, "pictures")) <= 48
+    assert int(shown(page, "pictures")) <= 96
     page.keyboard.press("0")
     until(lambda: shown(page, "pictures") == "0")
 

@@ -366,7 +366,7 @@
 
   /* Fetch what is shown of these points, unless it is known. */
   async function fetchItems(numbers) {
-    const missing = numbers.filter((number) => !known.has(number));
+    const missing = numbers.filter((number) => !known.has(number)).slice(0, LISTED);
     if (!missing.length) return;
     const params = new URLSearchParams({ key: board.dataset.key, points: missing.join(",") });
     const answer = await fetch(`${board.dataset.items}?${params}`, { headers: { "HX-Request": "true" } }).catch(() => null);
@@ -398,8 +398,9 @@
   async function findPictures() {
     const [left, top] = toMap(0, 0), [right, bottom] = toMap(over.clientWidth, over.clientHeight);
     const within = pointMap.pointsWithin(points, left, bottom, right, top);
-    close = within.length <= LISTED ? within : [];
+    close = within.length <= 2 * LISTED ? within : [];
     await fetchItems(close);
+    await fetchItems(close); // the other half
     for (const number of close) {
       const item = known.get(number);
       if (!item?.picture || item.image) continue;
