@@ -173,6 +173,16 @@ def test_a_passage_begins_near_the_first_match() -> None:
     assert before.startswith("… word") and len(before) <= LEAD_LENGTH + 2
 
 
+@given(st.lists(st.sampled_from(["wheat", "corn", "oil", "the", "of", "ship" * 9]), max_size=300))
+def test_a_passage_has_most_of_the_words(tokens: list[str]) -> None:
+    known, text = {"wheat", "corn", "oil"}, " ".join(tokens)
+    starts = [match.start() for match in re.finditer(r"wheat|corn|oil", text)]
+    reach = PASSAGE_LENGTH - LEAD_LENGTH
+    held = [known & set(text[start : start + reach].rpartition(" ")[0].split()) for start in starts]  # at least
+    marked = {part.text for part in cut_passage(text, "oil wheat corn") if part.marked}
+    assert len(marked) >= max(map(len, held), default=0)
+
+
 def test_only_texts_are_text_hits() -> None:
     assert text_hit(Item(1, [], None)) is None and text_hit(Item(1, [], {"text": 3})) is None
     shown = text_hit(Item(1, [], {"text": "a", "body": "b", "document": 7, "chunk": True}), None, "body")

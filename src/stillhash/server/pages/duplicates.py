@@ -10,16 +10,16 @@ from starlette.responses import RedirectResponse, Response
 
 from stillhash.collection import Collection
 from stillhash.collection.types import Id
-from stillhash.errors import Conflict, InvalidInput, NotFound
+from stillhash.errors import Conflict, NotFound
 from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
 from stillhash.server.pages.uploading import require_task
-from stillhash.server.tasks import Report, Task
+from stillhash.server.routes_long_work import MAX_GROUPS, find_duplicates
+from stillhash.server.tasks import Task
 from stillhash.server.write_queue import CollectionExecutor
 
 MAX_PAGE_GROUPS, GROUP_PICTURES = 40, 8  # groups on the page, and items of each with a picture
-MAX_GROUPS = 1000
 DISTANCES = {0: "identical codes", 1: "almost identical", 3: "very alike", 6: "alike", 10: "loosely alike"}
 USUAL_DISTANCE = 3
 
@@ -30,19 +30,7 @@ read_router, write_router = page_router("read"), page_router("write")
 async def start_duplicates(request: Request, executor: ExecutorParam) -> Response:
     """Start to look for near-duplicates."""
     text = form_text(await read_form(request), "distance") or str(USUAL_DISTANCE)
-    distance = parse_integer(text, "distance")
-    if distance >= executor.collection.bits:
-        raise InvalidInput(
-            f"distance: expected less than {executor.collection.bits}, the bits of a code, got {distance}"
-        )
-
-    def find(collection: Collection, report: Report) -> dict[str, Any]:
-        groups = collection.duplicates(
-            distance, limit=MAX_GROUPS, progress=lambda share: report(share, "comparing codes")
-        )
-        return {"distance": distance, "groups": groups}
-
-    task = executor.tasks.start("duplicates", f"Near-duplicates within {distance} bits", find, "read")
+    task = find_duplicates(executor, parse_integer(text, "distance"))
     if "hx-request" in request.headers:
         return await _render_duplicates(request, executor, task)
     return RedirectResponse(f"/c/{quote(executor.name)}/duplicates?task={task.id}", 303)
