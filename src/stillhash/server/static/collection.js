@@ -99,15 +99,6 @@
     };
   }
 
-  function errorMessage(request) {
-    try {
-      const { message } = JSON.parse(request.responseText);
-      return message[0].toUpperCase() + message.slice(1) + ".";
-    } catch {
-      return `The server answered with an error (${request.status}).`;
-    }
-  }
-
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (!files.length) return;
@@ -131,7 +122,7 @@
     request.addEventListener("error", () => showProblem("The connection ended. Nothing was changed; try again."));
     request.addEventListener("load", () => {
       if (request.status === 401) location.href = "/login?next=" + encodeURIComponent(location.pathname);
-      else if (request.status !== 200) showProblem(errorMessage(request));
+      else if (request.status !== 200) showProblem(stillhash.errorMessage(request));
       else {
         state.innerHTML = request.responseText;
         htmx.process(state);

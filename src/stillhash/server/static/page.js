@@ -26,6 +26,8 @@
     }
   }
 
+  window.stillhash = { errorMessage }; // for the scripts of single pages
+
   document.addEventListener("htmx:responseError", (event) => {
     const request = event.detail.xhr;
     if (request.status === 401) location.href = "/login?next=" + encodeURIComponent(location.pathname + location.search);
