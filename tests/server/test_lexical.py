@@ -56,7 +56,7 @@ def page(server: LiveServer, name: str = "c", **params: str) -> str:
 
 def column_ids(text: str, side: str = "now") -> list[str]:
     column = text.partition(f'class="column {side}"')[2].partition("</ol>")[0]
-    return re.findall(r'aria-label="\d+: item &lt;i&gt;(\d+)\.', column)
+    return re.findall(r'class="hidden">\d+: item &lt;i&gt;(\d+)\.', column)
 
 
 def test_the_routes_answer_as_the_library(served: tuple[LiveServer, Collection]) -> None:
@@ -171,6 +171,16 @@ def test_a_passage_begins_near_the_first_match() -> None:
     assert [part.text for part in parts if part.marked] == ["Näive"]
     before = "".join(part.text for part in parts).partition("Näive")[0]
     assert before.startswith("… word") and len(before) <= LEAD_LENGTH + 2
+
+
+@given(st.lists(st.sampled_from(["wheat", "corn", "oil", "the", "of", "ship" * 9]), max_size=300))
+def test_a_passage_has_most_of_the_words(tokens: list[str]) -> None:
+    known, text = {"wheat", "corn", "oil"}, " ".join(tokens)
+    starts = [match.start() for match in re.finditer(r"wheat|corn|oil", text)]
+    reach = PASSAGE_LENGTH - LEAD_LENGTH
+    held = [known & set(text[start : start + reach].rpartition(" ")[0].split()) for start in starts]  # at least
+    marked = {part.text for part in cut_passage(text, "oil wheat corn") if part.marked}
+    assert len(marked) >= max(map(len, held), default=0)
 
 
 def test_only_texts_are_text_hits() -> None:

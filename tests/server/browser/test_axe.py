@@ -20,6 +20,8 @@ PAGES = {  # the path of each page, and addresses that show it in its different 
     "/c/{name}/compare": ["/c/toys/compare", "/c/toys/compare?a=1&at=9", "/c/empty/compare"],
     "/c/{name}/collection": ["/c/toys/collection", "/c/empty/collection"],
     "/c/{name}/doubtful_labels": ["/c/toys/doubtful_labels"],
+    "/c/{name}/votes": ["/c/toys/votes"],
+    "/c/{name}/teach": ["/c/toys/teach?sitting=axe", "/c/empty/teach?sitting=axe"],
     "/docs": ["/docs"],
 }
 PARTS = {
@@ -28,6 +30,9 @@ PARTS = {
     "/c/{name}/explain",
     "/c/{name}/label_quality",
     "/c/{name}/picture",
+    "/c/{name}/select",
+    "/c/{name}/teach/items",
+    "/c/{name}/teach/progress",
     "/c/{name}/steps",
     "/c/{name}/versions",
 }  # not pages

@@ -27,7 +27,6 @@ from stillhash.server.pages.rendering import form_text, page_router, parse_integ
 from stillhash.server.write_queue import CollectionExecutor
 
 STREAM_EVENTS, EVENT_SECONDS = 5, 1.0  # of one stream: how many events, and the time between two
-DOUBTFUL_ROWS = 100  # with doubtful labels
 RECONNECT_MS = 200  # until the browser opens the next stream
 
 read_router, write_router = page_router("read"), page_router("write")
@@ -71,14 +70,6 @@ async def steps(request: Request, executor: ExecutorParam) -> Response:
 def _steps(collection: Collection) -> list[dict[str, Any]]:
     curve = collection.quality()["curve"]
     return list_steps(curve, curve_markers(curve, collection.learning_events()))
-
-
-@read_router.get("/c/{name}/doubtful_labels")
-async def doubtful_labels(request: Request, executor: ExecutorParam) -> Response:
-    """Show the items whose labels are least plausible."""
-    items, share = await executor.read(lambda c: (c.doubtful_labels(DOUBTFUL_ROWS), c.stats()["wrong_label_share"]))
-    rows = [{"item": item, "name": json.dumps(item.id)} for item in items]
-    return render(request, "doubtful_labels.html", executor, rows=rows, share=share)
 
 
 @read_router.get("/c/{name}/versions")

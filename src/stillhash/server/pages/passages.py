@@ -1,7 +1,8 @@
-"""Show texts: the passage around the first words of a query, cut to a bounded length, with these words marked."""
+"""Show texts: the passage with most words of a query, cut to a bounded length, with these words marked."""
 
 import re
 import unicodedata
+from collections import Counter
 from typing import NamedTuple
 
 from stillhash.collection import Item
@@ -38,20 +39,40 @@ def text_hit(item: Item, words: str | None = None, field: str | None = None) -> 
 
 
 def cut_passage(text: str, words: str | None) -> list[PassagePart]:
-    """Return the passage around the first of these words in parts; without any, the beginning."""
+    """Return the passage with most of these words, in parts; the first of equal ones, without any the beginning."""
     known = {_fold(token) for token in TOKEN.findall(words or "")}
     scanned = " ".join(text[:MAX_SCANNED].split())
     matches = [match.span() for match in TOKEN.finditer(scanned) if _fold(match[0]) in known] if known else []
-    start = _start_of_word(scanned, matches[0][0] - LEAD_LENGTH) if matches else 0
+    start = _start_of_word(scanned, _best_match(scanned, matches) - LEAD_LENGTH) if matches else 0
     end = _end_of_word(scanned, start, start + PASSAGE_LENGTH)
     parts, last = [PassagePart("… ", False)] * (start > 0), start
     for first, stop in matches:
+        if first < start:
+            continue
         if first >= end:
             break
         parts += [PassagePart(scanned[last:first], False), PassagePart(scanned[first : min(stop, end)], True)]
         last = min(stop, end)
     parts.append(PassagePart(scanned[last:end] + ("…" if end < len(scanned) or len(text) > MAX_SCANNED else ""), False))
     return [part for part in parts if part.text]
+
+
+def _best_match(text: str, matches: list[tuple[int, int]]) -> int:
+    """Return where the match begins from which on a passage holds most different words; the first of equal ones."""
+    words = [_fold(text[first:stop]) for first, stop in matches]
+    counts: Counter[str] = Counter()
+    best, most, end = 0, 0, 0
+    for at, (first, _) in enumerate(matches):
+        while end < len(matches) and matches[end][1] <= first + PASSAGE_LENGTH - LEAD_LENGTH:
+            counts[words[end]] += 1
+            end += 1
+        if len(counts) > most:
+            best, most = first, len(counts)
+        counts[words[at]] -= 1
+        if counts[words[at]] <= 0:
+            del counts[words[at]]
+        end = max(end, at + 1)
+    return best if most else matches[0][0]
 
 
 def _start_of_word(text: str, place: int) -> int:
