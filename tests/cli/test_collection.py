@@ -463,6 +463,20 @@ def test_doubtful_lists_the_least_plausible_labels(tmp_path: Path) -> None:
     assert "not enough is learnt" in call("doubtful", tmp_path / "empty")[1]
 
 
+def test_versions_are_measured_and_compared(tmp_path: Path) -> None:
+    with create(tmp_path / "c", noisy_rows(0.2, 800)) as collection:
+        report, comparison = collection.probe(queries=30), collection.compare_versions(0, queries=30)
+    result = call_json("probe", tmp_path / "c", "--queries", 30)
+    assert result["gain"] == vars(report.gain) and result["labels"] == [vars(row) for row in report.labels]
+    table = call("probe", tmp_path / "c", "--queries", 30)[1]
+    assert f"{report.quality.ndcg:.3f}" in table and f"{report.gain.map:+.3f}" in table
+    table = call("compare", tmp_path / "c", 0, "--queries", 30)[1]
+    assert f"{comparison.differing:.1f} of the first ten hits differ" in table
+    assert str(comparison.queries[0].id) in table and str(comparison.queries[-1].id) in table
+    for wrong in (["probe", "--version", "x"], ["compare", "x"], ["compare", "0", "99"], ["compare"]):
+        assert call(wrong[0], tmp_path / "c", *wrong[1:])[0] == 2
+
+
 # ---- upkeep ----
 
 
