@@ -146,7 +146,7 @@ def gain_texts(probe: ProbeStart | None, now: float | None) -> ViewModel:
         return {"gain_text": "\u2013", "explained": f"nDCG@10 is {now:.3f}, {measured}; again after every ten answers"}
     return {
         "gain_text": f"{now - probe.ndcg:+.3f}".replace("-", "\u2212"),
-        "explained": f"nDCG@10 {probe.ndcg:.3f} → {now:.3f}, {measured}",
+        "explained": f"nDCG@10 {probe.ndcg:.3f} → {now:.3f}, {measured} and learnt then, so rather too low",
     }
 
 
