@@ -232,13 +232,16 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
                 collection.compare_versions(0, wrong)
 
 
-def test_a_probe_of_some_items_ignores_labels_since_then(tmp_path: Path) -> None:
+def test_items_that_are_named_are_the_queries(tmp_path: Path) -> None:
     with learnt(tmp_path / "c") as collection:
-        ids = collection.ids({"labels": {"$exists": True}, "n": {"$lt": 400}}, limit=1000)
-        before = collection.probe(ids=ids, **SIZES)
-        assert before != collection.probe(**SIZES)
-        unlabelled = collection.ids({"labels": {"$exists": False}})
-        collection.relabel(unlabelled, [["new"]] * len(unlabelled), learn=False)
-        assert collection.probe(ids=[*ids, "nobody"], **SIZES) == before
-        with pytest.raises(Conflict, match=r"^probe"):
-            collection.probe(ids=ids[:19])
+        ids = collection.ids({"labels": {"$exists": True}, "n": {"$lt": 400}}, limit=7)
+        comparison = collection.compare_versions(0, ids=[*ids, "nobody"], items=50)
+        assert sorted(query.id for query in comparison.queries) == sorted(ids)
+        for query in comparison.queries:
+            assert not set(query.hits[0]) & set(ids)
+        version = collection.stats()["version"]
+        same = collection.compare_versions(version, ids=ids, items=50)
+        assert all(query.ndcg[0] == query.ndcg[1] and query.differing == 0 for query in same.queries)
+        for wrong in ([], ["nobody"], collection.ids({"labels": {"$exists": False}})):
+            with pytest.raises(Conflict, match=r"^ids"):
+                collection.compare_versions(0, ids=wrong)

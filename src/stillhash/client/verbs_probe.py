@@ -24,11 +24,9 @@ class ProbeVerbs(CollectionRequests):
         queries: int = PROBE_QUERIES,
         items: int = PROBE_ITEMS,
         seed: int = 0,
-        ids: ItemIds | None = None,
     ) -> ProbeReport:
         """Measure a version on stored items, in total and for each label, the worst first."""
-        names = None if ids is None else check_ids(ids, distinct=False)
-        body = {"version": version, "queries": queries, "items": items, "seed": seed, "ids": names}
+        body = {"version": version, "queries": queries, "items": items, "seed": seed}
         report = await self._post("probe", body)
         qualities = {name: ProbeQuality(**report[name]) for name in ("quality", "before", "gain", "gain_error")}
         labels = [LabelQuality(**row) for row in report["labels"]]
@@ -42,9 +40,11 @@ class ProbeVerbs(CollectionRequests):
         queries: int = PROBE_QUERIES,
         items: int = PROBE_ITEMS,
         seed: int = 0,
+        ids: ItemIds | None = None,
     ) -> VersionComparison:
         """Compare the first ten hits of stored items by two versions, the largest gain first."""
-        body = {"one": one, "other": other, "queries": queries, "items": items, "seed": seed}
+        names = None if ids is None else check_ids(ids, distinct=False)
+        body = {"one": one, "other": other, "queries": queries, "items": items, "seed": seed, "ids": names}
         answer = await self._post("compare_versions", body)
         quality = tuple(ProbeQuality(**each) for each in answer["quality"])
         rows = [QueryComparison(**_with_pairs(row)) for row in answer["queries"]]

@@ -18,6 +18,7 @@ from stillhash.collection.probe import (
     ProbeRows,
     VersionComparison,
     choose_probe,
+    choose_rows,
     codes_hold_labels,
     compare_models,
     report_quality,
@@ -57,21 +58,19 @@ class ProbeReader(Reader):
         queries: int = PROBE_QUERIES,
         items: int = PROBE_ITEMS,
         seed: int = 0,
-        ids: ItemIds | None = None,
     ) -> ProbeReport:
         """Measure a version of the model on a fixed probe: labelled items as queries, which rank other labelled items.
 
         version: as in `search`. queries, items: how many, at most; seed: which. The same items are chosen whatever the
         version, and while items are added until there are twice as many. Votes count by what the model has learnt from
-        them. ids: only items among these, whatever else is labelled since. The report has the gain over version 0, and
-        the quality of each label, the worst first.
+        them. The report has the gain over version 0, and the quality of each label, the worst first.
 
         The figures are optimistic: the model has learnt from these items. Those of `quality` are not. Where features
         are not kept, queries are what `reconstruct` returns; where codes hold labels, these do too, and then the report
         says so: `labels_in_codes`.
         """
         with self._view.pinned(LABELLED_ITEMS) as snapshot:
-            probe, leaks = self._probe(snapshot, queries, items, seed, ids)
+            probe, leaks = self._probe(snapshot, queries, items, seed)
             name, model = self._named_model(snapshot, version)
             initial = load_model(self._store, snapshot.connection, 0)
         return report_quality(probe, name, model, initial, leaks)
@@ -84,14 +83,17 @@ class ProbeReader(Reader):
         queries: int = PROBE_QUERIES,
         items: int = PROBE_ITEMS,
         seed: int = 0,
+        ids: ItemIds | None = None,
     ) -> VersionComparison:
         """Compare two versions of the model on the queries of `probe`, the current one by default with another.
 
         Each query has its first ten hits by both, of the items of the probe. The query with the largest gain of nDCG is
-        first, that with the largest loss last.
+        first, that with the largest loss last. ids: the queries are those of these items that have labels; labels that
+        are not learnt yet show honestly what was learnt from others.
         """
+        names = None if ids is None else check_ids(ids, distinct=False)
         with self._view.pinned(LABELLED_ITEMS) as snapshot:
-            probe, _ = self._probe(snapshot, queries, items, seed)
+            probe, _ = self._probe(snapshot, queries, items, seed, names)
             (name_1, model_1), (name_2, model_2) = (self._named_model(snapshot, version) for version in (one, other))
         return compare_models(probe, (name_1, name_2), (model_1, model_2))
 
@@ -108,18 +110,19 @@ class ProbeReader(Reader):
         return "hamming" if version == "hamming" else number, model
 
     def _probe(
-        self, snapshot: Snapshot, queries: int, items: int, seed: int, ids: ItemIds | None = None
+        self, snapshot: Snapshot, queries: int, items: int, seed: int, names: list[Id] | None = None
     ) -> tuple[Probe, bool]:
         """Return the probe of a commit, and whether its queries hold their labels."""
         check_integer(queries, "queries", 1, MAX_PROBE_QUERIES)
         check_integer(items, "items", MIN_PROBE_ITEMS, MAX_PROBE_ITEMS)
         check_integer(seed, "seed", 0, MAX_PROBE_SEED)
-        names = None if ids is None else tuple(check_ids(ids, distinct=False))
-        key = int(get_meta(snapshot.connection, "seq")), queries, items, seed, names
+        if names is not None:
+            return self._read_probe(snapshot, self._choose(snapshot, queries, items, seed, names))
+        key = int(get_meta(snapshot.connection, "seq")), queries, items, seed
         with self._probes_lock:
             if key in self._probes:
                 return self._probes[key]
-        probe = self._read_probe(snapshot, self._choose(snapshot, queries, items, seed, names))
+        probe = self._read_probe(snapshot, self._choose(snapshot, queries, items, seed))
         with self._probes_lock:
             self._probes[key] = probe
             while len(self._probes) > MAX_CACHED_PROBES:
@@ -127,18 +130,21 @@ class ProbeReader(Reader):
         return probe
 
     def _choose(
-        self, snapshot: Snapshot, queries: int, items: int, seed: int, names: tuple[Id, ...] | None
+        self, snapshot: Snapshot, queries: int, items: int, seed: int, names: list[Id] | None = None
     ) -> ProbeRows:
         if snapshot.functions is None:
             raise NotFitted("probe: the hash functions are not fitted yet: add more rows, or call fit")
         assert snapshot.allowed is not None
         labelled = np.flatnonzero(np.unpackbits(snapshot.allowed, bitorder="little"))
-        if names is not None:
-            rows = self._store.items.rows_of(snapshot.connection, list(names))
-            labelled = np.intersect1d(labelled, np.array(list(rows.values()), np.int64))
         if len(labelled) < MIN_LABELLED_ROWS:
             raise Conflict(f"probe: expected {MIN_LABELLED_ROWS} labelled items or more, got {len(labelled)}")
-        return choose_probe(labelled, queries, items, self._store.settings["init_rows"], seed)
+        if names is None:
+            return choose_probe(labelled, queries, items, self._store.settings["init_rows"], seed)
+        rows = self._store.items.rows_of(snapshot.connection, names)
+        chosen = np.intersect1d(labelled, np.array(list(rows.values()), np.int64))[:queries]
+        if not len(chosen) or len(labelled) - len(chosen) < MIN_PROBE_ITEMS:
+            raise Conflict(f"ids: expected items with labels, and {MIN_PROBE_ITEMS} other ones, got {len(chosen)}")
+        return ProbeRows(chosen, np.sort(choose_rows(np.setdiff1d(labelled, chosen), items, seed)))
 
     def _read_probe(self, snapshot: Snapshot, chosen: ProbeRows) -> tuple[Probe, bool]:
         assert snapshot.functions is not None

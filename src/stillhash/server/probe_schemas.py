@@ -25,9 +25,9 @@ class ProbeSizesBody(RequestBody):
 
 class ProbeBody(ProbeSizesBody):
     version: Annotated[NamedVersion | None, Field(description=CURRENT_VERSION)] = None
-    ids: Annotated[list[JsonId] | None, Field(description="Only items among these.")] = None
 
 
 class CompareVersionsBody(ProbeSizesBody):
     one: Annotated[NamedVersion, Field(examples=[0])]
     other: Annotated[NamedVersion | None, Field(description=CURRENT_VERSION)] = None
+    ids: Annotated[list[JsonId] | None, Field(description="The queries, in place of chosen ones.")] = None

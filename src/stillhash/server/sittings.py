@@ -38,16 +38,6 @@ class Decided(NamedTuple):
 
 
 @dataclass
-class ProbeStart:
-    """What the gain of a sitting is measured on: items that were labelled before, and the quality at that time."""
-
-    ids: list[Id]
-    ndcg: float | None = None  # of the first ten hits; None: it cannot be measured,
-    reason: str = ""  # for this reason
-    items: int = 0  # that it was measured on
-
-
-@dataclass
 class Sitting:
     """What one person has done since they opened the page."""
 
@@ -55,8 +45,9 @@ class Sitting:
     waiting: dict[Id, WaitingItem] = field(default_factory=dict)
     times: "deque[float]" = field(default_factory=lambda: deque(maxlen=RATED_ANSWERS))  # of the latest answers
     recent: list[Any] = field(default_factory=list)  # labels that were chosen, the latest first
-    unlearnt: int = 0  # answers since the last learning
-    probe: ProbeStart | None = None
+    unlearnt: list[Id] = field(default_factory=list)  # items of the answers since the last learning
+    start_version: int | None = None  # of the model, when it began
+    gains: list[float] = field(default_factory=list)  # of nDCG@10 since then, of each answer before it was learnt
 
     def decide(self, id_: Id, decision: Decision, labels: Iterable[Any] = ()) -> None:
         """Remember an answer; the last one of an item counts."""
@@ -68,6 +59,11 @@ class Sitting:
         self.decisions[id_] = Decided(decision, right)
         self.recent = list(dict.fromkeys([*chosen, *self.recent]))[:RECENT_LABELS]
         _forget_earliest(self.decisions)
+
+    def learn(self, gains: list[float]) -> None:
+        """Remember what the answers gained that are learnt now."""
+        self.unlearnt = []
+        self.gains = [*self.gains, *gains][-MAX_REMEMBERED:]
 
     def undo(self, id_: Id) -> None:
         """Forget an answer; its item waits for another one."""

@@ -1,7 +1,8 @@
 """View models of the Teach page: items to label with their numbered choices, and how a sitting goes."""
 
 import json
-import random
+import statistics
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from stillhash.collection import Collection, Item, LabelSuggestion
@@ -9,14 +10,13 @@ from stillhash.collection.facets import Facet
 from stillhash.collection.types import TEXT_FIELD, Id
 from stillhash.errors import StillhashError
 from stillhash.server.pages.cards import ViewModel
-from stillhash.server.sittings import ProbeStart, Sitting
+from stillhash.server.sittings import LEARN_ANSWERS, Sitting
 
 MAX_CHOICES = 9  # as many as there are digits
 LIKELY_CHANCE = 0.5  # of a label that is chosen from the start
 OFFERED_LABELS = 1000  # in the box for other labels
 SINGLE_LABEL_MEAN = 1.02  # labels of an item, up to which items of a collection are taken to have one each
 MAX_TEXT_LENGTH = 1600  # characters of an item's text
-PROBE_DRAW = 4000  # items that the gain of a sitting is measured on, at most
 HAS_LABELS = {"labels": {"$exists": True}}
 REASONS = {
     "typical": "it stands for many items without a label",
@@ -103,50 +103,39 @@ def item_text(item: Item, field: str | None) -> str | None:
     return text if len(text) <= MAX_TEXT_LENGTH else text[:MAX_TEXT_LENGTH].rstrip() + "…"
 
 
-def start_probe(collection: Collection) -> ProbeStart:
-    """Choose the items on which the gain of a sitting is measured, labelled before it, and measure the quality now."""
-    ids = collection.ids(HAS_LABELS, limit=50 * PROBE_DRAW)
-    start = ProbeStart(ids if len(ids) <= PROBE_DRAW else random.sample(ids, PROBE_DRAW))
-    try:
-        report = collection.probe(ids=start.ids)
-    except StillhashError:
-        start.reason = "The gain can be measured once 20 items have labels and some are learnt."
-        return start
-    if report.labels_in_codes:
-        start.reason = "The gain cannot be measured here: the codes of the labelled items hold their labels already."
-    else:
-        start.ndcg = report.quality.ndcg
-    start.items = report.queries + report.items
-    return start
+def learn_answers(collection: Collection, start: int | None, ids: list[Id]) -> tuple[int, list[float]]:
+    """Learn what waits; return the version, and what the model had gained since the version of the start for these.
+
+    Their labels are not learnt yet, so what is measured was learnt from other items: by how much the nDCG of their
+    first ten hits is higher now than by the version of the start.
+    """
+    gains: list[float] = []
+    with suppress(StillhashError):  # too few items have labels, or the first version is no longer kept
+        if start is not None and ids and start != collection.stats()["version"]:
+            comparison = collection.compare_versions(start, ids=ids)
+            gains = [query.ndcg[1] - query.ndcg[0] for query in comparison.queries]
+    return collection.flush(), gains
 
 
 def progress(collection: Collection, sitting: Sitting) -> ViewModel:
     """Return how a sitting goes: counts, the rate, and the gain since it began."""
-    probe, gain, now = sitting.probe, None, None
-    if probe is not None and probe.ndcg is not None:
-        now = collection.probe(ids=probe.ids).quality.ndcg
-        gain = now - probe.ndcg
-    total = collection.count(HAS_LABELS)
     return {
         **sitting_counts(sitting),
-        "total": total,
+        "total": collection.count(HAS_LABELS),
         "items": collection.count(),
-        "unlearnt": sitting.unlearnt,
-        "gain": gain,
-        **gain_texts(probe, now),
+        "unlearnt": len(sitting.unlearnt),
+        **gain_texts(sitting.gains),
     }
 
 
-def gain_texts(probe: ProbeStart | None, now: float | None) -> ViewModel:
+def gain_texts(gains: list[float]) -> ViewModel:
     """Say how much better the first page has become since a sitting began, and on what that is measured."""
-    if probe is None or probe.ndcg is None or now is None:
-        return {"gain_text": "\u2013", "explained": probe.reason if probe is not None else ""}
-    measured = f"on {probe.items:,} items labelled before"
-    if now == probe.ndcg:
-        return {"gain_text": "\u2013", "explained": f"nDCG@10 is {now:.3f}, {measured}; again after every ten answers"}
+    if len(gains) < LEARN_ANSWERS:
+        return {"gain_text": "\u2013", "explained": "Measured on your answers, from the twentieth on."}
+    mean, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
     return {
-        "gain_text": f"{now - probe.ndcg:+.3f}".replace("-", "\u2212"),
-        "explained": f"nDCG@10 {probe.ndcg:.3f} → {now:.3f}, {measured} and learnt then, so rather too low",
+        "gain_text": f"{mean:+.3f}".replace("-", "\u2212"),
+        "explained": f"nDCG@10, \u00b1{error:.3f}, of {len(gains)} answers, each before it was learnt",
     }
 
 

@@ -14,8 +14,6 @@ from starlette.datastructures import FormData
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from stillhash.collection import Collection
-from stillhash.collection.label_writer import LabelsOfItems
-from stillhash.collection.types import Id
 from stillhash.errors import InvalidInput
 from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.pages import teach_items
@@ -45,8 +43,8 @@ async def teach(request: Request, executor: ExecutorParam, sitting: str = "", on
     own = sittings.get(executor.name, sitting)
     own.waiting.clear()  # they are shown again, the most useful first
     batch = await _batch(request, executor, own)
-    if own.probe is None:
-        own.probe = await executor.read(teach_items.start_probe, "slow")
+    if own.start_version is None:
+        own.start_version = await executor.read(lambda c: int(c.stats()["version"]))
     figures = await executor.read(lambda c: teach_items.progress(c, own), "slow")
     single = batch["known"].single if one == "" else one == "1"
     context: ViewModel = {"allowed": True, "token": sitting, "single": single, "figures": figures}
@@ -85,8 +83,7 @@ async def learn(request: Request, executor: ExecutorParam) -> Response:
     """Learn the answers that are not learnt yet."""
     form = await read_form(request)
     own = _sitting(request, form_text(form, "sitting"))
-    version = await executor.write(Collection.flush)
-    own.unlearnt = 0
+    version = await _learn(executor, own)
     return _reply(request, executor, form, {"version": version, **teach_items.sitting_counts(own)})
 
 
@@ -100,17 +97,19 @@ async def answer(request: Request, executor: ExecutorParam) -> Response:
     own, sittings = _sitting(request, form_text(form, "sitting")), app_state(request).sittings
     item = await executor.read(lambda c: find_item(c, form_text(form, "id")))
     changed: list[Any] = []
-    flush = verb == "accept" and own.unlearnt >= LEARN_ANSWERS
+    flush = verb == "accept" and len(own.unlearnt) >= LEARN_ANSWERS
     if verb == "accept":
         # What waits is learnt before this answer, so that taking back the latest one leaves nothing in the model.
-        before = await executor.write(partial(_label, item.id, labels, flush))
+        if flush:
+            await _learn(executor, own)
+        before = await executor.write(lambda c: c.add_labels([item.id], labels))
         changed = [label for label in labels if item.id in before and label not in before[item.id]]
-        own.unlearnt = 1 if flush else own.unlearnt + 1
+        own.unlearnt.append(item.id)
         own.decide(item.id, "labelled", labels)
     elif verb == "undo":
         if labels:
             await executor.write(lambda c: c.remove_labels([item.id], labels))
-            own.unlearnt = max(0, own.unlearnt - 1)
+            own.unlearnt = [id_ for id_ in own.unlearnt if id_ != item.id]
         own.undo(item.id)
         sittings.restore(executor.name, item.id)
     else:
@@ -120,10 +119,12 @@ async def answer(request: Request, executor: ExecutorParam) -> Response:
     return _reply(request, executor, form, {"added": changed, "learnt": flush, **teach_items.sitting_counts(own)})
 
 
-def _label(id_: Id, labels: list[Any], flush: bool, collection: Collection) -> LabelsOfItems:
-    if flush:
-        collection.flush()
-    return collection.add_labels([id_], labels)
+async def _learn(executor: CollectionExecutor, sitting: Sitting) -> int:
+    """Learn the answers that wait, after what they show of the gain is measured; return the version."""
+    work = partial(teach_items.learn_answers, start=sitting.start_version, ids=list(sitting.unlearnt))
+    version, gains = await executor.write(work)
+    sitting.learn(gains)
+    return version
 
 
 def _reply(request: Request, executor: CollectionExecutor, form: FormData, figures: ViewModel) -> Response:
