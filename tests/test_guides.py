@@ -26,6 +26,7 @@ from website.command_lines import GUIDES, check_call, code_blocks, guide_command
 
 QUICK = [
     "README.md",
+    "active-learning.md",
     "clicks.md",
     "codes.md",
     "concepts.md",

@@ -27,8 +27,9 @@ from tests.support.toys import toy
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
 CHANGES = ["create", "add", "import", "delete", "update-metadata", "relabel", "add-labels", "remove-labels"]
-ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search", "duplicates"]
-LEARNING = ["learn", "feedback", "doubtful", "flush", "fit", "versions", "tag", "rollback", "probe", "compare"]
+ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search", "duplicates", "facets", "suggest"]
+TAUGHT = ["learn", "feedback", "doubtful", "suggest-labels"]
+LEARNING = [*TAUGHT, "flush", "fit", "versions", "tag", "rollback", "probe", "compare"]
 VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
 
@@ -431,6 +432,21 @@ def test_audit_cannot_control_the_terminal(films: Path) -> None:
     assert "\x1b" not in call("audit", films, "--json")[1]
 
 
+def test_suggest_labels_lists_items_to_label(tmp_path: Path) -> None:
+    rows = noisy_rows(0.0)
+    with create(tmp_path / "c", rows) as collection:
+        collection.add(range(5000, 5100), rows.X[:100] + np.float32(0.1))
+        expected = collection.suggest_labels(5, skip=[5000], seed=1)
+    result = call_json("suggest-labels", tmp_path / "c", "--count", 5, "--skip", 5000, "--seed", 1)
+    assert [one["id"] for one in result["suggestions"]] == [one.id for one in expected]
+    table = call("suggest-labels", tmp_path / "c", "--count", 5, "--skip", 5000, "--seed", 1)[1]
+    assert all(str(one.id) in table and one.reason in table for one in expected) and "label " in table
+    assert call("suggest-labels", tmp_path / "c", "--count", 1001)[0] == 2
+    with create(tmp_path / "labelled", rows):
+        pass
+    assert "all items have labels" in call("suggest-labels", tmp_path / "labelled")[1]
+
+
 def test_doubtful_lists_the_least_plausible_labels(tmp_path: Path) -> None:
     with create(tmp_path / "c", noisy_rows(0.2, 800)) as collection:
         expected, share = collection.doubtful_labels(20), collection.stats()["wrong_label_share"]
@@ -563,7 +579,7 @@ def test_one_process_writes_and_others_read(films: Path) -> None:
 def test_a_missing_collection_is_refused(verb: str, tmp_path: Path) -> None:
     more = {"add": ["-"], "get": ["a"], "learn": ["-"], "tag": ["1", "a"], "rollback": ["1"]}
     more |= {"delete": ["a"], "update-metadata": ["a"], "relabel": ["a", "b"]}
-    more |= {"add-labels": ["a", "b"], "remove-labels": ["a", "b"]}
+    more |= {"suggest": ["a"], "add-labels": ["a", "b"], "remove-labels": ["a", "b"]}
     more |= {"search": ["--vector", "[1]"], "range-search": ["--vector", "[1]", "--threshold", "0"]}
     more |= {"feedback": ["a", "--vector", "[1]", "--up"], "snapshot": [str(tmp_path / "copy")]}
     code, out, err = call(verb, tmp_path / "nothing", *more.get(verb, []))

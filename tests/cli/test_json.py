@@ -33,10 +33,14 @@ lexical films --field text
 search films --text red --lexical
 search films --vector {VECTOR} --words red --hybrid
 duplicates films
+facets films --field n
+suggest films ca
+layout films
 learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
 votes films
 doubtful films
+suggest-labels films --count 3 --skip 1 --seed 0
 flush films
 versions films
 probe films

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def job(folder: str, choice: str = SUGGESTED, keep_features: bool = True) -> TeachingJob:
-    return TeachingJob(folder, choice, 64, keep_features, 0, TOY_ITEMS, TOY_QUERIES, 20, TOY_COUNTS)
+    return TeachingJob(folder, choice, 64, keep_features, 0, TOY_ITEMS, TOY_QUERIES, 20, None, TOY_COUNTS)
 
 
 @pytest.mark.parametrize("keep_features", [True, False])
@@ -74,7 +74,7 @@ def test_gains_are_over_random_items_of_the_same_seed() -> None:
 
 
 def test_runs_and_writes_tables(tmp_path: Path, folder: str) -> None:
-    result = active_learning.run(folder, bits=(32,), seeds=2, items=300, queries=20, per_round=300, workers=1)
+    result = active_learning.run(folder, bits=(32,), seeds=2, items=300, queries=20, per_round=300, rows=500, workers=1)
     assert json.loads(json.dumps(result)) == result and len(result["records"]) == 2 * 2 * 2 * 4
     data, tables = active_learning.write(result, tmp_path / "out")
     assert json.loads(data.read_text()) == result

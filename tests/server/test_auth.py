@@ -86,9 +86,13 @@ def test_every_route_requires_the_documented_role(serving: Callable[..., LiveSer
     [
         *(("GET", path, "read") for path in ("/c/c", "/c/c/learning", "/c/c/collection", "/c/c/versions")),
         *(("GET", path, "read") for path in ("/c/c/doubtful_labels", "/c/c/picture?id=1", "/c/c/explain?id=1&like=2")),
+        *(("GET", path, "read") for path in ("/c/c/compare", "/c/c/steps", "/c/c/label_quality")),
         ("POST", "/c/c/upload", "read"),
         ("POST", "/c/c/thumb", "feedback"),
         ("POST", "/c/c/labels", "write"),
+        *(("POST", f"/c/c/{path}", "write") for path in ("teach/answer", "teach/learn", "select", "doubtful_labels")),
+        *(("GET", f"/c/c/{path}?sitting=a", "write") for path in ("teach/items", "teach/progress", "select")),
+        ("GET", "/c/c/teach?sitting=a", "read"),
         ("POST", "/c/c/tag", "write"),
         ("POST", "/c/c/rollback", "write"),
         *(("POST", path, "write") for path in ("/c/c/import", "/c/c/fit", "/c/c/duplicates/delete")),
@@ -185,7 +189,16 @@ def test_a_hidden_collection_is_as_one_that_does_not_exist(two: tuple[LiveServer
         some = [(method.upper(), path) for path, methods in paths.items() if "{name}" in path for method in methods]
         some += [("GET", f"/c/{{name}}{path}") for path in ("", "?like=7", "/learning", "/collection", "/events")]
         some += [
-            ("GET", f"/c/{{name}}{path}") for path in ("/versions", "/doubtful_labels", "/picture?id=1", "/explain")
+            ("GET", f"/c/{{name}}{path}")
+            for path in (
+                "/versions",
+                "/doubtful_labels",
+                "/compare",
+                "/steps",
+                "/label_quality",
+                "/picture?id=1",
+                "/explain",
+            )
         ]
         some += [("POST", f"/c/{{name}}/{verb}") for verb in ("upload", "thumb", "labels", "tag", "rollback", "verify")]
         answers = []

@@ -126,6 +126,19 @@ def test_stats_say_whether_codes_see_labels(tmp_path: Path) -> None:
             assert ("are of the features alone" in page) is (name != "c")
 
 
+def test_suggested_labels_equal_the_library(tmp_path: Path) -> None:
+    rows = noisy_rows(0.0, 800)
+    collection = create(tmp_path / "c", rows)
+    collection.add(range(5000, 5100), rows.X[:100] + np.float32(0.1))
+    expected = as_json(collection.suggest_labels(5, skip=[5001], seed=2))
+    with live_server({"c": collection}) as server:
+        body = {"count": 5, "skip": [5001], "seed": 2}
+        assert ok(server.request("POST", f"{PATH}/suggest_labels", body)) == {"suggestions": expected}
+        assert len(ok(server.request("POST", f"{PATH}/suggest_labels", {}))["suggestions"]) == 20
+        for wrong in ({"count": 0}, {"count": 1001}, {"seed": -1}):
+            failed(server.request("POST", f"{PATH}/suggest_labels", wrong), 422, "InvalidInput", next(iter(wrong)))
+
+
 def test_doubtful_labels_equal_the_library(tmp_path: Path) -> None:
     collection = create(tmp_path / "c", noisy_rows(0.2, 800))
     expected = as_json({"wrong_label_share": collection.stats()["wrong_label_share"]})

@@ -41,7 +41,7 @@ def test_the_share_of_first_choices_that_were_right() -> None:
 
 def test_the_rate_is_of_the_latest_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([0.0, 1000.0, 1002.0, 1004.0])
-    monkeypatch.setattr(sittings.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr("stillhash.server.sittings.time.monotonic", lambda: next(moments))
     monkeypatch.setattr(sittings, "RATED_ANSWERS", 3)
     sitting = Sittings().get("toys", "one")
     assert sitting.rate is None

@@ -41,6 +41,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "stillhash index notes knowledge": "stands in docs/text.md too, where it is run",
     },
     "index.md": {"pip install 'stillhash[cli,server]'": "stands in docs/images.md too, where it is run"},
+    "active-learning.md": {
+        "stillhash experiment active --data coco100k_mnv2 --rows 25000 --queries 700": NEEDS_HOURS,
+    },
     "images.md": {
         "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model; tests/images aligns",
     },

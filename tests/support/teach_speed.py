@@ -85,4 +85,4 @@ def main(items: int = 10_000, seconds: float = 0.4) -> None:
 
 
 if __name__ == "__main__":
-    main(*(float(value) if "." in value else int(value) for value in sys.argv[1:]))
+    main(*map(int, sys.argv[1:2]), *map(float, sys.argv[2:3]))

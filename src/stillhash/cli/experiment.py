@@ -180,6 +180,7 @@ def active(
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with other items and queries.")] = 5,
     items: Annotated[int, typer.Option(min=300, help="Items of the collection.")] = 20_000,
     queries: Annotated[int, typer.Option(min=1, help="Queries, which are no items.")] = 1000,
+    rows: Annotated[int | None, typer.Option(min=600, help="Only the first rows of the data.")] = None,
     choices: Annotated[str, typer.Option(help=CHOICES_HELP)] = "random;suggest_labels",
     workers: Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for results.json and tables.md.")] = Path("active-learning"),
@@ -195,9 +196,8 @@ def active(
 
     module, names = _module("active_learning"), choices.split(";")
     with status_line("active") as update:
-        result = module.run(
-            data, seeds=seeds, items=items, queries=queries, choices=names, workers=workers, progress=update
-        )
+        sizes = {"seeds": seeds, "items": items, "queries": queries, "rows": rows}
+        result = module.run(data, **sizes, choices=names, workers=workers, progress=update)
     module.write(result, out)
     answer(result, as_json, lambda result, console: print_sections(console, module.tables(result)))
 

@@ -140,6 +140,29 @@ def doubtful(
 
 
 @app.command(rich_help_panel=LEARNING_PANEL)
+def suggest_labels(
+    path: CollectionPath,
+    count: Annotated[int, Option(min=1, help="Items to list, at most 1,000.")] = 20,
+    skip: Annotated[list[str] | None, Option(metavar="ID", help="An item not to list; can be repeated.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Of what is drawn at random; default: any.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the unlabelled items whose labels would teach most, with likely labels; relabel stores what is right.
+
+    \b
+    Examples:
+      stillhash suggest-labels films --count 50
+      stillhash suggest-labels films --skip 42 --skip 43
+    """
+    from stillhash.cli import result_tables
+    from stillhash.io import parse_ids
+
+    with stillhash.open(path, read_only=True) as collection:
+        suggestions = collection.suggest_labels(count, skip=parse_ids(skip or []), seed=seed)
+    answer({"suggestions": [asdict(one) for one in suggestions]}, as_json, result_tables.suggested_labels)
+
+
+@app.command(rich_help_panel=LEARNING_PANEL)
 def flush(path: CollectionPath, as_json: AsJson = False) -> None:
     """Learn all pending labelled rows now, instead of waiting for a full step.
 

@@ -23,12 +23,14 @@ from stillhash.cli import (
     exit_codes,
     experiment,
     exporting,
+    facets,
     forgetting,
     importing,
     indexing,
     items,
     keys,
     labels,
+    layout,
     learning,
     lexical,
     mcp,
@@ -45,7 +47,8 @@ BEGIN = "To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stil
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of typer's own copy of it
 
 app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
-ITEM_MODULES = (collection, items, labels, importing, exporting, searching, duplicates, indexing, alignment)
+BULK_MODULES = (importing, exporting, indexing, alignment)
+ITEM_MODULES = (collection, items, labels, searching, duplicates, facets, layout, *BULK_MODULES)
 COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "config": config, "bench": bench, "experiment": experiment}
 for module in (demo, *ITEM_MODULES, learning, probing, upkeep, lexical, forgetting, serve, mcp):
     app.registered_commands += module.app.registered_commands

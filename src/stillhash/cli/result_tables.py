@@ -97,6 +97,19 @@ def doubtful_labels(result: dict[str, Any], console: Console) -> None:
         print_table(console, None, columns, rows, text=columns[:3])
 
 
+def suggested_labels(result: dict[str, Any], console: Console) -> None:
+    """Print items to label, with their likely labels."""
+    if not result["suggestions"]:
+        console.print("all items have labels")
+        return
+    columns = ("id", "likely labels", "why", "usefulness")
+    rows: list[list[str | Text]] = []
+    for one in result["suggestions"]:
+        likely = Text(", ".join(f"{printable(str(label))} {chance:.0%}" for label, chance in one["labels"]))
+        rows.append([Text(str(one["id"]), style="bold"), likely, one["reason"], f"{one['usefulness']:.2f}"])
+    print_table(console, None, columns, rows, text=columns[:3])
+
+
 def audit(result: dict[str, Any], console: Console) -> None:
     """Print who changed what, and when."""
     if not result["entries"]:

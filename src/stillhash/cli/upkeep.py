@@ -9,7 +9,7 @@ from typer import Argument, Exit, Option, Typer
 import stillhash
 from stillhash.cli.defaults import MAX_AUDIT_ENTRIES
 from stillhash.cli.options import CollectionPath
-from stillhash.cli.output import AsJson, answer, count_of
+from stillhash.cli.output import AsJson, answer, count_of, progress_bar
 from stillhash.errors import BadState
 
 app = Typer()
@@ -57,8 +57,8 @@ def snapshot(
     Examples:
       stillhash snapshot films backups/films-monday
     """
-    with stillhash.open(path, read_only=True) as collection:
-        size = collection.snapshot(to)
+    with stillhash.open(path, read_only=True) as collection, progress_bar("copying", 1.0, counts=False) as update:
+        size = collection.snapshot(to, progress=lambda share: update(completed=share))
     answer({"path": str(to), "bytes": size}, as_json, f"copied {size:,} bytes to {to}")
 
 
@@ -108,8 +108,8 @@ def verify(path: CollectionPath, as_json: AsJson = False) -> None:
       stillhash verify films
       stillhash verify films --json
     """
-    with stillhash.open(path, read_only=True) as collection:
-        problems = collection.verify()
+    with stillhash.open(path, read_only=True) as collection, progress_bar("reading", 1.0, counts=False) as update:
+        problems = collection.verify(progress=lambda share: update(completed=share))
     answer({"problems": problems}, as_json, "\n".join(problems) or "OK")
     if problems:
         raise Exit(BadState.exit_code)

@@ -1,11 +1,13 @@
 """A served collection with the verbs of a local one, for asyncio: `await client.search(query)`.
 
-The verbs are in `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning`, `verbs_probe` and `verbs_server`.
+The verbs are in `verbs_facets`, `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning`, `verbs_probe` and
+`verbs_server`.
 """
 
 from typing import Self
 
 from stillhash.client.httpx_connections import AsyncConnections
+from stillhash.client.verbs_facets import FacetVerbs
 from stillhash.client.verbs_items import ItemVerbs
 from stillhash.client.verbs_labels import LabelVerbs
 from stillhash.client.verbs_learning import LearningVerbs
@@ -14,7 +16,7 @@ from stillhash.client.verbs_probe import ProbeVerbs
 from stillhash.client.verbs_server import ServerVerbs
 
 
-class AsyncClient(ItemVerbs, LabelVerbs, LexicalVerbs, LearningVerbs, ProbeVerbs, ServerVerbs):
+class AsyncClient(FacetVerbs, ItemVerbs, LabelVerbs, LexicalVerbs, LearningVerbs, ProbeVerbs, ServerVerbs):
     """Call a served collection from the tasks of one event loop. The verbs are `Client`'s, as coroutines.
 
     The arguments are `Client`'s. At most 16 requests are sent at a time, and others wait. `ingest` also takes an

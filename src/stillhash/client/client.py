@@ -1,7 +1,7 @@
 """A served collection with the verbs of a local one: `stillhash.open(path)` becomes `stillhash.Client(url)`.
 
-The verbs are in `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning`, `verbs_probe` and `verbs_server`, as
-coroutines, which `blocking` runs.
+The verbs are in `verbs_facets`, `verbs_items`, `verbs_labels`, `verbs_lexical`, `verbs_learning`, `verbs_probe` and
+`verbs_server`, as coroutines, which `blocking` runs.
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.urllib3_connections import BlockingConnections
+from stillhash.client.verbs_facets import FacetVerbs
 from stillhash.client.verbs_items import ItemVerbs, Rows
 from stillhash.client.verbs_labels import LabelVerbs
 from stillhash.client.verbs_learning import LearningVerbs
@@ -120,6 +121,8 @@ class Client(CollectionRequests):
     encode = blocking(ItemVerbs.encode)
     search = blocking(ItemVerbs.search)
     range_search = blocking(ItemVerbs.range_search)
+    facets = blocking(FacetVerbs.facets)
+    suggest = blocking(FacetVerbs.suggest)
     lexical_search = blocking(LexicalVerbs.lexical_search)
     hybrid_search = blocking(LexicalVerbs.hybrid_search)
 
@@ -134,6 +137,7 @@ class Client(CollectionRequests):
     probe = blocking(ProbeVerbs.probe)
     compare_versions = blocking(ProbeVerbs.compare_versions)
     doubtful_labels = blocking(LearningVerbs.doubtful_labels)
+    suggest_labels = blocking(LearningVerbs.suggest_labels)
     tag = blocking(LearningVerbs.tag)
     rollback = blocking(LearningVerbs.rollback)
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from stillhash.client.requests import CollectionRequests
 from stillhash.client.serialization import vote_to_json
-from stillhash.collection.types import DoubtfulItem, Id, ItemIds, Vector, Vote, VoteEntry
-from stillhash.collection.validation import check_label_lists
+from stillhash.collection.types import DoubtfulItem, Id, ItemIds, LabelSuggestion, Vector, Vote, VoteEntry
+from stillhash.collection.validation import check_ids, check_label_lists
 from stillhash.numeric.validation import check_integer
 
 
@@ -67,6 +67,14 @@ class LearningVerbs(CollectionRequests):
         """Return the items whose labels are least plausible, at most `count`, the most doubtful first."""
         answer = await self._get(f"doubtful_labels?count={check_integer(count, 'count', 1)}")
         return [DoubtfulItem(**item) for item in answer["items"]]
+
+    async def suggest_labels(
+        self, count: int = 20, *, skip: ItemIds = (), seed: int | None = None
+    ) -> list[LabelSuggestion]:
+        """Return unlabelled items whose labels would teach most, the most useful first, with labels of them."""
+        body = {"count": check_integer(count, "count", 1), "skip": check_ids(skip, distinct=False), "seed": seed}
+        answer = await self._post("suggest_labels", body, retry="always")
+        return [LabelSuggestion(**{**one, "labels": list(map(tuple, one["labels"]))}) for one in answer["suggestions"]]
 
     async def tag(self, version: int, name: str) -> None:
         """Name a version, which keeps it permanently."""

@@ -42,16 +42,18 @@ class ServerVerbs(CollectionRequests):
         filter_fields: Iterable[str] | None = None,
         lexical_field: str | None = None,
         keep_features: bool = False,
+        encoder: str | None = None,
     ) -> dict[str, Any]:
         """Create an empty collection in the server's folder of collections, and return its stats; admin keys only.
 
-        The arguments are those of `stillhash.open`. A client of it is `Client(url, key, collection=name)`.
+        The arguments are those of `stillhash.open`; encoder is "classic" for images, or "words" for texts. A client of it is `Client(url, key, collection=name)`.
         """
         body: dict[str, Any] = {"name": name, "dim": dim, "bits": bits, "method": method, "params": params}
         body |= {"codes_see_labels": codes_see_labels, "init_rows": init_rows, "learn_rows": learn_rows}
         body |= {"keep_versions": keep_versions, "source_cap": source_cap, "filter_fields": filter_fields}
         body |= {"keep_features": keep_features, "codes_only": codes_only}
-        body |= {} if lexical_field is None else {"lexical_field": lexical_field}  # which an earlier server refuses
+        new: dict[str, Any] = {"lexical_field": lexical_field, "encoder": encoder}  # which an earlier server refuses
+        body |= {name: value for name, value in new.items() if value is not None}
         return await self._transport.request("POST", "/v1/collections", to_json(body).encode(), retry="not stored")
 
     async def delete_collection(self, name: str, *, confirm: str) -> None:

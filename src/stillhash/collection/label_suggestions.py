@@ -2,7 +2,7 @@
 
 Only codes are stored, so both work from codes. Items are chosen one after another, so that together with the labelled
 items they are near as many unlabelled items as possible; and those count more whose likely labels few labelled items
-have, or which have no likely label. A random sample stands for all items, so time and memory do not grow with them.
+have. A random sample stands for all items, so time and memory do not grow with them.
 """
 
 from collections.abc import Hashable
@@ -34,7 +34,7 @@ MIN_CHANCE = 0.05  # of a label that is suggested
 SURE_CHANCE = 0.5  # of the best label, above which an item is not "unsure"
 CLOSE_CHANCES = 0.7  # of the best label's chance, that the second has on a "boundary"
 LIKELY = 0.1  # chance of a label that counts for what an item is worth
-NO_LABEL_WORTH = 0.02  # of an item without any likely label, beside 1 for a label that no item has
+LEAST_WORTH = 0.001  # of an item whose likely labels many have, beside 1 for a label that no item has
 NEAR_COSINE = 0.3  # to a labelled item, below which an item is "new"
 
 
@@ -124,14 +124,13 @@ def choose_items(
 def label_worth(chances: Floats, counts: Floats) -> Floats:
     """Return what labels of items are worth (n,): the more, the fewer labelled items have its likely labels.
 
-    A label of n labelled items is worth 1 / (n + 1). An item is worth the mean of its likely labels, by their chances,
-    and a little more the less sure its best label is, since it may have one that is not known yet.
+    A label of n labelled items is worth 1 / (n + 1), and an item the mean of its likely labels, by their chances.
     """
     if not chances.shape[1]:
         return np.ones(len(chances), np.float32)
     likely = np.where(chances >= LIKELY, chances, 0)
-    by_label = likely @ (1 / (counts + 1)) / (likely.sum(axis=1) + LIKELY)
-    return np.asarray(by_label + NO_LABEL_WORTH * np.square(1 - chances.max(axis=1)), np.float32)
+    worth = (likely @ (1 / (counts + 1)) + LEAST_WORTH) / (likely.sum(axis=1) + LIKELY)
+    return np.asarray(worth, np.float32)
 
 
 def describe(

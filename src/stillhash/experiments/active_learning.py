@@ -9,7 +9,7 @@ the same, so their difference has a smaller error than either of them.
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -49,6 +49,7 @@ class TeachingJob:
     items: int
     queries: int
     per_round: int
+    rows: int | None = None
     counts: tuple[int, ...] = TAUGHT_COUNTS
 
     def identity(self) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def teach(job: TeachingJob) -> list[dict[str, Any]]:
     """Run one job; return a record for each count of labels."""
     rng, records = np.random.default_rng(job.seed), []
     with TemporaryDirectory() as folder:
-        taught = TaughtCollection(job, _open_once(job.data), Path(folder) / "items")
+        taught = TaughtCollection(job, _open_rows(job.data, job.rows), Path(folder) / "items")
         with taught.collection:
             for count in job.counts:
                 while len(taught.labelled) < min(count, job.items):
@@ -134,7 +135,15 @@ def teach(job: TeachingJob) -> list[dict[str, Any]]:
     return records
 
 
-_open_once = lru_cache(maxsize=1)(open_dataset)
+@lru_cache(maxsize=1)
+def _open_rows(data: str, rows: int | None) -> Dataset:
+    """Open a dataset, or its first rows only."""
+    whole = open_dataset(data)
+    if rows is None:
+        return whole
+    starts = np.cumsum([0, *map(len, whole.parts)])[:-1]
+    parts = tuple(part[: max(0, rows - start)] for part, start in zip(whole.parts, starts.tolist(), strict=True))
+    return replace(whole, parts=parts, labels=whole.labels[:rows], queries=whole.queries[whole.queries < rows])
 
 
 def run(
@@ -144,19 +153,21 @@ def run(
     items: int = 20_000,
     queries: int = 1000,
     per_round: int = 50,
+    rows: int | None = None,
     choices: Sequence[str] = ("random", SUGGESTED),
+    keep_features: Sequence[bool] = (True, False),
     workers: int | None = None,
     progress: ReportProgress = silent,
 ) -> dict[str, Any]:
-    """Run all jobs, with features that are kept and without; return their records."""
+    """Run all jobs, with features that are kept and without, on the first rows of a dataset; return their records."""
     for choice in choices:
         if choice not in (*LABEL_CHOICES, SUGGESTED):
             raise InvalidInput(f"choices: expected {', '.join((*LABEL_CHOICES, SUGGESTED))}, got {choice!r}")
     jobs = [
-        TeachingJob(str(data), choice, length, keep, seed, items, queries, per_round)
+        TeachingJob(str(data), choice, length, keep, seed, items, queries, per_round, rows)
         for seed in range(seeds)
         for length in bits
-        for keep in (True, False)
+        for keep in keep_features
         for choice in choices
     ]
     records: list[dict[str, Any]] = []
@@ -191,7 +202,7 @@ def tables(result: dict[str, Any]) -> list[TableData | str]:
     """Show a table for each length of the codes, with features that are kept and without."""
     sections: list[TableData | str] = []
     for bits in sorted({record["bits"] for record in result["records"]}):
-        for keep in (True, False):
+        for keep in sorted({record["keep_features"] for record in result["records"]}, reverse=True):
             lines = [
                 [line["choice"], f"{line['labels']:,}", *(_cell(line, measure) for measure in TAUGHT_MEASURES)]
                 for line in compare(result, keep, bits)

@@ -146,7 +146,10 @@ class FileImport:
             check = partial(
                 _report_rows, report, (UNPACK_SHARE, CHECK_SHARE), number / len(paths), len(paths), "checked"
             )
-            rows += collection.check_file(path, progress=check, **options).rows
+            count = collection.check_file(path, progress=check, **options).rows
+            if not count:
+                raise InvalidInput(f"{path.name}: expected rows, got none")
+            rows += count
         for number, path in enumerate(paths):
             store = partial(_report_rows, report, (CHECK_SHARE, end), number / len(paths), len(paths), "added")
             added += collection.import_file(path, progress=store, **options)

@@ -13,6 +13,7 @@ from stillhash.server.dependencies import ExecutorParam, api_router, app_state
 from stillhash.server.request_body import VoteLines
 from stillhash.server.responses import json_response
 from stillhash.server.schemas import DoubtfulLabelsResponse, QualityResponse, VersionResponse, VersionsResponse
+from stillhash.server.suggestion_schemas import SuggestLabelsBody, SuggestLabelsResponse
 from stillhash.server.vote_schemas import ListVotesBody, VotesResponse
 
 read_router, write_router = api_router("read", "learning"), api_router("write", "learning")
@@ -84,6 +85,12 @@ async def doubtful_labels(executor: ExecutorParam, count: int = 100) -> Response
     """Return the items whose labels are least plausible, with the labels that are predicted instead."""
     items, share = await executor.read(lambda c: (c.doubtful_labels(count), c.stats()["wrong_label_share"]))
     return json_response({"wrong_label_share": share, "items": items})
+
+
+@read_router.post("/suggest_labels", response_model=SuggestLabelsResponse)
+async def suggest_labels(body: SuggestLabelsBody, executor: ExecutorParam) -> Response:
+    """Return unlabelled items whose labels would teach most, with labels predicted of them."""
+    return json_response({"suggestions": await executor.read(partial(Collection.suggest_labels, **vars(body)))})
 
 
 @write_router.post("/tag")

@@ -54,7 +54,6 @@ class Sitting:
     decisions: "OrderedDict[Id, Decided]" = field(default_factory=OrderedDict)
     waiting: dict[Id, WaitingItem] = field(default_factory=dict)
     times: "deque[float]" = field(default_factory=lambda: deque(maxlen=RATED_ANSWERS))  # of the latest answers
-    labelled_before: int = 0  # items of the collection, when it began
     recent: list[Any] = field(default_factory=list)  # labels that were chosen, the latest first
     unlearnt: int = 0  # answers since the last learning
     probe: ProbeStart | None = None
@@ -123,7 +122,8 @@ class Sittings:
 
     def restore(self, collection: str, id_: Id) -> None:
         """Take back a rejection."""
-        self._rejected.get(collection, {}).pop(id_, None)
+        if collection in self._rejected:
+            self._rejected[collection].pop(id_, None)
 
     def hidden(self, collection: str, sitting: Sitting) -> list[Id]:
         """Return the items that a sitting is not shown next: what it has seen, and what others see just now."""

@@ -17,15 +17,23 @@ AXE = (Path(__file__).parents[2] / "support" / "axe" / "axe.min.js").read_text(e
 PAGES = {  # the path of each page, and addresses that show it in its different states
     "/c/{name}": ["/c/toys", "/c/toys?like=77", "/c/toys?like=nothing", "/c/few?like=3", "/c/empty"],
     "/c/{name}/learning": ["/c/toys/learning", "/c/empty/learning"],
+    "/c/{name}/compare": ["/c/toys/compare", "/c/toys/compare?a=1&at=9", "/c/empty/compare"],
     "/c/{name}/collection": ["/c/toys/collection", "/c/empty/collection"],
     "/c/{name}/doubtful_labels": ["/c/toys/doubtful_labels"],
+    "/c/{name}/votes": ["/c/toys/votes"],
+    "/c/{name}/teach": ["/c/toys/teach?sitting=axe", "/c/empty/teach?sitting=axe"],
     "/docs": ["/docs"],
 }
 PARTS = {
     "/",
     "/c/{name}/events",
     "/c/{name}/explain",
+    "/c/{name}/label_quality",
     "/c/{name}/picture",
+    "/c/{name}/select",
+    "/c/{name}/teach/items",
+    "/c/{name}/teach/progress",
+    "/c/{name}/steps",
     "/c/{name}/versions",
 }  # not pages
 SIGNED_OUT = {"/login"}  # a server without keys has no such page

@@ -64,7 +64,7 @@ def wait_until_saved(page: Any) -> None:
 
 
 def labels_of(collection: Collection, id_: Any) -> list[Any]:
-    item = collection.get(id_)
+    (item,) = collection.get([id_])
     assert item is not None
     return item.labels
 

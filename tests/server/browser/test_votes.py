@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import stillhash
 from tests.server.browser.pages import SOON, THEMES, collection_of, fill, order, wait_for_message
+from tests.server.browser.test_axe import AXE, settle, violations
 from tests.server.live_server import LiveServer, live_server
-
-VOTER = "page"
 
 
 def card(page: Any, id_: str) -> Any:
@@ -148,3 +149,17 @@ def test_nothing_jumps_when_a_message_appears(server: LiveServer, visit: Callabl
         page.locator("#undo").wait_for()
         assert page.locator("#results").bounding_box()["y"] + page.evaluate("scrollY") == top
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_votes_break_no_rule_of_axe(server: LiveServer, visit: Callable[..., Any], theme: str) -> None:
+    page = visit(f"{server.url}/c/toys?like=77", **THEMES[theme])
+    for thumb, said in ((".now .thumb.up", "to 1"), (".now .thumb.down", "now last")):
+        page.locator(thumb).nth(3).click()
+        wait_for_message(page, said)
+        settle(page)
+        page.evaluate(AXE)
+        assert page.evaluate("axe.run('.vote-line').then(result => result.violations.map(rule => rule.id))") == []
+    page.goto(f"{server.url}/c/toys/votes")
+    page.locator(".vote-list .cast").first.wait_for()
+    assert violations(page) == []

@@ -18,7 +18,7 @@ from stillhash.server.pages.duplicates import DISTANCES, USUAL_DISTANCE
 from stillhash.server.pages.passages import TextHit, text_hit
 from stillhash.server.pages.rendering import page_router, render
 from stillhash.server.pages.uploading import visible_task
-from stillhash.server.routes_upload import file_indexer
+from stillhash.server.routes_long_work import file_indexer
 
 FIRST_LABELS, MAX_LABELS = 24, 1000  # that are shown at first, and after that
 FIELD_VALUES = 8

@@ -11,6 +11,7 @@ from stillhash.collection.probe import QueryComparison, VersionComparison
 from stillhash.collection.types import VersionName
 from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.pages.cards import ViewModel
+from stillhash.server.pages.learning_code import comparison_code
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.rendering import page_router, parse_integer, render
 
@@ -27,7 +28,8 @@ async def compare(request: Request, executor: ExecutorParam, a: str = "0", b: st
     """
     one, other, place = _version(a, "a"), _version(b, "b") if b else None, parse_integer(at, "at")
     view = await executor.read(lambda c: _read_comparison(c, one, other, place), "slow")
-    return render(request, "learning_compare.html", executor, **view)
+    code = comparison_code(executor.name, view["comparison"])
+    return render(request, "learning_compare.html", executor, code=code, **view)
 
 
 def _version(text: str, field: str) -> VersionName:

@@ -15,11 +15,11 @@ from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.rendering import form_text, page_router, parse_integer, read_form, render
 from stillhash.server.pages.uploading import require_task
-from stillhash.server.tasks import Report, Task
+from stillhash.server.routes_long_work import MAX_GROUPS, find_duplicates
+from stillhash.server.tasks import Task
 from stillhash.server.write_queue import CollectionExecutor
 
 MAX_PAGE_GROUPS, GROUP_PICTURES = 40, 8  # groups on the page, and items of each with a picture
-MAX_GROUPS = 1000
 DISTANCES = {0: "identical codes", 1: "almost identical", 3: "very alike", 6: "alike", 10: "loosely alike"}
 USUAL_DISTANCE = 3
 
@@ -30,19 +30,7 @@ read_router, write_router = page_router("read"), page_router("write")
 async def start_duplicates(request: Request, executor: ExecutorParam) -> Response:
     """Start to look for near-duplicates."""
     text = form_text(await read_form(request), "distance") or str(USUAL_DISTANCE)
-    distance = parse_integer(text, "distance")
-    if distance >= executor.collection.bits:
-        raise InvalidInput(
-            f"distance: expected less than {executor.collection.bits}, the bits of a code, got {distance}"
-        )
-
-    def find(collection: Collection, report: Report) -> dict[str, Any]:
-        groups = collection.duplicates(
-            distance, limit=MAX_GROUPS, progress=lambda share: report(share, "comparing codes")
-        )
-        return {"distance": distance, "groups": groups}
-
-    task = executor.tasks.start("duplicates", f"Near-duplicates within {distance} bits", find, "read")
+    task = find_duplicates(executor, parse_integer(text, "distance"))
     if "hx-request" in request.headers:
         return await _render_duplicates(request, executor, task)
     return RedirectResponse(f"/c/{quote(executor.name)}/duplicates?task={task.id}", 303)
@@ -64,17 +52,17 @@ async def cancel_duplicates(request: Request, executor: ExecutorParam) -> Respon
 
 @write_router.post("/c/{name}/duplicates/delete")
 async def delete_duplicates(request: Request, executor: ExecutorParam) -> Response:
-    """Delete all items but the first of one group, or of all groups that the task found."""
+    """Delete all items but the first of some groups that the task found, which the visitor has seen."""
     form = await read_form(request)
-    task, chosen = require_task(request, executor, form_text(form, "task")), form_text(form, "group")
+    task, numbers = require_task(request, executor, form_text(form, "task")), form_text(form, "groups").split(",")
     if task.kind != "duplicates" or task.state != "done":
         raise Conflict("task: expected near-duplicates that were found, got another task, or one that has not ended")
-    groups: list[list[Id]] = task.result["groups"]
-    if chosen != "all":
-        number = parse_integer(chosen, "group")
-        if number >= len(groups):
-            raise NotFound(f"group: expected less than {len(groups)}, got {number}")
-        groups = [groups[number]]
+    if len(numbers) > MAX_PAGE_GROUPS:
+        raise InvalidInput(f"groups: expected at most {MAX_PAGE_GROUPS}, got {len(numbers)}")
+    chosen = {parse_integer(number, "groups") for number in numbers}
+    if max(chosen) >= len(task.result["groups"]):
+        raise NotFound(f"groups: expected less than {len(task.result['groups'])}, got {max(chosen)}")
+    groups: list[list[Id]] = [task.result["groups"][number] for number in sorted(chosen)]
 
     def delete(collection: Collection) -> int:
         ids = [name for group in groups for name in _surplus(collection, group)]
@@ -102,12 +90,12 @@ async def _render_duplicates(
 def _remaining_groups(collection: Collection, groups: list[list[Id]]) -> dict[str, Any]:
     """Return the groups of two or more items that still exist: the first ones, and how many there are in all."""
     cards: list[dict[str, Any]] = []
-    remaining = surplus = 0
+    remaining = 0
     for number, group in enumerate(groups):
         items = [item for item in collection.get(group) if item is not None]
         if len(items) > 1:
-            remaining, surplus = remaining + 1, surplus + len(items) - 1
+            remaining += 1
             if len(cards) < MAX_PAGE_GROUPS:
                 pictures = [(item, json.dumps(item.id), text_hit(item)) for item in items[:GROUP_PICTURES]]
                 cards.append({"number": number, "items": pictures, "count": len(items)})
-    return {"groups": cards, "remaining": remaining, "surplus": surplus}
+    return {"groups": cards, "remaining": remaining, "surplus": sum(card["count"] - 1 for card in cards)}

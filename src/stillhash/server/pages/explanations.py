@@ -81,7 +81,7 @@ def _fused_hit(
     collection: Collection, query: PageQuery, options: PageOptions, name: str, version: int | None
 ) -> Hit | None:
     """Return the hit of a search that also goes by words; None of other searches."""
-    if query.words is None or query.lexical_field is None:
+    if query.vector is None or query.words is None or query.lexical_field is None:
         return None
     answer = collection.hybrid_search(
         query.vector, query.words, DEFAULT_DEPTH, where=options.where, version=version, balance=options.balance

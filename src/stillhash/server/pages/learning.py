@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from stillhash.collection import Collection
 from stillhash.errors import Conflict, NotFitted, StillhashError
 from stillhash.server.dependencies import ExecutorParam
+from stillhash.server.pages.learning_code import learning_code
 from stillhash.server.pages.learning_views import (
     CURVE_MEASURES,
     curve_markers,
@@ -26,7 +27,6 @@ from stillhash.server.pages.rendering import form_text, page_router, parse_integ
 from stillhash.server.write_queue import CollectionExecutor
 
 STREAM_EVENTS, EVENT_SECONDS = 5, 1.0  # of one stream: how many events, and the time between two
-LISTED_ITEMS = 100  # with doubtful labels
 RECONNECT_MS = 200  # until the browser opens the next stream
 
 read_router, write_router = page_router("read"), page_router("write")
@@ -41,7 +41,8 @@ templates.env.globals["curve_measures"] = CURVE_MEASURES
 async def learning(request: Request, executor: ExecutorParam) -> Response:
     """Show what learning has gained."""
     view = await executor.read(read_learning)
-    return render(request, "learning.html", executor, **view, **await _label_quality(executor))
+    view |= await _label_quality(executor)
+    return render(request, "learning.html", executor, code=learning_code(executor.name), **view)
 
 
 @read_router.get("/c/{name}/label_quality")
@@ -69,14 +70,6 @@ async def steps(request: Request, executor: ExecutorParam) -> Response:
 def _steps(collection: Collection) -> list[dict[str, Any]]:
     curve = collection.quality()["curve"]
     return list_steps(curve, curve_markers(curve, collection.learning_events()))
-
-
-@read_router.get("/c/{name}/doubtful_labels")
-async def doubtful_labels(request: Request, executor: ExecutorParam) -> Response:
-    """Show the items whose labels are least plausible."""
-    items, share = await executor.read(lambda c: (c.doubtful_labels(LISTED_ITEMS), c.stats()["wrong_label_share"]))
-    rows = [{"item": item, "name": json.dumps(item.id)} for item in items]
-    return render(request, "doubtful_labels.html", executor, rows=rows, share=share)
 
 
 @read_router.get("/c/{name}/versions")

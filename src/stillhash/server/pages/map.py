@@ -116,7 +116,13 @@ async def map_items(
     ]
     start = parse_integer(first, "first")
     total_items = parse_integer(total, "total") if total else len(numbers)
-    context = {"total": total_items, "first": start, "key": key, "box": box, "known": layout.labels[:SENT_LABELS]}
+    context: dict[str, Any] = {
+        "total": total_items,
+        "first": start,
+        "key": key,
+        "box": box,
+        "known": layout.labels[:SENT_LABELS],
+    }
     return render(request, "map_items.html", executor, cards=cards, **context)
 
 

@@ -51,7 +51,12 @@ async def label_box(request: Request, executor: ExecutorParam) -> Response:
     changes[token] = before
     while len(changes) > MAX_UNDONE:
         changes.popitem(last=False)
-    context = {"labels": labels, "count": len(before), "same": len(chosen) - len(before), "token": token}
+    context: dict[str, Any] = {
+        "labels": labels,
+        "count": len(before),
+        "same": len(chosen) - len(before),
+        "token": token,
+    }
     return render(request, "map_labelled.html", executor, **context)
 
 

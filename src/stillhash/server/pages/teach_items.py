@@ -96,7 +96,8 @@ def choices_of(suggestion: LabelSuggestion, known: CollectionLabels, recent: lis
 def item_text(item: Item, field: str | None) -> str | None:
     """Return the text of an item, cut to a bounded length; None if it has none."""
     metadata = item.metadata or {}
-    text = next((metadata[name] for name in (field, TEXT_FIELD) if name and isinstance(metadata.get(name), str)), None)
+    texts = (metadata.get(name) for name in (field, TEXT_FIELD) if name is not None)
+    text = next((text for text in texts if isinstance(text, str)), None)
     if text is None:
         return None
     return text if len(text) <= MAX_TEXT_LENGTH else text[:MAX_TEXT_LENGTH].rstrip() + "…"

@@ -47,10 +47,9 @@ async def teach(request: Request, executor: ExecutorParam, sitting: str = "", on
     batch = await _batch(request, executor, own)
     if own.probe is None:
         own.probe = await executor.read(teach_items.start_probe, "slow")
-        own.labelled_before = batch["known"].items
     figures = await executor.read(lambda c: teach_items.progress(c, own), "slow")
     single = batch["known"].single if one == "" else one == "1"
-    context = {"allowed": True, "token": sitting, "single": single, "figures": figures}
+    context: ViewModel = {"allowed": True, "token": sitting, "single": single, "figures": figures}
     response = render(request, "teach.html", executor, **context, **batch)
     response.headers.update(NO_STORE)
     return response

@@ -9,7 +9,7 @@ from stillhash.errors import NotFound
 from stillhash.server.auth import Key
 from stillhash.server.dependencies import ExecutorParam
 from stillhash.server.pages.rendering import form_text, page_router, read_form, render
-from stillhash.server.routes_upload import start_import
+from stillhash.server.routes_long_work import start_import
 from stillhash.server.tasks import Task
 from stillhash.server.write_queue import CollectionExecutor
 
