@@ -10,7 +10,7 @@ import pytest
 import stillhash
 from stillhash import Collection, LabelSuggestion
 from stillhash.collection import label_suggestions
-from stillhash.collection.label_suggestions import draw_rows
+from stillhash.collection.label_suggestions import draw_rows, label_worth
 from stillhash.errors import InvalidInput, WrongType
 from tests.support.toys import toy
 
@@ -152,3 +152,21 @@ def test_a_bounded_sample_is_drawn_of_any_bitmap() -> None:
     drawn = draw_rows(bitmap, 100, rng)
     assert len(drawn) == 100 and (np.diff(drawn) > 0).all() and allowed[drawn].all()
     assert draw_rows(bitmap, 5000, rng).tolist() == np.flatnonzero(allowed).tolist()
+
+
+def test_labels_that_few_items_have_are_worth_more() -> None:
+    chances = np.array([[0.9, 0, 0], [0, 0.9, 0], [0.45, 0.45, 0], [0, 0, 0.05]], np.float32)
+    common, rare, both, unlikely = label_worth(chances, np.array([99, 0, 0], np.float32)).tolist()
+    assert rare > both > common > 0 and unlikely > 0
+    assert label_worth(np.zeros((3, 0), np.float32), np.zeros(0, np.float32)).tolist() == [1, 1, 1]
+
+
+def test_after_a_rollback_labels_are_those_of_its_model(tmp_path: Path, rows: Rows) -> None:
+    X, labels = rows
+    with create(tmp_path / "c", X) as collection:
+        collection.relabel(range(100), [["first"] if r % 2 else ["second"] for r in range(100)])
+        version = collection.flush()
+        collection.relabel(range(100, 300), labels[100:300])
+        collection.rollback(version)
+        known = {label for suggestion in collection.suggest_labels(50, seed=0) for label, _ in suggestion.labels}
+        assert known == {"first", "second"}
