@@ -46,7 +46,8 @@ class ServerVerbs(CollectionRequests):
     ) -> dict[str, Any]:
         """Create an empty collection in the server's folder of collections, and return its stats; admin keys only.
 
-        The arguments are those of `stillhash.open`; encoder is "classic" for images, or "words" for texts. A client of it is `Client(url, key, collection=name)`.
+        The arguments are those of `stillhash.open`; encoder is "classic" for images, or "words" for texts. A client
+        of it is `Client(url, key, collection=name)`.
         """
         body: dict[str, Any] = {"name": name, "dim": dim, "bits": bits, "method": method, "params": params}
         body |= {"codes_see_labels": codes_see_labels, "init_rows": init_rows, "learn_rows": learn_rows}
