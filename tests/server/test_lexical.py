@@ -56,7 +56,7 @@ def page(server: LiveServer, name: str = "c", **params: str) -> str:
 
 def column_ids(text: str, side: str = "now") -> list[str]:
     column = text.partition(f'class="column {side}"')[2].partition("</ol>")[0]
-    return re.findall(r'aria-label="\d+: item &lt;i&gt;(\d+)\.', column)
+    return re.findall(r'class="hidden">\d+: item &lt;i&gt;(\d+)\.', column)
 
 
 def test_the_routes_answer_as_the_library(served: tuple[LiveServer, Collection]) -> None:

@@ -13,7 +13,7 @@ from stillhash.collection.input_rows import input_rows
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
-from stillhash.collection.storage.item_pages import page_rows, read_page
+from stillhash.collection.storage.item_pages import page_rows, pictured_ids, read_page
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
@@ -101,7 +101,7 @@ class ItemReader:
         """Return for each of these ids whether there is such an item, and it came with a picture."""
         names = check_ids(ids, distinct=False)
         with self._store.reading() as connection:
-            pictured = self._store.items.pictured(connection, names)
+            pictured = pictured_ids(connection, names)
         return [name in pictured for name in names]
 
     def reconstruct(self, ids: ItemIds) -> NDArray[Any]:

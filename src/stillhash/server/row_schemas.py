@@ -23,6 +23,13 @@ QueryVectors = Annotated[
         examples=[[0.1, 0.2, 0.3]],
     ),
 ]
+OptionalQuery = Annotated[
+    Any,
+    Field(
+        description="One query; in hexadecimal digits, where the collection has codes only. null: any.",
+        json_schema_extra={"anyOf": [_NUMBERS, _CODE, {"type": "null"}]},
+    ),
+]
 WeightVectors = Annotated[
     Any,
     Field(

@@ -8,13 +8,13 @@ from pydantic import BaseModel, Field, StrictInt
 from stillhash.collection import VoteEntry
 from stillhash.collection.vote_listing import MAX_LISTED_VOTES
 from stillhash.server.request_body import RequestBody
-from stillhash.server.row_schemas import QueryVectors
+from stillhash.server.row_schemas import OptionalQuery
 from stillhash.server.schemas import MAX_INT64
 
 
 class ListVotesBody(RequestBody):
     raw_field = row_field = "query"
-    query: Annotated[QueryVectors, Field(description="Only votes on hits of this very query.")] = None
+    query: OptionalQuery = None
     source: Annotated[str | None, Field(description="Only the votes of this source.", examples=["ann"])] = None
     after: Annotated[
         StrictInt | None, Field(ge=0, le=MAX_INT64, description="The number of the last vote of the list before.")

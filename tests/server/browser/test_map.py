@@ -155,6 +155,18 @@ def test_move_and_zoom_by_mouse_keys_and_buttons(server: LiveServer, visit: Call
     until(lambda: numbers(state(page)["view"])[0] > seen[0])
 
 
+def test_pictures_appear_where_few_points_are_in_view(server: LiveServer, visit: Callable[..., Any]) -> None:
+    page = open_map(server, visit, viewport=WIDE["viewport"], reduced_motion="reduce")
+    assert shown(page, "pictures") == "0"
+    page.locator("#map-marks").focus()
+    for _ in range(5):
+        page.keyboard.press("+")
+    until(lambda: int(shown(page, "pictures")) > 0)
+    assert int(shown(page, "pictures")) <= 96
+    page.keyboard.press("0")
+    until(lambda: shown(page, "pictures") == "0")
+
+
 def test_what_is_in_view_is_listed_by_the_keyboard_alone(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = open_map(server, visit)
     page.locator("#map-marks").focus()

@@ -1,4 +1,4 @@
-"""List items in order of their ids, a page of so many items and bytes at a time."""
+"""List items in order of their ids, a page of so many items and bytes at a time; and those that have pictures."""
 
 from sqlite3 import Connection
 
@@ -47,3 +47,12 @@ def ids_of(connection: Connection, rows: list[int]) -> dict[int, Id]:
     for marks, batch in batches(list(dict.fromkeys(rows))):
         ids.update(connection.execute(f"SELECT row, id FROM items WHERE row IN ({marks})", batch))
     return ids
+
+
+def pictured_ids(connection: Connection, ids: list[Id]) -> set[Id]:
+    """Return those of these ids that have a picture."""
+    names: set[Id] = set()
+    for marks, batch in batches(ids):
+        sql = f"SELECT id FROM items JOIN pictures USING (row) WHERE id IN ({marks})"
+        names.update(name for (name,) in connection.execute(sql, batch))
+    return names

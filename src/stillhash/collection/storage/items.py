@@ -155,14 +155,6 @@ class ItemTable:
             raise BadState(f"pictures: expected the bytes of an image, got {row[0]!r:.100}")
         return None if row is None else row[0]
 
-    def pictured(self, connection: Connection, ids: list[Id]) -> set[Id]:
-        """Return those of these ids that have a picture."""
-        names: set[Id] = set()
-        for marks, batch in batches(ids):
-            sql = f"SELECT id FROM items JOIN pictures USING (row) WHERE id IN ({marks})"
-            names.update(name for (name,) in connection.execute(sql, batch))
-        return names
-
     def matching(self, connection: Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
         """Return the rows that meet a condition (filters.py), as a bitmap; TooLarge if SQL takes too long."""
         sql, values = condition

@@ -125,16 +125,17 @@ class VoteTable:
         self, connection: Connection, source: str | None, query: bytes | None, before: int, limit: int
     ) -> list[CountedVote]:
         """Return votes that count, of a source and on a query or of all, the latest first; none from `before` on."""
-        sql = """
+        on_query = "" if query is None else "AND one.digest = :digest"  # by the index, which an OR would not use
+        sql = f"""
             SELECT one.number, version, item, source, vote, position, query
             FROM votes AS one JOIN voted_queries USING (digest)
-            WHERE one.number < :before AND vote != 0 AND (:source IS NULL OR source = :source)
-              AND (:digest IS NULL OR digest = :digest) AND NOT EXISTS (
+            WHERE one.number < :before AND vote != 0 AND (:source IS NULL OR source = :source) {on_query}
+              AND NOT EXISTS (
                 SELECT 1 FROM votes AS later WHERE later.digest = one.digest AND later.item = one.item
                   AND later.source = one.source AND later.version > one.version)
             ORDER BY one.number DESC LIMIT :limit"""
-        key = None if query is None else digest(query)
-        values = {"before": before, "source": source, "digest": key, "limit": limit}
+        values: dict[str, Any] = {"before": before, "source": source, "limit": limit}
+        values |= {} if query is None else {"digest": digest(query)}
         return [CountedVote(*row) for row in connection.execute(sql, values)]
 
     def counts(self, connection: Connection, query: bytes, version: int) -> dict[Id, tuple[int, int]]:

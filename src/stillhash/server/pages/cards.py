@@ -15,7 +15,7 @@ LEADING_LABEL_LENGTH = 44  # in two lines of larger letters, where labels lead
 CHIP_LENGTH = 3  # characters that the edges of a label take
 ID_TAIL = 8  # characters at the end of an id that are never cut off
 JOINERS = {"\u200d", "\ufe0f"}  # between the parts of an emoji
-MAX_FIELDS, MAX_FIELD_LENGTH = 3, 40  # of the metadata, on a card without a picture
+CARD_FIELDS, CARD_FIELD_LENGTH = 3, 40  # of the metadata, on a card without a picture
 
 ViewModel = dict[str, Any]  # what a template shows
 
@@ -46,13 +46,13 @@ def _describe(item: Item, stored: bool, known: Sequence[Any], text: TextHit | No
     picture = text is None and (stored or isinstance((item.metadata or {}).get("image"), str))
     leads = text is None and not picture
     length = SMALL_LABEL_LENGTH if small and not text else LEADING_LABEL_LENGTH if leads else CARD_LABEL_LENGTH
-    shown, rest = fit_labels(item.labels, known, length)
+    labels, rest = fit_labels(item.labels, known, length)
     return {
         "hit": item,
         "name": json.dumps(item.id),
         "text": text,
         "picture": picture,
-        "labels": shown,
+        "labels": labels,
         "more_labels": rest,
         "shared_labels": sum(label in known for label in item.labels),
         "fields": short_fields(item) if leads else "",
@@ -76,9 +76,9 @@ def short_fields(item: Item) -> str:
     values = (
         f"{field} {value}"
         for field, value in (item.metadata or {}).items()
-        if isinstance(value, (str, int, float)) and field != "image" and len(f"{field} {value}") <= MAX_FIELD_LENGTH
+        if isinstance(value, (str, int, float)) and field != "image" and len(f"{field} {value}") <= CARD_FIELD_LENGTH
     )
-    return " · ".join(value for value, _ in zip(values, range(MAX_FIELDS), strict=False))
+    return " · ".join(value for value, _ in zip(values, range(CARD_FIELDS), strict=False))
 
 
 def split_id(name: object) -> tuple[str, str]:

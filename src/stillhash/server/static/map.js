@@ -68,7 +68,10 @@
   function changed() {
     draw();
     clearTimeout(remembering);
-    remembering = setTimeout(remember, 250);
+    remembering = setTimeout(() => {
+      remember();
+      findPictures();
+    }, 250);
   }
 
   function remember() {
@@ -150,7 +153,8 @@
       pen.strokeRect(x, y, w, h);
       pen.setLineDash([]);
     }
-    drawNames(pen, style);
+    drawPictures(pen);
+    if (!close.length) drawNames(pen, style);
     if (hovered !== null) {
       const [x, y] = toScreen(points.places[2 * hovered], points.places[2 * hovered + 1]);
       for (const [line, name] of [[4, "--paper"], [2, "--text"]]) {
@@ -360,22 +364,66 @@
     tip.style.transform = `translate(${Math.max(4, left)}px, ${Math.max(4, Math.min(over.clientHeight - 150, y - 40))}px)`;
   }
 
-  async function showTip(number) {
-    if (!known.has(number)) {
-      const answer = await fetch(`${board.dataset.items}?${new URLSearchParams({ key: board.dataset.key, points: number })}`, { headers: { "HX-Request": "true" } });
-      if (!answer.ok) return;
-      const card = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector(".map-card");
-      if (!card) return;
-      if (known.size > 500) known.clear();
-      known.set(number, { picture: card.querySelector("img")?.getAttribute("src"), text: card.querySelector(".passage")?.textContent, id: card.querySelector("bdi").textContent, labels: [...card.querySelectorAll(".chips bdi")].map((label) => label.textContent) });
+  /* Fetch what is shown of these points, unless it is known. */
+  async function fetchItems(numbers) {
+    const missing = numbers.filter((number) => !known.has(number)).slice(0, LISTED);
+    if (!missing.length) return;
+    const params = new URLSearchParams({ key: board.dataset.key, points: missing.join(",") });
+    const answer = await fetch(`${board.dataset.items}?${params}`, { headers: { "HX-Request": "true" } }).catch(() => null);
+    if (!answer?.ok) return;
+    if (known.size > 1000) known.clear();
+    for (const card of new DOMParser().parseFromString(await answer.text(), "text/html").querySelectorAll(".map-card")) {
+      const labels = [...card.querySelectorAll(".chips bdi")].map((label) => label.textContent);
+      const [picture, text] = [card.querySelector("img")?.getAttribute("src"), card.querySelector(".passage")?.textContent];
+      known.set(Number(card.dataset.point), { picture, text, id: card.querySelector(".id bdi").textContent, labels });
     }
-    if (number !== hovered) return;
+  }
+
+  async function showTip(number) {
+    await fetchItems([number]);
+    if (number !== hovered || !known.has(number)) return;
     const { picture, text, id, labels } = known.get(number), shown = tip.querySelector("img");
     shown.hidden = !picture;
     if (picture) shown.src = picture;
     const name = Object.assign(document.createElement("strong"), { textContent: id });
     tip.querySelector("p").replaceChildren(name, document.createElement("br"), text ? text.slice(0, 160) : labels.join(", ") || describeGuess(number));
     tip.hidden = false;
+  }
+
+  // ---- pictures, where few points are in view ----
+
+  const PICTURE = 46; // pixels
+  let close = []; // the points that are shown as pictures
+
+  async function findPictures() {
+    const [left, top] = toMap(0, 0), [right, bottom] = toMap(over.clientWidth, over.clientHeight);
+    const within = pointMap.pointsWithin(points, left, bottom, right, top);
+    close = within.length <= 2 * LISTED ? within : [];
+    await fetchItems(close);
+    await fetchItems(close); // the other half
+    for (const number of close) {
+      const item = known.get(number);
+      if (!item?.picture || item.image) continue;
+      item.image = new Image();
+      item.image.onload = drawMarks;
+      item.image.src = item.picture;
+    }
+    drawMarks();
+  }
+
+  function drawPictures(pen) {
+    let count = 0;
+    for (const number of close) {
+      const image = known.get(number)?.image;
+      if (!image?.complete || !image.naturalWidth) continue;
+      const [x, y] = toScreen(points.places[2 * number], points.places[2 * number + 1]), colour = colours.points[number];
+      const size = PICTURE / Math.max(image.naturalWidth, image.naturalHeight), [w, h] = [image.naturalWidth * size, image.naturalHeight * size];
+      pen.fillStyle = `rgb(${colour & 255} ${(colour >> 8) & 255} ${(colour >> 16) & 255})`;
+      pen.fillRect(x - w / 2 - 2.5, y - h / 2 - 2.5, w + 5, h + 5);
+      pen.drawImage(image, x - w / 2, y - h / 2, w, h);
+      count++;
+    }
+    board.dataset.pictures = count;
   }
 
   const describeGuess = (number) => (points.predicted[number] && points.names[points.labels[number]] ? `no labels; predicted: ${labelName(points.labels[number])}` : "no labels");
@@ -510,6 +558,7 @@
     colourPoints();
     showLegend();
     drawNow();
+    findPictures();
     new ResizeObserver(draw).observe(over);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       colourPoints();
