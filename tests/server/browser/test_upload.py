@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def own_encoder(collection: stillhash.Collection) -> Any:
 def creating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveServer]:
     """A server on which collections can be created, with one of vectors."""
     (tmp_path / "more").mkdir()
-    monkeypatch.setattr(live, "create_app", lambda *arguments: create_app(*arguments, own_encoder))
+    monkeypatch.setattr(live, "create_app", partial(create_app, open_query_encoder=own_encoder))
     settings = Settings(collections_folder=tmp_path / "more", max_upload_bytes=8 << 20)
     with live.live_server({"rows": stillhash.open(tmp_path / "rows", DIM, 32)}, settings) as server:
         yield server
