@@ -58,7 +58,7 @@ PAGES = {
     "api": "/docs",
 }
 RECORDING_WIDTH, RECORDING_COLOURS = 880, 128
-LOADED = "[...document.images].every(image => image.complete || image.getBoundingClientRect().top > innerHeight)"
+LOADED = "() => [...document.images].every(image => image.complete || image.getBoundingClientRect().top > innerHeight)"
 HOLD_MS, STEP_MS = 1600, 220  # how long a frame is held at the end of an act, and within one
 
 

@@ -593,7 +593,7 @@ def test_one_process_writes_and_others_read(films: Path) -> None:
 def test_a_missing_collection_is_refused(verb: str, tmp_path: Path) -> None:
     more = {"add": ["-"], "get": ["a"], "learn": ["-"], "tag": ["1", "a"], "rollback": ["1"]}
     more |= {"delete": ["a"], "update-metadata": ["a"], "relabel": ["a", "b"]}
-    more |= {"suggest": ["a"], "add-labels": ["a", "b"], "remove-labels": ["a", "b"]}
+    more |= {"compare": ["0"], "suggest": ["a"], "add-labels": ["a", "b"], "remove-labels": ["a", "b"]}
     more |= {"search": ["--vector", "[1]"], "range-search": ["--vector", "[1]", "--threshold", "0"]}
     more |= {"feedback": ["a", "--vector", "[1]", "--up"], "snapshot": [str(tmp_path / "copy")]}
     code, out, err = call(verb, tmp_path / "nothing", *more.get(verb, []))

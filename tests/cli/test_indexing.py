@@ -160,7 +160,7 @@ def test_a_server_answers_queries_by_text(notes: Path, tmp_path: Path) -> None:
         answer = server.request("POST", "/v1/collections/c/search", {"query": encoded.json["features"][0], "k": 1})
         assert answer.json["answers"][0]["hits"][0]["id"] == "work/boat.md"
         page = server.request("GET", "/c/c").data.decode()
-        assert 'name="words"' in page and "An image" not in page
+        assert 'name="search"' in page and "words, label or id" in page and "picture of your own" not in page
         form = b'--edge\r\nContent-Disposition: form-data; name="words"\r\n\r\nboats\r\n--edge--\r\n'
         moved = server.request("POST", "/c/c/upload", form, content_type="multipart/form-data; boundary=edge")
         assert moved.status == 303 and b"work/boat.md" in server.request("GET", moved.headers["location"]).data

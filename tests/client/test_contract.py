@@ -52,7 +52,7 @@ def test_both_clients_have_the_same_verbs() -> None:
 def test_verbs_have_the_arguments_of_a_collection() -> None:
     for name in public_names(Client) - CLIENT_ONLY.keys() - {"snapshot"}:  # which has no path
         ours, theirs = (dict(inspect.signature(getattr(kind, name)).parameters) for kind in (Client, Collection))
-        for other in ("max_bytes", "snapshots"):  # which the server sets
+        for other in ("max_bytes", "snapshots", "progress"):  # which the server sets, or has by tasks
             theirs.pop(other, None)
         for one, other in zip(ours.values(), theirs.values(), strict=True):
             assert (one.name, one.kind, one.default) == (other.name, other.kind, other.default), name
@@ -60,7 +60,6 @@ def test_verbs_have_the_arguments_of_a_collection() -> None:
 
 NOT_OVER_HTTP = {  # arguments of `open` that `create_collection` has not, and why
     "path": "the name takes its place",
-    "encoder": "its name may be a file for the server to open",
     "init": "`fit` takes a sample",
     "read_only": "of a process, not of a collection",
     "searcher": "of a process, not of a collection",

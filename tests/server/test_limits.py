@@ -288,7 +288,7 @@ def test_rows_and_uploads_are_parsed_in_threads(
         return call
 
     monkeypatch.setattr(request_body, "_parse_rows", recorded(request_body._parse_rows))
-    monkeypatch.setattr("stillhash.server.pages.search.parse_vector", recorded(query_cache.parse_vector))
+    monkeypatch.setattr("stillhash.server.pages.uploads.parse_vector", recorded(query_cache.parse_vector))
     line = json.dumps({"id": "new", "features": [0.5] * DIM}).encode()
     assert server.request("POST", f"{PATH}/ingest", line).status == 200
     upload = b'--x\r\ncontent-disposition: form-data; name="numbers"\r\n\r\n' + b"1 " * DIM + b"\r\n--x--\r\n"

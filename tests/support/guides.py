@@ -47,6 +47,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     "images.md": {
         "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model; tests/images aligns",
     },
+    "page.md": {
+        "stillhash serve photos --images pictures --snapshots backups --port 8000": "serves until it is stopped",
+    },
     "text.md": {
         "pip install wordllama 'stillhash[text]'": "needs a package with weights; tests/encoders opens such tables",
     },
