@@ -6,7 +6,6 @@ the request to the last byte of the HTML, which a busy machine prolongs; and in 
 """
 
 import http.client
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from stillhash.numeric.validation import check_integer
 PAGE_DIM, PAGE_LABEL_COUNT = 64, 40
 PAGE_ROWS = 20_000  # of an `add`
 MAX_PAGE_MS = 150.0  # of a search page, by the clock
+CLOCK_TICKS = 100  # a second, in files of Linux
 COLOURS = ("red", "green", "blue", "black", "white")
 
 Address = Callable[[int], str]  # of the page in a round
@@ -117,9 +117,12 @@ def request(connection: http.client.HTTPConnection, address: str) -> bytes:
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time of all threads of a process so far."""
-    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of all threads of a process so far; 0 where the system has no such file."""
+    file = Path(f"/proc/{process}/stat")
+    if not file.exists():
+        return 0.0
+    fields = file.read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 def tables(result: Figures) -> Sections:

@@ -6,11 +6,11 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from stillhash.collection import Collection
+from stillhash.collection import Collection, Item
 from stillhash.collection.probe import QueryComparison, VersionComparison
 from stillhash.collection.types import VersionName
 from stillhash.server.dependencies import ExecutorParam
-from stillhash.server.pages.cards import ViewModel
+from stillhash.server.pages.cards import SMALL_LABEL_LENGTH, ViewModel, fit_labels
 from stillhash.server.pages.learning_code import comparison_code
 from stillhash.server.pages.passages import text_hit
 from stillhash.server.pages.rendering import page_router, parse_integer, render
@@ -68,11 +68,18 @@ def _cards(collection: Collection, ids: list[Any], query: QueryComparison) -> li
             "name": json.dumps(id_),
             "rank": rank,
             "labels": item.labels if item is not None else [],
+            "chips": _chips(item, query),
             "text": text_hit(item) if item is not None else None,
             "relevant": item is not None and any(label in query.labels for label in item.labels),
         }
         for rank, (id_, item) in enumerate(zip(ids, collection.get(ids), strict=True), 1)
     ]
+
+
+def _chips(item: Item | None, query: QueryComparison) -> ViewModel:
+    """Describe the labels that a small card shows, those of the query first."""
+    labels, rest = fit_labels(item.labels if item is not None else [], query.labels, SMALL_LABEL_LENGTH)
+    return {"labels": labels, "more_labels": rest}
 
 
 def _linked(comparison: VersionComparison) -> list[ViewModel]:

@@ -100,7 +100,7 @@ async def _render_list(
 
     def read(collection: Collection) -> ViewModel:
         items = collection.list_items(where, after=after, limit=ITEMS_A_PAGE + 1)
-        cards = describe_items(collection, items[:ITEMS_A_PAGE])
+        cards = describe_items(collection, items[:ITEMS_A_PAGE], _filtered_labels(where))
         last = cards[-1]["name"] if len(items) > ITEMS_A_PAGE else None
         return {"items": cards, "total": collection.count(where), "last": last, "first": after is None}
 
@@ -161,6 +161,12 @@ def _join(*conditions: Filter | None) -> Filter | None:
     """Return the condition that all of these hold."""
     some = [condition for condition in conditions if condition is not None]
     return None if not some else some[0] if len(some) == 1 else {"$and": some}
+
+
+def _filtered_labels(where: Filter | None) -> list[Any]:
+    """Return the labels that a condition asks for, which come first on cards."""
+    parts = [] if where is None else where.get("$and", [where])
+    return [part["labels"] for part in parts if isinstance(part.get("labels"), str | int | float)]
 
 
 def _range_address(name: str, params: QueryParams, options: PageOptions, field: str) -> str:
