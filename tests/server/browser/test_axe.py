@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +16,32 @@ from tests.server.live_server import LiveServer
 
 AXE = (Path(__file__).parents[2] / "support" / "axe" / "axe.min.js").read_text(encoding="utf-8")
 PAGES = {  # the path of each page, and addresses that show it in its different states
-    "/c/{name}": ["/c/toys", "/c/toys?like=77", "/c/toys?like=nothing", "/c/few?like=3", "/c/empty"],
+    "/c/{name}": [
+        "/c/toys",
+        "/c/toys?like=77",
+        "/c/toys?search=label 3",
+        "/c/toys?like=nothing",
+        "/c/few?like=3",
+        "/c/empty",
+    ],
     "/c/{name}/learning": ["/c/toys/learning", "/c/empty/learning"],
     "/c/{name}/compare": ["/c/toys/compare", "/c/toys/compare?a=1&at=9", "/c/empty/compare"],
     "/c/{name}/collection": ["/c/toys/collection", "/c/empty/collection"],
     "/c/{name}/doubtful_labels": ["/c/toys/doubtful_labels"],
     "/c/{name}/votes": ["/c/toys/votes"],
     "/c/{name}/teach": ["/c/toys/teach?sitting=axe", "/c/empty/teach?sitting=axe"],
+    "/c/{name}/map": ["/c/toys/map", "/c/few/map", "/c/empty/map"],
+    "/collections": ["/collections"],
+    "/new": ["/new"],
     "/docs": ["/docs"],
 }
-PARTS = {
+PARTS = {  # not pages
     "/",
-    "/c/{name}/events",
-    "/c/{name}/explain",
-    "/c/{name}/label_quality",
-    "/c/{name}/picture",
-    "/c/{name}/select",
-    "/c/{name}/teach/items",
-    "/c/{name}/teach/progress",
-    "/c/{name}/steps",
-    "/c/{name}/versions",
-}  # not pages
+    *("/c/{name}/events", "/c/{name}/explain", "/c/{name}/label_quality", "/c/{name}/picture", "/c/{name}/select"),
+    *("/c/{name}/teach/items", "/c/{name}/teach/progress", "/c/{name}/steps", "/c/{name}/versions"),
+    *("/c/{name}/suggest", "/c/{name}/map/items", "/c/{name}/map/points"),
+    *("/c/{name}/duplicates", "/c/{name}/import", "/c/{name}/tasks", "/c/{name}/tasks/{id}/file"),
+}
 SIGNED_OUT = {"/login"}  # a server without keys has no such page
 
 
@@ -54,7 +60,11 @@ def settle(page: Any) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_pages_break_no_rule(server: LiveServer, visit: Callable[..., Any], theme: str) -> None:
+def test_pages_break_no_rule(
+    server: LiveServer, visit: Callable[..., Any], theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(server.app.state.stillhash.settings, collections_folder=tmp_path)  # so that some can be created
+    monkeypatch.setattr(server.app.state, "stillhash", server.app.state.stillhash._replace(settings=settings))
     page = visit(server.url, **THEMES[theme])
     problems = {}
     for address in (one for addresses in PAGES.values() for one in addresses):
