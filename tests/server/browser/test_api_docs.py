@@ -36,4 +36,4 @@ def test_snippet_is_copied(server: LiveServer, visit: Callable[..., Any]) -> Non
     page.locator(".snippets summary").click()
     page.get_by_role("button", name="Copy").first.click()
     page.get_by_role("button", name="Copied").wait_for()
-    assert page.evaluate("navigator.clipboard.readText()") == "stillhash search toys --like '77' -k 12"
+    assert page.evaluate("navigator.clipboard.readText()") == "stillhash search toys --like 77 -k 12"
