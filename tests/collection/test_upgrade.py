@@ -12,6 +12,7 @@ import pytest
 import stillhash
 from stillhash.collection.storage.format_1 import FORMAT_1_TILE, read_format_1_segment
 from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.verification import verify_store
 from stillhash.collection.stored_models import load_functions
 from stillhash.errors import BadState
 from stillhash.files.sealed_files import read_sealed, write_sealed
@@ -177,7 +178,7 @@ def test_any_deletions_and_segments(tmp_path: Path, share: float) -> None:
     stillhash.upgrade(path)
     live = [row for row in stored if row[0] not in deleted]
     with closing(Store(path, writer=False)) as store:
-        assert store.verify() == []
+        assert verify_store(store) == []
         with store.reading() as connection:
             coded = store.codes.live(connection)
             sql = "SELECT row, id, labels FROM items ORDER BY row"

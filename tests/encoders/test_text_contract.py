@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,6 @@ def test_a_missing_library_is_named(
     folder = write_static(tmp_path / "model")
     monkeypatch.setitem(sys.modules, hidden, None)  # importing it fails
     if hidden == "wordllama":
-        monkeypatch.setattr("stillhash.encoders.static.find_spec", lambda _: None)
+        monkeypatch.setattr(import_module("stillhash.encoders.static"), "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=rf"{hidden}.*pip install .*'stillhash\[{extra}\]'"):
         open_encoder(name.format(folder))

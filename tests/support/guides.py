@@ -47,6 +47,11 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     "images.md": {
         "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model; tests/images aligns",
     },
+    "http.md": {
+        'curl --data-binary @rows.jsonl "http://127.0.0.1:8000/v1/collections/films/upload?filename=rows.jsonl"': (
+            "needs files of the reader's own; tests/server/test_uploads.py sends both"
+        ),
+    },
     "page.md": {
         "stillhash serve photos --images pictures --snapshots backups --port 8000": "serves until it is stopped",
     },

@@ -73,6 +73,7 @@ def test_a_disliked_hit_leaves_and_undo_restores_the_order(server: LiveServer, v
     assert order(page) == before and collection_of(server).stats()["feedback"] == feedback
     page.locator("#undo", has_text="Redo").click()
     wait_for_message(page, "now last")
+    page.wait_for_function("() => !document.querySelector('.htmx-added, .htmx-settling')")  # until it takes clicks
     page.keyboard.press("z")
     wait_for_message(page, "vote taken back")
     assert order(page) == before
