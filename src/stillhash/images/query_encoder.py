@@ -57,7 +57,7 @@ class CollectionEncoder:
             workers=1,
             progress=lambda now: progress(now.done / max(1, now.files), now.added + now.updated),
         )
-        own_folder = f"{folder}{os.sep}"  # which is nobody's business
+        own_folder = f"{folder}{os.sep}"  # which messages do not name
         broken = {name: reason.replace(own_folder, "") for name, reason in report.broken.items()}
         counts = {name: getattr(report, name) for name in ("files", "added", "updated", "skipped", "labelled")}
         return {**counts, "broken": broken, "broken_count": len(broken)}

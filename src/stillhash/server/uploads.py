@@ -16,7 +16,7 @@ from stillhash.server.tasks import Task
 UPLOADS_FOLDER = "uploads"  # inside the collection's folder
 MAX_UPLOADS = 4  # of a collection, that arrive, or wait for their import
 MAX_UPLOADED_FILES = 20_000
-FREE_SHARE = 2  # an upload may take 1/2 of the disk that is free: its rows need room, too
+FREE_SHARE = 2  # an upload may take 1/2 of the disk that is free: its rows need space, too
 
 
 @dataclass(eq=False)

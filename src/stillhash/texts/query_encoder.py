@@ -67,7 +67,7 @@ class TextQueryEncoder:
             progress=lambda now: progress(now.progress, now.added + now.updated),
         )
         counts = {name: getattr(report, name) for name in ("added", "updated", "skipped", "labelled", "broken_count")}
-        own_folder = f"{folder}{os.sep}"  # which is nobody's business
+        own_folder = f"{folder}{os.sep}"  # which messages do not name
         broken = {name: reason.replace(own_folder, "") for name, reason in report.broken.items()}
         return {"files": report.documents, **counts, "broken": broken}
 

@@ -115,7 +115,7 @@ def test_my_votes_are_listed_and_taken_back(server: LiveServer, visit: Callable[
     page.get_by_role("link", name="My votes").click()
     rows = page.locator(".vote-list li:not(.heads)")
     assert [row.strip() for row in rows.locator(".cast").all_inner_texts()] == ["down", "up"]  # the latest first
-    assert rows.locator(".asked bdi").all_inner_texts() == ["77", "77"]
+    assert rows.locator(".query-item bdi").all_inner_texts() == ["77", "77"]
     assert rows.locator(".item bdi").last.inner_text() == before[3]
     assert rows.locator("time").first.inner_text() == "just now"
     rows.last.get_by_role("button").click()
@@ -138,7 +138,7 @@ def test_thumbs_stay_pressed_after_a_restart(tmp_path: Path, visit: Callable[...
         page = visit(f"{server.url}/c/toys?like=77")
         assert (pressed(page), order(page)) == expected
         page.get_by_role("link", name="My votes").click()
-        assert page.locator(".vote-list .asked .thing[href*=like]").count() == 1
+        assert page.locator(".vote-list .query-item .thing[href*=like]").count() == 1
 
 
 def test_nothing_jumps_when_a_message_appears(server: LiveServer, visit: Callable[..., Any]) -> None:

@@ -65,7 +65,7 @@ def fit_labels(labels: Sequence[Any], known: Sequence[Any], length: int) -> tupl
     left, count = length, 0
     for one in ordered:
         left -= len(one.text) + CHIP_LENGTH
-        if count and left < (CHIP_LENGTH + 2) * (count + 1 < len(ordered)):  # unless it is the last, +2 needs its room
+        if count and left < (CHIP_LENGTH + 2) * (count + 1 < len(ordered)):  # unless it is the last, +2 needs its space
             break
         count += 1
     return ordered[:count], [one.text for one in ordered[count:]]

@@ -154,7 +154,7 @@ def _describe_votes(
     ids = [*(entry.id for entry in entries), *likes]
     items = {json.dumps(item.id): item for item in collection.get(ids) if item is not None} if ids else {}
     return [
-        {"entry": entry, "query": query, "asked": items.get(query.params.get("like", "")), "item": items.get(name)}
+        {"entry": entry, "query": query, "query_item": items.get(query.params.get("like", "")), "item": items.get(name)}
         for entry, query, name in zip(entries, queries, (json.dumps(entry.id) for entry in entries), strict=True)
     ]
 

@@ -23,7 +23,7 @@
     if (event.target.id === "automatic" && slider) slider.value = slider.dataset.automatic;
   });
 
-  // ---- room for more hits from the click on, so that nothing jumps when they come ----
+  // ---- space for more hits from the click on, so that nothing jumps when they come ----
 
   document.addEventListener("htmx:beforeRequest", (event) => {
     const [hits, first] = [find("#hits"), find(".now .card")];
