@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from stillhash.cluster.local import alive_nodes
-from stillhash.cluster.placement import best_node, check_capacity, usable_nodes
+from stillhash.cluster.node_choice import best_node, check_capacity, usable_nodes
 from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors
 from stillhash.cluster.replica_table import ReplicaTable
 from stillhash.cluster.storage import Storage

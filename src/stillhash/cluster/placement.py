@@ -1,76 +1,93 @@
-"""Where replicas should run: pure functions of nodes and of what runs on them."""
+"""Decide which shard holds which segment. These functions read and write nothing: they return the next manifest."""
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from stillhash.cluster.local import Node
-from stillhash.errors import Unreachable
+from stillhash.cluster.manifest import ClusterManifest, SegmentEntry
+from stillhash.errors import InvalidInput
+
+BALANCE = 0.2  # shards have this share more or less than the mean, at most, where segments allow it
 
 
-class Placed(NamedTuple):
-    """A replica and its node. Replicas of one group, such as a shard, hold the same."""
+class Move(NamedTuple):
+    """A segment that changes its shard."""
 
-    name: str
-    group: str
-    node: str
-
-
-class PlannedMove(NamedTuple):
-    """A replica that should run on another node."""
-
-    name: str
-    node: str
+    entry: SegmentEntry
+    shard: int  # the new one
 
 
-def usable_nodes(nodes: Iterable[Node], cpus: float, excluded: Iterable[str], last: str = "") -> dict[str, int]:
-    """Return how many replicas each node can hold that is large enough and not excluded; the node `last` comes last."""
-    left_out = set(excluded)
-    slots = {node.id: math.floor(node.resources.get("CPU", 0.0) / cpus + 1e-9) for node in nodes}
-    names = sorted((name for name in slots if slots[name] and name not in left_out), key=lambda n: (n == last, n))
-    return {name: slots[name] for name in names}
+def place(manifest: ClusterManifest, entries: Iterable[SegmentEntry]) -> ClusterManifest:
+    """Return the manifest with these entries, each in the shard that is the smallest then; the largest come first."""
+    new = list(entries)
+    return manifest._replace(
+        segments=manifest.segments + tuple(_placed(manifest.shard_rows(), new)),
+        next_id=max([manifest.next_id, *(entry.last + 1 for entry in new)]),
+    )
 
 
-def best_node(group: str, placed: Sequence[Placed], slots: dict[str, int]) -> str | None:
-    """Return the node with fewest replicas of the group, then with fewest of all; None if all are full."""
-    load = Counter(replica.node for replica in placed)
-    twins = Counter(replica.node for replica in placed if replica.group == group)
-    free = [name for name in slots if load[name] < slots[name]]
-    return min(free, key=lambda name: (twins[name], load[name]), default=None)
+def cleared(manifest: ClusterManifest) -> ClusterManifest:
+    """Return the manifest without any row; ids begin at 0 again."""
+    return manifest._replace(segments=(), patches=(), next_id=0)
 
 
-def next_move(placed: Sequence[Placed], slots: dict[str, int], fixed: Iterable[str] = ()) -> PlannedMove | None:
-    """Return a replica to move and its new node: off other nodes, off its twin's node, or off the fullest.
+def with_shard(manifest: ClusterManifest) -> ClusterManifest:
+    """Return the manifest with one more shard, which is empty."""
+    return manifest._replace(shards=(*manifest.shards, max(manifest.shards, default=-1) + 1))
 
-    Groups with a replica in `fixed`, which moves already, wait.
+
+def without_shard(manifest: ClusterManifest, shard: int) -> ClusterManifest:
+    """Return the manifest without a shard; its segments go to the others."""
+    others = tuple(each for each in manifest.shards if each != shard)
+    if shard not in manifest.shards or not others:
+        raise InvalidInput(f"shard: expected one of several shards, got {shard} of {manifest.shards}")
+    staying = [entry for entry in manifest.segments if entry.shard != shard]
+    rows = {each: count for each, count in manifest.shard_rows().items() if each != shard}
+    moved = {entry.name: entry for entry in _placed(rows, manifest.of_shard(shard))}
+    if len(staying) + len(moved) != len(manifest.segments):
+        raise InvalidInput(f"segments: expected each name once, got one twice in shard {shard}")
+    return manifest._replace(shards=others, segments=tuple(moved.get(e.name, e) for e in manifest.segments))
+
+
+def plan_moves(manifest: ClusterManifest, balance: float = BALANCE) -> list[Move]:
+    """Return moves after which each shard is within this share of the mean, or as near as whole segments allow.
+
+    Each move takes a segment from the largest shard to the smallest one, and brings them closer: the smallest segment
+    that suffices, or the largest one.
     """
-    load = Counter(replica.node for replica in placed)
-    busy = {replica.group for replica in placed if replica.name in set(fixed)}
-    for moving in placed:
-        if moving.group in busy:
-            continue
-        others = [replica for replica in placed if replica is not moving]
-        best = best_node(moving.group, others, slots)
-        if best is None or best == moving.node:
-            continue
-        twins = {replica.node for replica in others if replica.group == moving.group}
-        crowded = moving.node in twins and best not in twins
-        if moving.node not in slots or crowded or (best not in twins and load[moving.node] - load[best] > 1):
-            return PlannedMove(moving.name, best)
-    return None
+    sizes, moves = manifest.shard_rows(), dict[str, Move]()
+    held = {shard: {entry.name: entry for entry in manifest.of_shard(shard)} for shard in manifest.shards}
+    mean = sum(sizes.values()) / max(1, len(sizes))
+    while sizes:
+        large, small = max(sizes, key=lambda s: (sizes[s], s)), min(sizes, key=lambda s: (sizes[s], s))
+        lacking = max(sizes[large] - mean, mean - sizes[small]) - balance * mean
+        gap = sizes[large] - sizes[small]
+        movable = [entry for entry in held[large].values() if 0 < entry.live < gap]
+        if lacking <= 0 or not movable:
+            break
+        enough = [entry for entry in movable if entry.live >= lacking]
+        best = min(enough, key=_size) if enough else max(movable, key=_size)
+        held[small][best.name] = held[large].pop(best.name)
+        sizes[large] -= best.live
+        sizes[small] += best.live
+        moves[best.name] = Move(best, small)
+    return [move for move in moves.values() if move.entry.shard != move.shard]
 
 
-def check_capacity(count: int, cpus: float, slots: dict[str, int], free_cpus: float) -> None:
-    """Raise Unreachable, with what is needed and what there is, unless so many more replicas can be placed."""
-    if count <= 0:
-        return
-    need = f"{count} replicas of {cpus:g} CPUs each, {count * cpus:g} in all"
-    room = sum(slots.values())
-    if room < count:
-        sizes = f"{len(slots)} nodes that can hold {room}" if slots else "no node that can hold one"
-        raise Unreachable(f"capacity: expected room for {need}; got {sizes}. Add nodes, or claim fewer CPUs")
-    if free_cpus + 1e-9 < count * cpus:
-        raise Unreachable(
-            f"capacity: expected {need}; got {free_cpus:g} that are free. Stop other actors, or add nodes"
-        )
+def with_moves(manifest: ClusterManifest, moves: Iterable[Move]) -> ClusterManifest:
+    """Return the manifest with these segments in their new shards."""
+    shards = {move.entry.name: move.shard for move in moves}
+    segments = [entry._replace(shard=shards.get(entry.name, entry.shard)) for entry in manifest.segments]
+    return manifest._replace(segments=tuple(segments))
+
+
+def _size(entry: SegmentEntry) -> tuple[int, str]:
+    return entry.live, entry.name
+
+
+def _placed(rows: dict[int, int], entries: Iterable[SegmentEntry]) -> list[SegmentEntry]:
+    """Assign each entry to the smallest shard, the largest entries first; return them in their own order."""
+    new, shards = list(entries), dict[int, int]()
+    for number in sorted(range(len(new)), key=lambda n: (-new[n].live, n)):
+        shards[number] = min(rows, key=lambda shard: (rows[shard], shard))
+        rows[shards[number]] += new[number].live
+    return [entry._replace(shard=shards[number]) for number, entry in enumerate(new)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from stillhash.cluster.placement import Placed, best_node, next_move
+from stillhash.cluster.node_choice import Placed, best_node, next_move
 from stillhash.cluster.replica_actors import AGGREGATOR, ActorName, Replica
 
 MAX_MOVES = 2  # at a time

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhash.cluster.local import Node
-from stillhash.cluster.placement import Placed, best_node, check_capacity, next_move, usable_nodes
+from stillhash.cluster.node_choice import Placed, best_node, check_capacity, next_move, usable_nodes
 from stillhash.errors import Unreachable
 
 NODES = [f"n{number}" for number in range(6)]
