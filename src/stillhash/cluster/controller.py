@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from stillhash.cluster.local import alive_nodes
-from stillhash.cluster.node_choice import best_node, check_capacity, usable_nodes
+from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
 from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors
 from stillhash.cluster.replica_table import ReplicaTable
 from stillhash.cluster.storage import Storage
@@ -128,7 +128,7 @@ class Controller:
         """Move replicas until the nodes hold alike; how many moved since the call."""
         before = self._table.moved
         self.reconcile()
-        self._wait(lambda: not self._table.moves, seconds, "not all replicas had moved")
+        self._wait(self._balanced, seconds, "not all replicas had moved")
         return self._table.moved - before
 
     def status(self) -> dict[str, Any]:
@@ -239,6 +239,10 @@ class Controller:
             if time.monotonic() > end:
                 raise Unreachable(f"{failure} within {seconds:g} seconds" + (f": {problems}" if problems else ""))
             time.sleep(0.1)
+
+    def _balanced(self) -> bool:
+        slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
+        return not self._table.moves and next_move(self._table.placed(), slots) is None
 
     def _check_node(self, node: str) -> None:
         names = [each.id for each in self._nodes]

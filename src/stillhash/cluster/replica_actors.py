@@ -77,7 +77,8 @@ class Replica:
         return True
 
     def _fail(self, error: BaseException) -> None:
-        self.status, self.failure = None, f"{type(error).__name__}: {str(error).strip()[:500]}"
+        reason = str(error).strip().rpartition("\n")[2]  # after the traceback, if there is one
+        self.status, self.failure = None, f"{type(error).__name__}: {reason[:500]}"
         self.dead = self.dead or isinstance(error, ActorDiedError)
 
     def answers(self, since: float | None = None) -> bool:
