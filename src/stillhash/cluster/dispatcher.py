@@ -129,8 +129,8 @@ class Dispatcher:
                 self._notify_all(call)
                 continue
             self._open.add(call)
-            size = GROUP_SHARDS if call.grouped and len(call.rows) > GROUP_SHARDS and self._has_aggregators() else 1
             shards = sorted(call.rows)
+            size = GROUP_SHARDS if call.grouped and len(shards) > GROUP_SHARDS else 1
             for start in range(0, len(shards), size):
                 self._queue(Task(call, tuple(shards[start : start + size])))
 
@@ -141,9 +141,6 @@ class Dispatcher:
                 if connection.connected:
                     connection.socket.send_multipart([b"", *header], zmq.NOBLOCK)
 
-    def _has_aggregators(self) -> bool:
-        return any(connection.connected for connection in self._by_shard.get(None, ()))
-
     def _queue(self, task: Task) -> None:
         self._queues.setdefault(task.target, deque()).append(task)
 
@@ -153,8 +150,10 @@ class Dispatcher:
         while queue:
             connection = self._choose(target, now)
             if connection is None:
-                if len(target) > 1 and not self._has_aggregators():
-                    self._split(queue)
+                if not self._alive(target):
+                    self._watch.hurry()
+                    if len(target) > 1:
+                        self._split(queue)
                 return
             tasks = self._take(queue)
             if tasks:
@@ -162,10 +161,13 @@ class Dispatcher:
 
     def _choose(self, target: Target, now: float) -> Connection | None:
         """Return the replica to ask; None if all are busy or away. Busy ones are better than those that failed."""
-        connections = self._by_shard.get(target[0] if len(target) == 1 else None, ())
-        alive = [connection for connection in connections if connection.connected]
-        best = min(alive, key=lambda connection: connection.preference(now), default=None)
+        best = min(self._alive(target), key=lambda connection: connection.preference(now), default=None)
         return None if best is None or len(best.sent) >= MAX_IN_FLIGHT else best
+
+    def _alive(self, target: Target) -> list[Connection]:
+        """Return the connections that can be asked for a target: of its shard or, for a group, of aggregators."""
+        connections = self._by_shard.get(target[0] if len(target) == 1 else None, ())
+        return [connection for connection in connections if connection.connected]
 
     def _split(self, queue: deque[Task]) -> None:
         """Ask the shards of a group one by one, since no aggregator is left."""

@@ -40,14 +40,6 @@ class RemoteFiles:
             raise StoreFailed(f"cannot use {url}: {error}") from error
         self._root = self._root.rstrip("/")
 
-    def make_root(self) -> None:
-        with self._reported(self.url):
-            self._call("makedirs", self._root, exist_ok=True)
-
-    def is_empty(self) -> bool:
-        with self._reported(self.url):
-            return not self._call("ls", self._root, detail=False)
-
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         limits: dict[str, Any] = {} if start == 0 and end is None else {"start": start, "end": end}
         with self._reported(name):

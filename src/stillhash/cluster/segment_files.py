@@ -12,7 +12,6 @@ from stillhash.cluster.segment_cache import seal_checksum
 from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.segments import CodedRows, write_segment
 from stillhash.errors import StoreFailed
-from stillhash.files.sealed_files import FOLDER_MODE
 from stillhash.numeric.validation import Codes
 from stillhash.search.blocks import IdArray
 
@@ -70,13 +69,8 @@ def write_segment_file(storage: Storage, name: str, rows: CodedRows, bits: int) 
 @contextmanager
 def _written(storage: Storage, name: str) -> Iterator[Path]:
     """Yield a path for a new file of the storage: in its place on a disk, otherwise one that is then copied."""
-    place = storage.local_path(name)
+    place = storage.new_local_path(name)
     if place is not None:
-        storage.check()
-        try:
-            place.parent.mkdir(exist_ok=True, mode=FOLDER_MODE)
-        except OSError as error:
-            raise StoreFailed(f"{place.parent}: {error.strerror}") from error
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="stillhash-") as folder:
