@@ -1,4 +1,4 @@
-"""Serve one shard, or aggregate, until the process is stopped: python -m tests.cluster.shard_process STORAGE SHARD NAME."""
+"""Serve one shard, or `-` to aggregate: python -m tests.cluster.shard_process STORAGE SHARD NAME."""
 
 from __future__ import annotations
 

@@ -5,9 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import zmq

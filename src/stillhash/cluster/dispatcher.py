@@ -16,7 +16,7 @@ from stillhash.cluster.calls import Call, Reply, Sent, Target, Task
 from stillhash.cluster.connections import Connection, Endpoint, EndpointWatch, group_by_shard
 from stillhash.cluster.message_server import Wakeup
 from stillhash.cluster.messages import Message, error_from_json, pack, unpack
-from stillhash.cluster.requests import hits_from_message, search_to_message
+from stillhash.cluster.requests import group_requests, hits_from_message, join_requests, search_to_message
 from stillhash.cluster.storage import Storage
 from stillhash.errors import Busy, Closed, InvalidInput, StillhashError, StoreFailed, Unreachable
 
@@ -178,14 +178,13 @@ class Dispatcher:
                     self._queue(Task(call, (shard,)))
 
     def _take(self, queue: deque[Task]) -> list[Task]:
-        """Take the tasks that go as one message: searches of the same commit, or one task of another kind."""
+        """Take the tasks that go as one message: searches that join each other, or one task of another kind."""
         tasks: list[Task] = []
         queries = 0
         while queue and queries < MAX_MESSAGE_QUERIES:
             task = queue[0]
             if task.open:
-                first = tasks[0].call if tasks else task.call
-                if tasks and (first.search is None or task.call.search is None or task.call.number != first.number):
+                if tasks and not tasks[0].call.joins(task.call):
                     break
                 tasks.append(task)
                 queries += 1 if task.call.search is None else len(task.call.search.weights)
@@ -196,15 +195,18 @@ class Dispatcher:
         call, target = tasks[0]
         left = max(task.call.until for task in tasks) - now
         header: dict[str, Any] = {"call": call.kind, "number": call.number, "seconds": max(0.0, left)}
+        groups: list[list[int]] = []
         if call.search is not None:
-            headers, arrays = search_to_message([task.call.search for task in tasks if task.call.search is not None])
-            header["requests"] = headers
+            requests = [task.call.search for task in tasks if task.call.search is not None]
+            groups = group_requests(requests, max(call.rows[shard] for shard in target))
+            joined = [join_requests([requests[place] for place in places]) for places in groups]
+            header["requests"], arrays = search_to_message(joined)
             if len(target) > 1:
                 header["rows"] = [[shard, call.rows[shard]] for shard in target]
         else:
             header, arrays = {**call.message.header, **header}, call.message.arrays
         name = next(self._ids).to_bytes(8, "little")
-        connection.sent[name] = Sent(tasks)
+        connection.sent[name] = Sent(tasks, groups)
         connection.asked += 1
         connection.socket.send_multipart([name, *pack(header, arrays)], copy=False)
 
@@ -234,7 +236,7 @@ class Dispatcher:
                 task.call.stale = True
                 self._close_call(task.call)
             return
-        hits = hits_from_message(header["counts"], arrays) if "counts" in header else [[] for _ in sent.tasks]
+        hits = sent.split(hits_from_message(header["counts"], arrays) if "counts" in header else [])
         missing = set(header.get("missing", ()))
         for task, own in zip(sent.tasks, hits, strict=True):
             call, target = task
@@ -254,7 +256,8 @@ class Dispatcher:
 
     def _fail(self, connection: Connection, sent: Sent, error: StillhashError) -> None:
         """Ask another replica, or the same one again later; an error of the request itself ends the call."""
-        connection.suspect()
+        if isinstance(error, RETRIED):
+            connection.suspect()
         for task in sent.tasks:
             task.call.error = error
             if not isinstance(error, RETRIED):
