@@ -33,7 +33,7 @@ def build_collection(path: Path) -> None:
 def test_a_collection_on_a_cluster_returns_the_same_answers(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hybrid_index, "SEGMENT_ROWS", 150)
+    monkeypatch.setattr(hybrid_index, "HYBRID_SEGMENT_ROWS", 150)
     for name in ("local", "hybrid"):
         build_collection(tmp_path / name)
     factory = HybridIndexFactory(tmp_path / "segments", 2)

@@ -19,7 +19,7 @@ from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits, Index
 from stillhash.search.merge import Floors, drop_below, merge_all, merge_top
 
-SEGMENT_ROWS = 131_072  # rows that move to the shards together
+HYBRID_SEGMENT_ROWS = 131_072  # rows that move to the shards together
 
 
 class HybridIndex:
@@ -48,7 +48,7 @@ class HybridIndex:
 
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
         self.local.add(codes, ids)
-        if len(self.local) >= SEGMENT_ROWS:
+        if len(self.local) >= HYBRID_SEGMENT_ROWS:
             local_ids = self.local.ids()
             self.cluster.add(self.local.codes(local_ids), local_ids)
             self.local = Index(self.bits)

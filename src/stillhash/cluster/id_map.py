@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from stillhash.cluster.segment_refs import SegmentRef
 from stillhash.cluster.shard import ShardChange, ShardSegment, ShardSpec
-from stillhash.cluster.storage import SegmentRef
 from stillhash.numeric.codes import TILE
 from stillhash.search.blocks import NO_IDS, Block, IdArray, assign_ids, is_set
 

@@ -21,7 +21,9 @@ from stillhash.cluster.id_map import IdMap
 from stillhash.cluster.local import connect
 from stillhash.cluster.reconciler import Reconciler
 from stillhash.cluster.replicas import ReplicaSet
-from stillhash.cluster.storage import CACHE_BYTES, SegmentCache, SegmentRef, Storage, open_segment
+from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
+from stillhash.cluster.segment_refs import SegmentRef, delete_ref, open_segment, write_ref
+from stillhash.cluster.storage import Storage
 from stillhash.numeric import validation
 from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits
@@ -73,7 +75,7 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
         validation.check_integer(shards, "shards", 1)
         validation.check_number(cpus, "cpus", above=0)
         self.storage = Storage(storage)
-        self._cache = SegmentCache(cache, validation.check_integer(cache_bytes, "cache_bytes", 0))
+        self._cache = SegmentCache(None, cache, validation.check_integer(cache_bytes, "cache_bytes", 0))
         self._connected = connect(address)
         # Ray itself retries calls to a lone replica; with others beside it, its failure should be known at once.
         retries = -1 if self.replicas == 1 else 0
@@ -156,11 +158,11 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
             if not len(codes):
                 return
             order = np.argsort(ids)
-            ref = self.storage.write(codes[order], ids[order], self.bits)
+            ref = write_ref(self.storage, codes[order], ids[order], self.bits)
             try:
                 self._place([(ref, ids[order])], owned=True)
             except BaseException:
-                self.storage.delete(ref)
+                delete_ref(self.storage, ref)
                 raise
 
     def add_segments(self, paths: Iterable[str | Path]) -> None:
@@ -235,4 +237,4 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
 
     def _delete_all(self) -> None:
         for ref in self._id_map.clear():
-            self.storage.delete(ref)
+            delete_ref(self.storage, ref)

@@ -13,7 +13,8 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from stillhash.cluster.storage import CACHE_BYTES, SegmentCache, SegmentRef
+from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
+from stillhash.cluster.segment_refs import SegmentRef
 from stillhash.collection.storage.segments import Segment
 from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits, Index
@@ -79,7 +80,7 @@ class Shard:
     """The actor class. `threads` limits the threads of one search."""
 
     def __init__(self, cache: str | None = None, cache_bytes: int = CACHE_BYTES, threads: int | None = None) -> None:
-        self.cache, self.threads = SegmentCache(cache, cache_bytes), threads
+        self.cache, self.threads = SegmentCache(None, cache, cache_bytes), threads
         self.version = -1
         self._segments: dict[SegmentRef, Segment] = {}
         self._indexes: dict[int, Index] = {}  # by version

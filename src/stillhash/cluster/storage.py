@@ -1,171 +1,196 @@
-"""Store sealed segments on a disk that all nodes see, or behind a URL from which each node caches copies.
+"""Store the files of a cluster on a disk that all nodes see, or behind a URL from which each node caches copies.
 
-A segment is identified by the last eight bytes of its file, which are checksums of all its checksums. Any other file
-under the same name, later or on another node, is refused.
+A storage has a file `storage` with an id. Where it is missing, as in a folder in which nothing is mounted, every call
+raises StoreFailed: storage that is away is never taken for an empty one.
 """
 
-import hashlib
-import os
-import tempfile
+import re
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from stillhash.cluster.local_files import LocalFiles, StoredFile
+from stillhash.cluster.remote_files import RemoteFiles
+from stillhash.errors import BadState, InvalidInput, NotFound, StoreFailed
+from stillhash.files.checksums import file_checksum
 
-from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
-from stillhash.errors import BadState, MissingExtra, StillhashError, StoreFailed
-from stillhash.files.sealed_files import translate_read_errors, write_durably
-from stillhash.numeric.validation import Codes
-from stillhash.platform import SYSTEM
-
-CHECKSUM_BYTES = 8
-DOWNLOAD_BYTES = 2**22  # read at a time
-CACHE_BYTES = 64 * 2**30  # of copies on a node
-
-
-class SegmentRef(NamedTuple):
-    """Where a sealed segment is stored, and how to recognise it."""
-
-    url: str  # or a path
-    rows: int
-    checksum: str
+STORAGE_TIMEOUT = 20.0  # seconds
+STORAGE_FILE = "storage"
+STORAGE_ID = re.compile(rb"stillhash-storage 1 ([0-9a-f]{32})\n")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}(/[A-Za-z0-9][A-Za-z0-9._-]{0,120}){0,3}")
 
 
 class Storage:
-    """A folder, or any URL that fsspec supports; segments written here stay until `delete`."""
+    """A folder, or any URL of fsspec whose file system can create a file exclusively, such as `s3://bucket/folder`.
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = _absolute(folder)
-        if "://" in self.folder:
-            with _remote(self.folder) as (fs, path):
-                fs.makedirs(path, exist_ok=True)
-        else:
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
+    create : make the storage if there is none; otherwise StoreFailed.
+    timeout : seconds that a call to a remote storage may take, apart from the transfer of large files.
+    """
 
-    def write(self, codes: Codes, ids: NDArray[np.int64], bits: int) -> SegmentRef:
-        """Write codes with ascending ids to a new segment; it is on disk when this returns."""
-        name = f"{uuid.uuid4().hex}.seg"
-        url = f"{self.folder.rstrip('/')}/{name}"
-        remote = "://" in url
-        with tempfile.TemporaryDirectory(prefix="stillhash-") if remote else nullcontext(self.folder) as folder:
-            path = Path(folder) / name
-            write_segment(path, CodedRows.without_digests(ids, codes), bits)
-            if remote:
-                with _remote(url) as (fs, target):
-                    fs.put_file(str(path), target)
-            return SegmentRef(url, len(codes), _file_checksum(path))
+    def __init__(self, url: str | Path, *, create: bool = True, timeout: float = STORAGE_TIMEOUT) -> None:
+        self.url = absolute_url(url)
+        self.timeout = timeout
+        self._files: LocalFiles | RemoteFiles
+        self._files = RemoteFiles(self.url, timeout) if is_remote(self.url) else LocalFiles(Path(self.url))
+        if isinstance(self._files, RemoteFiles):
+            self._files.check_exclusive()
+        self.id = self._open(create)
 
-    def delete(self, ref: SegmentRef) -> None:
-        """Delete a segment; one that cannot be removed is left behind."""
-        with suppress(OSError, StoreFailed):
-            if "://" in ref.url:
-                with _remote(ref.url) as (fs, path):
-                    fs.rm_file(path)
-            else:
-                Path(ref.url).unlink()
+    def __repr__(self) -> str:
+        return f"Storage({self.url!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.url, self.timeout)
 
-class SegmentCache:
-    """Copies of segments on this node, shared by all its processes, at most `max_bytes` of them."""
+    def read(self, name: str) -> bytes:
+        """Return the content of a file; NotFound if there is none."""
+        return self._read(name, 0, None)
 
-    def __init__(self, folder: str | Path | None = None, max_bytes: int = CACHE_BYTES) -> None:
-        default = Path(tempfile.gettempdir()) / f"stillhash-{SYSTEM.user_name() or SYSTEM.unnamed_user()}" / "segments"
-        self.folder, self.max_bytes = default if folder is None else Path(folder), max_bytes
+    def read_start(self, name: str, size: int) -> bytes:
+        """Return the first bytes of a file."""
+        return self._read(name, 0, size)
 
-    def open(self, ref: SegmentRef, bits: int) -> Segment:
-        """Map a segment, or a copy of it, and verify its checksums. A damaged copy is fetched again, once."""
-        if "://" not in ref.url:
-            return _open_verified(Path(ref.url), ref, bits)
-        name = hashlib.sha256(f"{ref.url} {ref.checksum}".encode()).hexdigest()[:32]
-        path = self.folder / f"{name}.seg"
-        with self._locked(name):
-            if not path.exists():
-                self._fetch(ref, path)
-            try:
-                segment = _open_verified(path, ref, bits)
-            except BadState:
-                self._fetch(ref, path)
-                segment = _open_verified(path, ref, bits)
-            with suppress(OSError):
-                os.utime(path)  # the least recently used copies are evicted first
-        return segment
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file under a new name, atomically and durably; return False if the name exists.
 
-    def _fetch(self, ref: SegmentRef, path: Path) -> None:
-        """Copy a segment, and delete the least recently used copies. A process that has one mapped keeps it."""
-        write_durably(path, _download(ref.url))
-        copies = []
-        for file in self.folder.glob("*.seg"):
-            with suppress(FileNotFoundError):  # another process evicts too
-                copies.append((file != path, file.stat().st_mtime, file.stat().st_size, file))
-        total = sum(size for _, _, size, _ in copies)
-        for _, _, size, file in sorted(copies)[1:]:
-            if total > self.max_bytes:
-                total -= size
-                file.unlink(missing_ok=True)
+        After StoreFailed the file may exist nevertheless, and then it is whole.
+        """
+        with self._writing():
+            return self._files.create(_plain(name), data)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file, atomically and durably, in the place of another one if there is one."""
+        with self._writing():
+            self._files.replace(_plain(name), data)
+
+    def put_file(self, path: Path, name: str) -> str:
+        """Copy a file into the storage, atomically and durably; return the checksum that `SegmentCache.fetch` takes."""
+        checksum = file_checksum(path)
+        with self._writing():
+            self._files.put(path, _plain(name))
+        return checksum
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, with the folder, sorted."""
+        return [file.name for file in self.list_files(folder)]
+
+    def list_files(self, folder: str) -> Sequence[StoredFile]:
+        """Return the files in a folder, with their sizes and times, sorted by name."""
+        files = self._files.list(_plain(folder))
+        if not files:
+            self.check()
+        return files
+
+    def unfinished_files(self, folder: str) -> Sequence[StoredFile]:
+        """Return the files that are being written, and those that killed processes left behind."""
+        return self._files.unfinished_files(folder) if isinstance(self._files, LocalFiles) else []
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is absent is no error."""
+        self._files.delete(_plain(name, unfinished=True))
+
+    def size(self, name: str) -> int:
+        """Return the size of a file in bytes; NotFound if there is none."""
+        return self._status(name).size
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file of this name."""
+        try:
+            self._status(name)
+        except NotFound:
+            return False
+        return True
+
+    def now(self) -> float:
+        """Return the time by the clock of the storage, which differs from ours where it is another machine."""
+        name = f"clock/{uuid.uuid4().hex}"
+        self.create(name, b"")
+        try:
+            return self._status(name).modified
+        finally:
+            self.delete(name)
+
+    def local_path(self, name: str) -> Path | None:
+        """Return the path of a file on a disk; None if the storage is remote."""
+        return self._files.path(_plain(name)) if isinstance(self._files, LocalFiles) else None
+
+    def url_of(self, name: str) -> str:
+        """Return the path or the URL of a file, also of one outside, whose name is a path or a URL already."""
+        return name if is_remote(name) or Path(name).is_absolute() else f"{self.url.rstrip('/')}/{name}"
+
+    def check(self) -> None:
+        """Raise StoreFailed unless the storage is there, and is the one that was opened."""
+        try:
+            stored = _parse_id(self._files.read(STORAGE_FILE), self.url)
+        except NotFound as error:
+            raise StoreFailed(f"{self.url}: the storage is not there") from error
+        if stored != self.id:
+            raise StoreFailed(f"{self.url}: expected storage {self.id}, got another one, {stored}")
+
+    def _open(self, create: bool) -> str:
+        """Return the id of the storage."""
+        try:
+            return _parse_id(self._files.read(STORAGE_FILE), self.url)
+        except NotFound as error:
+            if not create:
+                raise StoreFailed(f"{self.url}: the storage is not there") from error
+        self._files.make_root()
+        self._files.create(STORAGE_FILE, b"stillhash-storage 1 %s\n" % uuid.uuid4().hex.encode())
+        return _parse_id(self._files.read(STORAGE_FILE), self.url)
 
     @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        """Let one process at a time fetch a segment; the others find the copy."""
+    def _writing(self) -> Iterator[None]:
+        """Look whether a disk is still mounted before a write; a remote storage that is away refuses it itself."""
+        if isinstance(self._files, LocalFiles):
+            self.check()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = SYSTEM.open_file(self.folder / f"lock-{name[:2]}", os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise StoreFailed(f"cache: cannot write to {self.folder}: {error.strerror}") from error
-        try:
-            SYSTEM.lock(handle)
             yield
-        finally:
-            SYSTEM.unlock(handle)
-            os.close(handle)
+        except NotFound as error:  # the folder, or the bucket
+            raise StoreFailed(f"{self.url}: the storage is not there") from error
+
+    def _read(self, name: str, start: int, end: int | None) -> bytes:
+        try:
+            return self._files.read(_plain(name), start, end)
+        except NotFound:
+            self.check()
+            raise
+
+    def _status(self, name: str) -> StoredFile:
+        try:
+            return self._files.status(_plain(name))
+        except NotFound:
+            self.check()
+            raise
 
 
-def open_segment(url: str | Path, bits: int, cache: SegmentCache) -> tuple[SegmentRef, Segment]:
-    """Open a segment that exists already, by its path or URL."""
-    url = _absolute(url)
-    if "://" in url:
-        with _remote(url) as (fs, path):
-            checksum = fs.cat_file(path, start=-CHECKSUM_BYTES).hex()
-    else:
-        checksum = _file_checksum(Path(url))
-    segment = cache.open(SegmentRef(url, 0, checksum), bits)
-    return SegmentRef(url, segment.rows, checksum), segment
+def is_remote(url: str) -> bool:
+    """Return whether a URL, or path, is not that of a local file."""
+    return "://" in url
 
 
-def _absolute(url: str | Path) -> str:
-    return str(url) if "://" in str(url) else str(Path(url).absolute())
+def absolute_url(url: str | Path) -> str:
+    """Return a URL as it is, and a path, or a URL of a local file, as an absolute path."""
+    text = str(url).removeprefix("file://")
+    if not text or "\0" in text:
+        raise InvalidInput(f"storage: expected a folder or a URL, got {text!r:.100}")
+    return text if is_remote(text) else str(Path(text).absolute())
 
 
-@contextmanager
-def _remote(url: str, failure: type[StillhashError] = StoreFailed) -> Iterator[tuple[Any, str]]:
-    """Yield the fsspec file system of a URL, and the path in it; raise `failure` for the errors of both."""
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise MissingExtra("storage behind a URL needs fsspec: pip install 'stillhash[cluster]'") from error
-    try:
-        yield url_to_fs(url)
-    except (OSError, ValueError) as error:
-        raise failure(f"cannot use {url}: {error}") from error
+def _reopen(url: str, timeout: float) -> Storage:
+    return Storage(url, create=False, timeout=timeout)
 
 
-def _download(url: str) -> Iterator[bytes]:
-    with _remote(url, BadState) as (fs, path), fs.open(path, "rb") as file:
-        while data := file.read(DOWNLOAD_BYTES):
-            yield data
+def _plain(name: str, unfinished: bool = False) -> str:
+    plain = name.replace("/.", "/", 1) if unfinished else name
+    if PLAIN_NAME.fullmatch(plain) is None:
+        raise InvalidInput(f"name: expected a plain name of a file of the storage, got {name!r:.100}")
+    return name
 
 
-def _open_verified(path: Path, ref: SegmentRef, bits: int) -> Segment:
-    segment = read_segment(path, bits)
-    if _file_checksum(path) != ref.checksum:
-        raise BadState(f"{ref.url}: expected checksum {ref.checksum}, got that of another segment")
-    return segment
-
-
-def _file_checksum(path: Path) -> str:
-    with translate_read_errors(path), path.open("rb") as file:
-        file.seek(-CHECKSUM_BYTES, os.SEEK_END)
-        return file.read(CHECKSUM_BYTES).hex()
+def _parse_id(data: bytes, url: str) -> str:
+    match = STORAGE_ID.fullmatch(data)
+    if match is None:
+        raise BadState(f"{url}/{STORAGE_FILE}: expected the id of a storage of format 1, got {data!r:.60}")
+    return match[1].decode()

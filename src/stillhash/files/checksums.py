@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from stillhash.errors import BadState
 
 BLOCK_SIZE = 4096  # bytes
+FILE_PART_BYTES = 1 << 20  # of a file, read at a time
 CRC_TABLE = np.array([zlib.crc32(bytes([b]), 0xFFFFFFFF) ^ 0xFFFFFFFF for b in range(256)], np.uint32)
 
 BlockChecksums = NDArray[np.uint32]  # (blocks, 2): CRC-32 and Adler-32
@@ -102,3 +103,26 @@ def repair_packed_checksums(data: bytes) -> bytes | None:
         return table + np.array(expected, "<u4").tobytes()
     repaired = repair_block(table, own)
     return None if repaired is None else repaired + data[-8:]
+
+
+def file_checksum(path: Path) -> str:
+    """Return the checksums of a whole file, as 16 hexadecimal digits."""
+    with path.open("rb") as file:
+        return running_checksums(lambda: file.read(FILE_PART_BYTES)).hex()
+
+
+def seal(content: bytes) -> bytes:
+    """Return the bytes of a sealed file (sealed_files.py) of this content."""
+    return content + pack_checksums(block_checksums(content))
+
+
+def unseal(data: bytes, file: str) -> bytes:
+    """Return the content of a sealed file from its bytes; BadState if they are damaged."""
+    blocks = -(-(len(data) - 8) // (BLOCK_SIZE + 8))
+    size = len(data) - 8 - 8 * blocks
+    if size < 0 or -(-size // BLOCK_SIZE) != blocks:
+        raise BadState(f"{file}: damaged; no sealed file has {len(data)} bytes")
+    content = data[:size]
+    if damaged := damaged_blocks(content, unpack_checksums(data[size:], file)):
+        raise BadState(f"{file}: damaged in {len(damaged)} of its blocks of {BLOCK_SIZE:,} bytes")
+    return content
