@@ -21,6 +21,7 @@ from stillhash.cluster.partition import (
     ItemsFile,
     LivePartition,
     Patch,
+    beside,
     merge_partitions,
     write_items,
     write_partition,
@@ -231,7 +232,7 @@ def test_items_of_other_rows_are_not_written(followed: Any, tmp_path: Path) -> N
     for wrong in (rows[1:], [*rows, (10**6, "x", "[]", None)], [*rows[:-1], (10**6, "x", "[]", None)]):
         with pytest.raises(BadState):
             write_partition(copy, wrong, None)
-        assert not copy.path.with_suffix(".items").exists()
+        assert not beside(copy.path, ".items").exists()
     with pytest.raises(StoreFailed):
         write_items(tmp_path / "absent" / "x.items", rows)
 

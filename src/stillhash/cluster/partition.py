@@ -3,18 +3,16 @@
     <name>.items      a SQLite database: table items (row, id, labels, metadata) and an index of the ids
     <name>.columns    labels and metadata by column, for filters (collection/storage/column_files.py)
 
-Both are sealed files (files/sealed_files.py) and never change. SQLite reads the first as it is, since its header says
-where the database ends; a page of it is a block with a checksum. Items whose labels or metadata changed after their
-segment was written are in a patch: another file of items, which counts more than the segments and earlier patches.
+Both are sealed files and never change (sealed_database.py). Items whose labels or metadata changed after their segment
+was written are in a patch: another file of items, which counts more than the segments and earlier patches.
 """
 
 import heapq
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.cluster.manifest import ITEM_SUFFIXES
+from stillhash.cluster.sealed_database import check_database, connect_sealed, new_database
 from stillhash.collection.column_use import group_blocks
 from stillhash.collection.row_groups import GrowingRows, RowGroup
 from stillhash.collection.storage.column_files import (
@@ -31,26 +31,29 @@ from stillhash.collection.storage.column_files import (
     segment_identity,
     write_columns,
 )
-from stillhash.collection.storage.connections import restrict, sqlite_uri
 from stillhash.collection.storage.item_contents import ItemRecord, matching_rows, read_records, rows_of_ids
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.types import Id
-from stillhash.errors import BadState, StoreFailed
-from stillhash.files.checksums import BLOCK_SIZE
-from stillhash.files.sealed_files import check_sealed, content_size, create_private, display_name, write_sealed
+from stillhash.errors import BadState
+from stillhash.files.sealed_files import display_name
 from stillhash.search.blocks import Bitmap, is_set
 
+ITEMS, COLUMNS = ITEM_SUFFIXES
 ITEMS_FORMAT = 1
 ITEMS_SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (row INTEGER PRIMARY KEY, id NOT NULL, labels TEXT NOT NULL, metadata TEXT);
 """
 NO_SEGMENT = bytes(8)  # the identity in a patch
-COPY_BYTES = 1 << 22  # at a time
 READ_ROWS = 1 << 12  # at a time, from each file
 PATCH_ROWS = 1 << 17  # of one patch at most
 
 StoredItem = tuple[int, Id, str, str | None]  # row and id, and as JSON texts labels and metadata
+
+
+def beside(segment: Path, suffix: str) -> Path:
+    """Return the path of the items or the columns of a segment."""
+    return segment.with_name(segment.name + suffix)
 
 
 def write_items(
@@ -60,25 +63,11 @@ def write_items(
 
     named: the setting `filter_fields` of the collection.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.db")
-    try:
-        with closing(sqlite3.connect(create_private(unfinished), isolation_level=None)) as connection:
-            for pragma in (f"page_size = {BLOCK_SIZE}", "journal_mode = OFF", "synchronous = OFF"):
-                connection.execute(f"PRAGMA {pragma}")
-            connection.executescript(ITEMS_SCHEMA)
-            connection.execute("BEGIN")
-            meta = {"format": ITEMS_FORMAT, "segment": identity, "filter_fields": json.dumps(named)}
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-            count = connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows).rowcount
-            connection.execute("CREATE INDEX items_by_id ON items (id)")
-            connection.execute("COMMIT")
-        with unfinished.open("rb") as file:
-            write_sealed(path, iter(lambda: file.read(COPY_BYTES), b""))
-    except (sqlite3.OperationalError, OSError) as error:
-        raise StoreFailed(f"{display_name(path)}: could not be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+    with new_database(path, ITEMS_SCHEMA) as connection:
+        meta = {"format": ITEMS_FORMAT, "segment": identity, "filter_fields": json.dumps(named)}
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+        count = connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows).rowcount
+        connection.execute("CREATE INDEX items_by_id ON items (id)")
     return max(0, count)
 
 
@@ -91,12 +80,9 @@ class ItemsFile:
         check: verify its checksums, unless that has been done since it was written.
         """
         self.path, self._lock = path, threading.Lock()
-        if check:
-            check_sealed(path)
-        elif content_size(path) < BLOCK_SIZE:
-            raise BadState(f"{display_name(path)}: not a file of items")
+        check_database(path, checksums=check)
         try:
-            self._connection = self._connect()
+            self._connection = connect_sealed(path)
             try:
                 meta = dict(self._connection.execute("SELECT key, value FROM meta"))
                 if meta["format"] != ITEMS_FORMAT or meta["segment"] != identity:
@@ -109,12 +95,6 @@ class ItemsFile:
             if isinstance(error, BadState):
                 raise
             raise BadState(f"{display_name(path)}: not a file of items: {error}") from error
-
-    def _connect(self) -> sqlite3.Connection:
-        uri = f"{sqlite_uri(self.path.absolute())}?mode=ro&immutable=1"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        restrict(connection)
-        return connection
 
     def close(self) -> None:
         """Close the file."""
@@ -133,7 +113,7 @@ class ItemsFile:
 
     def matching(self, condition: tuple[str, list[Any]]) -> NDArray[np.int64]:
         """Return the rows that meet a condition in SQL, ascending; other threads do not wait for it."""
-        with closing(self._connect()) as connection:
+        with closing(connect_sealed(self.path)) as connection:
             return np.sort(matching_rows(connection, condition))
 
     def row_numbers(self) -> NDArray[np.int64]:
@@ -144,36 +124,41 @@ class ItemsFile:
 
     def iterate(self) -> Iterator[list[StoredItem]]:
         """Yield all items by row, some at a time."""
-        with closing(self._connect()) as connection:
+        with closing(connect_sealed(self.path)) as connection:
             cursor = connection.execute("SELECT row, id, labels, metadata FROM items ORDER BY row")
             while rows := cursor.fetchmany(READ_ROWS):
                 yield rows
 
     def build_columns(self, numbers: NDArray[np.int64]) -> list[Any]:
         """Return blocks of columns of these rows, built from the items."""
-        with closing(self._connect()) as connection:
+        with closing(connect_sealed(self.path)) as connection:
             return [builder.freeze() for builder in build_blocks(segment_contents(connection, numbers), self.named)]
 
-    def write_columns(self, segment: Segment) -> None:
+    def write_columns(self, segment: Segment, path: Path) -> None:
         """Write the columns of all items, which are those of a segment; failures are ignored."""
-        with closing(self._connect()) as connection:
+        with closing(connect_sealed(self.path)) as connection:
             contents = segment_contents(connection, segment.row_numbers())
-            write_columns(segment.path, contents, (segment.rows, *segment.bounds()), 0, self.named)
+            write_columns(segment.path, contents, (segment.rows, *segment.bounds()), 0, self.named, path)
 
 
 class ItemPartition:
     """The items of one segment: by row, by id, by filter, and by the digests of features in the segment itself."""
 
-    def __init__(self, segment: Segment, items: ItemsFile) -> None:
-        self.segment, self.items = segment, items
+    def __init__(self, segment: Segment, items: ItemsFile, columns: Path) -> None:
+        self.segment, self.items, self._columns = segment, items, columns
         self.first, self.last = segment.bounds()
         self._groups: list[RowGroup] | None = None
 
     @classmethod
-    def open(cls, segment: Segment, *, check: bool = True) -> "ItemPartition":
-        """Open the items beside a segment; BadState if they are damaged, or of another segment."""
-        path = segment.path.with_suffix(".items")
-        return cls(segment, ItemsFile(path, segment_identity(segment.path), check=check))
+    def open(
+        cls, segment: Segment, items: Path | None = None, columns: Path | None = None, *, check: bool = True
+    ) -> "ItemPartition":
+        """Open the items of a segment, which are beside it unless other paths are given.
+
+        BadState if they are damaged, or of another segment. Columns need not be there.
+        """
+        file = ItemsFile(items or beside(segment.path, ITEMS), segment_identity(segment.path), check=check)
+        return cls(segment, file, columns or beside(segment.path, COLUMNS))
 
     @property
     def rows(self) -> int:
@@ -183,7 +168,7 @@ class ItemPartition:
         """Return groups of rows whose columns of these names can be read; they are built again if the file cannot."""
         if self._groups is None:
             try:
-                columns = ColumnFile(self.segment.path, (self.rows, self.first, self.last))
+                columns = ColumnFile(self.segment.path, (self.rows, self.first, self.last), self._columns)
                 self._groups = self._group(columns.blocks)
             except (BadState, OSError, ValueError):
                 self._groups = self._group(self.items.build_columns(self.segment.row_numbers()))
@@ -245,14 +230,13 @@ class LivePartition(NamedTuple):
 
 def write_partition(segment: Segment, rows: Iterable[StoredItem], named: list[str] | None) -> None:
     """Write the items of a segment beside it, and their columns; BadState unless they are the rows of the segment."""
-    path = segment.path.with_suffix(".items")
-    identity = segment_identity(segment.path)
+    path, identity = beside(segment.path, ITEMS), segment_identity(segment.path)
     count = write_items(path, rows, identity, named)
     with closing(ItemsFile(path, identity, check=False)) as items:
         if count != segment.rows or not np.array_equal(items.row_numbers(), segment.row_numbers()):
             path.unlink()
             raise BadState(f"{display_name(path)}: expected the {segment.rows} rows of its segment, got {count} others")
-        items.write_columns(segment)
+        items.write_columns(segment, beside(segment.path, COLUMNS))
 
 
 def merge_partitions(parts: Sequence[LivePartition], patches: Sequence[Patch], segment: Segment) -> None:
