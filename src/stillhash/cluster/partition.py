@@ -38,14 +38,14 @@ from stillhash.errors import BadState
 from stillhash.files.sealed_files import display_name
 from stillhash.search.blocks import Bitmap, is_set
 
-ITEMS, COLUMNS = ITEM_SUFFIXES
+ITEMS_SUFFIX, COLUMNS_SUFFIX = ITEM_SUFFIXES
 ITEMS_FORMAT = 1
 ITEMS_SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (row INTEGER PRIMARY KEY, id NOT NULL, labels TEXT NOT NULL, metadata TEXT);
 """
 NO_SEGMENT = bytes(8)  # the identity in a patch
-READ_ROWS = 1 << 12  # at a time, from each file
+ITEMS_PER_READ = 1 << 12  # at a time, from each file
 PATCH_ROWS = 1 << 17  # of one patch at most
 
 StoredItem = tuple[int, Id, str, str | None]  # row and id, and as JSON texts labels and metadata
@@ -126,7 +126,7 @@ class ItemsFile:
         """Yield all items by row, some at a time."""
         with closing(connect_sealed(self.path)) as connection:
             cursor = connection.execute("SELECT row, id, labels, metadata FROM items ORDER BY row")
-            while rows := cursor.fetchmany(READ_ROWS):
+            while rows := cursor.fetchmany(ITEMS_PER_READ):
                 yield rows
 
     def build_columns(self, numbers: NDArray[np.int64]) -> list[Any]:
@@ -157,8 +157,8 @@ class ItemPartition:
 
         BadState if they are damaged, or of another segment. Columns need not be there.
         """
-        file = ItemsFile(items or beside(segment.path, ITEMS), segment_identity(segment.path), check=check)
-        return cls(segment, file, columns or beside(segment.path, COLUMNS))
+        file = ItemsFile(items or beside(segment.path, ITEMS_SUFFIX), segment_identity(segment.path), check=check)
+        return cls(segment, file, columns or beside(segment.path, COLUMNS_SUFFIX))
 
     @property
     def rows(self) -> int:
@@ -230,13 +230,13 @@ class LivePartition(NamedTuple):
 
 def write_partition(segment: Segment, rows: Iterable[StoredItem], named: list[str] | None) -> None:
     """Write the items of a segment beside it, and their columns; BadState unless they are the rows of the segment."""
-    path, identity = beside(segment.path, ITEMS), segment_identity(segment.path)
+    path, identity = beside(segment.path, ITEMS_SUFFIX), segment_identity(segment.path)
     count = write_items(path, rows, identity, named)
     with closing(ItemsFile(path, identity, check=False)) as items:
         if count != segment.rows or not np.array_equal(items.row_numbers(), segment.row_numbers()):
             path.unlink()
             raise BadState(f"{display_name(path)}: expected the {segment.rows} rows of its segment, got {count} others")
-        items.write_columns(segment, beside(segment.path, COLUMNS))
+        items.write_columns(segment, beside(segment.path, COLUMNS_SUFFIX))
 
 
 def merge_partitions(parts: Sequence[LivePartition], patches: Sequence[Patch], segment: Segment) -> None:
@@ -257,7 +257,7 @@ def _live_items(part: LivePartition, patches: Sequence[Patch]) -> Iterator[Store
         if part.deleted is not None:
             keep = ~is_set(part.deleted, np.arange(start, start + len(rows)))
             start += len(rows)
-            rows = [row for row, kept in zip(rows, keep.tolist(), strict=True) if kept]
+            rows = [row for row, live in zip(rows, keep.tolist(), strict=True) if live]
         changed = {record[0]: record for patch in patches for record in patch.items.records(numbers)}
         yield from (_stored(changed.get(row[0])) or row for row in rows)
 

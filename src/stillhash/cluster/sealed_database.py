@@ -16,7 +16,7 @@ from stillhash.errors import BadState, StoreFailed
 from stillhash.files.checksums import BLOCK_SIZE
 from stillhash.files.sealed_files import check_sealed, content_size, create_private, display_name, write_sealed
 
-COPY_BYTES = 1 << 22  # at a time
+DATABASE_COPY_BYTES = 1 << 22  # at a time
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def new_database(path: Path, schema: str) -> Iterator[sqlite3.Connection]:
             yield connection
             connection.execute("COMMIT")
         with unfinished.open("rb") as file:
-            write_sealed(path, iter(lambda: file.read(COPY_BYTES), b""))
+            write_sealed(path, iter(lambda: file.read(DATABASE_COPY_BYTES), b""))
     except (sqlite3.OperationalError, OSError) as error:
         raise StoreFailed(f"{display_name(path)}: could not be written: {error}") from error
     finally:

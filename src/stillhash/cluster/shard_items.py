@@ -52,31 +52,31 @@ class ShardItems:
 
     def records(self, rows: Iterable[int], max_bytes: int | None = None) -> list[ItemRecord]:
         """Return the records of those of these rows that are here, in any order; TooLarge if they take more bytes."""
-        wanted = np.unique(self.existing(np.fromiter(rows, np.int64)))
-        found: dict[int, ItemRecord] = {}
+        numbers = np.unique(self.existing(np.fromiter(rows, np.int64)))
+        by_row: dict[int, ItemRecord] = {}
         left = max_bytes
-        for numbers, items in self._sources(wanted):
-            records = items.records(numbers.tolist())
-            found |= {record[0]: record for record in records}
+        for some, items in self._sources(numbers):
+            records = items.records(some.tolist())
+            by_row |= {record[0]: record for record in records}
             if left is not None:
                 left -= sum(len(record[2]) + len(record[3]) + ITEM_BYTES for record in records)
                 if left < 0:
                     raise TooLarge(f"answer: expected at most {max_bytes} bytes, got more. Request fewer items.")
-        if len(found) != len(wanted):
-            raise BadState(f"items: expected {len(wanted)} rows in the files of the shard, got {len(found)}")
-        return list(found.values())
+        if len(by_row) != len(numbers):
+            raise BadState(f"items: expected {len(numbers)} rows in the files of the shard, got {len(by_row)}")
+        return list(by_row.values())
 
-    def _sources(self, wanted: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], ItemsFile]]:
+    def _sources(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], ItemsFile]]:
         """Yield which files hold these ascending rows, each row once: its last patch, or else its partition."""
         for patch in reversed(self._patches):
-            changed = np.isin(wanted, patch.numbers, assume_unique=True)
+            changed = np.isin(numbers, patch.numbers, assume_unique=True)
             if changed.any():
-                yield wanted[changed], patch.items
-                wanted = wanted[~changed]
+                yield numbers[changed], patch.items
+                numbers = numbers[~changed]
         for partition, _ in self._parts:
-            start, end = np.searchsorted(wanted, [partition.first, partition.last + 1])
+            start, end = np.searchsorted(numbers, [partition.first, partition.last + 1])
             if start < end:
-                yield wanted[start:end], partition.items
+                yield numbers[start:end], partition.items
 
     def contents(self, rows: Iterable[int], max_bytes: int | None = None) -> dict[int, ItemContent]:
         """Return id, labels and metadata of those of these rows that are here, as `ItemTable.contents` does."""
