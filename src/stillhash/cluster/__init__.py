@@ -4,12 +4,12 @@ from stillhash.cluster.local import LocalCluster, connected  # isort: skip  (bef
 from stillhash.cluster.bulk import ingest, publish
 from stillhash.cluster.datasets import encode_dataset, learn_dataset
 from stillhash.cluster.evaluation import evaluate_dataset
-from stillhash.cluster.hybrid_index import HybridIndexFactory
-from stillhash.cluster.index import ClusterIndex, PartialHits
+from stillhash.cluster.index import ClusterIndex
+from stillhash.cluster.reader import ClusterReader, PartialHits
 
 __all__ = [
     "ClusterIndex",
-    "HybridIndexFactory",
+    "ClusterReader",
     "LocalCluster",
     "PartialHits",
     "connected",

@@ -1,57 +1,59 @@
-"""An index over a Ray cluster, with the answers of one machine, ties included, whichever replicas fail.
+"""Write an index on a cluster: one process at a time, with a lease; what a call acknowledged is on storage.
 
-The process that has a ClusterIndex knows which rows exist and which shard holds them; codes are only in segments, on
-storage, and in the shards that map them. A lost actor or node therefore loses nothing: Ray restarts the actor, it
-loads its segments again, and open requests are sent again. An answer that lacks rows always says so.
+A write creates files, then commits the next manifest, which shards and readers follow. Shards need not be there for it:
+they load what they lack when they are asked. Ray places and restarts the shards' processes (controller.py).
 """
 
-import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+import os
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol
 
 import numpy as np
-import ray
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from stillhash.cluster.batching import BatchQueue, PendingQuery
-from stillhash.cluster.coordinator import Coordinator
-from stillhash.cluster.id_map import IdMap
-from stillhash.cluster.local import connect
-from stillhash.cluster.reconciler import Reconciler
-from stillhash.cluster.replicas import ReplicaSet
-from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
-from stillhash.cluster.segment_refs import SegmentRef, delete_ref, open_segment, write_ref
-from stillhash.cluster.storage import Storage
+from stillhash.cluster.deletions import existing_ids, load_deletions, without_ids
+from stillhash.cluster.lease import WriterLease, fence
+from stillhash.cluster.manifest import UNPLACED, ClusterManifest, SegmentEntry, commit_manifest, first_manifest
+from stillhash.cluster.placement import cleared, place, plan_moves, with_moves, with_shard, without_shard
+from stillhash.cluster.reader import POLL_SECONDS, ClusterReader
+from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache, url_checksum
+from stillhash.cluster.segment_files import write_segments
+from stillhash.cluster.storage import Storage, absolute_url
+from stillhash.errors import Conflict
 from stillhash.numeric import validation
-from stillhash.numeric.validation import Codes, Floats
-from stillhash.search import Hits
-from stillhash.search.blocks import IdArray, bitmap_by_id
-from stillhash.search.merge import Floors, drop_below
+from stillhash.search.blocks import NO_IDS, IdArray, assign_ids
 
 
-class PartialHits(Hits):
-    """Hits, and the share of the rows that were not searched."""
+class ShardProcesses(Protocol):
+    """What starts, places and stops the processes of shards."""
 
-    missing: float = 0.0
+    def ensure(self, shards: Sequence[int], replicas: int) -> None:
+        """Start what is missing of so many replicas of these shards, and stop those of other shards."""
 
-    def __new__(cls, scores: NDArray[np.float32], ids: IdArray, missing: float = 0.0) -> Self:
-        hits = super().__new__(cls, scores, ids)
-        hits.missing = missing
-        return hits
+    def status(self) -> dict[str, Any]: ...
+    def rebalance(self) -> int: ...
+    def drain(self, node: str) -> int: ...
+    def undrain(self, node: str) -> int: ...
+    def close(self) -> None: ...
 
 
-class ClusterIndex(AbstractContextManager["ClusterIndex"]):
-    """An exact index of codes of `bits` bits over `shards` shards, each of them in `replicas` copies.
+class ClusterIndex(ClusterReader):
+    """An exact index of codes of `bits` bits over `shards` shards, each of them in `replicas` copies; the writer of it.
 
+    storage : a folder that all nodes see, or a URL for fsspec. The index is stored there: opened again, it has all rows
+        that were acknowledged, and the shards that it had.
     address : of a Ray cluster; without one, the cluster that this process is connected to, or a new one on this
         machine.
-    storage : a folder that all nodes see, or a URL for fsspec, where the codes that are added stay until `close`.
-    deadline : seconds after which a search gives up on shards that do not reply: it raises Unreachable or, with
-        `partial`, returns the hits of the others, with the share of rows not searched as `hits.missing`.
+    deadline, partial : of searches, as for ClusterReader.
     threads, cpus : the most that a search in a shard uses, and what a shard claims from Ray.
     cache, cache_bytes : folder and size of each node's copies of segments, if they come from a URL.
+    detached : let the shards go on when this process ends, so that readers can be served without a writer.
+    lease_seconds : without a sign of life after which another process may take over as the writer.
+    processes : starts the shards in place of Ray.
     """
 
     def __init__(
@@ -68,35 +70,42 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
         cpus: float = 0.25,
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
+        detached: bool = False,
+        lease_seconds: float = 10.0,
+        processes: ShardProcesses | None = None,
     ) -> None:
-        self.bits = validation.check_bits(bits)
+        validation.check_bits(bits)
         self.replicas = validation.check_integer(replicas, "replicas", 1)
-        self.deadline, self.partial = validation.check_number(deadline, "deadline", above=0), bool(partial)
         validation.check_integer(shards, "shards", 1)
         validation.check_number(cpus, "cpus", above=0)
-        self.storage = Storage(storage)
-        self._cache = SegmentCache(None, cache, validation.check_integer(cache_bytes, "cache_bytes", 0))
-        self._connected = connect(address)
-        # Ray itself retries calls to a lone replica; with others beside it, its failure should be known at once.
-        retries = -1 if self.replicas == 1 else 0
-        self._replicas = ReplicaSet(cpus, (None if cache is None else str(cache), cache_bytes, threads), retries)
-        self._id_map = IdMap(self.bits)
-        self._coordinator = Coordinator(self._id_map, self._replicas)
-        self.timings = self._coordinator.timings  # what the latest fan-outs took
-        self._queue = BatchQueue(leaders=self.replicas)
-        self._reconciler = Reconciler(self._id_map, self._replicas, self.replicas, self.deadline)
+        validation.check_number(deadline, "deadline", above=0)
+        validation.check_integer(cache_bytes, "cache_bytes", 0)
+        opened = Storage(storage)
+        self._cache = SegmentCache(opened, cache, cache_bytes)
+        self._writing, self._resources = threading.RLock(), ExitStack()
+        lease = WriterLease(opened, f"{socket.gethostname()}:{os.getpid()}", lease_seconds)
+        self._epoch = lease.acquire()
+        self._resources.callback(lease.release)
         try:
-            self._reconciler.add_shards(shards)
-        except BaseException:
-            self.close()
-            raise
-        self._reconciler.start()
+            manifest = fence(opened, self._epoch, first_manifest(bits, range(shards)))
+            if manifest.bits != bits:
+                raise Conflict(f"bits: expected {manifest.bits}, as the index at {opened.url} has, got {bits}")
+            super().__init__(opened, deadline=deadline, partial=partial)
+            self._resources.callback(super().close)
+            options = {"threads": threads, "cache": None if cache is None else str(cache), "cache_bytes": cache_bytes}
+            if processes is None:
+                from stillhash.cluster.controller import Controller
 
-    def __len__(self) -> int:
-        return len(self._id_map)
+                processes = Controller(opened, options, address=address, cpus=cpus, detached=detached)
+            self._processes = processes
+            self._resources.callback(processes.close)
+            processes.ensure(self.manifest.shards, self.replicas)
+        except BaseException:
+            self._resources.close()
+            raise
 
     def __repr__(self) -> str:
-        shards = len(self._id_map.published)
+        shards = len(self.manifest.shards)
         return f"ClusterIndex(bits={self.bits}, rows={len(self)}, shards={shards}, replicas={self.replicas})"
 
     @property
@@ -112,129 +121,120 @@ class ClusterIndex(AbstractContextManager["ClusterIndex"]):
 
     def ids(self) -> IdArray:
         """Return all ids, ascending."""
-        return self._id_map.ids()
-
-    def search(self, weights: ArrayLike, k: int, *, allowed: Any = None) -> Hits:
-        """Return the k best hits of each query: exactly what one index of all rows would return, ties included.
-
-        weights: (m, bits), or (bits,) for one query. allowed: only ids i with allowed[i] true are hits; a boolean
-        array, or a uint8 bitmap in little-endian bit order. Ids past its end are not allowed.
-        """
-        weights = validation.check_weights(weights, self.bits)
-        return self._answer(weights, validation.check_k(k, len(weights)), None, allowed)[0]
-
-    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
-        """Search as `search` does, for arguments that are validated already, hits of at least the floors."""
-        hits = self._answer(weights, k, None, allowed)[0]
-        return PartialHits(*drop_below(hits, floors), hits.missing)
-
-    def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
-        """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""
-        weights = validation.check_weights(weights, self.bits)
-        return self._answer(weights, 0, validation.check_threshold(threshold, len(weights)), allowed)
-
-    def codes(self, ids: ArrayLike) -> Codes:
-        """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist; an id may come more than once."""
-        names, numbers = validation.check_repeated_ids(ids)
-        return self._coordinator.codes(names, self.bits, self._until())[numbers]
-
-    def _answer(self, weights: Floats, k: int, thresholds: NDArray[np.float64] | None, allowed: Any) -> list[Hits]:
-        """Wait for the answer, and send the queries of other callers too while this one leads."""
-        query = PendingQuery(weights, k, thresholds, None if allowed is None else bitmap_by_id(allowed), self._until())
-        with self._queue.entered(query):
-            while not query.done:
-                with self._queue.turn(query) as batch:
-                    if batch:
-                        self._coordinator.search(batch)
-        if query.error is not None and not (self.partial and query.missing):
-            raise query.error
-        return [PartialHits(*hits, missing=query.missing) for hits in query.hits] if self.partial else query.hits
+        return np.sort(np.concatenate([NO_IDS, *map(self._live_ids, self.manifest.segments)]))
 
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> None:
-        """Add codes (n, ceil(bits / 8)) under their ids, or under the next free numbers, to the smallest shard."""
+        """Add codes (n, ceil(bits / 8)) under their ids, or under the next free numbers; stored when this returns.
+
+        Large additions are split, so that all shards get their share.
+        """
         codes = validation.check_codes(codes, self.bits)
-        with self._id_map.write_lock:
-            ids = self._id_map.new_ids(ids, len(codes))
-            if not len(codes):
-                return
-            order = np.argsort(ids)
-            ref = write_ref(self.storage, codes[order], ids[order], self.bits)
-            try:
-                self._place([(ref, ids[order])], owned=True)
-            except BaseException:
-                delete_ref(self.storage, ref)
-                raise
+        with self._writing:
+            names = self._new_ids(ids, len(codes))
+            if len(codes):
+                shards = len(self.manifest.shards)
+                entries = write_segments(self.storage, codes, names, self.bits, shards=shards)
+                self._commit(place(self.manifest, entries))
 
     def add_segments(self, paths: Iterable[str | Path]) -> None:
-        """Add sealed segments by their paths, which all nodes see, or URLs. The files must stay there."""
-        with self._id_map.write_lock:
-            opened = [open_segment(path, self.bits, self._cache) for path in paths]
-            self._place([(ref, segment.row_numbers()) for ref, segment in opened], owned=False)
+        """Add sealed segments by their paths, which all nodes see, or URLs: all or none. The files must stay there."""
+        with self._writing:
+            manifest = self.manifest
+            for path in paths:
+                entry = self._foreign_entry(absolute_url(path))
+                self._check_new(manifest, self._cache.row_numbers(entry, self.bits))
+                manifest = place(manifest, [entry])
+            if manifest is not self.manifest:
+                self._commit(manifest)
 
     def remove(self, ids: ArrayLike) -> int:
-        """Remove these ids and return how many existed; unknown ids are ignored."""
-        with self._id_map.write_lock:
-            changes = self._id_map.remove(validation.check_ids(ids))
-            try:  # a shard that does not reply has an old version, so it reloads before it answers again
-                self._coordinator.change(changes, self._until(), required=False)
-            finally:
-                self._id_map.publish()
-        return sum(len(change.deleted) for change in changes.values())
+        """Remove these ids and return how many existed; unknown ids are ignored. If it raises, nothing was removed."""
+        names = validation.check_ids(ids)
+        with self._writing:
+            manifest, removed = without_ids(self._cache, self.manifest, names)
+            if removed:
+                self._commit(manifest)
+        return removed
 
     def clear(self) -> None:
         """Remove all rows; ids begin at 0 again."""
-        with self._id_map.write_lock:
-            self._delete_all()
-
-    def _place(self, segments: list[tuple[SegmentRef, IdArray]], *, owned: bool) -> None:
-        """Assign segments to shards and wait until these hold them: all of the segments, or none."""
-        before, changes = self._id_map.segments, {}
-        try:
-            changes = self._id_map.place(segments, owned=owned)
-            self._coordinator.change(changes, self._until(), required=True)
-        except BaseException:
-            self._id_map.undo(before, changes)
-            raise
-        self._id_map.publish()
-
-    def _until(self) -> float:
-        return time.monotonic() + self.deadline
+        with self._writing:
+            self._commit(cleared(self.manifest))
 
     def status(self) -> dict[str, Any]:
-        """Return nodes, shards and their actors, and whether all of them are up to date."""
-        return self._reconciler.status()
-
-    def wait_ready(self, seconds: float = 60.0) -> None:
-        """Wait until every replica is up to date."""
-        self._reconciler.wait_ready(seconds)
+        """Return nodes, shards and their processes, what moves, and whether all of them are up to date."""
+        manifest = self.manifest
+        rows, segments = manifest.shard_rows(), {shard: manifest.of_shard(shard) for shard in manifest.shards}
+        shards = [{"shard": shard, "rows": rows[shard], "segments": len(segments[shard])} for shard in manifest.shards]
+        about = {"rows": manifest.rows, "bits": manifest.bits, "number": manifest.number, "shards": shards}
+        return {**about, **self._processes.status()}
 
     def rebalance(self) -> int:
-        """Move replicas, then segments, until nodes and shards hold alike; how many moved. Searches go on meanwhile."""
-        return self._reconciler.rebalance()
+        """Move processes between nodes, then segments between shards, until they are even; how many moved."""
+        moved = self._processes.rebalance()
+        with self._writing:
+            moves = plan_moves(self.manifest)
+            if moves:
+                self._commit(with_moves(self.manifest, moves))
+        return moved + len(moves)
 
     def add_shard(self) -> int:
-        """Add a shard, which `rebalance` and later `add`s fill; its number."""
-        return self._reconciler.add_shards(1)[0]
+        """Add a shard with its share of the rows; its number."""
+        with self._writing:
+            manifest = with_shard(self.manifest)
+            self._processes.ensure(manifest.shards, self.replicas)
+            self._commit(manifest)
+        self.rebalance()
+        return manifest.shards[-1]
+
+    def remove_shard(self, shard: int) -> None:
+        """Give the rows of a shard to the others, and stop it."""
+        with self._writing:
+            self._commit(without_shard(self.manifest, validation.check_integer(shard, "shard", 0)))
+        self.wait_ready(self.deadline)
+        self._stopped.wait(2 * POLL_SECONDS)  # readers that have not seen the new manifest still ask it
+        self._processes.ensure(self.manifest.shards, self.replicas)
 
     def drain(self, node: str) -> int:
-        """Move every replica off this node, and use it no more; how many moved."""
-        return self._reconciler.drain(node)
+        """Move every process off this node, and use it no more; how many moved."""
+        return self._processes.drain(node)
+
+    def undrain(self, node: str) -> int:
+        """Use a drained node again; how many processes moved to it."""
+        return self._processes.undrain(node)
 
     def close(self) -> None:
-        """Stop the actors, and delete what `add` wrote."""
-        self._reconciler.stop()
-        if ray.is_initialized():
-            for shard in list(self._replicas.by_shard):
-                self._replicas.stop_shard(shard)
-        self._replicas.by_shard.clear()
-        self._delete_all()
-        if self._connected:
-            self._connected = False
-            ray.shutdown()
+        """Stop the shards unless they are detached, and give up the lease. The index stays on storage."""
+        self._resources.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _commit(self, manifest: ClusterManifest) -> None:
+        """Make this the next manifest, and let the shards load it."""
+        manifest = manifest.next(self._epoch)
+        commit_manifest(self.storage, manifest)
+        self._use(manifest)
+        self.coordinator.notify(manifest.number, manifest.shards)
 
-    def _delete_all(self) -> None:
-        for ref in self._id_map.clear():
-            delete_ref(self.storage, ref)
+    def _new_ids(self, ids: ArrayLike | None, count: int) -> IdArray:
+        """Return the ids of new rows: these, which must be new, or the next free numbers."""
+        first, names, _ = assign_ids((), self.manifest.next_id, ids, count)
+        new = np.arange(first, first + count) if names is None else names
+        if ids is not None:
+            self._check_new(self.manifest, new)
+        return new
+
+    def _check_new(self, manifest: ClusterManifest, ids: IdArray) -> None:
+        existing = existing_ids(self._cache, manifest, ids)
+        if len(existing):
+            raise Conflict(f"ids: expected new ids, got {len(existing)} that exist, such as {existing[0]}")
+
+    def _foreign_entry(self, url: str) -> SegmentEntry:
+        """Return the entry of a segment that is not in the storage of the index, once its checksums are verified."""
+        entry = SegmentEntry(url, 0, url_checksum(url), 0, 0, UNPLACED, owned=False)
+        segment = self._cache.open(entry, self.bits)
+        first, last = segment.bounds()
+        return entry._replace(rows=segment.rows, first=first, last=last)
+
+    def _live_ids(self, entry: SegmentEntry) -> IdArray:
+        deleted = np.unpackbits(load_deletions(self.storage, entry), count=entry.rows, bitorder="little")
+        ids: IdArray = self._cache.row_numbers(entry, self.bits)[deleted == 0]
+        return ids

@@ -181,6 +181,19 @@ def seal_checksum(path: Path) -> str:
         return file.read(SEAL_BYTES).hex()
 
 
+def url_checksum(url: str) -> str:
+    """Return the last bytes of a sealed file at a path or URL."""
+    if not is_remote(url):
+        return seal_checksum(Path(url))
+    parent, _, name = url.rpartition("/")
+    files = RemoteFiles(parent, STORAGE_TIMEOUT)
+    try:
+        size = files.status(name).size
+        return files.read(name, size - SEAL_BYTES, size).hex()
+    except NotFound as error:
+        raise StoreFailed(f"cannot use {url}: no such file") from error
+
+
 def _open_verified(path: Path, entry: NamedSegment, bits: int, check: bool = True) -> Segment:
     segment = read_segment(path, bits, check=check)
     if seal_checksum(path) != entry.checksum:

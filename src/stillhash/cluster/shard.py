@@ -1,74 +1,47 @@
-"""A shard: an index over the codes of some segments, in a process that Ray starts, monitors and restarts.
+"""A shard: an index over the codes of some segments, which loads and updates itself from the manifest on storage.
 
-Shards are passive; the coordinator assigns versions. A request names the version it is about, and is answered from
-that version or not at all. A restarted shard has no version: it replies None, and then gets a spec to load.
+A request names the number of a manifest, and is answered from the rows of that commit or not at all. The states of the
+latest commits are kept for requests under way; they share the codes, which are mapped from files.
 """
 
-import os
+import threading
 import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
-import ray
 from numpy.typing import NDArray
 
-from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
-from stillhash.cluster.segment_refs import SegmentRef
+from stillhash.cluster.deletions import load_deletions
+from stillhash.cluster.manifest import ClusterManifest, SegmentEntry, read_latest, read_manifest
+from stillhash.cluster.requests import SearchRequest, join_requests, split_hits
+from stillhash.cluster.segment_cache import SegmentCache
+from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.segments import Segment
-from stillhash.numeric.validation import Codes, Floats
+from stillhash.errors import InvalidInput, NotFound
+from stillhash.numeric.codes import TILE, width
+from stillhash.numeric.kernels import read_tiles
+from stillhash.numeric.validation import Codes
 from stillhash.search import Hits, Index
-from stillhash.search.blocks import Bitmap, IdArray
+from stillhash.search.blocks import NO_IDS, Bitmap, Block, IdArray, is_set
+from stillhash.search.index_files import SavedIndex
+from stillhash.search.merge import no_floors
 
-OLD_VERSIONS, OLD_VERSION_SECONDS = 8, 5.0  # that requests under way may still name
-
-
-class ShardSegment(NamedTuple):
-    """A segment, and the ids that were deleted from it."""
-
-    ref: SegmentRef
-    deleted: IdArray
+OLD_STATES, OLD_STATE_SECONDS = 64, 20.0  # that requests under way may still name
 
 
-class ShardSpec(NamedTuple):
-    """Everything that a shard should hold."""
-
-    version: int
-    bits: int
-    segments: list[ShardSegment]
-
-
-class ShardChange(NamedTuple):
-    """A version of a shard as a change of the version before it."""
-
-    version: int
-    base: int
-    new_segments: list[SegmentRef]
-    deleted: IdArray
-
-
-class ShardRequest(NamedTuple):
-    """Queries of one kind: the k best hits of each or, with thresholds, all hits from there up."""
-
-    weights: Floats  # (m, bits)
-    k: int
-    thresholds: NDArray[np.float64] | None
-    bitmap: int | None  # which of the bitmaps says what is allowed
-
-
-class ShardReply(NamedTuple):
-    """Hits for each request: one Hits (m, k) or, with thresholds, one for each query."""
-
-    hits: list[list[Hits]]
-    seconds: float
+class StaleNumber(Exception):
+    """The state of this commit has been dropped; a later one is current."""
 
 
 class ShardStatus(NamedTuple):
-    """Where a shard runs and what it holds."""
+    """What a shard holds."""
 
-    node: str
-    pid: int
-    version: int
+    shard: int
+    number: int  # of the manifest; -1 before the first is loaded
     rows: int = 0
     segments: int = 0
     nbytes: int = 0
@@ -76,93 +49,202 @@ class ShardStatus(NamedTuple):
     merging: bool = False  # rows are being merged into tables
 
 
+class LoadedSegment(NamedTuple):
+    """A segment as a manifest has it, with its deleted rows as a bitmap."""
+
+    entry: SegmentEntry
+    segment: Segment
+    deleted: Bitmap | None
+
+    def block(self) -> Block:
+        """Return the rows for an index, without a copy of their codes."""
+        live = None
+        if self.deleted is not None:
+            live = np.full(len(self.segment.tiles) * TILE // 8, 255, np.uint8)
+            live[: len(self.deleted)] &= ~self.deleted
+        ids = None if self.segment.numbers is None else np.asarray(self.segment.numbers)
+        return Block(self.segment.tiles, self.segment.rows, self.segment.first, ids, live)
+
+    def deleted_ids(self, before: Bitmap | None = None) -> IdArray:
+        """Return the ids that are deleted, and were not before."""
+        if self.deleted is None:
+            return NO_IDS
+        bitmap = self.deleted if before is None else self.deleted & ~before
+        places = np.flatnonzero(np.unpackbits(bitmap, count=self.entry.rows, bitorder="little"))
+        return self.segment.row_numbers()[places]
+
+    def places(self, ids: IdArray) -> tuple[IdArray, NDArray[np.int64]]:
+        """Return those of the ascending ids that it holds, and their places."""
+        start, end = np.searchsorted(ids, [self.entry.first, self.entry.last + 1])
+        some = ids[start:end]
+        if self.segment.numbers is None:
+            places = some - self.segment.first
+        else:
+            places = np.searchsorted(self.segment.numbers, some)
+            same = self.segment.numbers[places] == some
+            some, places = some[same], places[same]
+        if self.deleted is not None:
+            live = ~is_set(self.deleted, places)
+            some, places = some[live], places[live]
+        return some, places
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """The rows of a shard at one commit."""
+
+    number: int
+    segments: tuple[LoadedSegment, ...]  # in order of arrival: an id may have been deleted from an earlier one
+    index: Index
+    since: float  # by the monotonic clock
+
+
 class Shard:
-    """The actor class. `threads` limits the threads of one search."""
+    """Answers from the codes of one shard. `threads` limits the threads of one search."""
 
-    def __init__(self, cache: str | None = None, cache_bytes: int = CACHE_BYTES, threads: int | None = None) -> None:
-        self.cache, self.threads = SegmentCache(None, cache, cache_bytes), threads
-        self.version = -1
-        self._segments: dict[SegmentRef, Segment] = {}
-        self._indexes: dict[int, Index] = {}  # by version
-        self._old_versions: list[tuple[float, int]] = []  # since when, which version
+    def __init__(
+        self, storage: Storage, shard: int, cache: SegmentCache | None = None, threads: int | None = None
+    ) -> None:
+        self.storage, self.shard, self.threads = storage, shard, threads
+        self._cache = SegmentCache(storage) if cache is None else cache
+        self._states: dict[int, ShardState] = {}  # by number
+        self._index: Index | None = None  # that updates go on with; states have frozen copies of it
+        self._latest = -1
+        self._updating, self._lock = threading.Lock(), threading.Lock()
 
-    def load(self, version: int, bits: int, segments: list[ShardSegment]) -> ShardStatus:
-        """Load exactly these segments, in order, each without its deleted ids."""
-        if version != self.version:
-            index, opened = Index(bits, threads=self.threads), {}
-            for ref, deleted in segments:
-                opened[ref] = self._open(ref, bits)
-                _apply(index, [opened[ref]], deleted)
-            self._segments = opened
-            self._enter(version, index)
-        return self.status()
+    @property
+    def number(self) -> int:
+        """Return the commit of the latest state; -1 before the first."""
+        return self._latest
 
-    def change(self, version: int, base: int, new_segments: list[SegmentRef], deleted: IdArray) -> ShardStatus | None:
-        """Add segments to the version `base` and delete ids from it; None if that is not the current version."""
-        if version == self.version:
-            return self.status()
-        if base != self.version:
-            return None
-        index = self._indexes[base]
-        opened = {ref: self._open(ref, index.bits) for ref in new_segments}  # may fail, so before anything changes
-        # Blocks are never changed, only replaced: the copy keeps the old ones.
-        self._indexes[base] = index.frozen()
-        _apply(index, opened.values(), deleted)
-        self._segments.update(opened)
-        self._enter(version, index)
-        return self.status()
+    def update(self, number: int | None = None) -> int:
+        """Load the state of this commit, unless a later one is loaded, or of the latest commit; its number."""
+        with self._updating:
+            if number is None or number > self._latest:
+                manifest = self._read(number)
+                if manifest.number > self._latest:
+                    self._enter(manifest)
+            return self._latest
 
-    def search(self, version: int, requests: list[ShardRequest], *bitmaps: Bitmap) -> ShardReply | None:
-        """Answer requests from this version; None if the shard does not have it."""
-        began = time.perf_counter()
-        self._drop_old_versions()
-        index = self._indexes.get(version)
-        if index is None:
-            return None
-        hits = []
-        for weights, k, thresholds, bitmap in requests:
-            allowed = None if bitmap is None else bitmaps[bitmap]
-            if thresholds is None:
-                hits.append([index.search(weights, max(1, min(k, len(index))), allowed=allowed)])
-            else:
-                hits.append(index.range_search(weights, thresholds, allowed=allowed))
-        return ShardReply(hits, time.perf_counter() - began)
+    def _read(self, number: int | None) -> ClusterManifest:
+        """Read this manifest, or the latest, also where this one is collected already."""
+        if number is not None:
+            with suppress(NotFound):
+                return read_manifest(self.storage, number)
+        return read_latest(self.storage)
 
-    def codes(self, version: int, ids: IdArray) -> Codes | None:
-        """Return the codes of these ids in this version; None if the shard does not have it."""
-        index = self._indexes.get(version)
-        return None if index is None else index.codes(ids)
+    def has(self, number: int) -> bool:
+        """Whether the state of this commit is loaded; StaleNumber if it has been dropped."""
+        if number in self._states:
+            return True
+        if number < self._latest:
+            raise StaleNumber
+        return False
+
+    def bits(self, number: int) -> int:
+        """Return the length of codes at this commit."""
+        return self._state(number).index.bits
+
+    def search(self, number: int, requests: Sequence[SearchRequest]) -> list[list[Hits]]:
+        """Return the hits of each request: one Hits (m, k) or, with thresholds, one for each query.
+
+        Requests of one kind are answered at once.
+        """
+        index = self._state(number).index
+        by_kind: dict[tuple[Any, ...], list[int]] = {}
+        for place, request in enumerate(requests):
+            by_kind.setdefault(request.kind(len(index)), []).append(place)
+        hits: list[list[Hits]] = [[] for _ in requests]
+        for places in by_kind.values():
+            some = [requests[place] for place in places]
+            parts = split_hits(some, self._answer(number, index, join_requests(some)))
+            for place, part in zip(places, parts, strict=True):
+                hits[place] = part
+        return hits
+
+    def _answer(self, number: int, index: Index, request: SearchRequest) -> list[Hits]:
+        allowed = request.allowed if request.where is None else self._matching(number, request.where)
+        if request.thresholds is not None:
+            return index.range_search(request.weights, request.thresholds, allowed=allowed)
+        floors = no_floors(len(request.weights)) if request.floors is None else request.floors
+        return [index.search_checked(request.weights, max(1, min(request.k, len(index))), floors, allowed)]
+
+    def _matching(self, number: int, where: Any) -> Bitmap:
+        """Return the rows of items that meet a filter."""
+        raise InvalidInput(f"where: this index has codes without items, got the filter {where!r:.100}")
+
+    def codes(self, number: int, ids: IdArray) -> tuple[IdArray, Codes]:
+        """Return those of the ascending ids that this shard holds, in any order, and their codes."""
+        state = self._state(number)
+        located = [(loaded.segment.tiles, *loaded.places(ids)) for loaded in state.segments]
+        found = [(some, read_tiles(tiles, places)) for tiles, some, places in located if len(some)]
+        none = np.empty((0, width(state.index.bits)), np.uint8)
+        return np.concatenate([NO_IDS, *(some for some, _ in found)]), np.concatenate([none, *(c for _, c in found)])
 
     def status(self) -> ShardStatus:
-        """Report where the shard runs and what it holds."""
-        self._drop_old_versions()
-        index = self._indexes.get(self.version)
-        node = str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
-        if index is None:
-            return ShardStatus(node, os.getpid(), self.version)
-        index.merge_if_due()  # rows that came while tables were being built
-        content = len(index), len(self._segments), index.nbytes, index.plan, index.merging
-        return ShardStatus(node, os.getpid(), self.version, *content)
+        """Return what the shard holds, and let searches use tables that were finished since the last commit."""
+        with self._updating:
+            state, index = self._states.get(self._latest), self._index
+            if state is None or index is None:
+                return ShardStatus(self.shard, -1)
+            index.merge_if_due()  # rows that came while tables were being built
+            if index.state.tables is not state.index.state.tables:
+                state = replace(state, index=index.frozen())
+                with self._lock:
+                    self._states[state.number] = state
+        content = len(index), len(state.segments), index.nbytes, index.plan, index.merging
+        return ShardStatus(self.shard, state.number, *content)
 
-    def _open(self, ref: SegmentRef, bits: int) -> Segment:
-        segment = self._segments.get(ref)
-        return self.cache.open(ref, bits) if segment is None or segment.bits != bits else segment
+    def _state(self, number: int) -> ShardState:
+        with self._lock:
+            state = self._states.get(number)
+        if state is None:
+            if number > self._latest:
+                raise InvalidInput(f"number: expected at most {self._latest}, got {number}")
+            raise StaleNumber
+        return state
 
-    def _enter(self, version: int, index: Index) -> None:
-        if self.version in self._indexes:
-            self._old_versions.append((time.monotonic(), self.version))
-        self._indexes[version], self.version = index, version
-        self._drop_old_versions()
+    def _enter(self, manifest: ClusterManifest) -> None:
+        """Make the state of a manifest from the latest one: only what changed is opened."""
+        old = self._states.get(self._latest)
+        known = {} if old is None else {loaded.entry.name: loaded for loaded in old.segments}
+        entries = manifest.of_shard(self.shard)
+        segments = tuple(self._load(entry, known.get(entry.name), manifest.bits) for entry in entries)
+        index, self._index = self._index, None  # stays None if this fails halfway
+        if index is not None and index.bits == manifest.bits and known.keys() <= {entry.name for entry in entries}:
+            _extend(index, known, segments)  # with the tables it has
+        else:
+            blocks, deleted = tuple(loaded.block() for loaded in segments), sum(entry.deleted for entry in entries)
+            saved = SavedIndex(manifest.bits, None, manifest.next_id, blocks, deleted)
+            index = Index.from_saved(saved, self.threads)
+            index.merge_if_due()
+        self._index = index
+        with self._lock:
+            self._states[manifest.number] = ShardState(manifest.number, segments, index.frozen(), time.monotonic())
+            self._latest = manifest.number
+            self._drop_old_states()
 
-    def _drop_old_versions(self) -> None:
-        oldest = time.monotonic() - OLD_VERSION_SECONDS
-        while self._old_versions and (len(self._old_versions) > OLD_VERSIONS or self._old_versions[0][0] < oldest):
-            self._indexes.pop(self._old_versions.pop(0)[1], None)
+    def _load(self, entry: SegmentEntry, before: LoadedSegment | None, bits: int) -> LoadedSegment:
+        """Open a segment and its deletions, unless they are open already."""
+        segment = self._cache.open(entry, bits) if before is None else before.segment
+        if before is not None and before.entry.deletions == entry.deletions:
+            return LoadedSegment(entry, segment, before.deleted)
+        return LoadedSegment(entry, segment, load_deletions(self.storage, entry) if entry.deleted else None)
+
+    def _drop_old_states(self) -> None:
+        oldest = time.monotonic() - OLD_STATE_SECONDS
+        numbers = sorted(self._states)
+        for number, later in pairwise(numbers):
+            if len(self._states) > OLD_STATES or self._states[later].since < oldest:
+                del self._states[number]
 
 
-def _apply(index: Index, segments: Iterable[Segment], deleted: IdArray) -> None:
-    """Add segments to an index, then remove ids from it."""
-    for segment in segments:
-        index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
-    if len(deleted):
-        index.remove(deleted)
+def _extend(index: Index, known: dict[str, LoadedSegment], segments: Sequence[LoadedSegment]) -> None:
+    """Bring an index of the known segments to these: add new ones, and remove what has been deleted since."""
+    for loaded in segments:
+        before = known.get(loaded.entry.name)
+        if before is None:
+            index.add_tiles(loaded.segment.tiles, loaded.segment.rows, loaded.segment.row_numbers())
+        ids = loaded.deleted_ids(None if before is None else before.deleted)
+        if len(ids):
+            index.remove(ids)

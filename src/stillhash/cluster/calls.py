@@ -1,0 +1,90 @@
+"""Calls to shards: what a caller asks of some of them, what came back so far, and what is under way for it."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from stillhash.cluster.messages import Message
+from stillhash.cluster.requests import SearchRequest
+from stillhash.errors import StillhashError, Unreachable
+from stillhash.search import Hits
+
+Target = tuple[int, ...]  # shards that are asked by one message: one, or a group through an aggregator
+
+
+class Reply(NamedTuple):
+    """What came back from one shard, or from a group of them."""
+
+    shards: Target
+    header: dict[str, Any]
+    arrays: list[NDArray[Any]]
+    hits: list[Hits]  # of a search
+
+
+class Call:
+    """A request to some shards, and what came back so far. `rows` are those of each shard."""
+
+    def __init__(
+        self,
+        kind: str,
+        number: int,
+        rows: Mapping[int, int],
+        until: float,
+        *,
+        partial: bool = False,
+        grouped: bool = True,
+    ) -> None:
+        self.kind, self.number, self.rows, self.until = kind, number, rows, until
+        self.partial, self.grouped = partial, grouped
+        self.search: SearchRequest | None = None
+        self.message = Message({}, [])  # of other kinds
+        self.waiting: set[int] = set(rows)
+        self.replies: list[Reply] = []
+        self.error: StillhashError | None = None  # that no replica can help with, or the last one
+        self.refused = self.stale = False
+        self._done = threading.Semaphore(0)
+        self.finished = False
+
+    def finish(self) -> None:
+        if not self.finished:
+            self.finished = True
+            self._done.release()
+
+    def wait(self) -> None:
+        """Wait for the end, which the deadline brings if nothing else does."""
+        self._done.acquire()
+
+    @property
+    def missing(self) -> float:
+        """The share of the rows whose shards did not reply."""
+        return sum(self.rows[shard] for shard in self.waiting) / max(1, sum(self.rows.values()))
+
+    def raise_error(self) -> None:
+        """Raise what a shard refused, or Unreachable if one did not reply and the answer may not be partial."""
+        if self.refused and self.error is not None:
+            raise self.error
+        if self.waiting and not (self.partial and self.replies):
+            shards = ", ".join(map(str, sorted(self.waiting)[:10]))
+            reason = "" if self.error is None else f": {self.error}"
+            raise Unreachable(f"shards {shards} of {len(self.rows)} did not reply before the deadline{reason}")
+
+
+class Task(NamedTuple):
+    """A call that waits for one target."""
+
+    call: Call
+    target: Target
+
+    @property
+    def open(self) -> bool:
+        return not self.call.finished and not self.call.waiting.isdisjoint(self.target)
+
+
+class Sent:
+    """A message under way to a replica, with the tasks of one or more calls."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks, self.at, self.hedged = tasks, time.monotonic(), False

@@ -1,0 +1,310 @@
+"""The thread of a front that has all its connections: it sends, receives, retries, and ends calls at their deadline.
+
+Each target has a queue of its own: while a replica works, the searches that arrive wait for it together and then go as
+one message, and a shard that is stuck delays nobody but those who need it.
+"""
+
+import itertools
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import zmq
+
+from stillhash.cluster.calls import Call, Reply, Sent, Target, Task
+from stillhash.cluster.connections import Connection, Endpoint, EndpointWatch, group_by_shard
+from stillhash.cluster.message_server import Wakeup
+from stillhash.cluster.messages import Message, error_from_json, pack, unpack
+from stillhash.cluster.requests import hits_from_message, search_to_message
+from stillhash.cluster.storage import Storage
+from stillhash.errors import Busy, Closed, InvalidInput, StillhashError, StoreFailed, Unreachable
+
+MAX_IN_FLIGHT = 2  # messages that a replica has at a time: one that it works on, one that waits there
+MAX_MESSAGE_QUERIES = 1024  # that go together
+HEDGE_SECONDS = 0.3  # without a reply, before another replica is asked too
+DOWN_SECONDS = 1.0  # without any replica, after which a partial answer does not wait for a shard
+RETRY_SECONDS = 0.05  # before a call that a replica failed is sent again
+LOST_SECONDS = 60.0  # after which a reply is not expected any more
+TICK_SECONDS, IDLE_SECONDS = 0.02, 1.0  # between looks at deadlines and late replies, and where nothing is under way
+GROUP_SHARDS = 16  # that a front asks itself; of more, it asks aggregators
+RETRIED = (Unreachable, StoreFailed, Busy)  # errors that another replica may not have
+
+
+class Dispatcher:
+    """Takes calls from any thread (`submit`), and finishes each of them: with all replies, or at its deadline."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._context = zmq.Context()
+        self._wakeup, self._stopped = Wakeup(), False
+        self._new_calls: deque[Call] = deque()
+        self._new_endpoints: list[Endpoint] | None = None
+        self._queues: dict[Target, deque[Task]] = {}
+        self._delayed: list[tuple[float, Task]] = []
+        self._open: set[Call] = set()
+        self._connections: dict[Endpoint, Connection] = {}
+        self._by_shard: dict[int | None, list[Connection]] = {}
+        self._down_since: dict[int, float] = {}  # shards without a replica
+        self._ids, self._next_tick = itertools.count(), 0.0
+        self._poller = zmq.Poller()
+        self._poller.register(self._wakeup.handle, zmq.POLLIN)
+        self._thread = threading.Thread(target=self._run, name="stillhash-dispatcher", daemon=True)
+        self._thread.start()
+        self._watch = EndpointWatch(storage, self._use_endpoints)
+
+    def submit(self, call: Call) -> None:
+        """Begin a call. Its replies arrive in its own fields."""
+        if self._stopped:
+            raise Closed("the index is closed")
+        self._new_calls.append(call)
+        self._wakeup.wake()
+
+    def connections(self) -> list[Connection]:
+        """Return all connections, whether they are up or not."""
+        return list(self._connections.values())
+
+    def close(self) -> None:
+        """Close all connections; calls under way fail."""
+        if not self._stopped:
+            self._watch.stop()
+            self._stopped = True
+            self._wakeup.wake()
+            self._thread.join()
+            self._context.term()
+            self._wakeup.close()
+
+    def _use_endpoints(self, endpoints: list[Endpoint]) -> None:
+        self._new_endpoints = endpoints
+        self._wakeup.wake()
+
+    # What follows runs in the thread of the dispatcher.
+
+    def _run(self) -> None:
+        while not self._stopped:
+            timeout = TICK_SECONDS if self._open else IDLE_SECONDS
+            events = dict(self._poller.poll(round(1000 * timeout)))
+            self._wakeup.clear()
+            self._connect()
+            for connection in list(self._connections.values()):
+                if connection.monitor in events and connection.read_events():
+                    self._lose(connection)
+                if connection.socket in events:
+                    self._receive(connection)
+            self._accept()
+            now = time.monotonic()
+            if now >= self._next_tick:
+                self._next_tick = now + TICK_SECONDS
+                self._check_time(now)
+            for target in [target for target, queue in self._queues.items() if queue]:
+                self._send(target, now)
+        for call in [*self._open, *self._new_calls]:
+            call.error, call.refused = Closed("the index is closed"), True
+            call.finish()
+        for connection in self._connections.values():
+            connection.close()
+
+    def _connect(self) -> None:
+        """Connect to new endpoints, and close the connections to those that are gone."""
+        endpoints, self._new_endpoints = self._new_endpoints, None
+        if endpoints is None:
+            return
+        for endpoint in self._connections.keys() - set(endpoints):
+            connection = self._connections.pop(endpoint)
+            self._poller.unregister(connection.socket)
+            self._poller.unregister(connection.monitor)
+            connection.close()
+            self._retry(connection)
+        for endpoint in endpoints:
+            if endpoint not in self._connections:
+                connection = self._connections[endpoint] = Connection(self._context, endpoint)
+                self._poller.register(connection.socket, zmq.POLLIN)
+                self._poller.register(connection.monitor, zmq.POLLIN)
+        self._by_shard = group_by_shard(self._connections.values())
+
+    def _accept(self) -> None:
+        """Queue the calls that came in: for each shard, or for groups of shards if there are many."""
+        while self._new_calls:
+            call = self._new_calls.popleft()
+            if call.kind == "update":
+                self._notify_all(call)
+                continue
+            self._open.add(call)
+            size = GROUP_SHARDS if call.grouped and len(call.rows) > GROUP_SHARDS and self._has_aggregators() else 1
+            shards = sorted(call.rows)
+            for start in range(0, len(shards), size):
+                self._queue(Task(call, tuple(shards[start : start + size])))
+
+    def _notify_all(self, call: Call) -> None:
+        header = pack({"call": "update", "number": call.number, "seconds": LOST_SECONDS})
+        for shard in call.rows:
+            for connection in self._by_shard.get(shard, ()):
+                if connection.connected:
+                    connection.socket.send_multipart([b"", *header], zmq.NOBLOCK)
+
+    def _has_aggregators(self) -> bool:
+        return any(connection.connected for connection in self._by_shard.get(None, ()))
+
+    def _queue(self, task: Task) -> None:
+        self._queues.setdefault(task.target, deque()).append(task)
+
+    def _send(self, target: Target, now: float) -> None:
+        """Send as much of a queue as the replicas of its target take."""
+        queue = self._queues[target]
+        while queue:
+            connection = self._choose(target, now)
+            if connection is None:
+                if len(target) > 1 and not self._has_aggregators():
+                    self._split(queue)
+                return
+            tasks = self._take(queue)
+            if tasks:
+                self._send_message(connection, tasks, now)
+
+    def _choose(self, target: Target, now: float) -> Connection | None:
+        """Return the replica to ask; None if all are busy or away. Busy ones are better than those that failed."""
+        connections = self._by_shard.get(target[0] if len(target) == 1 else None, ())
+        alive = [connection for connection in connections if connection.connected]
+        best = min(alive, key=lambda connection: connection.preference(now), default=None)
+        return None if best is None or len(best.sent) >= MAX_IN_FLIGHT else best
+
+    def _split(self, queue: deque[Task]) -> None:
+        """Ask the shards of a group one by one, since no aggregator is left."""
+        while queue:
+            call, target = queue.popleft()
+            for shard in target:
+                if shard in call.waiting:
+                    self._queue(Task(call, (shard,)))
+
+    def _take(self, queue: deque[Task]) -> list[Task]:
+        """Take the tasks that go as one message: searches of the same commit, or one task of another kind."""
+        tasks: list[Task] = []
+        queries = 0
+        while queue and queries < MAX_MESSAGE_QUERIES:
+            task = queue[0]
+            if task.open:
+                first = tasks[0].call if tasks else task.call
+                if tasks and (first.search is None or task.call.search is None or task.call.number != first.number):
+                    break
+                tasks.append(task)
+                queries += 1 if task.call.search is None else len(task.call.search.weights)
+            queue.popleft()
+        return tasks
+
+    def _send_message(self, connection: Connection, tasks: list[Task], now: float) -> None:
+        call, target = tasks[0]
+        left = max(task.call.until for task in tasks) - now
+        header: dict[str, Any] = {"call": call.kind, "number": call.number, "seconds": max(0.0, left)}
+        if call.search is not None:
+            headers, arrays = search_to_message([task.call.search for task in tasks if task.call.search is not None])
+            header["requests"] = headers
+            if len(target) > 1:
+                header["rows"] = [[shard, call.rows[shard]] for shard in target]
+        else:
+            header, arrays = {**call.message.header, **header}, call.message.arrays
+        name = next(self._ids).to_bytes(8, "little")
+        connection.sent[name] = Sent(tasks)
+        connection.asked += 1
+        connection.socket.send_multipart([name, *pack(header, arrays)], copy=False)
+
+    def _receive(self, connection: Connection) -> None:
+        """Take all replies that wait."""
+        while True:
+            try:
+                name, *frames = connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            sent = connection.sent.pop(bytes(name), None)
+            if sent is None:
+                continue
+            try:
+                self._take_reply(connection, sent, unpack([frame.buffer for frame in frames]))
+            except (InvalidInput, LookupError, TypeError, ValueError) as error:
+                self._fail(connection, sent, Unreachable(f"{connection.endpoint.name}: {error}"))
+
+    def _take_reply(self, connection: Connection, sent: Sent, reply: Message) -> None:
+        header, arrays = reply
+        if "error" in header:
+            self._fail(connection, sent, error_from_json(header["error"]))
+            return
+        connection.suspect_until = 0.0
+        if header.get("stale"):
+            for task in sent.tasks:
+                task.call.stale = True
+                self._close_call(task.call)
+            return
+        hits = hits_from_message(header["counts"], arrays) if "counts" in header else [[] for _ in sent.tasks]
+        missing = set(header.get("missing", ()))
+        for task, own in zip(sent.tasks, hits, strict=True):
+            call, target = task
+            answered = set(target) - missing
+            if not task.open or not answered <= call.waiting:
+                continue  # another replica was faster
+            call.replies.append(Reply(target, header, arrays, own))
+            call.waiting -= answered
+            for shard in missing:  # an aggregator did not reach it
+                self._queue(Task(call, (shard,)))
+            if not call.waiting:
+                self._close_call(call)
+
+    def _close_call(self, call: Call) -> None:
+        self._open.discard(call)
+        call.finish()
+
+    def _fail(self, connection: Connection, sent: Sent, error: StillhashError) -> None:
+        """Ask another replica, or the same one again later; an error of the request itself ends the call."""
+        connection.suspect()
+        for task in sent.tasks:
+            task.call.error = error
+            if not isinstance(error, RETRIED):
+                task.call.refused = True
+                self._close_call(task.call)
+            elif task.open:
+                self._delayed.append((time.monotonic() + RETRY_SECONDS, task))
+
+    def _lose(self, connection: Connection) -> None:
+        """Send what a lost replica had to others, and look for its successor."""
+        connection.suspect()
+        self._retry(connection)
+        self._watch.hurry()
+
+    def _retry(self, connection: Connection) -> None:
+        for sent in connection.sent.values():
+            for task in sent.tasks:
+                if task.open:
+                    self._queues.setdefault(task.target, deque()).appendleft(task)
+        connection.sent.clear()
+
+    def _check_time(self, now: float) -> None:
+        """End calls whose time is up, ask others where a reply is late, and queue what was delayed."""
+        due = [task for at, task in self._delayed if at <= now]
+        self._delayed = [(at, task) for at, task in self._delayed if at > now]
+        for task in due:
+            self._queue(task)
+        for connection in self._connections.values():
+            for name, sent in list(connection.sent.items()):
+                if now - sent.at > LOST_SECONDS:
+                    del connection.sent[name]
+                elif now - sent.at > HEDGE_SECONDS and not sent.hedged:
+                    self._hedge(connection, sent)
+        alive = {c.endpoint.shard for c in self._connections.values() if c.connected}
+        for call in list(self._open):
+            for shard in call.waiting:
+                if shard in alive:
+                    self._down_since.pop(shard, None)
+                else:
+                    self._down_since.setdefault(shard, now)
+            if now >= call.until or (call.partial and self._all_down(call.waiting, now)):
+                self._close_call(call)
+
+    def _hedge(self, connection: Connection, sent: Sent) -> None:
+        """Ask another replica too, if there is one."""
+        connection.suspect()
+        others = self._by_shard.get(connection.endpoint.shard, ())
+        if any(other.connected and other is not connection for other in others):
+            sent.hedged = True
+            for task in sent.tasks:
+                if task.open:
+                    self._queue(task)
+
+    def _all_down(self, shards: set[int], now: float) -> bool:
+        return all(now - self._down_since.get(shard, now) > DOWN_SECONDS for shard in shards)

@@ -1,0 +1,183 @@
+"""A replica of a shard: a process that Ray starts, places and restarts, and that answers messages on its own port."""
+
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from stillhash.cluster.connections import Endpoint
+from stillhash.cluster.message_server import MessageServer, Received
+from stillhash.cluster.requests import SearchRequest, hits_to_message, search_from_message
+from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
+from stillhash.cluster.shard import Shard, StaleNumber
+from stillhash.cluster.storage import Storage
+from stillhash.errors import InvalidInput, StillhashError
+
+RETRY_SECONDS = 1.0  # until the next try to reach a storage that failed
+WORK_THREADS = 2  # for filters and items, beside the thread that searches
+STALE_HEADER = {"stale": True}
+
+
+class ShardServer:
+    """Serves one shard. It answers as soon as it is made, so a process that Ray restarts serves again by itself.
+
+    options: `host`, the address to listen on; `threads`, the most of one search; `cache` and `cache_bytes`, of the
+    copies of segments from a URL.
+    """
+
+    def __init__(self, storage: str, shard: int, name: str, options: dict[str, Any] | None = None) -> None:
+        options = options or {}
+        self.storage, self.name = Storage(storage, create=False), name
+        cache = SegmentCache(self.storage, options.get("cache"), options.get("cache_bytes", CACHE_BYTES))
+        self.shard = Shard(self.storage, shard, cache, options.get("threads"))
+        self._parked: list[Received] = []  # searches of commits that are not loaded yet
+        self._wanted, self._want, self._stopped = -1, threading.Event(), threading.Event()
+        self._failure: StillhashError | None = None  # of the last update
+        self._server = MessageServer(options.get("host") or node_address(), self._answer, WORK_THREADS)
+        self.endpoint = Endpoint(name, "shard", shard, self._server.address, os.getpid(), node_id())
+        self._server.start()
+        self._updater = threading.Thread(target=self._keep_updated, name="stillhash-updates", daemon=True)
+        self._updater.start()
+
+    def status(self) -> dict[str, Any]:
+        """Return where the replica runs and what it holds."""
+        failure = None if self._failure is None else str(self._failure)
+        return {**self.endpoint._asdict(), **self.shard.status()._asdict(), "failure": failure}
+
+    def update(self, number: int | None = None) -> dict[str, Any]:
+        """Load a commit, or the latest, and return the status."""
+        self.shard.update(number)
+        return self.status()
+
+    def stop(self) -> None:
+        """Stop answering, and withdraw the endpoint."""
+        self._stopped.set()
+        self._want.set()
+        self._server.stop()
+        with suppress(StillhashError):
+            self.storage.delete(self.endpoint.file)
+
+    def _keep_updated(self) -> None:
+        """Announce the endpoint and load commits as they are wanted, again and again while the storage fails."""
+        announced = False
+        while not self._stopped.is_set():
+            try:
+                if not announced:
+                    self.storage.replace(self.endpoint.file, self.endpoint.to_json())
+                    announced = True
+                    self.shard.update()
+                if self._wanted > self.shard.number:
+                    self.shard.update(self._wanted)
+                self._failure = None
+                self._server.wake()
+                self._want.wait()
+                self._want.clear()
+            except StillhashError as error:
+                self._failure = error
+                self._server.wake()
+                self._stopped.wait(RETRY_SECONDS)
+
+    def _answer(self, received: list[Received]) -> None:
+        """Answer what came in: all searches of one commit together, and everything that takes long in threads."""
+        searches = self._parked
+        self._parked = []
+        for message in received:
+            if message.call == "search" and not any(r.get("where") is not None for r in message.header["requests"]):
+                searches.append(message)
+            else:
+                self._server.work(message, self._call)
+        ready: dict[int, list[Received]] = {}
+        for message in searches:
+            number = int(message.header.get("number", -1))
+            try:
+                if self.shard.has(number):
+                    ready.setdefault(number, []).append(message)
+                elif self._failure is not None:
+                    self._server.refuse(message, self._failure)
+                elif not message.expired:
+                    self._parked.append(message)
+                    self._load(number)
+            except StaleNumber:
+                self._server.reply(message, STALE_HEADER)
+        for number, messages in ready.items():
+            self._search(number, messages)
+
+    def _load(self, number: int) -> None:
+        if number > self._wanted:
+            self._wanted = number
+        self._want.set()
+
+    def _search(self, number: int, messages: list[Received]) -> None:
+        """Search for all messages at once, and reply to each."""
+        began = time.perf_counter()
+        bits, requests, owners = self.shard.bits(number), list[SearchRequest](), []
+        for message in messages:
+            try:
+                some = search_from_message(message.header["requests"], message.arrays, bits)
+            except InvalidInput as error:
+                self._server.refuse(message, error)
+                continue
+            owners.append((message, len(requests), len(requests) + len(some)))
+            requests += some
+        try:
+            hits = self.shard.search(number, requests)
+        except StaleNumber:
+            for message, _, _ in owners:
+                self._server.reply(message, STALE_HEADER)
+            return
+        except Exception as error:
+            for message, _, _ in owners:
+                self._server.refuse(message, error)
+            return
+        seconds = time.perf_counter() - began
+        for message, start, end in owners:
+            counts, arrays = hits_to_message(hits[start:end])
+            self._server.reply(message, {"counts": counts, "seconds": seconds, "latest": self.shard.number}, arrays)
+
+    def _call(self, message: Received) -> None:
+        """Answer one message that may take long."""
+        number = int(message.header.get("number", -1))
+        if message.call == "update":
+            self._load(number)
+            self._server.reply(message, {"latest": self.shard.number})
+            return
+        if message.call == "status":
+            self._server.reply(message, {"status": self.status()})
+            return
+        while not message.expired and number > self.shard.number:
+            self.shard.update(number)
+        try:
+            self._reply(message, number)
+        except StaleNumber:
+            self._server.reply(message, STALE_HEADER)
+
+    def _reply(self, message: Received, number: int) -> None:
+        latest = {"latest": self.shard.number}
+        if message.call == "search":
+            self._search(number, [message])
+        elif message.call == "codes":
+            ids, codes = self.shard.codes(number, message.arrays[0])
+            self._server.reply(message, latest, [ids, codes])
+        else:
+            raise InvalidInput(f"call: expected search, codes, status or update, got {message.call!r:.40}")
+
+
+def node_id() -> str:
+    """Return the node of Ray that this process is on; empty if it is on none."""
+    try:
+        import ray
+    except ImportError:
+        return ""
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+
+
+def node_address() -> str:
+    """Return the address at which other nodes reach this one."""
+    try:
+        import ray.util
+    except ImportError:
+        return "127.0.0.1"
+    if not ray.is_initialized():
+        return "127.0.0.1"
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
