@@ -129,6 +129,14 @@ class ItemsFile:
             while rows := cursor.fetchmany(ITEMS_PER_READ):
                 yield rows
 
+    def iterate_ids(self, after: Id | None) -> Iterator[list[tuple[Id, int]]]:
+        """Yield ids past one in order, integers and then texts, with their rows, some at a time."""
+        condition, values = ("1", []) if after is None else ("id > ?", [after])
+        with closing(connect_sealed(self.path)) as connection:
+            cursor = connection.execute(f"SELECT id, row FROM items WHERE {condition} ORDER BY id", values)
+            while pairs := cursor.fetchmany(ITEMS_PER_READ):
+                yield pairs
+
     def build_columns(self, numbers: NDArray[np.int64]) -> list[Any]:
         """Return blocks of columns of these rows, built from the items."""
         with closing(connect_sealed(self.path)) as connection:

@@ -48,9 +48,17 @@ def check_database(path: Path, *, checksums: bool = True) -> None:
         raise BadState(f"{display_name(path)}: expected a database, got a shorter file")
 
 
+class SealedConnection(sqlite3.Connection):
+    """A connection that closes itself when it is no longer used; Python 3.13 and newer warn of others."""
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.ProgrammingError):  # it was never opened
+            self.close()
+
+
 def connect_sealed(path: Path) -> sqlite3.Connection:
     """Open a database for reading; its connection may be used by several threads, one at a time."""
     uri = f"{sqlite_uri(path.absolute())}?mode=ro&immutable=1"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, factory=SealedConnection)
     restrict(connection)
     return connection

@@ -4,18 +4,30 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.cluster.partition import ItemsFile, LivePartition, Patch
+from stillhash.cluster.manifest import PatchEntry, SegmentEntry
+from stillhash.cluster.partition import (
+    COLUMNS_SUFFIX,
+    ITEMS_SUFFIX,
+    ItemPartition,
+    ItemsFile,
+    LivePartition,
+    Patch,
+    beside,
+)
+from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.collection.column_use import ColumnUse, column_names, match_groups
 from stillhash.collection.filter_matching import NotInColumns, column_tree
 from stillhash.collection.filters import Condition
 from stillhash.collection.storage.bitmaps import count_bits, set_rows, set_span
 from stillhash.collection.storage.item_contents import ITEM_BYTES, ItemContent, ItemRecord, read_contents
+from stillhash.collection.storage.segments import Segment
 from stillhash.collection.types import Id
-from stillhash.errors import BadState, TooLarge
+from stillhash.errors import BadState, NotFound, TooLarge
 from stillhash.search.blocks import Bitmap, IdArray, is_set
 
 MAX_SHARD_FILTERS = 16  # bitmaps of the latest filters, of one manifest
@@ -99,6 +111,18 @@ class ShardItems:
             repeats.append(np.sort(self.existing(np.array(rows, np.int64))))
         return repeats
 
+    def list_ids(self, condition: Condition | None, after: Id | None, limit: int) -> list[tuple[Id, int]]:
+        """Return the first ids past one, integers and then texts, with their rows; only of items that match."""
+        allowed = self.live if condition is None else self.matching(condition)
+        listed: list[tuple[Id, int]] = []
+        for partition, _ in self._parts:
+            ordered = ((name, row) for some in partition.items.iterate_ids(after) for name, row in some)
+            live = (
+                pair for pair in ordered if pair[1] < 8 * len(allowed) and allowed[pair[1] >> 3] >> (pair[1] & 7) & 1
+            )
+            listed += islice(live, limit)
+        return sorted(listed, key=lambda pair: (isinstance(pair[0], str), pair[0]))[:limit]
+
     def count(self, condition: Condition | None = None) -> int:
         """Return how many items there are, or how many meet a condition."""
         return count_bits(self.live if condition is None else self.matching(condition))
@@ -141,3 +165,18 @@ class ShardItems:
         for patch in self._patches:
             matches = np.isin(patch.numbers, patch.items.matching(condition.sql), assume_unique=True)
             set_rows(bitmap, patch.numbers, matches)
+
+
+def open_partition(cache: SegmentCache, entry: SegmentEntry, segment: Segment) -> ItemPartition:
+    """Open the items of a segment, or copies of them; columns that cannot be read are built again."""
+    items = cache.fetch(entry.name + ITEMS_SUFFIX, "")
+    try:
+        columns = cache.fetch(entry.name + COLUMNS_SUFFIX, "")
+    except (BadState, NotFound):
+        columns = beside(items, COLUMNS_SUFFIX)  # a file that does not exist
+    return ItemPartition.open(segment, items, columns)
+
+
+def open_patch(cache: SegmentCache, entry: PatchEntry) -> Patch:
+    """Open a patch, or a copy of it."""
+    return Patch(cache.fetch(entry.name, entry.checksum))
