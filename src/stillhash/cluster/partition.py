@@ -252,12 +252,12 @@ def merge_partitions(parts: Sequence[LivePartition], patches: Sequence[Patch], s
 
     Of an item that is in patches, the last one counts.
     """
-    streams = [_live_items(part, patches) for part in parts]
+    streams = [live_items(part, patches) for part in parts]
     named = parts[0].partition.items.named if parts else None
     write_partition(segment, heapq.merge(*streams, key=itemgetter(0)), named)
 
 
-def _live_items(part: LivePartition, patches: Sequence[Patch]) -> Iterator[StoredItem]:
+def live_items(part: LivePartition, patches: Sequence[Patch]) -> Iterator[StoredItem]:
     """Yield the items of a partition that are not deleted, as the patches have them."""
     start = 0
     for rows in part.partition.items.iterate():
