@@ -7,8 +7,8 @@ they load what they lack when they are asked. Ray places and restarts the shards
 import os
 import socket
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -202,6 +202,22 @@ class ClusterIndex(ClusterReader):
     def close(self) -> None:
         """Stop the shards unless they are detached, and give up the lease. The index stays on storage."""
         self._resources.close()
+
+    @property
+    def cache(self) -> SegmentCache:
+        """The copies of segments on this node."""
+        return self._cache
+
+    @contextmanager
+    def writing(self) -> Iterator[ClusterManifest]:
+        """Let no other thread write in the block, which begins with the latest manifest."""
+        with self._writing:
+            yield self.refresh()
+
+    def commit(self, manifest: ClusterManifest) -> ClusterManifest:
+        """Make this the next manifest, within `writing`; return it under its number."""
+        self._commit(manifest)
+        return self.manifest
 
     def _commit(self, manifest: ClusterManifest) -> None:
         """Make this the next manifest, and let the shards load it."""
