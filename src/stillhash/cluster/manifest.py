@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from stillhash.cluster.storage import Storage
-from stillhash.errors import BadState, Conflict, InvalidInput, NotFound
+from stillhash.errors import BadState, Conflict, InvalidInput, NotFound, StoreFailed
 
 CLUSTER_FORMAT = 1
 SEGMENT_ROWS = 131_072 * 8  # the most of one segment
@@ -152,8 +152,9 @@ def read_latest(storage: Storage) -> ClusterManifest:
 def commit_manifest(storage: Storage, manifest: ClusterManifest) -> None:
     """Make a manifest the current one; Conflict if another writer has committed this number, or has a later epoch.
 
-    After StoreFailed it may have been committed or not; the same call again settles that. Numbers are collected in
-    ascending order (garbage.py), so a number whose predecessor exists has never been used before.
+    After Conflict it is not committed. After StoreFailed it may be or not; the same call again settles that, unless
+    other writers have committed so much since that its predecessor was collected. Numbers are collected in ascending
+    order (garbage.py), so a number whose predecessor exists has never been used before.
     """
     number, data = manifest.number, pack_manifest(manifest)
     if number > 1:
@@ -161,7 +162,7 @@ def commit_manifest(storage: Storage, manifest: ClusterManifest) -> None:
     if not storage.create(manifest_name(number), data):
         _check_ours(storage, manifest, data)
     if number > 1 and not storage.exists(manifest_name(number - 1)):
-        raise Conflict(f"manifest {number}: expected to follow {number - 1}, got one that was collected since")
+        raise StoreFailed(f"manifest {number}: whether it was committed cannot be known: {number - 1} was collected")
 
 
 def _check_predecessor(storage: Storage, manifest: ClusterManifest) -> None:
