@@ -1,15 +1,12 @@
 """Commands on the shards of a served collection: they ask the server that writes it."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli.cluster_tables import show_cluster
 from stillhash.cli.output import AsJson, answer, count_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 app = Typer()
 LOCAL_SERVER = "http://127.0.0.1:8000"
@@ -128,22 +125,18 @@ def rebalance(
 def compact(
     url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
 ) -> None:
-    """Write the segments of the shards again without deleted rows; searches continue meanwhile.
+    """Join small segments and drop deleted rows, on all shards; searches and writes continue meanwhile.
 
     \b
     Examples:
       stillhash cluster compact --collection films
     """
     with stillhash.Client(url, key, collection=collection) as client:
-        answer(client.compact_shards(), as_json, _show_fields)
+        result = client.compact_shards()
+    answer(result, as_json, f"{count_of(result['files'], 'file')} fewer")
 
 
 def _whole_id(client: "stillhash.Client", node: str) -> str:
     """Return the one id that begins so; what fits none or several is for the server to refuse."""
     matches = [each for each in client.cluster().get("nodes", ()) if each.startswith(node)]
     return str(matches[0]) if len(matches) == 1 else node
-
-
-def _show_fields(result: dict[str, Any], console: "Console") -> None:
-    for name, value in result.items():
-        console.print(f"{name}: {value}", highlight=False, markup=False)

@@ -120,5 +120,5 @@ class ServerVerbs(CollectionRequests):
         return int((await self._post("cluster/rebalance"))["moved"])
 
     async def compact_shards(self) -> dict[str, Any]:
-        """Write the segments of the shards again without deleted rows; return what was saved."""
+        """Join small segments and drop deleted rows, on all shards; return how many `files` are fewer."""
         return await self._post("cluster/compact")

@@ -71,5 +71,5 @@ async def rebalance(executor: ExecutorParam, cluster: ClusterParam) -> dict[str,
 
 @admin_router.post("/cluster/compact", response_model=dict[str, Any])
 async def compact(executor: ExecutorParam, cluster: ClusterParam) -> Response:
-    """Write the segments of the shards again without deleted rows. Searches go on."""
+    """Join small segments and drop deleted rows, on all shards. Searches and writes go on."""
     return json_response(await executor.read(lambda _: cluster.compact(), "upkeep"))
