@@ -1,6 +1,7 @@
 """The command that serves collections over HTTP, with a page."""
 
 import functools
+import socket
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -150,7 +151,8 @@ def publish_to_cluster(
 def writer_url(settings: Any) -> str:
     """Return where fronts send requests that change the collection; nowhere if the port is not known yet."""
     scheme = "http" if settings.tls_cert is None else "https"
-    return f"{scheme}://{settings.host}:{settings.port}" if settings.port else ""
+    host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
+    return f"{scheme}://{host}:{settings.port}" if settings.port else ""
 
 
 def rate_limit(server: Any, host: str, rate: float | None) -> float:

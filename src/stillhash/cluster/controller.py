@@ -28,6 +28,7 @@ ROUND_SECONDS = 0.5  # between two rounds
 SETTLE_SECONDS = 3.0  # until Ray has counted CPUs that were just freed
 STOP_SECONDS = 5.0  # for an actor to stop by itself
 REPLY_SECONDS = 1.0  # for actors to report their status
+TRANSIENT_ERRORS = (RayError, StillhashError, ConnectionError, RuntimeError, ValueError)  # the next round may succeed
 HEAD_SECONDS = 5.0  # after which a head that does not answer is reported
 ENDPOINT_ROUNDS = 20  # rounds between two looks for endpoints that were left behind
 
@@ -288,8 +289,6 @@ def _run(reference: weakref.ref[Controller], target: Callable[[Controller], None
         controller = reference()
         if controller is None or not ray.is_initialized():  # else a call would start another cluster
             return
-        with suppress(
-            RayError, StillhashError, ConnectionError, RuntimeError, ValueError
-        ):  # the next round may succeed
+        with suppress(*TRANSIENT_ERRORS):
             target(controller)
         del controller
