@@ -142,6 +142,7 @@ class Client(CollectionRequests):
     rollback = blocking(LearningVerbs.rollback)
 
     health = blocking(ServerVerbs.health)
+    ready = blocking(ServerVerbs.ready)
     collections = blocking(ServerVerbs.collections)
     create_collection = blocking(ServerVerbs.create_collection)
     delete_collection = blocking(ServerVerbs.delete_collection)
@@ -153,3 +154,7 @@ class Client(CollectionRequests):
     cluster = blocking(ServerVerbs.cluster)
     add_shard = blocking(ServerVerbs.add_shard)
     drain = blocking(ServerVerbs.drain)
+    undrain = blocking(ServerVerbs.undrain)
+    remove_shard = blocking(ServerVerbs.remove_shard)
+    rebalance = blocking(ServerVerbs.rebalance)
+    compact_shards = blocking(ServerVerbs.compact_shards)
