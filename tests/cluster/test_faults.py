@@ -17,7 +17,7 @@ import pytest
 
 from stillhash import Index
 from stillhash.cluster import ClusterIndex, LocalCluster, PartialHits
-from stillhash.cluster.local import is_running
+from stillhash.cluster.local_node import is_running
 from stillhash.errors import Conflict, InvalidInput, Unreachable
 from tests.contracts.searchers import random_codes
 

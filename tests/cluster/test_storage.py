@@ -11,12 +11,12 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from stillhash.cluster.segment_refs import SegmentRef, delete_ref, open_segment, write_ref
 
 import stillhash.cluster.shard
 from stillhash import Index
 from stillhash.cluster import ClusterIndex, LocalCluster
 from stillhash.cluster.segment_cache import SegmentCache
-from stillhash.cluster.segment_refs import SegmentRef, delete_ref, open_segment, write_ref
 from stillhash.cluster.shard import Shard, ShardRequest, ShardSegment
 from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.segments import CodedRows, write_segment

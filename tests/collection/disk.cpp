@@ -175,6 +175,14 @@ int renamed(int from_folder, const char* from, int to_folder, const char* to) {
   return done;
 }
 
+int linked(int from_folder, const char* from, int to_folder, const char* to, int flags) {
+  const std::string before = path_at(from_folder, from), after = path_at(to_folder, to);
+  if (watched(before) && fails(kRename)) return -1;
+  const int done = syscall(SYS_linkat, from_folder, from, to_folder, to, flags);
+  if (watched(before) && done == 0) note('l', before, 0, 0, after.data(), after.size());
+  return done;
+}
+
 int removed(int folder, const char* name, int flags) {
   const std::string path = path_at(folder, name);
   struct stat found;
@@ -270,6 +278,10 @@ int fdatasync(int handle) { return synced(handle, SYS_fdatasync); }
 int rename(const char* from, const char* to) noexcept { return renamed(AT_FDCWD, from, AT_FDCWD, to); }
 int renameat(int from_folder, const char* from, int to_folder, const char* to) noexcept {
   return renamed(from_folder, from, to_folder, to);
+}
+int link(const char* from, const char* to) noexcept { return linked(AT_FDCWD, from, AT_FDCWD, to, 0); }
+int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) noexcept {
+  return linked(from_folder, from, to_folder, to, flags);
 }
 int unlink(const char* path) noexcept { return removed(AT_FDCWD, path, 0); }
 int unlinkat(int folder, const char* path, int flags) noexcept { return removed(folder, path, flags); }

@@ -197,8 +197,9 @@ class Disk:
             folder.change({name: None})
         else:
             to = Path(os.fsdecode(change.data))
-            assert (change.what, to.parent) == ("r", change.path.parent), "names move within their folder"
-            folder.change({name: None, to.name: folder.now[name]})
+            assert change.what in "rl" and to.parent == change.path.parent, "names move within their folder"
+            moved = {to.name: folder.now[name]}
+            folder.change(moved if change.what == "l" else {name: None, **moved})
 
     def _folder(self, path: Path) -> Folder:
         folder = self.top

@@ -1,11 +1,25 @@
-"""Search, encode and learn on many machines: shards are Ray actors that hold codes and no model."""
+"""Search, encode and learn on many machines: shards hold codes and no model. Readers of an index do not import Ray."""
 
-from stillhash.cluster.local import LocalCluster, connected  # isort: skip  (before Ray, which reads its settings at import)
-from stillhash.cluster.bulk import ingest, publish
-from stillhash.cluster.datasets import encode_dataset, learn_dataset
-from stillhash.cluster.evaluation import evaluate_dataset
-from stillhash.cluster.index import ClusterIndex
-from stillhash.cluster.reader import ClusterReader, PartialHits
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # type checkers and editors see plain imports
+    from stillhash.cluster.bulk import ingest, publish
+    from stillhash.cluster.datasets import encode_dataset, learn_dataset
+    from stillhash.cluster.evaluation import evaluate_dataset
+    from stillhash.cluster.index import ClusterIndex
+    from stillhash.cluster.local import LocalCluster, connected
+    from stillhash.cluster.reader import ClusterReader, PartialHits
+
+_MODULES = {
+    "bulk": ("ingest", "publish"),
+    "datasets": ("encode_dataset", "learn_dataset"),
+    "evaluation": ("evaluate_dataset",),
+    "index": ("ClusterIndex",),
+    "local": ("LocalCluster", "connected"),
+    "reader": ("ClusterReader", "PartialHits"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "ClusterIndex",
@@ -19,3 +33,17 @@ __all__ = [
     "learn_dataset",
     "publish",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'stillhash.cluster' has no attribute {name!r}")
+    if _MODULE_OF[name] not in ("index", "reader"):
+        import_module("stillhash.cluster.local")  # before Ray, which reads its settings at import
+    value = getattr(import_module(f"stillhash.cluster.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

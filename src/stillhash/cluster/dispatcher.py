@@ -16,7 +16,7 @@ from stillhash.cluster.calls import Call, Reply, Sent, Target, Task
 from stillhash.cluster.connections import Connection, Endpoint, EndpointWatch, group_by_shard
 from stillhash.cluster.message_server import Wakeup
 from stillhash.cluster.messages import Message, error_from_json, pack, unpack
-from stillhash.cluster.requests import hits_from_message, search_to_message
+from stillhash.cluster.requests import group_requests, hits_from_message, join_requests, search_to_message
 from stillhash.cluster.storage import Storage
 from stillhash.errors import Busy, Closed, InvalidInput, StillhashError, StoreFailed, Unreachable
 
@@ -129,8 +129,8 @@ class Dispatcher:
                 self._notify_all(call)
                 continue
             self._open.add(call)
-            size = GROUP_SHARDS if call.grouped and len(call.rows) > GROUP_SHARDS and self._has_aggregators() else 1
             shards = sorted(call.rows)
+            size = GROUP_SHARDS if call.grouped and len(shards) > GROUP_SHARDS else 1
             for start in range(0, len(shards), size):
                 self._queue(Task(call, tuple(shards[start : start + size])))
 
@@ -141,9 +141,6 @@ class Dispatcher:
                 if connection.connected:
                     connection.socket.send_multipart([b"", *header], zmq.NOBLOCK)
 
-    def _has_aggregators(self) -> bool:
-        return any(connection.connected for connection in self._by_shard.get(None, ()))
-
     def _queue(self, task: Task) -> None:
         self._queues.setdefault(task.target, deque()).append(task)
 
@@ -153,8 +150,10 @@ class Dispatcher:
         while queue:
             connection = self._choose(target, now)
             if connection is None:
-                if len(target) > 1 and not self._has_aggregators():
-                    self._split(queue)
+                if not self._alive(target):
+                    self._watch.hurry()
+                    if len(target) > 1:
+                        self._split(queue)
                 return
             tasks = self._take(queue)
             if tasks:
@@ -162,10 +161,13 @@ class Dispatcher:
 
     def _choose(self, target: Target, now: float) -> Connection | None:
         """Return the replica to ask; None if all are busy or away. Busy ones are better than those that failed."""
-        connections = self._by_shard.get(target[0] if len(target) == 1 else None, ())
-        alive = [connection for connection in connections if connection.connected]
-        best = min(alive, key=lambda connection: connection.preference(now), default=None)
+        best = min(self._alive(target), key=lambda connection: connection.preference(now), default=None)
         return None if best is None or len(best.sent) >= MAX_IN_FLIGHT else best
+
+    def _alive(self, target: Target) -> list[Connection]:
+        """Return the connections that can be asked for a target: of its shard or, for a group, of aggregators."""
+        connections = self._by_shard.get(target[0] if len(target) == 1 else None, ())
+        return [connection for connection in connections if connection.connected]
 
     def _split(self, queue: deque[Task]) -> None:
         """Ask the shards of a group one by one, since no aggregator is left."""
@@ -176,14 +178,13 @@ class Dispatcher:
                     self._queue(Task(call, (shard,)))
 
     def _take(self, queue: deque[Task]) -> list[Task]:
-        """Take the tasks that go as one message: searches of the same commit, or one task of another kind."""
+        """Take the tasks that go as one message: searches that join each other, or one task of another kind."""
         tasks: list[Task] = []
         queries = 0
         while queue and queries < MAX_MESSAGE_QUERIES:
             task = queue[0]
             if task.open:
-                first = tasks[0].call if tasks else task.call
-                if tasks and (first.search is None or task.call.search is None or task.call.number != first.number):
+                if tasks and not tasks[0].call.joins(task.call):
                     break
                 tasks.append(task)
                 queries += 1 if task.call.search is None else len(task.call.search.weights)
@@ -194,15 +195,18 @@ class Dispatcher:
         call, target = tasks[0]
         left = max(task.call.until for task in tasks) - now
         header: dict[str, Any] = {"call": call.kind, "number": call.number, "seconds": max(0.0, left)}
+        groups: list[list[int]] = []
         if call.search is not None:
-            headers, arrays = search_to_message([task.call.search for task in tasks if task.call.search is not None])
-            header["requests"] = headers
+            requests = [task.call.search for task in tasks if task.call.search is not None]
+            groups = group_requests(requests, max(call.rows[shard] for shard in target))
+            joined = [join_requests([requests[place] for place in places]) for places in groups]
+            header["requests"], arrays = search_to_message(joined)
             if len(target) > 1:
                 header["rows"] = [[shard, call.rows[shard]] for shard in target]
         else:
             header, arrays = {**call.message.header, **header}, call.message.arrays
         name = next(self._ids).to_bytes(8, "little")
-        connection.sent[name] = Sent(tasks)
+        connection.sent[name] = Sent(tasks, groups)
         connection.asked += 1
         connection.socket.send_multipart([name, *pack(header, arrays)], copy=False)
 
@@ -232,7 +236,7 @@ class Dispatcher:
                 task.call.stale = True
                 self._close_call(task.call)
             return
-        hits = hits_from_message(header["counts"], arrays) if "counts" in header else [[] for _ in sent.tasks]
+        hits = sent.split(hits_from_message(header["counts"], arrays) if "counts" in header else [])
         missing = set(header.get("missing", ()))
         for task, own in zip(sent.tasks, hits, strict=True):
             call, target = task
@@ -252,7 +256,8 @@ class Dispatcher:
 
     def _fail(self, connection: Connection, sent: Sent, error: StillhashError) -> None:
         """Ask another replica, or the same one again later; an error of the request itself ends the call."""
-        connection.suspect()
+        if isinstance(error, RETRIED):
+            connection.suspect()
         for task in sent.tasks:
             task.call.error = error
             if not isinstance(error, RETRIED):

@@ -19,8 +19,7 @@ def collect_garbage(storage: Storage, keep: int = 16, older_than: float = 3600.0
     oldest = storage.now() - older_than
     # Listed before the manifests are read: what a later commit names is not in the lists, or is young.
     files = [file for folder in COLLECTED_FOLDERS for file in storage.list_files(folder)]
-    for folder in (*COLLECTED_FOLDERS, "manifests", "leases"):
-        files += storage.unfinished_files(folder)
+    files += storage.unfinished_files()
     numbers = manifest_numbers(storage)
     named = set[str]()
     for number in numbers[-keep:]:

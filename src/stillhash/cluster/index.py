@@ -93,13 +93,9 @@ class ClusterIndex(ClusterReader):
             super().__init__(opened, deadline=deadline, partial=partial)
             self._resources.callback(super().close)
             options = {"threads": threads, "cache": None if cache is None else str(cache), "cache_bytes": cache_bytes}
-            if processes is None:
-                from stillhash.cluster.controller import Controller
-
-                processes = Controller(opened, options, address=address, cpus=cpus, detached=detached)
-            self._processes = processes
-            self._resources.callback(processes.close)
-            processes.ensure(self.manifest.shards, self.replicas)
+            self._processes = processes or _start_controller(opened, options, address, cpus, detached)
+            self._resources.callback(self._processes.close)
+            self._processes.ensure(self.manifest.shards, self.replicas)
         except BaseException:
             self._resources.close()
             raise
@@ -254,3 +250,12 @@ class ClusterIndex(ClusterReader):
         deleted = np.unpackbits(load_deletions(self.storage, entry), count=entry.rows, bitorder="little")
         ids: IdArray = self._cache.row_numbers(entry, self.bits)[deleted == 0]
         return ids
+
+
+def _start_controller(
+    storage: Storage, options: dict[str, Any], address: str | None, cpus: float, detached: bool
+) -> ShardProcesses:
+    """Connect to Ray, which readers and tests of the other parts do not need."""
+    from stillhash.cluster.controller import Controller
+
+    return Controller(storage, options, address=address, cpus=cpus, detached=detached)

@@ -3,15 +3,14 @@
 import contextlib
 import logging
 import os
-import signal
-import sys
 import time
+import uuid
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from stillhash.errors import InvalidInput, MissingExtra, Unsupported
+from stillhash.cluster.local_node import START_SECONDS, LocalNode, free_port
+from stillhash.errors import InvalidInput, MissingExtra, Unreachable
 from stillhash.numeric.validation import check_integer
 from stillhash.platform import SYSTEM
 
@@ -21,6 +20,8 @@ RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # By default every process of Ray, and so this one, ends itself when the head was away for a minute.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 24 * 3600),
     "RAY_DEDUP_LOGS_SKIP_REGEX": r"A worker died or was killed|Task .* failed\. There are|has been marked dead",
 }
 for setting, value in RAY_SETTINGS.items():
@@ -31,11 +32,14 @@ try:
 except ImportError as error:
     raise MissingExtra("a cluster needs Ray: pip install 'stillhash[cluster]'") from error
 
+NAMESPACE = "stillhash"  # of the names of actors
 LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and looks for another address
-STOP_SECONDS = 30.0  # for killed processes to disappear
 # How soon a node that was cut off is given up. Ray's own values wait for about 15 seconds.
-HEALTH_CHECK_MS = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500}
-FAST_HEALTH_CHECK = {**HEALTH_CHECK_MS, "health_check_failure_threshold": 4}
+FAST_HEALTH_CHECK = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_failure_threshold": "4",
+}
 
 
 @contextlib.contextmanager
@@ -56,8 +60,23 @@ def connect(address: str | None, **options: Any) -> bool:
     if address is None:
         address, options = "local", {"include_dashboard": False}
     with quiet_ray():
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="stillhash", **options)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE, **options)
     return True
+
+
+class Node(NamedTuple):
+    """A node of the cluster that is alive."""
+
+    id: str
+    address: str
+    resources: dict[str, float]
+
+
+def alive_nodes() -> list[Node]:
+    """Return the nodes that Ray takes for alive, in the order of their ids."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    alive = (Node(str(n["NodeID"]), str(n["NodeManagerAddress"]), n.get("Resources", {})) for n in nodes if n["Alive"])
+    return sorted(alive)
 
 
 @contextlib.contextmanager
@@ -72,35 +91,43 @@ def connected(address: str | None = None) -> Iterator[None]:
 
 
 class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
-    """A head and `nodes` more nodes, each with processes of its own, and this process connected to the head.
+    """A head and `nodes` more nodes, each with processes and an address of its own, and this process at the head.
 
     cpus : that each node claims to have; they are all the same cores.
     object_store_bytes : of each node.
     fast_health_check : give up lost nodes after 2 seconds, not 15.
+    port : of the head; 0 picks a free one.
+    redis : address of a Redis server ("127.0.0.1:6379") that keeps what the head knows, so that `restart_head` finds
+        nodes and actors again.
     """
 
     def __init__(
-        self, nodes: int = 4, *, cpus: int = 1, object_store_bytes: int = 100 * 2**20, fast_health_check: bool = False
+        self,
+        nodes: int = 4,
+        *,
+        cpus: int = 1,
+        object_store_bytes: int = 100 * 2**20,
+        fast_health_check: bool = False,
+        port: int = 0,
+        redis: str | None = None,
     ) -> None:
         SYSTEM.require_linux("a cluster")
         check_integer(nodes, "nodes", 0)
-        self._node_options = {
-            "num_cpus": check_integer(cpus, "cpus", 1),
-            "object_store_memory": check_integer(object_store_bytes, "object_store_bytes", 80 * 2**20),
-            "node_ip_address": LOOPBACK,
-        }
-        self._nodes: dict[str, Any] = {}  # by their id
+        check_integer(object_store_bytes, "object_store_bytes", 80 * 2**20)
+        self._size = ["--num-cpus", str(check_integer(cpus, "cpus", 1))]
+        self._size += ["--object-store-memory", str(object_store_bytes)]
+        self._settings = FAST_HEALTH_CHECK if fast_health_check else {}
+        if redis is not None:  # the head's name in Redis must be the same after a restart, and no other cluster's
+            self._settings |= {"RAY_REDIS_ADDRESS": redis, "RAY_external_storage_namespace": uuid.uuid4().hex}
+        self._nodes: dict[str, LocalNode] = {}  # by their id
+        self._started = 0  # nodes so far, each at the next address
         if ray.is_initialized():
             raise InvalidInput("this process is already connected to a Ray cluster. Call ray.shutdown() first.")
-        with quiet_ray():
-            from ray.cluster_utils import Cluster
-
-            config = FAST_HEALTH_CHECK if fast_health_check else {}
-            head = {**self._node_options, "include_dashboard": False, "_system_config": config}
-            self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
-        self.address = str(self._cluster.address)
+        self._port = check_integer(port, "port", 0, 65535) or free_port(LOOPBACK)
+        self.address = f"{LOOPBACK}:{self._port}"
+        self._head: LocalNode | None = self._start_head()
         try:
-            connect(self.address, _node_ip_address=LOOPBACK)
+            self._head.wait_listening(self._port)
             self._add_nodes(nodes)
         except BaseException:
             self.down()
@@ -109,12 +136,17 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
     @property
     def head(self) -> str:
         """The id of the head, to which this process is connected."""
-        return str(self._cluster.head_node.node_id)
+        return self._id_at(LOOPBACK)
 
     @property
     def nodes(self) -> list[str]:
         """The ids of the nodes besides the head."""
         return list(self._nodes)
+
+    def processes(self, node: str) -> list[int]:
+        """Return the ids of the processes of a node, or of the head."""
+        found = self._nodes.get(node, self._head)
+        return [] if found is None else found.processes
 
     def add_node(self) -> str:
         """Add a node and wait until it is part of the cluster; its id."""
@@ -123,61 +155,68 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
     def remove_node(self, node: str | None = None, *, graceful: bool = False) -> str:
         """Remove this node, or the last one; its id.
 
-        Unless `graceful`, it goes as a machine that loses power: all its processes at once, without notice. Ray's own
-        way ends the node's daemon only, and for a while the actors there would still answer.
+        Unless `graceful`, it goes as a machine that loses power: all its processes at once, without notice.
         """
-        if sys.platform == "win32":  # as the constructor ensures
-            raise Unsupported("a cluster: expected Linux, got Windows")
         name = next(reversed(self._nodes), None) if node is None else node
-        if name not in self._nodes:
+        if name is None or name not in self._nodes:
             names = ", ".join(self._nodes) or "none, all are removed"
             raise InvalidInput(f"node: expected one of {names}, got {node!r}")
-        with quiet_ray():
-            removed = self._nodes.pop(name)
-            pids = [] if graceful else node_processes(removed)
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._cluster.remove_node(removed, allow_graceful=graceful)
-            end = time.monotonic() + STOP_SECONDS
-            while any(is_running(pid) for pid in pids) and time.monotonic() < end:
-                time.sleep(0.01)
-        return str(name)
+        self._nodes.pop(name).stop(graceful=graceful)
+        return name
+
+    def restart_head(self) -> None:
+        """Start the head again at its address, after its processes were killed; it needs `redis` to know the nodes."""
+        if self._head is not None:
+            self._head.stop(graceful=False)
+        self._head = self._start_head()
+        self._head.wait_listening(self._port)
 
     def down(self) -> None:
         """Stop every process of the cluster."""
-        cluster, self._cluster = self._cluster, None
-        self._nodes = {}
-        if cluster is not None:
-            with quiet_ray():
-                ray.shutdown()
-                cluster.shutdown()
+        with quiet_ray():
+            ray.shutdown()
+        nodes = [node for node in (*self._nodes.values(), self._head) if node is not None]
+        self._nodes, self._head = {}, None
+        for node in nodes:
+            node.kill()
+        for node in nodes:
+            node.stop(graceful=False)
 
     def __exit__(self, *_: object) -> None:
         self.down()
 
+    def _start_head(self) -> LocalNode:
+        ports = ["--port", str(self._port), "--ray-client-server-port", str(free_port(LOOPBACK))]
+        return LocalNode(LOOPBACK, ["--head", *ports, "--include-dashboard", "false", *self._size], self._settings)
+
     def _add_nodes(self, count: int) -> list[str]:
-        with quiet_ray():
-            added = [self._cluster.add_node(**self._node_options, wait=False) for _ in range(count)]
-            self._nodes |= {str(node.node_id): node for node in added}
-            self._cluster.wait_for_nodes()
-        return [str(node.node_id) for node in added]
+        """Start nodes side by side, connect this process if it is not, and wait until Ray lists them all."""
+        added = []
+        for _ in range(count):
+            self._started += 1
+            # --include-log-monitor: that of the head is enough
+            arguments = ["--address", self.address, "--include-log-monitor", "false", *self._size]
+            added.append(
+                LocalNode(f"127.0.{self._started // 250}.{3 + self._started % 250}", arguments, self._settings)
+            )
+        try:
+            connect(self.address)
+            names = [self._wait_for(node) for node in added]
+        except BaseException:
+            for node in added:
+                node.stop(graceful=False)
+            raise
+        self._nodes |= dict(zip(names, added, strict=True))
+        return names
 
+    def _wait_for(self, node: LocalNode) -> str:
+        end = time.monotonic() + START_SECONDS
+        while not (name := self._id_at(node.address)):
+            node.check_running()
+            if time.monotonic() > end:
+                raise Unreachable(f"the node at {node.address} did not join within {START_SECONDS:g} seconds")
+            time.sleep(0.02)
+        return name
 
-def node_processes(node: Any) -> list[int]:
-    """Return the ids of a node's processes: its own, and all that these started."""
-    pids = {info.process.pid for infos in node.all_processes.values() for info in infos}
-    parents = {}
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            parents[int(folder.name)] = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-    children = pids
-    while children:
-        children = {pid for pid, parent in parents.items() if parent in children} - pids
-        pids |= children
-    return sorted(pids)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process runs: one that ended and was not waited for yet does not."""
-    return Path(f"/proc/{pid}/exe").exists()
+    def _id_at(self, address: str) -> str:
+        return next((node.id for node in alive_nodes() if node.address == address), "")

@@ -38,11 +38,16 @@ class LocalFiles:
 
     def make_root(self) -> None:
         with _reported(self.root):
+            missing = [folder for folder in (self.root, *self.root.parents) if not folder.exists()]
             self.root.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+            for folder in missing:
+                SYSTEM.sync(folder.parent)
 
-    def is_empty(self) -> bool:
-        with _reported(self.root):
-            return not any(self.root.iterdir())
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder of the storage, but not the storage: one that disappeared stays away."""
+        with _reported(folder), suppress(FileExistsError):
+            folder.mkdir(mode=FOLDER_MODE)
+            SYSTEM.sync(folder.parent)
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         with _reported(self.path(name)):
@@ -89,13 +94,14 @@ class LocalFiles:
             return []
         return sorted(files)
 
-    def unfinished_files(self, folder: str) -> Sequence[StoredFile]:
+    def unfinished_files(self) -> Sequence[StoredFile]:
         """List what killed processes have left, and what is being written."""
         files = []
-        with suppress(OSError):
-            for path in self.path(folder).glob(f"{UNFINISHED}*"):
+        for path in (*self.root.glob(f"{UNFINISHED}*"), *self.root.glob(f"*/{UNFINISHED}*")):
+            with suppress(FileNotFoundError):  # finished since
                 status = path.lstat()
-                files.append(StoredFile(f"{folder}/{path.name}", status.st_size, status.st_mtime))
+                name = path.relative_to(self.root).as_posix()
+                files.append(StoredFile(name, status.st_size, status.st_mtime))
         return files
 
     def delete(self, name: str) -> None:
@@ -110,7 +116,7 @@ class LocalFiles:
     @contextmanager
     def _unfinished(self, path: Path, content: bytes | Path) -> Iterator[Path]:
         """Write content, or that of a file, under a name of our own, and sync it; the name is removed at the end."""
-        path.parent.mkdir(exist_ok=True, mode=FOLDER_MODE)  # not its parents: a root that disappeared stays away
+        self.make_folder(path.parent)
         unique = f"{os.getpid()}.{threading.get_ident()}.{uuid.uuid4().hex[:8]}"
         unfinished = path.with_name(f"{UNFINISHED}{path.name}.{unique}")
         try:

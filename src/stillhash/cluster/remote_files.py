@@ -10,14 +10,15 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import Any
 
 from stillhash.cluster.local_files import StoredFile
 from stillhash.errors import MissingExtra, NotFound, StillhashError, StoreFailed, Unsupported, shortage
 
 SLOWEST_TRANSFER = 1 << 20  # bytes a second: large files have more time
-CONFLICT_ATTEMPTS = 4  # S3 refuses one of two conditional uploads of a name at once, and asks to try again
+CONFLICT_ATTEMPTS = 4  # S3 may refuse both of two conditional uploads of a name at once, to be tried again
+CALLS_UNDER_WAY = BoundedSemaphore(64)  # of file systems whose calls cannot be ended: each is a thread
 S3_PROTOCOLS = ("s3", "s3a")
 
 
@@ -39,14 +40,6 @@ class RemoteFiles:
         except (OSError, ValueError) as error:
             raise StoreFailed(f"cannot use {url}: {error}") from error
         self._root = self._root.rstrip("/")
-
-    def make_root(self) -> None:
-        with self._reported(self.url):
-            self._call("makedirs", self._root, exist_ok=True)
-
-    def is_empty(self) -> bool:
-        with self._reported(self.url):
-            return not self._call("ls", self._root, detail=False)
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         limits: dict[str, Any] = {} if start == 0 and end is None else {"start": start, "end": end}
@@ -126,6 +119,8 @@ class RemoteFiles:
             from fsspec.asyn import sync
 
             return sync(self._fs.loop, getattr(self._fs, f"_{verb}"), *args, timeout=limit, **kwargs)
+        if not CALLS_UNDER_WAY.acquire(timeout=limit):
+            raise TimeoutError
         result: Future[Any] = Future()
         Thread(target=_settle, args=(result, getattr(self._fs, verb), args, kwargs), daemon=True).start()
         return result.result(limit)
@@ -150,6 +145,8 @@ def _settle(result: "Future[Any]", call: Any, args: tuple[Any, ...], kwargs: dic
         result.set_result(call(*args, **kwargs))
     except BaseException as error:
         result.set_exception(error)
+    finally:
+        CALLS_UNDER_WAY.release()
 
 
 def _options(protocol: str, timeout: float) -> dict[str, Any]:

@@ -46,6 +46,14 @@ def join_requests(requests: Sequence[SearchRequest]) -> SearchRequest:
     )
 
 
+def group_requests(requests: Sequence[SearchRequest], rows: int) -> list[list[int]]:
+    """Return the places of the requests that are answered as one, in an index of so many rows."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, request in enumerate(requests):
+        groups.setdefault(request.kind(rows), []).append(place)
+    return list(groups.values())
+
+
 def split_hits(requests: Sequence[SearchRequest], hits: list[Hits]) -> list[list[Hits]]:
     """Return the hits of each request, given those of all of them joined."""
     ends = list(accumulate(len(request.weights) for request in requests))
@@ -63,6 +71,8 @@ def search_to_message(requests: Sequence[SearchRequest]) -> tuple[list[dict[str,
     arrays: list[NDArray[Any]] = []
     bitmaps: dict[int, int] = {}  # the place of each bitmap among the arrays
     for weights, k, floors, thresholds, allowed, where in requests:
+        if floors is not None and np.isneginf(floors).all():
+            floors = None
         header = {"k": k, "floors": floors is not None, "range": thresholds is not None, "where": where}
         arrays.append(weights)
         arrays += [] if floors is None else [np.asarray(floors.least), np.asarray(floors.most)]

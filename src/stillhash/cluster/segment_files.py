@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from stillhash.cluster.manifest import SEGMENT_ROWS, UNPLACED, SegmentEntry
+from stillhash.cluster.merged_rows import MergedRows
 from stillhash.cluster.segment_cache import seal_checksum
 from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.segments import CodedRows, write_segment
 from stillhash.errors import StoreFailed
-from stillhash.files.sealed_files import FOLDER_MODE
 from stillhash.numeric.validation import Codes
 from stillhash.search.blocks import IdArray
 
@@ -51,6 +51,16 @@ def write_entry(storage: Storage, rows: CodedRows, bits: int, shard: int = UNPLA
     return SegmentEntry(name, len(rows.codes), checksum, first, last, shard, True)
 
 
+def write_entry_from(storage: Storage, rows: MergedRows, shard: int) -> SegmentEntry:
+    """Write the rows of other segments to one new segment."""
+    name = f"segments/{uuid.uuid4().hex}.seg"
+    with _written(storage, name) as path:
+        rows.write(path)
+        checksum = seal_checksum(path)
+    first, last = int(rows.numbers[0]), int(rows.numbers[-1])
+    return SegmentEntry(name, len(rows.numbers), checksum, first, last, shard, True)
+
+
 def pieces(rows: int, shards: int, most_rows: int) -> list[tuple[int, int]]:
     """Return where pieces of an addition begin and end: equal ones, and as many for each shard if it is large."""
     count = -(-rows // most_rows)
@@ -70,13 +80,8 @@ def write_segment_file(storage: Storage, name: str, rows: CodedRows, bits: int) 
 @contextmanager
 def _written(storage: Storage, name: str) -> Iterator[Path]:
     """Yield a path for a new file of the storage: in its place on a disk, otherwise one that is then copied."""
-    place = storage.local_path(name)
+    place = storage.new_local_path(name)
     if place is not None:
-        storage.check()
-        try:
-            place.parent.mkdir(exist_ok=True, mode=FOLDER_MODE)
-        except OSError as error:
-            raise StoreFailed(f"{place.parent}: {error.strerror}") from error
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="stillhash-") as folder:

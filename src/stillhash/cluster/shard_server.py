@@ -1,6 +1,7 @@
 """A replica of a shard: a process that Ray starts, places and restarts, and that answers messages on its own port."""
 
 import os
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -169,19 +170,11 @@ class ShardServer:
 
 def node_id() -> str:
     """Return the node of Ray that this process is on; empty if it is on none."""
-    try:
-        import ray
-    except ImportError:
-        return ""
-    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+    ray = sys.modules.get("ray")  # imported by Ray itself in every process that it starts
+    return str(ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
 
 
 def node_address() -> str:
     """Return the address at which other nodes reach this one."""
-    try:
-        import ray.util
-    except ImportError:
-        return "127.0.0.1"
-    if not ray.is_initialized():
-        return "127.0.0.1"
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    ray = sys.modules.get("ray")
+    return str(ray.util.get_node_ip_address()) if ray is not None and ray.is_initialized() else "127.0.0.1"

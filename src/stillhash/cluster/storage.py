@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stillhash.cluster.local_files import LocalFiles, StoredFile
+from stillhash.cluster.local_files import UNFINISHED, LocalFiles, StoredFile
 from stillhash.cluster.remote_files import RemoteFiles
 from stillhash.errors import BadState, InvalidInput, NotFound, StoreFailed
 from stillhash.files.checksums import file_checksum
@@ -83,9 +83,9 @@ class Storage:
             self.check()
         return files
 
-    def unfinished_files(self, folder: str) -> Sequence[StoredFile]:
+    def unfinished_files(self) -> Sequence[StoredFile]:
         """Return the files that are being written, and those that killed processes left behind."""
-        return self._files.unfinished_files(folder) if isinstance(self._files, LocalFiles) else []
+        return self._files.unfinished_files() if isinstance(self._files, LocalFiles) else []
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is absent is no error."""
@@ -116,6 +116,14 @@ class Storage:
         """Return the path of a file on a disk; None if the storage is remote."""
         return self._files.path(_plain(name)) if isinstance(self._files, LocalFiles) else None
 
+    def new_local_path(self, name: str) -> Path | None:
+        """Return the path of a file to write on a disk, in a folder that exists; None if the storage is remote."""
+        if not isinstance(self._files, LocalFiles):
+            return None
+        with self._writing():
+            self._files.make_folder(self._files.path(_plain(name)).parent)
+        return self._files.path(name)
+
     def url_of(self, name: str) -> str:
         """Return the path or the URL of a file, also of one outside, whose name is a path or a URL already."""
         return name if is_remote(name) or Path(name).is_absolute() else f"{self.url.rstrip('/')}/{name}"
@@ -136,14 +144,16 @@ class Storage:
         except NotFound as error:
             if not create:
                 raise StoreFailed(f"{self.url}: the storage is not there") from error
-        self._files.make_root()
-        self._files.create(STORAGE_FILE, b"stillhash-storage 1 %s\n" % uuid.uuid4().hex.encode())
+        if isinstance(self._files, LocalFiles):  # object stores have no folders
+            self._files.make_root()
+        with self._writing(check=False):
+            self._files.create(STORAGE_FILE, b"stillhash-storage 1 %s\n" % uuid.uuid4().hex.encode())
         return _parse_id(self._files.read(STORAGE_FILE), self.url)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, check: bool = True) -> Iterator[None]:
         """Look whether a disk is still mounted before a write; a remote storage that is away refuses it itself."""
-        if isinstance(self._files, LocalFiles):
+        if check and isinstance(self._files, LocalFiles):
             self.check()
         try:
             yield
@@ -183,7 +193,8 @@ def _reopen(url: str, timeout: float) -> Storage:
 
 
 def _plain(name: str, unfinished: bool = False) -> str:
-    plain = name.replace("/.", "/", 1) if unfinished else name
+    folder, slash, file = name.rpartition("/")
+    plain = folder + slash + file.removeprefix(UNFINISHED) if unfinished else name
     if PLAIN_NAME.fullmatch(plain) is None:
         raise InvalidInput(f"name: expected a plain name of a file of the storage, got {name!r:.100}")
     return name

@@ -1,0 +1,336 @@
+"""Keep the replicas of every shard running: start, replace, move and stop them through Ray.
+
+Ray starts processes, restarts those that end, and restarts those of a lost node on another one. What is left to do is
+here: choose nodes so that replicas of a shard are apart, move replicas when nodes come, go or are drained, and remove
+the endpoints of replicas that are gone. Searches do not pass through here and go on while Ray's head is away.
+"""
+
+import json
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from stillhash.cluster.local import alive_nodes, connect
+from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
+from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors
+from stillhash.cluster.replica_table import ReplicaTable
+from stillhash.cluster.storage import Storage
+from stillhash.errors import Conflict, InvalidInput, NotFound, StillhashError, Unreachable
+from stillhash.numeric.validation import check_integer, check_number
+
+ROUND_SECONDS = 0.5  # between two rounds
+SETTLE_SECONDS = 3.0  # until Ray has counted CPUs that were just freed
+STOP_SECONDS = 5.0  # for an actor to stop by itself
+CONNECT_SECONDS = 2.0  # for the head to accept a connection
+REPLY_SECONDS = 1.0  # for actors to report their status
+HEAD_SECONDS = 5.0  # after which a head that does not answer is reported
+ENDPOINT_ROUNDS = 20  # rounds between two looks for endpoints that were left behind
+PLACEMENT_FILE = "control/placement.json"
+
+
+class Controller:
+    """Start and watch the actors of one storage. Those that another process started are found by their names.
+
+    options : passed to every server. address : of a Ray cluster, unless this process is connected to one.
+    cpus : that each actor claims from Ray. detached : actors outlive this process, and the next controller takes them
+    over. grace : seconds from the withdrawal of an endpoint, which readers notice within 2, to the stop.
+    classes : of the servers, "shard" and "aggregator"; by default ShardServer and AggregatorServer.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        options: dict[str, Any] | None = None,
+        *,
+        address: str | None = None,
+        cpus: float = 0.25,
+        detached: bool = True,
+        grace: float = 3.0,
+        classes: Mapping[str, type] | None = None,
+    ) -> None:
+        self.storage, self._cpus = storage, check_number(cpus, "cpus", above=0)
+        self._connected = connect(address)
+        self._actors = ReplicaActors(
+            storage.id[:12], storage.url, cpus, classes or server_classes(), options or {}, detached
+        )
+        self._detached, self._here = detached, str(ray.get_runtime_context().get_node_id())
+        self._lock, self._round_lock = threading.RLock(), threading.Lock()
+        self._nodes, self._checked_at, self._rounds = alive_nodes(), time.monotonic(), 0
+        self._drained = self._read_drained()
+        self._table = ReplicaTable(self._actors.start, grace)
+        self._table.adopt(self._actors.names(), self._actors.find)
+        self._stopped, self._started = threading.Event(), False
+
+    def _start_threads(self) -> None:
+        """Check replicas and nodes from now on, in two threads."""
+        if self._started:
+            return
+        self._started = True
+        for target in (Controller.ping, Controller.reconcile):  # a head that does not answer holds up the second only
+            name = f"stillhash-{target.__name__}"
+            threading.Thread(
+                target=_run, args=(weakref.ref(self), target, self._stopped), name=name, daemon=True
+            ).start()
+
+    def ensure(self, shards: Iterable[int], replicas: int, aggregators: int = 0, seconds: float = 60.0) -> None:
+        """Have so many replicas of each of these shards, and no other shards; wait until the new ones run.
+
+        Unreachable, and no change, if there is no capacity for them, or if one does not start.
+        """
+        check_integer(replicas, "replicas", 1)
+        wanted = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
+        wanted |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
+        check_head()
+        with self._round_lock:
+            before = self._table.wanted
+            missing = [group for group, count in wanted.items() for _ in range(count - self._table.count(group))]
+            self._check_capacity(len(missing))
+            started = self._start_all(missing)
+            try:
+                self._wait_started(started, seconds)
+            except BaseException:
+                for replica in started:
+                    self._stop(replica)
+                with self._lock:
+                    self._table.wanted = before
+                raise
+            with self._lock:
+                self._table.wanted = wanted
+        self.reconcile()
+        self._start_threads()
+
+    def wait_ready(self, number: int = 0, seconds: float = 60.0) -> None:
+        """Wait until every replica has reported that it has loaded this commit or a later one."""
+        began = time.monotonic()
+        self._wait(lambda: self._table.ready(number, began), seconds, "not all replicas were up to date")
+
+    def drain(self, node: str, seconds: float = 600.0) -> int:
+        """Move every replica off a node, and use it no more until `undrain`; how many moved."""
+        check_head()
+        self._nodes = alive_nodes()
+        self._check_node(node)
+        with self._lock:
+            room = usable_nodes(self._nodes, self._cpus, {*self._drained, node}, self._here)
+            if not room:
+                raise Conflict(f"node: {node!r} is the last that is not drained. Add another first.")
+            if sum(room.values()) < len(self._table.placed()):
+                raise Conflict(
+                    f"node: the other nodes have no capacity for the replicas of {node!r}. Add another first."
+                )
+            moving = len(self._table.on(node))
+            self._set_drained(self._drained | {node})
+        self._wait(lambda: not self._table.on(node), seconds, f"not all replicas had left {node!r}")
+        return moving
+
+    def undrain(self, node: str, seconds: float = 600.0) -> int:
+        """Use a drained node again, and move replicas to it as to a new one; how many moved."""
+        with self._lock:
+            if node not in self._drained:
+                raise InvalidInput(f"node: expected one of {', '.join(sorted(self._drained)) or 'none'}, got {node!r}")
+            self._set_drained(self._drained - {node})
+        return self.rebalance(seconds)
+
+    def rebalance(self, seconds: float = 600.0) -> int:
+        """Move replicas until the nodes hold alike; how many moved since the call."""
+        before = self._table.moved
+        self.reconcile()
+        self._wait(self._balanced, seconds, "not all replicas had moved")
+        return self._table.moved - before
+
+    def status(self) -> dict[str, Any]:
+        """Return nodes, moves and problems as of the last round, and what the actors reply within a second."""
+        self._refresh()
+        with self._lock:
+            self._table.ping()
+            away = time.monotonic() - self._checked_at
+            problems = list(self._table.problems())
+            if away > HEAD_SECONDS:
+                problems.append(f"Ray's head has not answered for {away:.0f} seconds: nothing is replaced or moved")
+            return {
+                "nodes": [node.id for node in self._nodes],
+                "addresses": {node.id: node.address for node in self._nodes},
+                "drained": sorted(self._drained),
+                "actors": self._table.describe(),
+                "moves": self._table.describe_moves(),
+                "problems": problems,
+                "missing": self._table.unavailable(),
+                "degraded": self._table.degraded(),
+                "ready": self._table.ready(0),
+            }
+
+    def ping(self) -> None:
+        """Ask every replica for its status; replies count in the next round."""
+        with self._lock:
+            self._table.ping()
+
+    def reconcile(self) -> None:
+        """Compare what runs with what should, and take the next step towards it."""
+        check_head()
+        with self._round_lock:
+            listed_at = time.monotonic()
+            nodes, names = alive_nodes(), self._actors.names()
+            with self._lock:
+                self._nodes, self._checked_at = nodes, time.monotonic()
+                self._table.forget(names, listed_at)
+                self._table.adopt(names, self._actors.find)
+                self._table.ping()
+                slots = usable_nodes(nodes, self._cpus, self._drained, self._here)
+                withdrawn, stopping = self._table.advance(slots)
+            for replica in withdrawn:
+                self._delete_endpoint(str(replica.name))
+            for replica in stopping:
+                self._stop(replica)
+            if self._rounds % ENDPOINT_ROUNDS == 0:
+                self._remove_endpoints({str(name) for name in names})
+            self._rounds += 1
+
+    def stop_all(self) -> None:
+        """Stop every actor of this storage, also those that another process started."""
+        with self._round_lock:
+            with self._lock:
+                self._table.wanted = None
+                self._table.adopt(self._actors.names(), self._actors.find)
+                replicas = self._table.clear()
+            for replica in replicas:
+                self._stop(replica)
+
+    def close(self, *, stop: bool | None = None) -> None:
+        """End the threads; stop the actors too unless they are detached, or as `stop` says."""
+        self._stopped.set()
+        if (not self._detached if stop is None else stop) and ray.is_initialized():
+            with suppress(Unreachable):  # without a head, actors that are not detached end with this process
+                check_head()
+                self.stop_all()
+        if self._connected:
+            self._connected = False
+            ray.shutdown()
+
+    def _refresh(self) -> None:
+        for _ in range(2):  # a request under way may be an earlier one
+            with self._lock:
+                requests = self._table.requests()
+            ray.wait(requests, num_returns=len(requests), timeout=REPLY_SECONDS)
+
+    def _start_all(self, groups: Iterable[str]) -> list[Replica]:
+        started = []
+        with self._lock:
+            slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
+            for group in groups:
+                node = best_node(group, self._table.placed(), slots) or self._here
+                started.append(self._table.add(self._actors.start(group, node)))
+        return started
+
+    def _wait_started(self, started: list[Replica], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while waiting := [replica for replica in started if replica.status is None]:
+            dead = next((replica for replica in waiting if replica.dead), None)
+            if dead is not None:
+                raise Unreachable(f"a replica of {dead.name.group} did not start: {dead.failure}")
+            if time.monotonic() > end:
+                groups = ", ".join(sorted({replica.name.group for replica in waiting}))
+                raise Unreachable(f"{len(waiting)} replicas did not start within {seconds:g} seconds: {groups}")
+            self.ping()
+            time.sleep(0.02)
+
+    def _check_capacity(self, count: int) -> None:
+        """Raise Unreachable unless so many more replicas fit, within moments."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while True:
+            self._nodes = alive_nodes()
+            slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
+            held = {name: sum(placed.node == name for placed in self._table.placed()) for name in slots}
+            room = {name: max(0, slots[name] - held[name]) for name in slots}
+            free = float(ray.available_resources().get("CPU", 0.0))  # type: ignore[no-untyped-call]
+            try:
+                return check_capacity(count, self._cpus, room, free)
+            except Unreachable:
+                if sum(room.values()) < count or time.monotonic() > end:
+                    raise
+            time.sleep(0.1)
+
+    def _wait(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            self.reconcile()
+            with self._lock:
+                if condition():
+                    return
+                problems = "; ".join(self._table.problems())
+            if time.monotonic() > end:
+                raise Unreachable(f"{failure} within {seconds:g} seconds" + (f": {problems}" if problems else ""))
+            time.sleep(0.1)
+
+    def _balanced(self) -> bool:
+        slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
+        return not self._table.moves and next_move(self._table.placed(), slots) is None
+
+    def _check_node(self, node: str) -> None:
+        names = [each.id for each in self._nodes]
+        if node not in names:
+            raise InvalidInput(f"node: expected one of {', '.join(names)}, got {node!r}")
+
+    def _stop(self, replica: Replica) -> None:
+        with self._lock:
+            self._table.drop(replica)
+        self._actors.stop(replica, STOP_SECONDS)
+        self._delete_endpoint(str(replica.name))
+
+    def _delete_endpoint(self, name: str) -> None:
+        with suppress(StillhashError):  # a later look for endpoints that were left behind finds it
+            self.storage.delete(f"endpoints/{name}.json")
+
+    def _remove_endpoints(self, names: set[str]) -> None:
+        """Delete endpoints of actors of this storage that do not exist."""
+        with suppress(StillhashError):
+            for file in self.storage.list("endpoints"):
+                name = file.rpartition("/")[2].removesuffix(".json")
+                if name.startswith(f"{self._actors.key}.") and name not in names and not self._table.has(name):
+                    self._delete_endpoint(name)
+
+    def _read_drained(self) -> set[str]:
+        """Return the nodes that were drained, also by an earlier controller."""
+        try:
+            drained = set(map(str, json.loads(self.storage.read(PLACEMENT_FILE))["drained"]))
+        except NotFound:
+            return set()
+        return drained & {node.id for node in self._nodes}
+
+    def _set_drained(self, nodes: set[str]) -> None:
+        self.storage.replace(PLACEMENT_FILE, json.dumps({"drained": sorted(nodes)}).encode())
+        self._drained = nodes
+
+
+def check_head() -> None:
+    """Raise Unreachable if Ray's head does not listen: calls to it would wait until it is back."""
+    host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise Unreachable(f"Ray's head at {host}:{port} does not answer: {error}") from error
+
+
+def server_classes() -> dict[str, type]:
+    """Return the classes of the actors."""
+    from stillhash.cluster.aggregator import AggregatorServer
+    from stillhash.cluster.shard_server import ShardServer
+
+    return {"shard": ShardServer, AGGREGATOR: AggregatorServer}
+
+
+def _run(reference: weakref.ref[Controller], target: Callable[[Controller], None], stopped: threading.Event) -> None:
+    while not stopped.wait(ROUND_SECONDS):
+        controller = reference()
+        if controller is None or not ray.is_initialized():  # else a call would start another cluster
+            return
+        with suppress(
+            RayError, StillhashError, ConnectionError, RuntimeError, ValueError
+        ):  # the next round may succeed
+            target(controller)
+        del controller

@@ -1,0 +1,145 @@
+"""An S3 server on this machine (moto), and a way to it that can be closed: it is then away, hangs, or has no space.
+
+The server is a process of its own. It answers one request at a time, so that a conditional upload is atomic, as it
+is on S3, and forgets everything when it ends; so what stops and returns is the way to it.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+S3_SECONDS = 60  # until it answers
+FULL_ERROR = b"<?xml version='1.0'?><Error><Code>XMinioStorageFull</Code><Message>no space left</Message></Error>"
+FULL_REPLY = b"HTTP/1.1 507 Insufficient Storage\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n%s"
+SERVE = """
+import io, sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+from werkzeug.wsgi import get_input_stream
+moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def serve(environ, start_response):
+    body = get_input_stream(environ).read()
+    environ.update({"wsgi.input": io.BytesIO(body), "wsgi.input_terminated": False, "CONTENT_LENGTH": str(len(body))})
+    with lock:
+        return [b"".join(moto(environ, start_response))]
+run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
+"""
+SETTINGS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+class Forwarder:
+    """Forward connections to a port, from a port of its own; `mode` is open, away, silent or full."""
+
+    def __init__(self, target: int) -> None:
+        self.target, self.mode = target, "open"
+        self._listener = self._listen(0)
+        self.port: int = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def change(self, mode: str) -> None:
+        """Change what becomes of connections, and end those that there are."""
+        if mode == "away" != self.mode:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        if self.mode == "away" != mode:
+            self._listener = self._listen(self.port)
+            threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        self.mode = mode
+        for each in list(self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", port))
+        listener.listen(64)
+        return listener
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            self._open.add(client)
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            if self.mode == "silent":
+                while client.recv(1 << 16):
+                    pass
+            elif self.mode == "full":
+                self._refuse(client)
+            else:
+                self._forward(client)
+        except OSError:
+            pass
+        finally:
+            self._open.discard(client)
+            client.close()
+
+    def _refuse(self, client: socket.socket) -> None:
+        """Read one request, and refuse it."""
+        data = b""
+        while b"\r\n\r\n" not in data:
+            if not (part := client.recv(1 << 16)):
+                return
+            data += part
+        head, _, body = data.partition(b"\r\n\r\n")
+        if b"100-continue" not in head.lower():
+            length = next((int(h[15:]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length:")), 0)
+            while len(body) < length and (part := client.recv(1 << 16)):
+                body += part
+        client.sendall(FULL_REPLY % (len(FULL_ERROR), FULL_ERROR))
+
+    def _forward(self, client: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", self.target)) as server:
+            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+            back.start()
+            _copy(client, server)
+            back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def running_s3() -> Iterator[Forwarder]:
+    """Run a server on a free port of this machine, and yield the way to it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", SERVE, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            _await_s3(port, server)
+            yield Forwarder(port)
+        finally:
+            server.terminate()
+
+
+def _await_s3(port: int, server: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + S3_SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise RuntimeError(f"moto: expected it to answer within {S3_SECONDS} s, got exit code {server.poll()}")
