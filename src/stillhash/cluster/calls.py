@@ -12,6 +12,7 @@ from stillhash.cluster.requests import SearchRequest, split_hits
 from stillhash.errors import StillhashError, Unreachable
 from stillhash.search import Hits
 
+SLACK_SECONDS = 5.0  # past the deadline, after which a call that was not ended is given up
 Target = tuple[int, ...]  # shards that are asked by one message: one, or a group through an aggregator
 
 
@@ -55,7 +56,8 @@ class Call:
 
     def wait(self) -> None:
         """Wait for the end, which the deadline brings if nothing else does."""
-        self._done.acquire()
+        if not self._done.acquire(timeout=max(0.0, self.until - time.monotonic()) + SLACK_SECONDS):
+            raise Unreachable("the thread that sends calls to the shards did not end this one at its deadline")
 
     def joins(self, other: "Call") -> bool:
         """Whether both can be one message: searches of one commit and filter, so that an error concerns both."""

@@ -36,7 +36,7 @@ class Dispatcher:
 
     def __init__(self, storage: Storage) -> None:
         self._context = zmq.Context()
-        self._wakeup, self._stopped = Wakeup(), False
+        self._wakeup, self._stopped, self._closed = Wakeup(), False, False
         self._new_calls: deque[Call] = deque()
         self._new_endpoints: list[Endpoint] | None = None
         self._queues: dict[Target, deque[Task]] = {}
@@ -65,7 +65,8 @@ class Dispatcher:
 
     def close(self) -> None:
         """Close all connections; calls under way fail."""
-        if not self._stopped:
+        if not self._closed:
+            self._closed = True
             self._watch.stop()
             self._stopped = True
             self._wakeup.wake()
@@ -80,28 +81,38 @@ class Dispatcher:
     # What follows runs in the thread of the dispatcher.
 
     def _run(self) -> None:
-        while not self._stopped:
-            timeout = TICK_SECONDS if self._open else IDLE_SECONDS
-            events = dict(self._poller.poll(round(1000 * timeout)))
-            self._wakeup.clear()
-            self._connect()
-            for connection in list(self._connections.values()):
-                if connection.monitor in events and connection.read_events():
-                    self._lose(connection)
-                if connection.socket in events:
-                    self._receive(connection)
-            self._accept()
-            now = time.monotonic()
-            if now >= self._next_tick:
-                self._next_tick = now + TICK_SECONDS
-                self._check_time(now)
-            for target in [target for target, queue in self._queues.items() if queue]:
-                self._send(target, now)
-        for call in [*self._open, *self._new_calls]:
-            call.error, call.refused = Closed("the index is closed"), True
-            call.finish()
-        for connection in self._connections.values():
-            connection.close()
+        reason = Closed("the index is closed")
+        try:
+            while not self._stopped:
+                self._take_turn()
+        except BaseException:
+            reason = Closed("the thread that sends calls to the shards failed; open the index again")
+            raise
+        finally:
+            self._stopped = True
+            for call in [*self._open, *self._new_calls]:
+                call.error, call.refused = reason, True
+                call.finish()
+            for connection in self._connections.values():
+                connection.close()
+
+    def _take_turn(self) -> None:
+        """Wait for something to happen, and deal with it."""
+        events = dict(self._poller.poll(round(1000 * (TICK_SECONDS if self._open else IDLE_SECONDS))))
+        self._wakeup.clear()
+        self._connect()
+        for connection in list(self._connections.values()):
+            if connection.monitor in events and connection.read_events():
+                self._lose(connection)
+            if connection.socket in events:
+                self._receive(connection)
+        self._accept()
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            self._check_time(now)
+        for target in [target for target, queue in self._queues.items() if queue]:
+            self._send(target, now)
 
     def _connect(self) -> None:
         """Connect to new endpoints, and close the connections to those that are gone."""
