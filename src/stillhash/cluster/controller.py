@@ -6,6 +6,7 @@ the endpoints of replicas that are gone. Searches do not pass through here and g
 """
 
 import json
+import socket
 import threading
 import time
 import weakref
@@ -16,7 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from stillhash.cluster.local import alive_nodes
+from stillhash.cluster.local import alive_nodes, connect
 from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
 from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors
 from stillhash.cluster.replica_table import ReplicaTable
@@ -27,6 +28,7 @@ from stillhash.numeric.validation import check_integer, check_number
 ROUND_SECONDS = 0.5  # between two rounds
 SETTLE_SECONDS = 3.0  # until Ray has counted CPUs that were just freed
 STOP_SECONDS = 5.0  # for an actor to stop by itself
+CONNECT_SECONDS = 2.0  # for the head to accept a connection
 HEAD_SECONDS = 5.0  # after which a head that does not answer is reported
 ENDPOINT_ROUNDS = 20  # rounds between two looks for endpoints that were left behind
 PLACEMENT_FILE = "control/placement.json"
@@ -35,22 +37,25 @@ PLACEMENT_FILE = "control/placement.json"
 class Controller:
     """Start and watch the actors of one storage. Those that another process started are found by their names.
 
-    cpus : that each actor claims from Ray. options : passed to every server. detached : actors outlive this process,
-    and the next controller takes them over. grace : seconds between the withdrawal of an endpoint and the stop.
+    options : passed to every server. address : of a Ray cluster, unless this process is connected to one.
+    cpus : that each actor claims from Ray. detached : actors outlive this process, and the next controller takes them
+    over. grace : seconds from the withdrawal of an endpoint, which readers notice within 2, to the stop.
     classes : of the servers, "shard" and "aggregator"; by default ShardServer and AggregatorServer.
     """
 
     def __init__(
         self,
         storage: Storage,
-        *,
-        cpus: float = 0.25,
         options: dict[str, Any] | None = None,
+        *,
+        address: str | None = None,
+        cpus: float = 0.25,
         detached: bool = True,
-        grace: float = 2.0,
+        grace: float = 3.0,
         classes: Mapping[str, type] | None = None,
     ) -> None:
         self.storage, self._cpus = storage, check_number(cpus, "cpus", above=0)
+        self._connected = connect(address)
         self._actors = ReplicaActors(
             storage.id[:12], storage.url, cpus, classes or server_classes(), options or {}, detached
         )
@@ -60,10 +65,13 @@ class Controller:
         self._drained = self._read_drained()
         self._table = ReplicaTable(self._actors.start, grace)
         self._table.adopt(self._actors.names(), self._actors.find)
-        self._stopped = threading.Event()
+        self._stopped, self._started = threading.Event(), False
 
-    def start(self) -> None:
+    def _start_threads(self) -> None:
         """Check replicas and nodes from now on, in two threads."""
+        if self._started:
+            return
+        self._started = True
         for target in (Controller.ping, Controller.reconcile):  # a head that does not answer holds up the second only
             name = f"stillhash-{target.__name__}"
             threading.Thread(
@@ -78,6 +86,7 @@ class Controller:
         check_integer(replicas, "replicas", 1)
         wanted = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
         wanted |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
+        check_head()
         with self._round_lock:
             before = self._table.wanted
             missing = [group for group, count in wanted.items() for _ in range(count - self._table.count(group))]
@@ -94,6 +103,7 @@ class Controller:
             with self._lock:
                 self._table.wanted = wanted
         self.reconcile()
+        self._start_threads()
 
     def wait_ready(self, number: int = 0, seconds: float = 60.0) -> None:
         """Wait until every replica has reported that it has loaded this commit or a later one."""
@@ -102,6 +112,7 @@ class Controller:
 
     def drain(self, node: str, seconds: float = 600.0) -> int:
         """Move every replica off a node, and use it no more until `undrain`; how many moved."""
+        check_head()
         self._nodes = alive_nodes()
         self._check_node(node)
         with self._lock:
@@ -117,12 +128,13 @@ class Controller:
         self._wait(lambda: not self._table.on(node), seconds, f"not all replicas had left {node!r}")
         return moving
 
-    def undrain(self, node: str) -> None:
-        """Use a drained node again; replicas move to it as to a new one."""
+    def undrain(self, node: str, seconds: float = 600.0) -> int:
+        """Use a drained node again, and move replicas to it as to a new one; how many moved."""
         with self._lock:
             if node not in self._drained:
                 raise InvalidInput(f"node: expected one of {', '.join(sorted(self._drained)) or 'none'}, got {node!r}")
             self._set_drained(self._drained - {node})
+        return self.rebalance(seconds)
 
     def rebalance(self, seconds: float = 600.0) -> int:
         """Move replicas until the nodes hold alike; how many moved since the call."""
@@ -157,6 +169,7 @@ class Controller:
 
     def reconcile(self) -> None:
         """Compare what runs with what should, and take the next step towards it."""
+        check_head()
         with self._round_lock:
             listed_at = time.monotonic()
             nodes, names = alive_nodes(), self._actors.names()
@@ -189,7 +202,12 @@ class Controller:
         """End the threads; stop the actors too unless they are detached, or as `stop` says."""
         self._stopped.set()
         if (not self._detached if stop is None else stop) and ray.is_initialized():
-            self.stop_all()
+            with suppress(Unreachable):  # without a head, actors that are not detached end with this process
+                check_head()
+                self.stop_all()
+        if self._connected:
+            self._connected = False
+            ray.shutdown()
 
     def _start_all(self, groups: Iterable[str]) -> list[Replica]:
         started = []
@@ -278,6 +296,15 @@ class Controller:
     def _set_drained(self, nodes: set[str]) -> None:
         self.storage.replace(PLACEMENT_FILE, json.dumps({"drained": sorted(nodes)}).encode())
         self._drained = nodes
+
+
+def check_head() -> None:
+    """Raise Unreachable if Ray's head does not listen: calls to it would wait until it is back."""
+    host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise Unreachable(f"Ray's head at {host}:{port} does not answer: {error}") from error
 
 
 def server_classes() -> dict[str, type]:

@@ -1,6 +1,7 @@
 """The replicas that run and those that should, and the steps from one to the other. Nothing here waits."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -183,11 +184,13 @@ class ReplicaTable:
         """Return every replica as an object of JSON, with what it reported last."""
         moving = {str(move.new.name) for move in self.moves}
         unknown = {"number": -1, "rows": 0, "segments": 0, "nbytes": 0, "plan": "", "merging": False, "pid": None}
-        actors = []
+        actors, numbers = [], Counter[str]()
         for name, replica in sorted(self._replicas.items()):
             known = {**unknown, **(replica.status or {})}
             about: dict[str, Any] = {"name": name, "role": AGGREGATOR if replica.name.shard is None else "shard"}
             about |= {"shard": replica.name.shard, "node": replica.node, "ready": replica.answers()}
+            about |= {"replica": numbers[replica.name.group]}
+            numbers[replica.name.group] += 1
             actors.append({**known, **about, "moving": name in moving, "failure": replica.failure or None})
         return actors
 
