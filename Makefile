@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard src/stillhash/numeric/native/*)
 
-# Workers of the tests; Ray has one of them to itself, and so has the browser.
+# Workers of the tests; Ray has one of them to itself, and each has a browser of its own.
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile every module again.

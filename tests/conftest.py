@@ -41,15 +41,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start Ray or a browser, and keep in one worker what shares one, or the result of a benchmark."""
+    """Mark tests that start Ray or a browser, and keep in one worker what shares Ray, a page or a benchmark's result.
+
+    Each worker may have a browser of its own: they take turns with the files of browser tests.
+    """
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("cluster")
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
-        groups = [marker for marker in ("cluster", "browser") if item.get_closest_marker(marker)]
+        groups = ["cluster"] if item.get_closest_marker("cluster") else []
+        if item.get_closest_marker("browser"):
+            groups.append(f"browser-{item.path.stem}")
         if item.path.parent.name == "bench":
-            groups = groups or [f"bench-{item.path.stem}"]
+            groups.append(f"bench-{item.path.stem}")
         if groups:
             item.add_marker(pytest.mark.xdist_group(groups[0]))
 

@@ -205,7 +205,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("browser")  # which builds the site once, for all tests of it
+@pytest.mark.xdist_group("browser-test_site")  # which builds the site once, for all tests of it
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) >= 45
@@ -227,7 +227,7 @@ def test_links_of_the_site_lead_somewhere(site: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("browser")
+@pytest.mark.xdist_group("browser-test_site")
 def test_references_of_classes_have_their_methods(site: Path) -> None:
     for name in ("client.Client", "client.AsyncClient", "collection.Collection", "search.Index"):
         module, class_name = name.split(".")

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from stillhash.cluster.lease import WriterLease, fence, lease_numbers
-from stillhash.cluster.manifest import commit_manifest, first_manifest, read_latest
+from stillhash.cluster.lease import WriterLease, fence, lease_name, lease_numbers
+from stillhash.cluster.manifest import (
+    commit_manifest,
+    first_manifest,
+    latest_number,
+    manifest_numbers,
+    read_latest,
+    read_manifest,
+)
 from stillhash.cluster.placement import place
 from stillhash.cluster.storage import Storage
-from stillhash.errors import Conflict
-from tests.cluster.manifests import entry
+from stillhash.errors import Conflict, NotFound
+from tests.cluster.manifests import content, entry
+from tests.collection.test_crash import ROOT
+from tests.support.s3_server import SETTINGS, running_s3
+from tests.support.seeds import run_seed
 
 
 @pytest.fixture
@@ -68,3 +87,119 @@ def test_old_leases_are_deleted(storage: Storage) -> None:
         assert lease.acquire() == number
         lease.release()
     assert len(lease_numbers(storage)) <= 17
+
+
+class Writers:
+    """Writers of one storage, as processes that can be killed and paused."""
+
+    def __init__(self, url: str, folder: Path, seconds: float) -> None:
+        self.storage, self.folder, self.seconds = Storage(url), folder, seconds
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        log = self.folder / f"{uuid.uuid4().hex}.log"
+        command = [sys.executable, "-m", "tests.cluster.lease_writer", self.storage.url, str(log), str(self.seconds)]
+        process = subprocess.Popen(command, cwd=ROOT)
+        self.processes[process.pid] = process
+
+    def kill(self, pid: int) -> None:
+        process = self.processes.pop(pid)
+        process.kill()
+        process.wait()
+
+    def holder(self) -> int:
+        """Return the process that has the lease, once one of ours has."""
+        while True:
+            self.check_running()
+            with suppress(NotFound, IndexError, ValueError):
+                pid = int(json.loads(self.storage.read(lease_name(lease_numbers(self.storage)[-1])))["owner"])
+                if pid in self.processes:
+                    return pid
+            time.sleep(0.02)
+
+    def await_commits(self, count: int) -> None:
+        """Wait until so many more numbers are committed."""
+        goal = latest_number(self.storage) + count
+        while latest_number(self.storage) < goal:
+            self.check_running()
+            time.sleep(0.02)
+
+    def await_epoch_after(self, epoch: int) -> None:
+        """Wait until another writer has taken over, and has committed."""
+        while read_latest(self.storage).epoch <= epoch:
+            self.check_running()
+            time.sleep(0.02)
+
+    def check_running(self) -> None:
+        ended = [pid for pid, process in self.processes.items() if process.poll() is not None]
+        assert not ended, f"writers ended by themselves: {ended}"
+
+    def acknowledged(self) -> list[int]:
+        return [int(line) for log in self.folder.glob("*.log") for line in log.read_bytes().splitlines()]
+
+    def stop(self) -> None:
+        for pid in list(self.processes):
+            self.kill(pid)
+
+
+def check_history(storage: Storage, acknowledged: list[int], killed: int) -> None:
+    """Read all manifests: epochs ascend, each adds at most one row to the one before, and none is lost or doubled."""
+    numbers = manifest_numbers(storage)
+    assert numbers == list(range(1, len(numbers) + 1))
+    before = read_manifest(storage, 1)
+    for number in numbers[1:]:
+        after = read_manifest(storage, number)
+        assert after.epoch >= before.epoch and after.segments[: len(before.segments)] == before.segments
+        assert len(after.segments) - len(before.segments) == int(after.epoch == before.epoch)  # a fence adds none
+        before = after
+    stored = [int.from_bytes(code, "little") for code in content(storage, before).values()]
+    assert len(set(stored)) == len(stored) and len(set(acknowledged)) == len(acknowledged)
+    assert set(acknowledged) <= set(stored) and len(stored) - len(acknowledged) <= killed
+
+
+def disturb(writers: Writers, rng: random.Random, rounds: int) -> None:
+    """Kill the holder, or another writer, or pause the holder until it has lost the lease."""
+    for number in range(rounds):
+        writers.await_commits(rng.randrange(1, 8))
+        time.sleep(rng.random() * 0.05)
+        pid = writers.holder() if rng.random() < 0.8 else rng.choice(list(writers.processes))
+        if number % 3 == 2:
+            os.kill(pid, signal.SIGSTOP)
+            writers.await_epoch_after(read_latest(writers.storage).epoch)
+            os.kill(pid, signal.SIGCONT)
+        else:
+            writers.kill(pid)
+            writers.start()
+    writers.await_commits(3)
+
+
+def run_writers(url: str, folder: Path, rounds: int, seconds: float) -> None:
+    folder.mkdir()
+    writers = Writers(url, folder, seconds)
+    try:
+        for _ in range(3):
+            writers.start()
+        disturb(writers, random.Random(run_seed()), rounds)
+    finally:
+        writers.stop()
+    acknowledged = writers.acknowledged()
+    check_history(writers.storage, acknowledged, killed=rounds + 3)
+    assert len(acknowledged) > rounds and lease_numbers(writers.storage)[-1] > rounds // 3
+
+
+@pytest.mark.slow
+def test_killed_and_paused_writers_lose_and_double_nothing(tmp_path: Path) -> None:
+    run_writers(str(tmp_path / "storage"), tmp_path / "logs", int(os.environ.get("STILLHASH_KILLS", "6")), 0.5)
+
+
+@pytest.mark.slow
+def test_killed_and_paused_writers_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'stillhash[s3]'")
+    pytest.importorskip("moto", reason="moto is not installed: pip install 'stillhash[dev]'")
+    import fsspec
+
+    with running_s3() as way:
+        for name, value in {**SETTINGS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{way.port}"}.items():
+            monkeypatch.setenv(name, value)
+        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("leases")
+        run_writers("s3://leases/index", tmp_path / "logs", 3, 2.0)

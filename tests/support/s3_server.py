@@ -1,7 +1,7 @@
 """An S3 server on this machine (moto), and a way to it that can be closed: it is then away, hangs, or has no space.
 
-The server is a process of its own. It serves one request at a time, so that a conditional upload is atomic, as it is
-on S3, and forgets everything when it ends; so what stops and returns is the way to it.
+The server is a process of its own. It answers one request at a time, so that a conditional upload is atomic, as it
+is on S3, and forgets everything when it ends; so what stops and returns is the way to it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,17 @@ S3_SECONDS = 60  # until it answers
 FULL_ERROR = b"<?xml version='1.0'?><Error><Code>XMinioStorageFull</Code><Message>no space left</Message></Error>"
 FULL_REPLY = b"HTTP/1.1 507 Insufficient Storage\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n%s"
 SERVE = """
-import sys
+import io, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
-run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+from werkzeug.wsgi import get_input_stream
+moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def serve(environ, start_response):
+    body = get_input_stream(environ).read()
+    environ.update({"wsgi.input": io.BytesIO(body), "wsgi.input_terminated": False, "CONTENT_LENGTH": str(len(body))})
+    with lock:
+        return [b"".join(moto(environ, start_response))]
+run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
 """
 SETTINGS = {
     "AWS_ACCESS_KEY_ID": "key",
