@@ -89,6 +89,9 @@ def search_from_message(
                 floors, place = Floors(arrays[place], arrays[place + 1]), place + 2
             if header["range"]:
                 thresholds, place = arrays[place], place + 1
+            for array in (*(floors or ()), *(() if thresholds is None else (thresholds,))):
+                if array.shape != weights.shape[:1]:
+                    raise ValueError(f"{array.shape} for {len(weights)} queries")
             bitmap = header["allowed"]
             place += bitmap == place
             allowed = None if bitmap is None else arrays[bitmap]
