@@ -24,8 +24,8 @@ def codes_of(ids: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 def entry(number: int, rows: int = 100, first: int = 0, shard: int = 0, **fields: object) -> SegmentEntry:
     """Return an entry of a segment that no file exists for."""
-    made_up = SegmentEntry(f"segments/{number:032x}.seg", rows, f"{number:016x}", first, first + rows - 1, shard, True)
-    return made_up._replace(**fields)
+    sample = SegmentEntry(f"segments/{number:032x}.seg", rows, f"{number:016x}", first, first + rows - 1, shard, True)
+    return sample._replace(**fields)
 
 
 def content(storage: Storage, manifest: ClusterManifest, cache: SegmentCache | None = None) -> dict[int, bytes]:

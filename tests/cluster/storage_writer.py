@@ -111,11 +111,11 @@ def with_fault(folder: Path, kind: str, at: int, steps: int = 7) -> tuple[int, i
     calls, failed = calls + disk.call_count(), failed + disk.failed_calls()
     disk.recover()
     assert storage is not None and check(storage) == number == steps
-    shown = {path.name for path in (folder / "storage").rglob("*") if path.is_file() and path.name[0] != "."}
+    visible = {path.name for path in (folder / "storage").rglob("*") if path.is_file() and path.name[0] != "."}
     assert collect_garbage(storage, keep=2, older_than=-1) is not None
     left = {path.name for path in (folder / "storage").rglob("*") if path.is_file()}
     named = {name.rpartition("/")[2] for name in read_latest(storage).files()}
-    assert named <= left <= shown and check(storage) == steps
+    assert named <= left <= visible and check(storage) == steps
     return calls, failed, reported
 
 

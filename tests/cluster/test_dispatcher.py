@@ -27,13 +27,14 @@ from stillhash.cluster.messages import Message, pack
 from stillhash.cluster.requests import SearchRequest
 from stillhash.cluster.shard_server import ShardServer
 from stillhash.errors import Closed, StillhashError, Unreachable
-from stillhash.search.merge import merge_all, merge_top
+from stillhash.search.merge import Floors, drop_below, merge_all, merge_top, no_floors
 from tests.cluster.faulty_servers import FAULTS, FaultyServers
 from tests.cluster.search_load import DEADLINE, wait_until
 from tests.cluster.shard_threads import thread_index
 from tests.contracts.searchers import random_codes
 
 ROWS_OF_SHARD, CALLERS = 300, 6
+FLOORS = Floors(np.array([35.0, 25.0], np.float32), np.full(2, -np.inf, np.float32))
 SLACK = 10.0  # seconds after the deadline; a call that waits for a lost reply waits for longer
 
 
@@ -73,14 +74,15 @@ class FaultyCluster:
             call = coordinator.ask("codes", Message({}, [ids]), number, self.rows, until)
         else:
             thresholds = np.array([20.0, 30.0]) if kind == "range" else None
-            request = SearchRequest(self.weights[q : q + 2], 0 if kind == "range" else k, None, thresholds)
+            floors = None if kind == "range" else rng.choice([None, no_floors(2), FLOORS])
+            request = SearchRequest(self.weights[q : q + 2], 0 if kind == "range" else k, floors, thresholds)
             call = coordinator.search(request, number, self.rows, until, partial=partial)
         late = time.monotonic() - until
         missing = self.check_shards(call)
         if kind == "codes":
             self.check_codes(call, ids, missing)
         else:
-            self.check_hits(call, q, k if kind == "top" else 0, missing)
+            self.check_hits(call, q, k if kind == "top" else 0, floors or no_floors(2), missing)
         return call, late
 
     def check_shards(self, call: Call) -> set[int]:
@@ -98,14 +100,14 @@ class FaultyCluster:
             call.raise_error()
         return missing
 
-    def check_hits(self, call: Call, q: int, k: int, missing: set[int]) -> None:
+    def check_hits(self, call: Call, q: int, k: int, floors: Floors, missing: set[int]) -> None:
         allowed = np.ones(len(self.codes), bool)
         for shard in missing:
             allowed[self.shard_ids[shard]] = False
         weights = self.weights[q : q + 2]
         if k:
-            hits = [merge_top([reply.hits[0] for reply in call.replies], k, 2)]
-            expected = [self.reference.search(weights, k, allowed=allowed)]
+            hits = [drop_below(merge_top([reply.hits[0] for reply in call.replies], k, 2), floors)]
+            expected = [drop_below(self.reference.search(weights, k, allowed=allowed), floors)]
         else:
             hits = [merge_all([reply.hits[n] for reply in call.replies]) for n in range(2)]
             expected = self.reference.range_search(weights, np.array([20.0, 30.0]), allowed=allowed)

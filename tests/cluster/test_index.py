@@ -186,3 +186,27 @@ def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
         with pytest.raises(BadState, match="bad"):
             index.add_segments([bad])
         assert len(index) == 0
+
+
+def test_compaction_goes_on_beside_searches_and_removals(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    codes = random_codes(rng, 6000, 64, 60)
+    reference, weights = Index(64), rng.integers(-2, 3, (5, 64)).astype(np.float32)
+    with thread_index(tmp_path, 64) as index:
+        for part in np.split(codes, 40):
+            index.add(part)
+            reference.add(part)
+        removed = rng.choice(6000, 2500, replace=False)
+        assert index.remove(removed) == reference.remove(removed) == 2500
+        snapshot, seen = index.snapshot(), list[tuple[int, int]]()
+        before, rows = snapshot.search_checked(weights, 40, no_floors(5)), index.manifest.shard_rows()
+        assert index.compact(lambda done, rows: seen.append((done, rows))) == 40 - 3
+        assert len(index.manifest.segments) == 3 and index.manifest.shard_rows() == rows
+        assert seen[-1] == (3500, 3500) and not any(entry.deleted for entry in index.manifest.segments)
+        assert_same_hits(index, reference, weights, 6000)
+        assert snapshot.search_checked(weights, 40, no_floors(5)).ids.tobytes() == before.ids.tobytes()
+        index.add(codes[: len(removed)], removed)  # ids that were removed
+        reference.add(codes[: len(removed)], removed)
+        assert_same_hits(index, reference, weights, 6000)
+    with thread_index(tmp_path, 64) as index:
+        assert_same_hits(index, reference, weights, 6000)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stillhash.cluster import LocalCluster
-from stillhash.cluster.local_node import LocalNode, group_processes, is_running
+from stillhash.cluster.local_node import LocalNode, is_running, session_processes
 from stillhash.errors import InvalidInput, Unreachable
 
 pytestmark = pytest.mark.cluster
@@ -44,7 +46,10 @@ def test_every_node_has_its_own_address_and_processes(cluster: LocalCluster) -> 
 @pytest.mark.parametrize("graceful", [False, True])
 def test_a_removed_node_leaves_no_process_and_no_folder(cluster: LocalCluster, graceful: bool) -> None:
     node = cluster.add_node()
+    pin = NodeAffinitySchedulingStrategy(node, soft=False)
+    worker = ray.get(ray.remote(lambda: os.getpid()).options(scheduling_strategy=pin).remote())
     pids = cluster.processes(node)
+    assert worker in pids
     folders = {Path(word).parents[2] for pid in pids for word in command(pid) if word.endswith("/sockets/raylet")}
     assert cluster.remove_node(graceful=graceful) == node and node not in cluster.nodes
     assert not any(is_running(pid) for pid in pids)
@@ -78,11 +83,11 @@ def test_a_node_that_does_not_start_says_why() -> None:
     assert not node.folder.exists() and not node.processes
 
 
-def test_processes_of_a_group_are_found() -> None:
+def test_processes_of_a_session_are_found() -> None:
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-        assert group_processes(process.pid) == [process.pid]
+        assert session_processes(process.pid) == [process.pid]
     finally:
         process.kill()
         process.wait()
-    assert group_processes(process.pid) == []
+    assert session_processes(process.pid) == []

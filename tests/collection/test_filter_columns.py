@@ -12,7 +12,7 @@ import pytest
 
 import stillhash
 from stillhash import Collection
-from stillhash.collection import filter_columns, row_groups
+from stillhash.collection import column_use, filter_columns, row_groups
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.storage import column_files
 from stillhash.collection.storage.column_files import ColumnFile
@@ -179,7 +179,7 @@ def test_a_snapshot_has_the_columns(path: Path, tmp_path: Path) -> None:
 def test_columns_that_would_be_too_large_are_left_to_sql(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with stillhash.open(path, read_only=True) as collection:
         by_columns(collection, {"odd": True})
-        monkeypatch.setattr(filter_columns, "MAX_COLUMN_BYTES", collection.stats()["filter_columns"]["bytes"])
+        monkeypatch.setattr(column_use, "MAX_COLUMN_BYTES", collection.stats()["filter_columns"]["bytes"])
         for where in FILTERS:
             assert by_columns(collection, where) == by_sql(collection, where), where
         stats = collection.stats()["filter_columns"]

@@ -51,8 +51,8 @@ class SimNode:
     """Cores that are shared by the threads of all tasks on them.
 
     `progress` is the integral of the share of a core that one thread gets. A task of w core-seconds on t threads ends
-    when progress has grown by w / t, whatever comes and goes meanwhile, so one heap orders all tasks. `background` is the
-    mean number of threads of other programs that compete for the cores.
+    when progress has grown by w / t, whatever comes and goes meanwhile, so one heap orders all tasks.
+    `background` is the mean number of threads of other programs that compete for the cores.
     """
 
     def __init__(self, clock: SimClock, cores: float, speed: float = 1.0, background: float = 0.0) -> None:

@@ -19,7 +19,7 @@ import zmq
 
 from stillhash.bench.timing import CODE_BITS, TOP_K
 from stillhash.errors import Busy
-from stillhash.numeric.validation import Floats
+from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits, Index
 from stillhash.search.merge import merge_top
 
@@ -28,47 +28,56 @@ START_SECONDS = 60.0  # until a shard must have its codes
 WAIT_SECONDS = 30.0  # of a query
 STOP = b"stop"
 
-Frames = list[Any]
+HarnessFrames = list[Any]
 
 
-def pack_queries(number: int, weights: Floats) -> Frames:
+def pack_queries(number: int, weights: Floats) -> HarnessFrames:
     """Return a request: a JSON header and the weights."""
     return [json.dumps({"batch": number, "queries": len(weights), "k": TOP_K}).encode(), weights.tobytes()]
 
 
-def unpack_queries(frames: Frames) -> tuple[dict[str, Any], Floats]:
+def unpack_queries(frames: HarnessFrames) -> tuple[dict[str, Any], Floats]:
     header = json.loads(bytes(frames[0]))
     return header, np.frombuffer(frames[1], np.float32).reshape(header["queries"], CODE_BITS)
 
 
-def pack_hits(number: int, hits: Hits) -> Frames:
+def pack_hits(number: int, hits: Hits) -> HarnessFrames:
     """Return a reply: a JSON header, scores and ids."""
     header = json.dumps({"batch": number, "shape": hits.scores.shape}).encode()
     return [header, hits.scores.tobytes(), hits.ids.tobytes()]
 
 
-def unpack_hits(frames: Frames) -> tuple[int, Hits]:
+def unpack_hits(frames: HarnessFrames) -> tuple[int, Hits]:
     header = json.loads(bytes(frames[0]))
     scores, ids = (np.frombuffer(part, kind) for part, kind in zip(frames[1:], (np.float32, np.int64), strict=True))
     return header["batch"], Hits(scores.reshape(header["shape"]), ids.reshape(header["shape"]))
 
 
+def rows_of(hits: Hits, start: int, count: int) -> Hits:
+    """Return the hits of some of the queries."""
+    return Hits(hits.scores[start : start + count], hits.ids[start : start + count])
+
+
+def random_codes(codes: int, seed: int) -> Codes:
+    """Make the codes of one shard."""
+    return np.random.default_rng(seed).integers(0, 256, (codes, CODE_BITS // 8), dtype=np.uint8)
+
+
 def serve_shard(ready: Any, codes: int, first: int, seed: int, threads: int) -> None:
-    """Serve a shard of random codes until told to stop; then reply with the CPU seconds used since the first request.
+    """Serve a shard of random codes until a message to stop; then reply with the CPU seconds used since the start.
 
     A shard without codes replies at once with fixed hits: what is measured then is the messages alone.
     """
     index = Index(CODE_BITS, threads=threads)
     if codes:
-        rng = np.random.default_rng(seed)
-        index.add(rng.integers(0, 256, (codes, CODE_BITS // 8), dtype=np.uint8), np.arange(first, first + codes))
+        index.add(random_codes(codes, seed), np.arange(first, first + codes))
     empty = Hits(np.zeros((1024, TOP_K), np.float32), np.zeros((1024, TOP_K), np.int64))
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         ready.send(socket.bind_to_random_port("tcp://127.0.0.1"))
         own, whole = time.thread_time(), time.process_time()
         while True:
-            requests = [socket.recv_multipart(copy=False)]
-            while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            requests: list[HarnessFrames] = [socket.recv_multipart(copy=False)]
+            while socket.poll(0):
                 requests.append(socket.recv_multipart(copy=False))
             if bytes(requests[-1][1]) == STOP:
                 used = (time.thread_time() - own, time.process_time() - whole)
@@ -76,10 +85,10 @@ def serve_shard(ready: Any, codes: int, first: int, seed: int, threads: int) -> 
                 return
             batches = [unpack_queries(frames[1:]) for frames in requests]
             weights = np.concatenate([each for _, each in batches])
-            hits = index.search(weights, TOP_K) if codes else Hits(*(each[: len(weights)] for each in empty))
+            hits = index.search(weights, TOP_K) if codes else rows_of(empty, 0, len(weights))
             start = 0
             for frames, (header, each) in zip(requests, batches, strict=True):
-                part = Hits(*(array[start : start + len(each)] for array in hits))
+                part = rows_of(hits, start, len(each))
                 socket.send_multipart([frames[0], *pack_hits(header["batch"], part)], copy=False)
                 start += len(each)
 
@@ -188,7 +197,7 @@ class HarnessFront:
     def _receive(self, place: int) -> None:
         number, hits = unpack_hits(self.sockets[place].recv_multipart(copy=False))
         for row, query in enumerate(self.under_way[place].pop(number)):
-            query.sources.append(Hits(hits.scores[row : row + 1], hits.ids[row : row + 1]))
+            query.sources.append(rows_of(hits, row, 1))
             query.left -= 1
             if not query.left:
                 query.done.set()

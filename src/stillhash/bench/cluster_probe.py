@@ -1,6 +1,7 @@
-"""Measure on this machine what the model of a cluster needs: the scan, messages between processes, merging, the front."""
+"""Measure on this machine what the model of a cluster needs: the scan, messages, merging and the front."""
 
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -10,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from stillhash.bench.cluster_harness import STOP, HarnessFront, Hits, pack_queries, shard_processes, unpack_hits
+from stillhash.bench.cluster_harness import STOP, HarnessFront, pack_queries, shard_processes, unpack_hits
 from stillhash.bench.cluster_scenario import MessageCosts, ServiceTime
 from stillhash.bench.timing import CODE_BITS, TOP_K, Figures
 from stillhash.numeric.validation import Doubles, Floats
-from stillhash.search import Scan
+from stillhash.search import Hits, Scan
 from stillhash.search.merge import merge_top
 
 BATCHES = (1, 8, 64)  # queries of a batch
 MERGED_SHARDS = (1, 2, 8, 64, 256)
-LOAD_SAMPLES, LOAD_SECONDS = 40, 0.4
+LOAD_SAMPLES, LOAD_SECONDS = 10, 0.3
 
 
 def make_weights(queries: int) -> Floats:
@@ -57,10 +58,11 @@ def fit_positive(A: Doubles, b: Doubles) -> Doubles:
     """Return x >= 0 with small squares of A x - b: the most negative part is left out until there is none."""
     used, scale = np.ones(A.shape[1], bool), np.abs(A).max(axis=0)
     while used.any():
-        x = np.zeros(A.shape[1])
+        x: Doubles = np.zeros(A.shape[1])
         x[used] = np.linalg.lstsq(A[:, used] / scale[used], b, rcond=None)[0]
         if x.min() >= 0:
-            return x / scale
+            x /= scale
+            return x
         used[x.argmin()] = False
     return np.zeros(A.shape[1])
 
@@ -68,7 +70,7 @@ def fit_positive(A: Doubles, b: Doubles) -> Doubles:
 def fit_error(service: ServiceTime, rows: list[Figures]) -> float:
     """Return the largest relative error of a fit."""
     errors = [service.seconds(row["codes"], row["queries"]) / row["seconds"] - 1 for row in rows]
-    return max(map(abs, errors))
+    return float(np.abs(errors).max())
 
 
 def measure_trips(port: int, queries: int, repeats: int) -> tuple[float, float, float]:
@@ -184,16 +186,19 @@ def measure_poll(sockets: int, repeats: int) -> float:
 
 
 def other_threads() -> float:
-    """Return how many threads of other programs run on average just now, by a few samples; 0 where it is unknown."""
-    stat, counts = Path("/proc/stat"), []
-    if not stat.is_file():
-        return 0.0
+    """Return how many threads of other programs run on average just now, by a few samples; 0 where it is unknown.
+
+    A thread of another priority counts as the scheduler weighs it, 1.25 times less for each step of niceness.
+    """
+    own, weights = os.getpid(), []
     for _ in range(LOAD_SAMPLES):
-        running = [
-            line.split()[1]
-            for line in stat.read_text(encoding="utf-8").splitlines()
-            if line.startswith("procs_running")
-        ]
-        counts.append(int(running[0]) - 1)  # without this one
+        weights.append(0.0)
+        for stat in Path("/proc").glob("[0-9]*/task/*/stat"):
+            try:
+                fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            if fields[0] == "R" and int(stat.parts[2]) != own:
+                weights[-1] += 1.25 ** -int(fields[16])
         time.sleep(LOAD_SECONDS / LOAD_SAMPLES)
-    return statistics.fmean(counts)
+    return statistics.fmean(weights)

@@ -218,6 +218,27 @@ def cluster(
 
 
 @app.command()
+def cluster_scale(
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds of each measurement.")] = 5,
+    quick: Quick = False,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(help="A machine to rent, as NAME:CORES:GIB:DOLLARS_AN_HOUR; may be repeated."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for a picture of the model (PNG).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure costs here, validate a model of the cluster with real processes, and extrapolate to 10 billion codes.
+
+    \b
+    Examples:
+      stillhash bench cluster-scale --plot scale.png
+      stillhash bench cluster-scale --price m7a.4xlarge:16:64:0.92736
+    """
+    _bench("cluster_scale", as_json, repeats=repeats, quick=quick, price=tuple(price or ()), plot=plot)
+
+
+@app.command()
 def bulk_encode(quick: Quick = False, folder: DiskFolder = None, as_json: AsJson = False) -> None:
     """Encode, learn and publish a dataset by several nodes, against one process; and kill the driver.
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from stillhash.cluster.messages import Message
-from stillhash.cluster.requests import SearchRequest
+from stillhash.cluster.requests import SearchRequest, split_hits
 from stillhash.errors import StillhashError, Unreachable
 from stillhash.search import Hits
 
+SLACK_SECONDS = 5.0  # past the deadline, after which a call that was not ended is given up
 Target = tuple[int, ...]  # shards that are asked by one message: one, or a group through an aggregator
 
 
@@ -55,7 +56,14 @@ class Call:
 
     def wait(self) -> None:
         """Wait for the end, which the deadline brings if nothing else does."""
-        self._done.acquire()
+        if not self._done.acquire(timeout=max(0.0, self.until - time.monotonic()) + SLACK_SECONDS):
+            raise Unreachable("the thread that sends calls to the shards did not end this one at its deadline")
+
+    def joins(self, other: "Call") -> bool:
+        """Whether both can be one message: searches of one commit and filter, so that an error concerns both."""
+        if self.search is None or other.search is None or self.number != other.number:
+            return False
+        return repr(self.search.where) == repr(other.search.where)
 
     @property
     def missing(self) -> float:
@@ -84,7 +92,16 @@ class Task(NamedTuple):
 
 
 class Sent:
-    """A message under way to a replica, with the tasks of one or more calls."""
+    """A message under way to a replica, with the tasks of one or more calls; searches of one kind are joined."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.tasks, self.at, self.hedged = tasks, time.monotonic(), False
+    def __init__(self, tasks: Sequence[Task], groups: list[list[int]]) -> None:
+        self.tasks, self.groups, self.at, self.hedged = tasks, groups, time.monotonic(), False
+
+    def split(self, hits: list[list[Hits]]) -> list[list[Hits]]:
+        """Return the hits of each task, given those of each group."""
+        parts: list[list[Hits]] = [[] for _ in self.tasks]
+        for places, joined in zip(self.groups, hits, strict=True):
+            requests = [self.tasks[place].call.search for place in places]
+            for place, own in zip(places, split_hits([r for r in requests if r is not None], joined), strict=True):
+                parts[place] = own
+        return parts

@@ -29,6 +29,7 @@ ROUND_SECONDS = 0.5  # between two rounds
 SETTLE_SECONDS = 3.0  # until Ray has counted CPUs that were just freed
 STOP_SECONDS = 5.0  # for an actor to stop by itself
 CONNECT_SECONDS = 2.0  # for the head to accept a connection
+REPLY_SECONDS = 1.0  # for actors to report their status
 HEAD_SECONDS = 5.0  # after which a head that does not answer is reported
 ENDPOINT_ROUNDS = 20  # rounds between two looks for endpoints that were left behind
 PLACEMENT_FILE = "control/placement.json"
@@ -144,8 +145,10 @@ class Controller:
         return self._table.moved - before
 
     def status(self) -> dict[str, Any]:
-        """Return nodes, actors, moves and problems, as of the last round; this does not wait for Ray."""
+        """Return nodes, moves and problems as of the last round, and what the actors reply within a second."""
+        self._refresh()
         with self._lock:
+            self._table.ping()
             away = time.monotonic() - self._checked_at
             problems = list(self._table.problems())
             if away > HEAD_SECONDS:
@@ -208,6 +211,12 @@ class Controller:
         if self._connected:
             self._connected = False
             ray.shutdown()
+
+    def _refresh(self) -> None:
+        for _ in range(2):  # a request under way may be an earlier one
+            with self._lock:
+                requests = self._table.requests()
+            ray.wait(requests, num_returns=len(requests), timeout=REPLY_SECONDS)
 
     def _start_all(self, groups: Iterable[str]) -> list[Replica]:
         started = []

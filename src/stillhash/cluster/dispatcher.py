@@ -16,7 +16,7 @@ from stillhash.cluster.calls import Call, Reply, Sent, Target, Task
 from stillhash.cluster.connections import Connection, Endpoint, EndpointWatch, group_by_shard
 from stillhash.cluster.message_server import Wakeup
 from stillhash.cluster.messages import Message, error_from_json, pack, unpack
-from stillhash.cluster.requests import hits_from_message, search_to_message
+from stillhash.cluster.requests import group_requests, hits_from_message, join_requests, search_to_message
 from stillhash.cluster.storage import Storage
 from stillhash.errors import Busy, Closed, InvalidInput, StillhashError, StoreFailed, Unreachable
 
@@ -36,7 +36,7 @@ class Dispatcher:
 
     def __init__(self, storage: Storage) -> None:
         self._context = zmq.Context()
-        self._wakeup, self._stopped, self._ended = Wakeup(), False, False
+        self._wakeup, self._stopped, self._closed = Wakeup(), False, False
         self._new_calls: deque[Call] = deque()
         self._new_endpoints: list[Endpoint] | None = None
         self._queues: dict[Target, deque[Task]] = {}
@@ -55,7 +55,7 @@ class Dispatcher:
     def submit(self, call: Call) -> None:
         """Begin a call. Its replies arrive in its own fields."""
         self._new_calls.append(call)
-        if self._ended:  # looked at after the call was added, so that it is either finished or refused
+        if self._stopped:  # looked at after the call was added, so that it is either finished or refused
             raise Closed("the index is closed")
         self._wakeup.wake()
 
@@ -65,7 +65,8 @@ class Dispatcher:
 
     def close(self) -> None:
         """Close all connections; calls under way fail."""
-        if not self._stopped:
+        if not self._closed:
+            self._closed = True
             self._watch.stop()
             self._stopped = True
             self._wakeup.wake()
@@ -80,21 +81,24 @@ class Dispatcher:
     # What follows runs in the thread of the dispatcher.
 
     def _run(self) -> None:
+        reason = Closed("the index is closed")
         try:
             while not self._stopped:
-                self._turn()
-        finally:  # also if a turn fails: nobody waits for a thread that is gone
-            self._ended = True
+                self._take_turn()
+        except BaseException:
+            reason = Closed("the thread that sends calls to the shards failed; open the index again")
+            raise
+        finally:
+            self._stopped = True
             for call in [*self._open, *self._new_calls]:
-                call.error, call.refused = Closed("the index is closed"), True
+                call.error, call.refused = reason, True
                 call.finish()
             for connection in self._connections.values():
                 connection.close()
 
-    def _turn(self) -> None:
-        """Wait for something to do, and do it."""
-        timeout = TICK_SECONDS if self._open else IDLE_SECONDS
-        events = dict(self._poller.poll(round(1000 * timeout)))
+    def _take_turn(self) -> None:
+        """Wait for something to happen, and deal with it."""
+        events = dict(self._poller.poll(round(1000 * (TICK_SECONDS if self._open else IDLE_SECONDS))))
         self._wakeup.clear()
         self._connect()
         for connection in list(self._connections.values()):
@@ -186,14 +190,13 @@ class Dispatcher:
                     self._queue(Task(call, (shard,)))
 
     def _take(self, queue: deque[Task]) -> list[Task]:
-        """Take the tasks that go as one message: searches of the same commit, or one task of another kind."""
+        """Take the tasks that go as one message: searches that join each other, or one task of another kind."""
         tasks: list[Task] = []
         queries = 0
         while queue and queries < MAX_MESSAGE_QUERIES:
             task = queue[0]
             if task.open:
-                first = tasks[0].call if tasks else task.call
-                if tasks and (first.search is None or task.call.search is None or task.call.number != first.number):
+                if tasks and not tasks[0].call.joins(task.call):
                     break
                 tasks.append(task)
                 queries += 1 if task.call.search is None else len(task.call.search.weights)
@@ -205,9 +208,12 @@ class Dispatcher:
         call, target = tasks[0]
         left = max(task.call.until for task in tasks) - now
         header: dict[str, Any] = {"call": call.kind, "number": call.number, "seconds": max(0.0, left)}
+        groups: list[list[int]] = []
         if call.search is not None:
-            headers, arrays = search_to_message([task.call.search for task in tasks if task.call.search is not None])
-            header["requests"] = headers
+            requests = [task.call.search for task in tasks if task.call.search is not None]
+            groups = group_requests(requests, max(call.rows[shard] for shard in target))
+            joined = [join_requests([requests[place] for place in places]) for places in groups]
+            header["requests"], arrays = search_to_message(joined)
             if len(target) > 1:
                 header["rows"] = [[shard, call.rows[shard]] for shard in target]
         else:
@@ -217,7 +223,7 @@ class Dispatcher:
         if not connection.send(name, pack(header, arrays)):
             connection.suspect()
             return False
-        connection.sent[name] = Sent(tasks)
+        connection.sent[name] = Sent(tasks, groups)
         connection.asked += 1
         return True
 
@@ -248,7 +254,7 @@ class Dispatcher:
                     task.call.stale = True
                     self._close_call(task.call)
             return
-        hits = hits_from_message(header["counts"], arrays) if "counts" in header else [[] for _ in sent.tasks]
+        hits = sent.split(hits_from_message(header["counts"], arrays) if "counts" in header else [])
         missing = set(header.get("missing", ()))
         for task, own in zip(sent.tasks, hits, strict=True):
             call, target = task
@@ -268,7 +274,8 @@ class Dispatcher:
 
     def _fail(self, connection: Connection, sent: Sent, error: StillhashError) -> None:
         """Ask another replica, or the same one again later; an error of the request itself ends the call."""
-        connection.suspect()
+        if isinstance(error, RETRIED):
+            connection.suspect()
         for task in sent.tasks:
             if not task.open:  # the caller has its answer, or gave up
                 continue

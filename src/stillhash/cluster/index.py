@@ -7,8 +7,8 @@ they load what they lack when they are asked. Ray places and restarts the shards
 import os
 import socket
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from stillhash.cluster.reader import POLL_SECONDS, ClusterReader
 from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache, url_checksum
 from stillhash.cluster.segment_files import write_segments
 from stillhash.cluster.storage import Storage, absolute_url
+from stillhash.cluster.upkeep import CompactionProgress, Upkeep, compact_index
 from stillhash.errors import Conflict
 from stillhash.numeric import validation
 from stillhash.search.blocks import NO_IDS, IdArray, assign_ids
@@ -96,6 +97,7 @@ class ClusterIndex(ClusterReader):
             self._processes = processes or _start_controller(opened, options, address, cpus, detached)
             self._resources.callback(self._processes.close)
             self._processes.ensure(self.manifest.shards, self.replicas)
+            self._resources.callback(Upkeep(self).close)
         except BaseException:
             self._resources.close()
             raise
@@ -174,6 +176,13 @@ class ClusterIndex(ClusterReader):
                 self._commit(with_moves(self.manifest, moves))
         return moved + len(moves)
 
+    def compact(self, progress: CompactionProgress = lambda done, rows: None) -> int:
+        """Join small segments and drop deleted rows, while searches and writes go on; how many files are fewer.
+
+        progress: called with the rows that are done and those in all. A thread compacts too where much is due.
+        """
+        return compact_index(self, progress)
+
     def add_shard(self) -> int:
         """Add a shard with its share of the rows; its number."""
         with self._writing:
@@ -202,6 +211,27 @@ class ClusterIndex(ClusterReader):
     def close(self) -> None:
         """Stop the shards unless they are detached, and give up the lease. The index stays on storage."""
         self._resources.close()
+
+    @property
+    def cache(self) -> SegmentCache:
+        """The copies of segments on this node."""
+        return self._cache
+
+    @contextmanager
+    def writing(self) -> Iterator[ClusterManifest]:
+        """Let no other thread write in the block, which begins with the latest manifest."""
+        with self._writing:
+            yield self.refresh()
+
+    def commit_change(self, change: Callable[[ClusterManifest], ClusterManifest]) -> ClusterManifest:
+        """Commit the latest manifest with a change, which may raise instead; return it under its number."""
+        with self.writing() as manifest:
+            return self.commit(change(manifest))
+
+    def commit(self, manifest: ClusterManifest) -> ClusterManifest:
+        """Make this the next manifest, within `writing`; return it under its number."""
+        self._commit(manifest)
+        return self.manifest
 
     def _commit(self, manifest: ClusterManifest) -> None:
         """Make this the next manifest, and let the shards load it."""

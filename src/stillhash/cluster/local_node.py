@@ -1,4 +1,4 @@
-"""One node of a local cluster: the processes that `ray start` runs, in a process group of their own."""
+"""One node of a local cluster: the processes that `ray start` runs, in a session of their own."""
 
 import contextlib
 import os
@@ -17,7 +17,8 @@ from stillhash.errors import Unreachable, Unsupported
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0  # for killed processes to disappear
 LOG_TAIL = 2000  # characters of a node's log in an error
-# The shell leads the group. It ends all of it as soon as `ray start` has ended, or the process that holds its input.
+# The shell leads the session. It ends Ray's daemons as soon as `ray start` has ended, or the process that holds its
+# input; workers, which are in groups of their own, end without their daemon.
 LEADER = '{ "$@" </dev/null >"$RAY_NODE_LOG" 2>&1; kill -KILL 0; } & read -r _; kill -KILL 0'
 
 
@@ -43,7 +44,7 @@ class LocalNode:
     @property
     def processes(self) -> list[int]:
         """The ids of its processes that run."""
-        return group_processes(self._leader.pid)
+        return session_processes(self._leader.pid)
 
     def check_running(self) -> None:
         """Raise Unreachable, with the end of the log, if the node has ended."""
@@ -64,7 +65,9 @@ class LocalNode:
     def stop(self, *, graceful: bool) -> None:
         """End all its processes and wait for that: by SIGTERM, which they handle, or at once."""
         if graceful:
-            self._signal(signal.SIGTERM)
+            for pid in self.processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
             self._wait(STOP_SECONDS)
         self.kill()
         self._wait(STOP_SECONDS)
@@ -77,13 +80,11 @@ class LocalNode:
         """Send SIGKILL to all its processes, as if the machine lost power."""
         if sys.platform == "win32":  # which `connect` has refused
             raise Unsupported("a cluster: expected Linux, got Windows")
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        if sys.platform == "win32":
-            raise Unsupported("a cluster: expected Linux, got Windows")
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._leader.pid, number)
+        while pids := self.processes:  # one may have started another meanwhile
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -93,13 +94,13 @@ class LocalNode:
             time.sleep(0.01)
 
 
-def group_processes(group: int) -> list[int]:
-    """Return the ids of the processes in a process group, without those that ended and were not waited for."""
+def session_processes(session: int) -> list[int]:
+    """Return the ids of the processes in a session, without those that ended and were not waited for."""
     pids = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            state, _, its_group = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state not in "ZX":
+            state, _, _, its_session = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state not in "ZX":
                 pids.append(int(folder.name))
     return sorted(pids)
 

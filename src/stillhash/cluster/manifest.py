@@ -23,6 +23,7 @@ MANIFEST_MAGIC = re.compile(rb"stillhash-manifest (\d{1,9}) ")
 MANIFEST_HEAD = re.compile(rb"stillhash-manifest (\d{1,9}) (\d{1,20}) (\d{1,20}) (\d{1,12}) ([0-9a-f]{32})\n")
 MANIFEST_HEAD_BYTES = 160  # at most
 LATEST_ATTEMPTS = 5  # the latest manifest may be collected while it is being opened
+ITEM_SUFFIXES = (".items", ".columns")
 OWN_SEGMENT = re.compile(r"segments/[0-9a-f]{32}\.seg")
 
 
@@ -49,6 +50,13 @@ class SegmentEntry(NamedTuple):
     def consecutive(self) -> bool:
         """Whether the ids of the rows are first, first + 1, and so on."""
         return self.last - self.first == self.rows - 1
+
+    def files(self) -> list[str]:
+        """Return the names of the files of the storage that belong to this segment."""
+        names = [self.deletions] if self.deletions and ":" not in self.deletions else []
+        if self.owned:
+            names += [self.name, *(self.name + suffix for suffix in ITEM_SUFFIXES if self.items)]
+        return names
 
 
 class PatchEntry(NamedTuple):
@@ -95,19 +103,12 @@ class ClusterManifest(NamedTuple):
 
     def files(self) -> set[str]:
         """Return the names of all files of the storage that belong to this manifest."""
-        names = {entry.deletions for entry in self.segments if entry.deletions and ":" not in entry.deletions}
-        names.update(patch.name for patch in self.patches)
+        names = {patch.name for patch in self.patches}
         if self.catalog:
             names.add(self.catalog)
         for entry in self.segments:
-            if entry.owned:
-                names.add(entry.name)
-                if entry.items:
-                    names.update(entry.name + suffix for suffix in ITEM_SUFFIXES)
+            names.update(entry.files())
         return names
-
-
-ITEM_SUFFIXES = (".items", ".columns")
 
 
 def first_manifest(bits: int, shards: Iterable[int], epoch: int = 0) -> ClusterManifest:

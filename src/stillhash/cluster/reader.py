@@ -22,6 +22,7 @@ from stillhash.cluster.messages import Message
 from stillhash.cluster.requests import SearchRequest
 from stillhash.cluster.shard import StaleNumber
 from stillhash.cluster.storage import Storage
+from stillhash.collection.filters import Condition, compile_filter
 from stillhash.errors import InvalidInput, StillhashError, Unreachable
 from stillhash.numeric import validation
 from stillhash.numeric.codes import width
@@ -67,7 +68,7 @@ class ClusterSnapshot:
     def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> PartialHits:
         """Return the k best hits of each query from the floors up; the arguments are validated already.
 
-        allowed: a bitmap by id or, where shards have items, a filter as a dictionary.
+        allowed: a bitmap by id or, where shards have items, a filter, also one that is compiled.
         """
         began = time.perf_counter()
         request = SearchRequest(weights, min(k, max(1, len(self))), floors, None, *_split_allowed(allowed))
@@ -83,6 +84,11 @@ class ClusterSnapshot:
         call = self._search(SearchRequest(weights, 0, None, thresholds, *_split_allowed(allowed)))
         parts = [merge_all([reply.hits[q] for reply in call.replies]) for q in range(len(weights))]
         return [PartialHits(*hits, missing=call.missing) for hits in parts]
+
+    def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
+        """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""
+        weights = validation.check_weights(weights, self.bits)
+        return self.range_search_checked(weights, validation.check_threshold(threshold, len(weights)), allowed)
 
     def codes(self, ids: ArrayLike) -> Codes:
         """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist; an id may come more than once."""
@@ -118,9 +124,11 @@ class ClusterSnapshot:
 
 
 def _split_allowed(allowed: Any) -> tuple[Any, Any]:
-    """Return the bitmap and the filter of the argument `allowed`."""
+    """Return the bitmap of the argument `allowed`, and the filter as it travels."""
     if isinstance(allowed, Mapping):
-        return None, allowed
+        allowed = compile_filter(allowed)
+    if isinstance(allowed, Condition):
+        return None, allowed.to_json()
     return (None if allowed is None else bitmap_by_id(allowed)), None
 
 
@@ -171,9 +179,7 @@ class ClusterReader:
 
     def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
         """Return all hits whose score is at least the threshold (one number, or one per query), for each query."""
-        weights = validation.check_weights(weights, self.bits)
-        thresholds = validation.check_threshold(threshold, len(weights))
-        return self._retry(lambda snapshot: snapshot.range_search_checked(weights, thresholds, allowed))
+        return self._retry(lambda snapshot: snapshot.range_search(weights, threshold, allowed=allowed))
 
     def codes(self, ids: ArrayLike) -> Codes:
         """Return the codes (n, ceil(bits / 8)) of these ids, which must all exist; an id may come more than once."""

@@ -10,14 +10,15 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import Any
 
 from stillhash.cluster.local_files import StoredFile
 from stillhash.errors import MissingExtra, NotFound, StillhashError, StoreFailed, Unsupported, shortage
 
 SLOWEST_TRANSFER = 1 << 20  # bytes a second: large files have more time
-CONFLICT_ATTEMPTS = 4  # S3 refuses one of two conditional uploads of a name at once, and asks to try again
+CONFLICT_ATTEMPTS = 4  # S3 may refuse both of two conditional uploads of a name at once, to be tried again
+CALLS_UNDER_WAY = BoundedSemaphore(64)  # of file systems whose calls cannot be ended: each is a thread
 S3_PROTOCOLS = ("s3", "s3a")
 
 
@@ -118,6 +119,8 @@ class RemoteFiles:
             from fsspec.asyn import sync
 
             return sync(self._fs.loop, getattr(self._fs, f"_{verb}"), *args, timeout=limit, **kwargs)
+        if not CALLS_UNDER_WAY.acquire(timeout=limit):
+            raise TimeoutError
         result: Future[Any] = Future()
         Thread(target=_settle, args=(result, getattr(self._fs, verb), args, kwargs), daemon=True).start()
         return result.result(limit)
@@ -142,6 +145,8 @@ def _settle(result: "Future[Any]", call: Any, args: tuple[Any, ...], kwargs: dic
         result.set_result(call(*args, **kwargs))
     except BaseException as error:
         result.set_exception(error)
+    finally:
+        CALLS_UNDER_WAY.release()
 
 
 def _options(protocol: str, timeout: float) -> dict[str, Any]:

@@ -51,29 +51,29 @@ class Replica:
         self.failure = ""  # of the last request for its status
         self.dead = False  # and Ray will not restart it
         self.started_at = self.replied_at = time.monotonic()
-        self._ping: Any = None  # the reference of a request under way
+        self.request: Any = None  # the reference of a request under way
         self._pinged_at = 0.0
 
     def ping(self) -> None:
         """Take the reply to the last request for the status, if there is one, and send another; never wait."""
-        if self._ping is not None and not self._receive():
+        if self.request is not None and not self._receive():
             return
         self._pinged_at = time.monotonic()
         try:
-            self._ping = self.actor.status.remote()
+            self.request = self.actor.status.remote()
         except RayError as error:
             self._fail(error)
 
     def _receive(self) -> bool:
-        if not ray.wait([self._ping], timeout=0)[0]:
+        if not ray.wait([self.request], timeout=0)[0]:
             return False
         try:
-            self.status = dict(ray.get(self._ping))
+            self.status = dict(ray.get(self.request))
             self.node = str(self.status.get("node") or self.node)
             self.failure, self.replied_at = "", self._pinged_at
         except (RayError, StillhashError) as error:
             self._fail(error)
-        self._ping = None
+        self.request = None
         return True
 
     def _fail(self, error: BaseException) -> None:

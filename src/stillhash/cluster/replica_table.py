@@ -92,6 +92,11 @@ class ReplicaTable:
         for replica in self._replicas.values():
             replica.ping()
 
+    def requests(self) -> list[Any]:
+        """Ask every replica for its status, and return the references of the replies."""
+        self.ping()
+        return [replica.request for replica in self._replicas.values() if replica.request is not None]
+
     def advance(self, slots: dict[str, int]) -> tuple[list[Replica], list[Replica]]:
         """Take the next step; return replicas whose endpoint is withdrawn now, and those to stop now."""
         withdrawn: list[Replica] = []

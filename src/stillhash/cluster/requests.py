@@ -11,7 +11,7 @@ from stillhash.errors import InvalidInput
 from stillhash.numeric.validation import Floats
 from stillhash.search import Hits
 from stillhash.search.blocks import Bitmap
-from stillhash.search.merge import Floors, resize
+from stillhash.search.merge import Floors, no_floors, resize
 
 
 class SearchRequest(NamedTuple):
@@ -37,13 +37,23 @@ def join_requests(requests: Sequence[SearchRequest]) -> SearchRequest:
     weights = np.concatenate([request.weights for request in requests])
     k = max(request.k for request in requests)
     thresholds = [request.thresholds for request in requests if request.thresholds is not None]
-    floors = [request.floors for request in requests if request.floors is not None]
+    floors: list[Floors] = []
+    if any(request.floors is not None for request in requests):
+        floors = [no_floors(len(r.weights)) if r.floors is None else r.floors for r in requests]
     return requests[0]._replace(
         weights=weights,
         k=k,
         thresholds=np.concatenate(thresholds) if thresholds else None,
         floors=Floors(*map(np.concatenate, zip(*floors, strict=True))) if floors else None,
     )
+
+
+def group_requests(requests: Sequence[SearchRequest], rows: int) -> list[list[int]]:
+    """Return the places of the requests that are answered as one, in an index of so many rows."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, request in enumerate(requests):
+        groups.setdefault(request.kind(rows), []).append(place)
+    return list(groups.values())
 
 
 def split_hits(requests: Sequence[SearchRequest], hits: list[Hits]) -> list[list[Hits]]:
@@ -63,6 +73,8 @@ def search_to_message(requests: Sequence[SearchRequest]) -> tuple[list[dict[str,
     arrays: list[NDArray[Any]] = []
     bitmaps: dict[int, int] = {}  # the place of each bitmap among the arrays
     for weights, k, floors, thresholds, allowed, where in requests:
+        if floors is not None and np.isneginf(floors).all():
+            floors = None
         header = {"k": k, "floors": floors is not None, "range": thresholds is not None, "where": where}
         arrays.append(weights)
         arrays += [] if floors is None else [np.asarray(floors.least), np.asarray(floors.most)]

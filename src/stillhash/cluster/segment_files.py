@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from stillhash.cluster.manifest import SEGMENT_ROWS, UNPLACED, SegmentEntry
+from stillhash.cluster.merged_rows import MergedRows
 from stillhash.cluster.segment_cache import seal_checksum
 from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.segments import CodedRows, write_segment
@@ -48,6 +49,16 @@ def write_entry(storage: Storage, rows: CodedRows, bits: int, shard: int = UNPLA
     checksum = write_segment_file(storage, name, rows, bits)
     first, last = int(rows.numbers[0]), int(rows.numbers[-1])
     return SegmentEntry(name, len(rows.codes), checksum, first, last, shard, True)
+
+
+def write_entry_from(storage: Storage, rows: MergedRows, shard: int) -> SegmentEntry:
+    """Write the rows of other segments to one new segment."""
+    name = f"segments/{uuid.uuid4().hex}.seg"
+    with _written(storage, name) as path:
+        rows.write(path)
+        checksum = seal_checksum(path)
+    first, last = int(rows.numbers[0]), int(rows.numbers[-1])
+    return SegmentEntry(name, len(rows.numbers), checksum, first, last, shard, True)
 
 
 def pieces(rows: int, shards: int, most_rows: int) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 
 from stillhash.cluster.deletions import load_deletions
 from stillhash.cluster.manifest import ClusterManifest, SegmentEntry, read_latest, read_manifest
+from stillhash.cluster.partition import ItemPartition, LivePartition, Patch
 from stillhash.cluster.requests import SearchRequest, join_requests, split_hits
 from stillhash.cluster.segment_cache import SegmentCache
+from stillhash.cluster.shard_items import ShardItems, open_partition, open_patch
 from stillhash.cluster.storage import Storage
+from stillhash.collection.filters import Condition
 from stillhash.collection.storage.segments import Segment
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.numeric.codes import TILE, width
@@ -55,6 +58,7 @@ class LoadedSegment(NamedTuple):
     entry: SegmentEntry
     segment: Segment
     deleted: Bitmap | None
+    partition: ItemPartition | None = None  # where items are beside it
 
     def block(self) -> Block:
         """Return the rows for an index, without a copy of their codes."""
@@ -97,6 +101,8 @@ class ShardState:
     segments: tuple[LoadedSegment, ...]  # in order of arrival: an id may have been deleted from an earlier one
     index: Index
     since: float  # by the monotonic clock
+    items: ShardItems | None = None  # where segments have items
+    patches: dict[str, Patch] = field(default_factory=dict)  # by name
 
 
 class Shard:
@@ -170,8 +176,15 @@ class Shard:
         return [index.search_checked(request.weights, max(1, min(request.k, len(index))), floors, allowed)]
 
     def _matching(self, number: int, where: Any) -> Bitmap:
-        """Return the rows of items that meet a filter."""
-        raise InvalidInput(f"where: this index has codes without items, got the filter {where!r:.100}")
+        """Return the rows of items that meet a filter, given as `Condition.to_json` returns it."""
+        return self.items(number).matching(Condition.from_json(where))
+
+    def items(self, number: int) -> ShardItems:
+        """Return the items of the shard at this commit; InvalidInput if it has codes alone."""
+        state = self._state(number)
+        if state.items is None and state.segments:
+            raise InvalidInput("where: this index has codes without items")
+        return state.items or ShardItems([])
 
     def codes(self, number: int, ids: IdArray) -> tuple[IdArray, Codes]:
         """Return those of the ascending ids that this shard holds, in any order, and their codes."""
@@ -219,8 +232,12 @@ class Shard:
             index = Index.from_saved(saved, self.threads)
             index.merge_if_due()
         self._index = index
+        patches = self._open_patches(manifest, {} if old is None else old.patches, segments)
+        parts = [LivePartition(one.partition, one.deleted) for one in segments if one.partition is not None]
+        items = ShardItems(parts, list(patches.values())) if len(parts) == len(segments) else None
+        state = ShardState(manifest.number, segments, index.frozen(), time.monotonic(), items, patches)
         with self._lock:
-            self._states[manifest.number] = ShardState(manifest.number, segments, index.frozen(), time.monotonic())
+            self._states[manifest.number] = state
             self._latest = manifest.number
             self._drop_old_states()
 
@@ -228,8 +245,20 @@ class Shard:
         """Open a segment and its deletions, unless they are open already."""
         segment = self._cache.open(entry, bits) if before is None else before.segment
         if before is not None and before.entry.deletions == entry.deletions:
-            return LoadedSegment(entry, segment, before.deleted)
-        return LoadedSegment(entry, segment, load_deletions(self.storage, entry) if entry.deleted else None)
+            return before._replace(entry=entry)
+        deleted = load_deletions(self.storage, entry) if entry.deleted else None
+        if before is not None:
+            return before._replace(entry=entry, deleted=deleted)
+        partition = open_partition(self._cache, entry, segment) if entry.items else None
+        return LoadedSegment(entry, segment, deleted, partition)
+
+    def _open_patches(
+        self, manifest: ClusterManifest, known: dict[str, Patch], segments: Sequence[LoadedSegment]
+    ) -> dict[str, Patch]:
+        """Open the patches of items that may be here, unless they are open already."""
+        rows = [(loaded.entry.first, loaded.entry.last) for loaded in segments if loaded.partition is not None]
+        entries = [one for one in manifest.patches if any(a <= one.last and one.first <= b for a, b in rows)]
+        return {entry.name: known.get(entry.name) or open_patch(self._cache, entry) for entry in entries}
 
     def _drop_old_states(self) -> None:
         oldest = time.monotonic() - OLD_STATE_SECONDS

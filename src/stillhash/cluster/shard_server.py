@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from stillhash.cluster.connections import Endpoint
+from stillhash.cluster.item_calls import ITEM_CALLS, answer_item_call
 from stillhash.cluster.message_server import MessageServer, Received
 from stillhash.cluster.requests import SearchRequest, hits_to_message, search_from_message
 from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
@@ -162,6 +163,9 @@ class ShardServer:
         elif message.call == "codes":
             ids, codes = self.shard.codes(number, message.arrays[0])
             self._server.reply(message, latest, [ids, codes])
+        elif message.call in ITEM_CALLS:
+            header, arrays = answer_item_call(self.shard.items(number), message.call, message.header, message.arrays)
+            self._server.reply(message, {**latest, **header}, arrays)
         else:
             raise InvalidInput(f"call: expected search, codes, status or update, got {message.call!r:.40}")
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from stillhash.collection.read_view import Snapshot
-from stillhash.collection.storage.store import Store
+from stillhash.collection.search_view import ModelStore, SearchSnapshot
 from stillhash.collection.types import Answer, Hit
 from stillhash.hashers import Model
 from stillhash.search.first_page import PLACED
@@ -19,8 +18,8 @@ WEIGHTS_RANKING = "weights of the bits, as they came"
 
 
 def build_answers(
-    store: Store,
-    snapshot: Snapshot,
+    store: ModelStore,
+    snapshot: SearchSnapshot,
     scored: ScoredRows,
     version: int,
     model: Model | str,
@@ -34,7 +33,7 @@ def build_answers(
         model = LEARNT_RANKING if model.learnt else initial
     columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
     every_row = (row for _, rows, _ in columns for row in rows)
-    items = store.items.contents(snapshot.connection, every_row, max_bytes)
+    items = snapshot.contents(every_row, max_bytes)
     bits = store.settings["bits"] if model == HAMMING_RANKING else None
     hits = [
         [

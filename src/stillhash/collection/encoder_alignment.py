@@ -12,6 +12,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from stillhash.collection.search_view import ModelStore
 from stillhash.collection.storage.schema import get_meta, meta_with_prefix, parse_json, set_meta
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, Conflict, InvalidInput
@@ -52,13 +53,13 @@ def identify(encoder: EncoderInfo) -> EncoderIdentity:
     return identity
 
 
-def collection_encoder(store: Store) -> EncoderIdentity | None:
+def collection_encoder(store: ModelStore) -> EncoderIdentity | None:
     """Return the encoder of this collection; None if it takes vectors of any source."""
     encoder = store.settings.get("encoder")
     return None if encoder is None else EncoderIdentity(**encoder)
 
 
-def check_encoder(store: Store, connection: Connection, theirs: EncoderIdentity) -> bool:
+def check_encoder(store: ModelStore, connection: Connection, theirs: EncoderIdentity) -> bool:
     """Return whether an encoder is the collection's own; raise Conflict if it is neither that nor aligned."""
     ours = collection_encoder(store)
     if ours is not None and theirs.fingerprint == ours.fingerprint:
@@ -87,7 +88,7 @@ def build_alignment(
     return description
 
 
-def align_features(store: Store, connection: Connection, encoder: EncoderInfo, features: Any) -> Floats:
+def align_features(store: ModelStore, connection: Connection, encoder: EncoderInfo, features: Any) -> Floats:
     """Map features of an encoder into this collection's space; return them as they are if they are its own."""
     theirs = identify(encoder)
     X = check_features(features, "features", columns=theirs.dim, whose="that encoder")

@@ -1,6 +1,7 @@
 """Explain a hit: what each bit of its code adds to the score, what placed it, and how another version ranks it."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, predict_labels
 from stillhash.numeric.reference import NEAR
-from stillhash.search import Index
+from stillhash.search.code_index import Searcher
 from stillhash.search.first_page import search_page
 
 BITS_IN_GROUP = 8
@@ -27,12 +28,12 @@ def check_explained_bytes(hits: int, bits: int, max_bytes: int | None) -> None:
 
 
 def explain_answers(
-    index: Index,
+    index: Searcher,
     answers: list[Answer],
     rows: NDArray[np.int64],
     rankings: tuple[Ranking, Ranking],
     other_version: int,
-    allowed: NDArray[np.uint8] | None,
+    allowed: Any,
 ) -> list[Answer]:
     """Return answers, whose hits have these rows, with explanations by their ranking and by that of another version."""
     own, other = rankings
@@ -43,13 +44,13 @@ def explain_answers(
 
 
 def _explain_answer(
-    index: Index,
+    index: Searcher,
     answer: Answer,
     rows: NDArray[np.int64],
     ranking: Ranking,
     other_ranking: Ranking,
     other_version: int,
-    allowed: NDArray[np.uint8] | None,
+    allowed: Any,
 ) -> Answer:
     """Return the answer with an explanation of each hit, by the ranking of its one query and by another version's."""
     if not answer.hits:
@@ -76,9 +77,7 @@ def _explain_answer(
     return replace(answer, hits=hits)
 
 
-def _ranks(
-    index: Index, ranking: Ranking, rows: NDArray[np.int64], least: float, allowed: NDArray[np.uint8] | None
-) -> NDArray[np.int64]:
+def _ranks(index: Searcher, ranking: Ranking, rows: NDArray[np.int64], least: float, allowed: Any) -> NDArray[np.int64]:
     """Return the places of these rows, from 1, in the ranking of one query, where `least` is their lowest score."""
     (by_score,) = index.range_search(ranking.weights, least, allowed=allowed)
     page = search_page(index, ranking, CANDIDATES, allowed=allowed)

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.page_ranking import RankedPage
-from stillhash.collection.read_view import Snapshot
-from stillhash.collection.storage.store import Store
+from stillhash.collection.search_view import ModelStore, SearchSnapshot
 from stillhash.collection.types import Answer, LabelShare
 from stillhash.collection.votes import query_bytes
 from stillhash.hashers import Model
@@ -22,7 +21,7 @@ MIN_SHARE = 0.01  # labels of a smaller share are left out
 
 
 def explain_labels_and_votes(
-    store: Store, snapshot: Snapshot, answers: list[Answer], page: RankedPage, Q: Floats
+    store: ModelStore, snapshot: SearchSnapshot, answers: list[Answer], page: RankedPage, Q: Floats
 ) -> list[Answer]:
     """Return answers whose hits are explained already with what labels and votes did."""
     functions, model, ranking = snapshot.functions, page.by, page.ranking

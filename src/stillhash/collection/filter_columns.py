@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stillhash.collection.column_use import ColumnUse, GroupColumns, column_names, group_blocks, match_groups
 from stillhash.collection.filter_matching import NotInColumns, column_tree
-from stillhash.collection.filter_tree import compared_fields, valued_fields
+from stillhash.collection.filter_tree import valued_fields
 from stillhash.collection.filters import Condition
 from stillhash.collection.row_groups import GROUP_ROWS, ColumnSource, GrowingRows, ItemTexts, RowGroup
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
-from stillhash.collection.storage.columns import Column, column_bytes
 from stillhash.collection.storage.schema import batches, get_meta
 from stillhash.collection.storage.segments import read_segment
 from stillhash.collection.storage.store import Store
@@ -28,10 +28,7 @@ from stillhash.errors import BadState, UnknownField, warn_caller
 from stillhash.files.sealed_files import stored_file
 from stillhash.search.blocks import Bitmap
 
-MAX_COLUMN_BYTES = 1 << 30  # of all columns in use; SQL answers for further fields
 MAX_CACHED_FILTERS = 16  # bitmaps of the latest filters, of one commit
-
-GroupColumns = list[tuple[RowGroup, dict[str, Column | None]]]
 
 
 class SegmentGroups(NamedTuple):
@@ -70,9 +67,7 @@ class FilterColumns:
         self._recent, self._changed = GrowingRows(self._named), GrowingRows(self._named)
         self._max_changed = GROUP_ROWS
         self._deleted = np.zeros(0, np.uint8)  # a bitmap
-        self._used: dict[str, int] = {}  # bytes of each field's columns
-        self._counted: set[str] = set()  # fields whose bytes are those of this commit
-        self._by_sql: set[str] = set()  # the fields that SQL compares
+        self._use = ColumnUse()
         self._cache: OrderedDict[Any, Bitmap] = OrderedDict()
 
     def matching(self, connection: Connection, condition: Condition) -> Bitmap:
@@ -97,8 +92,7 @@ class FilterColumns:
             bitmap = self._store.items.matching(connection, condition.sql)
         else:
             bitmap = np.zeros(-(-get_meta(connection, "next_row") // 8), np.uint8)
-            for group, by_name in columns:
-                group.set_matches(tree, by_name, bitmap)
+            match_groups(columns, tree, bitmap)
             bitmap[: len(deleted)] &= ~deleted
         bitmap.setflags(write=False)
         with self._lock:
@@ -150,49 +144,18 @@ class FilterColumns:
     def stats(self) -> dict[str, Any]:
         """Return the bytes of the columns that filters have used, their fields, and the fields that SQL compares."""
         with self._lock:
-            return {
-                "bytes": sum(self._used.values()),
-                "fields": sorted(self._used),
-                "by_sql": sorted(self._by_sql),
-            }
+            return self._use.stats()
 
     def _columns_of(self, connection: Connection, condition: Condition) -> GroupColumns:
         """Return each group of rows with the columns of the fields that are compared."""
-        fields, labels = compared_fields(condition.tree)
-        names = sorted(fields | {LABELS} if labels else fields)
+        names = column_names(condition.tree)
         self._restore_damaged(connection, names)
-        columns: GroupColumns = [(group, {}) for group in self._groups()]
-        for name in names:
-            try:
-                self._use(name, columns)
-            except NotInColumns:
-                if len(self._by_sql) < MAX_FIELDS:  # names come from callers
-                    self._by_sql.add(name)
-                raise
-        return columns
+        return self._use.columns_of(self._groups(), names)
 
     def _groups(self) -> list[RowGroup]:
         """Return all groups of rows; a later one has a row as it changed."""
         segments = [group for segment in self._segments.values() for group in segment.groups]
         return [*segments, *self._recent.groups(), *self._changed.groups()]
-
-    def _use(self, name: str, columns: GroupColumns) -> None:
-        """Add the columns of a field, unless all columns in use would be too large."""
-        if name in self._by_sql:
-            raise NotInColumns
-        for group, by_name in columns:
-            by_name[name] = group.column(name)
-        if name in self._counted:
-            return
-        self._counted.add(name)
-        size = sum(column_bytes(column) for _, by_name in columns if (column := by_name[name]) is not None)
-        others = sum(self._used.values()) - self._used.get(name, 0)
-        if size + others > MAX_COLUMN_BYTES:
-            self._used.pop(name, None)
-            self._counted.discard(name)
-            raise NotInColumns
-        if size:
-            self._used[name] = size
 
     def _restore_damaged(self, connection: Connection, names: list[str]) -> None:
         """Build the columns of segments again of which one of these is damaged."""
@@ -224,7 +187,7 @@ class FilterColumns:
             self._reset(generation)
         since, last_read = self._seq, self._last_row
         self._cache.clear()
-        self._counted.clear()
+        self._use.count_again()
         opened = self._open_segments(connection)
         last_sealed = max((segment.last for segment in opened), default=-1)
         self._recent.drop_until(last_sealed)
@@ -281,13 +244,8 @@ class FilterColumns:
         return self._group_rows(file, first, last, int(get_meta(connection, "seq")), blocks)
 
     def _group_rows(self, file: str, first: int, last: int, seq: int, blocks: Sequence[ColumnSource]) -> SegmentGroups:
-        rows, numbers, groups = sum(block.rows for block in blocks), None, []
+        rows, numbers = sum(block.rows for block in blocks), None
         if last - first != rows - 1:
             path = self._store.path / "segments" / file
             numbers = read_segment(path, self._store.settings["bits"], check=False).row_numbers()
-        start = 0
-        for block in blocks:
-            own = None if numbers is None else numbers[start : start + block.rows]
-            groups.append(RowGroup(first + start, own, block, block.rows))
-            start += block.rows
-        return SegmentGroups(first, last, seq, groups)
+        return SegmentGroups(first, last, seq, group_blocks(first, numbers, blocks))

@@ -53,7 +53,11 @@ FilterTree = FieldTest | LabelTest | AllOf | AnyOf | Negation
 
 def parse_filter(where: Any) -> FilterTree:
     """Parse and validate a filter."""
-    tree = _parse(where, 0) if count_parts(where) <= MAX_FILTER_PARTS else None
+    return check_joins(_parse(where, 0) if count_parts(where) <= MAX_FILTER_PARTS else None)
+
+
+def check_joins(tree: FilterTree | None) -> FilterTree:
+    """Return a tree; InvalidInput if there is none, or it has more conditions than SQL takes."""
     if tree is None or count_joins(tree) > MAX_FILTER_CONDITIONS:
         most = f"at most {MAX_FILTER_CONDITIONS} conditions"
         raise InvalidInput(f"where: expected {most}, got more. Use $in for long lists.")
@@ -196,3 +200,32 @@ def valued_fields(tree: FilterTree) -> set[str]:
         return set() if tree.operator == "$exists" else {tree.field}
     parts = () if isinstance(tree, LabelTest) else (tree.part,) if isinstance(tree, Negation) else tree.parts
     return {field for part in parts for field in valued_fields(part)}
+
+
+def tree_to_json(tree: FilterTree) -> list[Any]:
+    """Return a tree as lists that JSON can hold."""
+    match tree:
+        case FieldTest(field, operator, value):
+            return ["field", field, operator, value]
+        case LabelTest(operator, value):
+            return ["labels", operator, value]
+        case Negation(part):
+            return ["not", tree_to_json(part)]
+    return ["all" if isinstance(tree, AllOf) else "any", *map(tree_to_json, tree.parts)]
+
+
+def tree_from_json(parts: Any, depth: int = 0) -> FilterTree:
+    """Return the tree of such lists; InvalidInput if they are not of a tree."""
+    if depth > 2 * MAX_FILTER_DEPTH + 2:  # a filter has two levels of a tree in each of its own, at most
+        raise InvalidInput(f"where: expected conditions nested at most {MAX_FILTER_DEPTH} deep, got more")
+    match parts:
+        case ["field", str(field), str(operator), value] if operator != "$ne":
+            return _field_test(field, operator, value)
+        case ["labels", "$in" | "$exists" as operator, value]:
+            return _label_test("labels", operator, value)
+        case ["not", part]:
+            return Negation(tree_from_json(part, depth + 1))
+        case ["all" | "any" as kind, *below]:
+            joined = tuple(tree_from_json(part, depth + 1) for part in below)
+            return AllOf(joined) if kind == "all" else AnyOf(joined)
+    raise InvalidInput(f"where: expected the lists of a condition, got {brief(parts)}")

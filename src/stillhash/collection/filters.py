@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from stillhash.collection.filter_sql import Sql, compile_sql
-from stillhash.collection.filter_tree import FilterTree, parse_filter
+from stillhash.collection.filter_tree import FilterTree, check_joins, parse_filter, tree_from_json, tree_to_json
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,15 @@ class Condition:
     def key(self) -> str:
         """Return what only equal filters have: True and 1 are the same in a tree, but not here."""
         return repr(self.tree)
+
+    def to_json(self) -> list[Any]:
+        """Return the filter as lists that JSON can hold, to send it to another process."""
+        return tree_to_json(self.tree)
+
+    @classmethod
+    def from_json(cls, parts: Any) -> "Condition":
+        """Return the filter of such lists; InvalidInput if they are not of a filter."""
+        return cls(check_joins(tree_from_json(parts)))
 
 
 def compile_filter(where: Any) -> Condition:

@@ -9,7 +9,7 @@ from stillhash.collection.page_ranking import rank_page
 from stillhash.collection.probe_reader import ProbeReader
 from stillhash.collection.rank_fusion import FusedRow, fuse_ranks
 from stillhash.collection.read_view import Snapshot
-from stillhash.collection.storage.items import ItemContent
+from stillhash.collection.storage.item_contents import ItemContent
 from stillhash.collection.storage.lexical import best_rows, lexical_field
 from stillhash.collection.types import Answer, Filter, Hit, Vector, VersionName
 from stillhash.collection.words import match_expression, parse_terms

@@ -4,10 +4,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from stillhash.collection.cosine_ranking import rank_by_cosine
-from stillhash.collection.read_view import Snapshot
 from stillhash.collection.repeats import repeated_rows
-from stillhash.collection.storage.store import Store
+from stillhash.collection.search_view import ModelStore, SearchSnapshot
 from stillhash.collection.votes import voted_rows
 from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
@@ -29,17 +27,16 @@ class RankedPage(NamedTuple):
 
 
 def rank_page(
-    store: Store, snapshot: Snapshot, Q: Floats, k: int, version: int, model: Model, balance: float | None
+    store: ModelStore, snapshot: SearchSnapshot, Q: Floats, k: int, version: int, model: Model, balance: float | None
 ) -> RankedPage:
     """Return the first k hits of validated queries, among the rows that the snapshot allows."""
-    allowed = snapshot.allowed
     if snapshot.functions is None:
-        scored, by = rank_by_cosine(store, snapshot, Q, k, allowed)
+        scored, by = snapshot.rank_by_cosine(Q, k)
         return RankedPage(scored, 0, by)
     ranking = snapshot.functions.rank_checked(model, Q, balance)
-    votes = voted_rows(store, snapshot, Q, version, allowed)
-    repeats = repeated_rows(store, snapshot, Q, allowed)
+    votes = voted_rows(store, snapshot, Q, version)
+    repeats = repeated_rows(store, snapshot, Q)
     most = min(k, max(1, len(snapshot.index)))
-    hits = search_page(snapshot.index, ranking, most, allowed=allowed, repeats=repeats, **votes._asdict())
+    hits = search_page(snapshot.index, ranking, most, allowed=snapshot.allowed, repeats=repeats, **votes._asdict())
     scored = list(zip(*hits[:3], strict=True))
     return RankedPage(scored, version, model, hits.missing, hits.ids, ranking, model.resolve_balance(balance))

@@ -1,14 +1,20 @@
 """The read view: what searches see of the store, in memory, brought up to date commit by commit."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from sqlite3 import Connection
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.filter_columns import FilterColumns, MovedOn
 from stillhash.collection.filters import Condition
+from stillhash.collection.storage.bitmaps import count_bits
+from stillhash.collection.storage.item_contents import ItemContent
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares
@@ -18,13 +24,14 @@ from stillhash.errors import StillhashError
 from stillhash.hashers import LinearHasher, Model
 from stillhash.numeric.validation import Floats
 from stillhash.search import Index
-from stillhash.search.blocks import Bitmap
+from stillhash.search.blocks import NO_IDS, Bitmap, IdArray, is_set
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """One commit: a read transaction, and the index, hash functions and model that belong to it."""
 
+    store: Store
     connection: Connection
     index: Index
     functions: LinearHasher | None  # None while rows wait for them
@@ -38,6 +45,30 @@ class Snapshot:
         """Return the weights of validated queries, by the current model or another one."""
         assert self.functions is not None
         return self.functions.weigh_by(model or self.model, Q)
+
+    def count_allowed(self) -> int:
+        """Count the rows that meet the condition of the search."""
+        assert self.allowed is not None
+        return count_bits(self.allowed)
+
+    def select_allowed(self, rows: IdArray) -> IdArray:
+        """Return those of these rows that meet the condition, or all without one."""
+        return rows if self.allowed is None else rows[is_set(self.allowed, rows)]
+
+    def repeats(self, digests: list[int]) -> list[IdArray]:
+        """Return for each digest of features the allowed items that have it, ascending."""
+        if not self.stored_features:
+            return [NO_IDS] * len(digests)
+        stored = (self.store.items.existing(self.connection, self.stored_features.rows(digest)) for digest in digests)
+        return [self.select_allowed(np.array(rows, np.int64)) for rows in stored]
+
+    def contents(self, rows: Iterable[int], max_bytes: int | None) -> dict[int, ItemContent]:
+        """Return id, labels and metadata of these rows; TooLarge if they take more bytes."""
+        return self.store.items.contents(self.connection, rows, max_bytes)
+
+    def rank_by_cosine(self, Q: Floats, k: int) -> tuple[list[tuple[NDArray[Any], ...]], str]:
+        """Rank the allowed items while they wait for hash functions (cosine_ranking.py)."""
+        return rank_by_cosine(self.store, self.connection, Q, k, self.allowed)
 
 
 class ReadView:
@@ -113,7 +144,7 @@ class ReadView:
             index, stored = self._index.frozen(), self._stored_features.frozen(self._last_row)
             self._pins += index is self._index
             state = self._functions, self._version, self._model, self._source_shares
-            return Snapshot(connection, index, *state, stored, None)
+            return Snapshot(self.store, connection, index, *state, stored, None)
 
     def _unpin(self, snapshot: Snapshot) -> None:
         with self._changed:

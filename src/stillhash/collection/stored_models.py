@@ -12,6 +12,7 @@ import safetensors
 import safetensors.numpy
 
 from stillhash.collection.prequential import load_history
+from stillhash.collection.search_view import ModelStore
 from stillhash.collection.storage.schema import get_meta, parse_json
 from stillhash.collection.storage.settings import parse_settings
 from stillhash.collection.storage.store import Store
@@ -56,7 +57,7 @@ def check_learner(hasher: Hasher, connection: Connection, file: str) -> None:
         raise BadState(f"learner/{file}: its hash functions have another fingerprint than those of the items")
 
 
-def load_model(store: Store, connection: Connection, version: Any) -> Model:
+def load_model(store: ModelStore, connection: Connection, version: Any) -> Model:
     """Return the model of a version; 0 is before anything was learnt: the query, not quantised, against the codes.
 
     Codes that came ready are not of a query that was quantised: their 0 is by Hamming distance.

@@ -80,7 +80,7 @@ class VoteReader(BulkReader):
         if functions is None or not len(queries) or not len(index):
             return [None] * len(queries)
         nearest = index.search(signs(functions.encode_checked(queries), index.bits), 1).ids[:, 0]
-        for number, rows in enumerate(repeated_rows(self._store, snapshot, queries, None)):
+        for number, rows in enumerate(repeated_rows(self._store, snapshot, queries)):
             nearest[number] = rows[0] if len(rows) else nearest[number]
         known = nearest >= 0
         own = np.zeros(len(queries), bool)

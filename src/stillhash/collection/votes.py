@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stillhash.collection.read_view import Snapshot
+from stillhash.collection.search_view import ModelStore, SearchSnapshot
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import StoredVote, VotedRows
 from stillhash.collection.types import Id, Vote
@@ -49,9 +49,7 @@ def examination_weight(position: int | None) -> float:
     return 1.0 if position is None else math.log2(1 + min(position, MAX_WEIGHTED_POSITION))
 
 
-def voted_rows(
-    store: Store, snapshot: Snapshot, Q: Floats, version: int, allowed: NDArray[np.uint8] | None
-) -> VotedRows:
+def voted_rows(store: ModelStore, snapshot: SearchSnapshot, Q: Floats, version: int) -> VotedRows:
     """Return the rows that votes up to a version put first and last, for these very queries."""
     if not snapshot.source_shares:
         none = [NO_IDS] * len(Q)
@@ -59,7 +57,6 @@ def voted_rows(
     current = version == snapshot.version
     shares = snapshot.source_shares if current else store.votes.source_shares(snapshot.connection, version)
     voted = store.votes.rows_voted(snapshot.connection, [query_bytes(query) for query in Q], version, shares)
-    if allowed is None:
+    if snapshot.allowed is None:
         return voted
-    matches = np.unpackbits(allowed, bitorder="little").astype(bool)
-    return VotedRows(*([rows[matches[rows]] for rows in part] for part in voted))
+    return VotedRows(*([snapshot.select_allowed(rows) if len(rows) else rows for rows in part] for part in voted))

@@ -43,6 +43,9 @@ def merge_top(sources: Sequence[ScoredIds], k: int, queries: int | None = None) 
     `queries` is m, needed only where there may be no source at all.
     """
     m = len(sources[0][0]) if queries is None else queries
+    if m == 1 and len(sources) > 1:
+        hits = merge_all([(scores[0], ids[0]) for scores, ids in sources])
+        return resize((hits.scores[None, :k], hits.ids[None, :k]), k)
     scores = np.concatenate([np.empty((m, 0), np.float32), *(source[0] for source in sources)], axis=1)
     ids = np.concatenate([np.empty((m, 0), np.int64), *(source[1] for source in sources)], axis=1)
     if len(sources) > 1:

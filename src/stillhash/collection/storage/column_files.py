@@ -72,9 +72,13 @@ def write_columns(
     record: tuple[int, int, int],
     seq: int,
     named: list[str] | None,
+    path: Path | None = None,
 ) -> None:
-    """Write the columns of a segment that has `record` (rows, first, last), as of a commit; failures are ignored."""
-    path = segment.with_suffix(".columns")
+    """Write the columns of a segment that has `record` (rows, first, last), as of a commit; failures are ignored.
+
+    path: of the file; otherwise it is beside the segment.
+    """
+    path = path or segment.with_suffix(".columns")
     with suppress(OSError, StillhashError, RecursionError):  # the last from objects in objects
         path.unlink(missing_ok=True)
         _write(path, build_blocks(contents, named), record, seq, segment_identity(segment))
@@ -134,9 +138,9 @@ class MappedContent:
 class ColumnFile:
     """The columns of a segment. The blocks share its content, and do not know it, so that both are freed at once."""
 
-    def __init__(self, segment: Path, record: tuple[int, int, int]) -> None:
-        """Open the file; raise BadState or OSError if it cannot be used."""
-        self.path = segment.with_suffix(".columns")
+    def __init__(self, segment: Path, record: tuple[int, int, int], path: Path | None = None) -> None:
+        """Open the file, at a path or beside its segment; raise BadState or OSError if it cannot be used."""
+        self.path = path or segment.with_suffix(".columns")
         content = MappedContent(self.path)
         if content.size < COLUMNS_HEADER.size:
             raise BadState(f"{display_name(self.path)}: shorter than its header")

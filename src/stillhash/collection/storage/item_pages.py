@@ -5,7 +5,8 @@ from sqlite3 import Connection
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.storage.items import ITEM_BYTES, ItemTable
+from stillhash.collection.storage.item_contents import ITEM_BYTES
+from stillhash.collection.storage.items import ItemTable
 from stillhash.collection.storage.schema import batches
 from stillhash.collection.types import Id, Item
 

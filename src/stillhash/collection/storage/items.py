@@ -2,11 +2,10 @@
 
 import json
 import random
-import time
-from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
-from sqlite3 import Connection, IntegrityError, OperationalError
+from sqlite3 import Connection, IntegrityError
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,25 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.item_changes import mark_changed
+from stillhash.collection.storage.item_contents import (
+    ItemContent,
+    matching_rows,
+    read_contents,
+    read_records,
+    rows_of_ids,
+)
 from stillhash.collection.storage.lexical import index_words, remove_words
 from stillhash.collection.storage.schema import batches, get_meta, parsing, set_meta
 from stillhash.collection.types import Id, Item
 from stillhash.collection.validation import ItemRows, LabelledRows
-from stillhash.errors import BadState, Conflict, InvalidInput, TooLarge
+from stillhash.errors import BadState, Conflict, InvalidInput
 from stillhash.numeric.codes import width
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.validation import Codes, Floats, Mask
 
 RowNumbers = NDArray[np.int64]
 MAX_LIMIT = 2**63 - 1  # that SQLite takes
-ITEM_BYTES = 100  # of an item or a hit as JSON, besides its labels and metadata
-MAX_SQL_SECONDS = 10  # of a filter that columns cannot answer
-STEPS_PER_CHECK = 10_000  # of SQLite, between looks at the clock
 NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose features were rebuilt from its code
-ItemContent = tuple[Id, list[Any], dict[str, Any] | None]  # id, labels and metadata
 
 
 class ItemTable:
@@ -102,10 +104,7 @@ class ItemTable:
 
     def rows_of(self, connection: Connection, ids: list[Id]) -> dict[Id, int]:
         """Return the rows of those ids that exist."""
-        rows: dict[Id, int] = {}
-        for marks, batch in batches(ids):
-            rows.update(connection.execute(f"SELECT id, row FROM items WHERE id IN ({marks})", batch))
-        return rows
+        return rows_of_ids(connection, ids)
 
     def count_from(self, connection: Connection, row: int) -> int:
         """Count the items with this row number or a higher one."""
@@ -129,23 +128,7 @@ class ItemTable:
 
         TooLarge if they take more bytes as JSON, about, as often as their rows are listed.
         """
-        contents: dict[int, ItemContent] = {}
-        times, left = Counter(rows), max_bytes or 0
-        for marks, batch in batches(list(times)):
-            sql = f"SELECT row, id, labels, COALESCE(metadata, 'null') FROM items WHERE row IN ({marks})"
-            stored = []
-            for row in connection.execute(sql, batch):
-                left -= times[row[0]] * (len(row[2]) + len(row[3]) + ITEM_BYTES)
-                if max_bytes is not None and left < 0:
-                    raise TooLarge(f"answer: expected at most {max_bytes} bytes, got more. Request fewer items.")
-                stored.append(row)
-            parts = json.loads(f"[{','.join(text for row in stored for text in row[2:])}]")  # once, not for each item
-            types = set(map(type, parts[::2])), set(map(type, parts[1::2])), {type(row[1]) for row in stored}
-            if not (types[0] <= {list} and types[1] <= {dict, type(None)} and types[2] <= {int, str}):
-                raise BadState("items: expected ids, lists of labels and objects of metadata, got others")
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            contents.update((row[0], (row[1], *pair)) for row, pair in zip(stored, pairs, strict=True))
-        return contents
+        return read_contents(partial(read_records, connection), rows, max_bytes)
 
     def picture(self, connection: Connection, id_: Id) -> bytes | None:
         """Return the picture of an item, None if it has none or does not exist."""
@@ -157,20 +140,8 @@ class ItemTable:
 
     def matching(self, connection: Connection, condition: tuple[str, list[Any]]) -> NDArray[np.uint8]:
         """Return the rows that meet a condition (filters.py), as a bitmap; TooLarge if SQL takes too long."""
-        sql, values = condition
-        deadline = time.monotonic() + MAX_SQL_SECONDS
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_PER_CHECK)
-        try:
-            rows = connection.execute(f"SELECT row FROM items WHERE {sql}", values).fetchall()
-        except OperationalError as error:
-            if time.monotonic() <= deadline:
-                raise
-            most = f"expected a condition that SQL answers within {MAX_SQL_SECONDS} seconds"
-            raise TooLarge(f"where: {most}. Name its fields in filter_fields, or use fewer conditions.") from error
-        finally:
-            connection.set_progress_handler(None, 0)
         matches = np.zeros(get_meta(connection, "next_row"), bool)
-        matches[np.array(rows, np.int64).reshape(-1)] = True
+        matches[matching_rows(connection, condition)] = True
         return np.packbits(matches, bitorder="little")
 
     def list_ids(

@@ -1,0 +1,124 @@
+"""Read rows of a store for publishing, and write them to a storage: codes, items and columns, in bounded memory."""
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from sqlite3 import Connection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.cluster.manifest import UNPLACED, PatchEntry, SegmentEntry
+from stillhash.cluster.partition import (
+    COLUMNS_SUFFIX,
+    ITEMS_SUFFIX,
+    LivePartition,
+    Patch,
+    StoredItem,
+    beside,
+    live_items,
+    write_items,
+    write_partition,
+)
+from stillhash.cluster.segment_cache import seal_checksum
+from stillhash.cluster.storage import Storage
+from stillhash.collection.storage.schema import batches
+from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
+from stillhash.collection.storage.store import Store
+from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.numeric.kernels import read_tiles
+
+SLICE_ROWS = 1 << 16  # of a segment, at a time
+COMPARED_ROWS = 1 << 12  # at a time
+
+
+def rows_after(store: Store, connection: Connection, last: int, most: int) -> Iterator[CodedRows]:
+    """Yield the items past a row with their codes, ascending, at most so many at a time."""
+    bits = store.settings["bits"]
+    waiting: list[CodedRows] = []
+    for part in _coded_slices(store, connection, last, min(most, SLICE_ROWS)):
+        waiting.append(part.select(np.isin(part.numbers, _existing(connection, part.numbers), assume_unique=True)))
+        if sum(len(rows.numbers) for rows in waiting) >= most:
+            joined = CodedRows.join(waiting, bits)
+            yield joined.select(np.arange(most))
+            waiting = [joined.select(np.arange(most, len(joined.numbers)))]
+    joined = CodedRows.join(waiting, bits)
+    if len(joined.numbers):
+        yield joined
+
+
+def _coded_slices(store: Store, connection: Connection, last: int, size: int) -> Iterator[CodedRows]:
+    for segment in store.codes.segments(connection, last):
+        start = last + 1 - segment.first if segment.numbers is None else int(segment.numbers.searchsorted(last + 1))
+        for begin in range(max(0, start), segment.rows, size):
+            yield segment_slice(segment, begin, min(begin + size, segment.rows))
+    rows = store.codes.unsealed(connection, last)
+    for begin in range(0, len(rows.numbers), size):
+        yield rows.select(np.arange(begin, min(begin + size, len(rows.numbers))))
+
+
+def segment_slice(segment: Segment, begin: int, end: int) -> CodedRows:
+    """Read the rows of a segment from one place to another."""
+    places = np.arange(begin, end)
+    numbers = places + segment.first if segment.numbers is None else np.array(segment.numbers[begin:end])
+    digests = np.full(len(places), NO_DIGEST, np.int64)
+    own = np.flatnonzero((segment.places >= begin) & (segment.places < end))
+    digests[segment.places[own].astype(np.int64) - begin] = segment.digests[own]
+    return CodedRows(numbers, read_tiles(segment.tiles, places), digests)
+
+
+def _existing(connection: Connection, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of items between the first and the last of these."""
+    if not len(numbers):
+        return numbers
+    sql = "SELECT row FROM items WHERE row BETWEEN ? AND ?"
+    rows = connection.execute(sql, [int(numbers[0]), int(numbers[-1])]).fetchall()
+    return np.array(rows, np.int64).reshape(-1)
+
+
+def stored_items(connection: Connection, numbers: list[int]) -> Iterator[StoredItem]:
+    """Yield those of these ascending rows that are items."""
+    for marks, batch in batches(numbers):
+        sql = f"SELECT row, id, labels, metadata FROM items WHERE row IN ({marks}) ORDER BY row"
+        yield from connection.execute(sql, batch)
+
+
+def write_rows(
+    storage: Storage, store: Store, connection: Connection, rows: CodedRows, shard: int = UNPLACED
+) -> SegmentEntry:
+    """Write ascending rows of items to a new segment of a storage, with their items and columns."""
+    name, bits = f"segments/{uuid.uuid4().hex}.seg", store.settings["bits"]
+    with tempfile.TemporaryDirectory(prefix="stillhash-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "segment"
+        write_segment(path, rows, bits, store.codes.collection)
+        items = stored_items(connection, rows.numbers.tolist())
+        write_partition(read_segment(path, bits, check=False), items, store.settings["filter_fields"])
+        for suffix in (ITEMS_SUFFIX, COLUMNS_SUFFIX, ""):
+            if (file := beside(path, suffix)).exists():  # without columns, filters take longer
+                storage.put_file(file, name + suffix)
+        first, last = int(rows.numbers[0]), int(rows.numbers[-1])
+        return SegmentEntry(name, len(rows.numbers), seal_checksum(path), first, last, shard, owned=True, items=True)
+
+
+def write_patch(storage: Storage, store: Store, connection: Connection, numbers: list[int]) -> PatchEntry:
+    """Write these ascending rows as they are now to a new patch of a storage."""
+    name = f"patches/{uuid.uuid4().hex}.items"
+    with tempfile.TemporaryDirectory(prefix="stillhash-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "patch"
+        count = write_items(path, stored_items(connection, numbers), named=store.settings["filter_fields"])
+        return PatchEntry(name, storage.put_file(path, name), count, numbers[0], numbers[-1])
+
+
+def compare_items(
+    connection: Connection, part: LivePartition, patches: list[Patch]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which items of a published segment are deleted in the store, and which have changed."""
+    deleted: list[int] = []
+    changed: list[int] = []
+    published = live_items(part, patches)
+    while some := [item for _, item in zip(range(COMPARED_ROWS), published, strict=False)]:
+        stored = {item[0]: item for item in stored_items(connection, [item[0] for item in some])}
+        deleted += [item[0] for item in some if item[0] not in stored]
+        changed += [item[0] for item in some if item[0] in stored and stored[item[0]] != item]
+    return np.array(deleted, np.int64), np.array(changed, np.int64)

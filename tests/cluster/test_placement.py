@@ -1,0 +1,117 @@
+"""Which shard holds which segment: new ones go to the smallest, moves balance, and no row is lost by either."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stillhash.cluster.manifest import ClusterManifest, first_manifest
+from stillhash.cluster.placement import BALANCE, cleared, place, plan_moves, with_moves, with_shard, without_shard
+from stillhash.errors import InvalidInput
+from tests.cluster.manifests import entry
+
+
+@st.composite
+def manifests(draw: st.DrawFn, most_segments: int = 40, most_rows: int = 1000) -> ClusterManifest:
+    """Draw an index whose segments are in any shards, some with deleted rows."""
+    shards = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True))
+    sizes = draw(st.lists(st.integers(1, most_rows), max_size=most_segments))
+    segments = [
+        entry(n, rows, 2000 * n, draw(st.sampled_from(shards)), deleted=draw(st.integers(0, rows - 1)))
+        for n, rows in enumerate(sizes)
+    ]
+    return first_manifest(64, shards)._replace(segments=tuple(segments), next_id=2000 * len(sizes))
+
+
+def without_places(manifest: ClusterManifest) -> list[object]:
+    return [each._replace(shard=0) for each in manifest.segments]
+
+
+def difference_of(manifest: ClusterManifest) -> int:
+    rows = manifest.shard_rows().values()
+    return max(rows) - min(rows)
+
+
+@settings(deadline=None)
+@given(manifests(), st.lists(st.integers(1, 1000), max_size=20))
+def test_new_segments_go_to_the_smallest_shard(manifest: ClusterManifest, sizes: list[int]) -> None:
+    new = [entry(1000 + n, rows, 10**6 + 2000 * n, -1) for n, rows in enumerate(sizes)]
+    after = place(manifest, new)
+    assert after.segments[: len(manifest.segments)] == manifest.segments
+    assert [each._replace(shard=-1) for each in after.segments[len(manifest.segments) :]] == new
+    assert after.next_id == max([manifest.next_id, *(each.last + 1 for each in new)])
+    sizes_now = manifest.shard_rows()
+    for each in sorted(after.segments[len(manifest.segments) :], key=lambda each: -each.live):
+        assert sizes_now[each.shard] == min(sizes_now.values())
+        sizes_now[each.shard] += each.live
+
+
+@settings(deadline=None)
+@given(manifests())
+def test_moves_balance_and_lose_nothing(manifest: ClusterManifest) -> None:
+    moves = plan_moves(manifest)
+    after = with_moves(manifest, moves)
+    assert without_places(after) == without_places(manifest) and difference_of(after) <= difference_of(manifest)
+    assert len({move.entry.name for move in moves}) == len(moves)
+    assert all(move.entry in manifest.segments and move.shard != move.entry.shard for move in moves)
+    rows, mean = after.shard_rows(), after.rows / len(after.shards)
+    if all(each.live <= BALANCE * mean for each in after.segments):
+        assert all(abs(count - mean) <= BALANCE * mean for count in rows.values())
+        assert plan_moves(after) == []
+
+
+def fewest_rows(manifest: ClusterManifest) -> int | None:
+    """Return the fewest rows whose moves balance the shards, by trying all; None if none do."""
+    mean, best = manifest.rows / len(manifest.shards), None
+    for shards in itertools.product(manifest.shards, repeat=len(manifest.segments)):
+        placed = [each._replace(shard=shard) for each, shard in zip(manifest.segments, shards, strict=True)]
+        rows = manifest._replace(segments=tuple(placed)).shard_rows().values()
+        if all(abs(count - mean) <= BALANCE * mean for count in rows):
+            moved = sum(a.live for a, b in zip(manifest.segments, placed, strict=True) if a.shard != b.shard)
+            best = moved if best is None else min(best, moved)
+    return best
+
+
+@pytest.mark.parametrize("full", [1, 2])
+def test_a_new_shard_gets_the_fewest_rows_that_balance(full: int) -> None:
+    segments = tuple(entry(n, 100, 100 * n, n % full) for n in range(10 if full == 1 else 9))
+    manifest = with_shard(first_manifest(64, range(full))._replace(segments=segments))
+    moves = plan_moves(manifest)
+    assert sum(move.entry.live for move in moves) == fewest_rows(manifest) and moves
+    assert {move.shard for move in moves} == {full}
+
+
+@settings(deadline=None, max_examples=40)
+@given(manifests(most_segments=6, most_rows=100))
+def test_moves_are_not_many_more_rows_than_the_fewest(manifest: ClusterManifest) -> None:
+    """A plan that balances moves at most the size of a segment more, for each move, than the best of all plans."""
+    moves, fewest = plan_moves(manifest), fewest_rows(manifest)
+    rows, mean = with_moves(manifest, moves).shard_rows().values(), manifest.rows / len(manifest.shards)
+    if fewest is not None and all(abs(count - mean) <= BALANCE * mean for count in rows):
+        moved = sum(move.entry.live for move in moves)
+        assert fewest <= moved <= fewest + len(moves) * max((each.live for each in manifest.segments), default=0)
+
+
+@settings(deadline=None)
+@given(manifests())
+def test_a_shard_that_is_removed_leaves_its_segments_to_others(manifest: ClusterManifest) -> None:
+    shard = manifest.shards[0]
+    if len(manifest.shards) == 1:
+        with pytest.raises(InvalidInput, match="shard"):
+            without_shard(manifest, shard)
+        return
+    after = without_shard(manifest, shard)
+    assert set(after.shards) == set(manifest.shards) - {shard} and without_places(after) == without_places(manifest)
+    for old, new in zip(manifest.segments, after.segments, strict=True):
+        assert new.shard in after.shards and (old.shard == shard or new == old)
+    with pytest.raises(InvalidInput, match="shard"):
+        without_shard(after, shard)
+
+
+def test_clearing_keeps_the_shards() -> None:
+    manifest = place(first_manifest(64, [3, 5]), [entry(1)])
+    assert cleared(manifest) == first_manifest(64, [3, 5])
+    assert with_shard(manifest).shards == (3, 5, 6)
