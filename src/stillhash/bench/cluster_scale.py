@@ -154,22 +154,22 @@ def extrapolate(
     service: ServiceTime, costs: MessageCosts, machines: list[Machine], quick: bool, progress: ReportProgress
 ) -> Figures:
     """Simulate a billion codes and ten."""
-    sizes, seconds, clients = ((2e8,), 0.5, 8) if quick else ((1e9, 1e10), 6.0, 64)
+    sizes, seconds, clients = ((2e8,), 0.5, 8) if quick else ((1e9, 1e10), 4.0, 64)
     topologies, stragglers, prices = [], [], []
     for codes in sizes:
         layout = make_layout(codes, service, costs)
         rows = layouts.compare_topologies(layout, clients, seconds, progress)
         topologies += rows
         load = 0.3 * rows[0]["busy"]["rate"]
-        length = 0.5 if quick else 60.0 if codes < 5e9 else 12.0
+        length = 0.5 if quick else 2e10 / codes + 2
         stragglers += layouts.compare_stragglers(layout, load, length, progress)
         prices += layouts.price_layouts(codes, service, machines)
     small = make_layout(sizes[0], service, costs)
-    loss_load = 0.5 * topologies[0]["busy"]["rate"]
-    loss = layouts.lose_node(small, loss_load, 12.0 if quick else 60.0, progress)
+    loss_load = 0.3 * topologies[0]["busy"]["rate"]
+    loss = layouts.lose_node(small, loss_load, 12.0 if quick else 45.0, progress)
     limits = layouts.compare_batch_limits(small, clients, seconds, progress)
     swept = (4, 8) if quick else layouts.SWEPT_SHARDS
-    sweep = layouts.sweep_shards(make_layout(sizes[-1], service, costs), swept, 5 if quick else 60, progress)
+    sweep = layouts.sweep_shards(make_layout(sizes[-1], service, costs), swept, 5 if quick else 40, progress)
     parts = {"topologies": topologies, "stragglers": stragglers, "loss": loss, "limits": limits}
     return {**parts, "sweep": sweep, "prices": prices}
 
