@@ -71,7 +71,7 @@ def run(
     check_plot(plot)
     machines = [parse_price(text) for text in price] or list(MACHINES)
     measured, service, large, costs, latency = measure(repeats, quick, progress)
-    shards, clients = ((1, 2), (1, 4)) if quick else (VALIDATED_SHARDS, VALIDATED_CLIENTS)
+    shards, clients = validated(quick)
     codes, seconds = (20_000, 0.2) if quick else (2_000_000, 1.0)
     scenario = here(codes, service, costs, latency)
     progress("starting shard processes")
@@ -134,13 +134,18 @@ def here(codes: int, service: ServiceTime, costs: MessageCosts, latency: float) 
 
 
 def validate_against(
-    measure_real: MeasureReal, codes: int, repeats: int, progress: ReportProgress, rounds: int = 3
+    measure_real: MeasureReal, codes: int, repeats: int, progress: ReportProgress, quick: bool = False
 ) -> Figures:
     """Validate the model against any real cluster on this machine, given its measurement of a closed loop."""
-    _, service, _, costs, latency = measure(repeats, False, progress)
-    scenario = here(codes, service, costs, latency)
-    rows = validate(measure_real, scenario, VALIDATED_SHARDS, VALIDATED_CLIENTS, rounds, progress)
+    _, service, _, costs, latency = measure(repeats, quick, progress)
+    shards, clients = validated(quick)
+    rows = validate(measure_real, here(codes, service, costs, latency), shards, clients, repeats, progress)
     return {"codes": codes, "rows": rows, "errors": error_summary(rows)}
+
+
+def validated(quick: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the numbers of shards and of clients that are compared."""
+    return (VALIDATED_SHARDS[:2], VALIDATED_CLIENTS[:2]) if quick else (VALIDATED_SHARDS, VALIDATED_CLIENTS)
 
 
 def error_summary(rows: list[Figures]) -> Figures:
@@ -166,7 +171,7 @@ def extrapolate(
         prices += layouts.price_layouts(codes, service, machines)
     small = make_layout(sizes[0], service, costs)
     loss_load = 0.3 * topologies[0]["busy"]["rate"]
-    loss = layouts.lose_node(small, loss_load, 12.0 if quick else 45.0, progress)
+    loss = layouts.lose_node(small, loss_load, 15.0 if quick else 45.0, progress)
     limits = layouts.compare_batch_limits(small, clients, seconds, progress)
     swept = (4, 8) if quick else layouts.SWEPT_SHARDS
     sweep = layouts.sweep_shards(make_layout(sizes[-1], service, costs), swept, 5 if quick else 40, progress)
