@@ -13,13 +13,12 @@ from numpy.typing import ArrayLike
 
 from stillhash.cluster.index import ClusterIndex, PartialHits
 from stillhash.cluster.local import connect
+from stillhash.collection.storage.segments import SEGMENT_ROWS
 from stillhash.errors import NotFound
 from stillhash.numeric.codes import Tiles, width
 from stillhash.numeric.validation import Codes, Floats
 from stillhash.search import Hits, Index
 from stillhash.search.merge import Floors, drop_below, merge_all, merge_top
-
-SEGMENT_ROWS = 131_072  # rows that move to the shards together
 
 
 class HybridIndex:

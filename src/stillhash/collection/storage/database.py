@@ -35,6 +35,8 @@ MIN_CHECKPOINT_FRAMES = 500  # the same while store.db is small: a quarter of it
 UNUSED_SHARE = 8  # store.db gives unused pages back to the disk once more than one in so many is unused,
 MIN_UNUSED_PAGES = 256  # and they are at least this many,
 FREED_AT_ONCE = 1 << 16  # so many after one write
+FREED_BY_COMPACTION = 1 << 12  # so many at a time
+INCREMENTAL = 2  # as PRAGMA auto_vacuum has it
 PAGE_COUNTS = ("freelist_count", "page_count")
 MAX_WAL_BYTES = 1 << 26  # that an emptied WAL keeps on disk
 
@@ -200,21 +202,40 @@ class Database:
             self._wal_checksums.update()
             self.checkpoint(1)
 
+    def frees_pages(self) -> bool:
+        """Return whether `free_pages` can free any: not in a store of an earlier release, before its compaction."""
+        with self._write_lock:
+            return int(self._writer_connection().execute("PRAGMA auto_vacuum").fetchone()[0]) == INCREMENTAL
+
+    def free_pages(self) -> None:
+        """Give all unused pages back to the disk, so many in one transaction that other writes wait for a moment."""
+        self.check_writer()
+        left = 0
+        while True:
+            with self._write_lock:
+                connection = self._writer_connection()
+                unused = int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+                if not unused or unused == left:
+                    return
+                left = unused
+                self._vacuum(connection, f"PRAGMA incremental_vacuum({FREED_BY_COMPACTION})")
+
+    def _vacuum(self, connection: sqlite3.Connection, sql: str) -> None:
+        try:
+            self._commit_failed = True
+            connection.executescript(sql)
+            self._commit_failed = False
+        except sqlite3.DatabaseError as error:
+            raise StoreFailed(f"{self.path.name}: compacted, but store.db could not be shrunk: {error}") from error
+        with suppress(OSError):
+            self._wal_checksums.update()
+        self.checkpoint(1)
+
     def shrink(self) -> None:
         """Write store.db again, without unused pages and without anything of what was deleted."""
         self.check_writer()
         with self._write_lock:
-            try:
-                self._commit_failed = True
-                connection = self._writer_connection()
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                connection.execute("VACUUM")
-                self._commit_failed = False
-            except sqlite3.DatabaseError as error:
-                raise StoreFailed(f"{self.path.name}: compacted, but store.db could not be shrunk: {error}") from error
-            with suppress(OSError):
-                self._wal_checksums.update()
-            self.checkpoint(1)
+            self._vacuum(self._writer_connection(), "PRAGMA auto_vacuum = INCREMENTAL; VACUUM")
 
     def checkpoint(self, min_frames: int) -> bool:
         """Move pages from the WAL to store.db, once it has so many new frames; return False on failure.

@@ -163,7 +163,7 @@ def _readable_seq(path: Path, *, check: bool = False) -> int | None:
 
 
 def _repair_segments(store: Store, actions: list[str]) -> None:
-    """Repair the segments; if some codes are lost, put all others into one new segment."""
+    """Repair the segments; if some codes are lost, put all others into new segments."""
     with store.reading() as connection:
         records = store.codes.segment_records(connection)
         parts = [store.codes.unsealed(connection)]
@@ -182,7 +182,7 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
             parts.append(read_surviving(store.path / "segments" / record.file, *shape, lost))
     if not complete:
         rows = CodedRows.join(parts, store.settings["bits"])
-        store.write_segment(rows.select(np.argsort(rows.numbers)), replace=True)
+        store.write_segments(rows.select(np.argsort(rows.numbers)), replace=True)
 
 
 def _repair_learners(store: Store, actions: list[str]) -> None:
