@@ -13,7 +13,7 @@ from typer import Argument, Option, Typer
 import stillhash
 from stillhash.cli.completion import one_of
 from stillhash.cli.defaults import ENCODER_PREFIXES, NEW_CODE_BITS
-from stillhash.cli.options import BITS_HELP, CodesSeeLabels, optional_module
+from stillhash.cli.options import BITS_HELP, CodesSeeLabels, CollectionName, ServerKey, optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar, status_line
 from stillhash.errors import NotFound
 
@@ -31,10 +31,6 @@ app = Typer(help=CLUSTER_GROUP_HELP, no_args_is_help=True)
 CLUSTER_FILE = Path(".stillhash-cluster.json")  # which process runs the local cluster of this folder
 
 Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
-ServerKey = Annotated[str | None, Option(envvar="STILLHASH_KEY", help="Key of that server, if it needs one.")]
-CollectionName = Annotated[
-    str | None, Option("--collection", metavar="NAME", help="Collection, if the server has several.")
-]
 LOCAL_SERVER = "http://127.0.0.1:8000"
 
 

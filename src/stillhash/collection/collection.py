@@ -179,15 +179,15 @@ class Collection(LabelWriter):
         with self._write_lock:
             return self._store.seal()
 
-    def compact(self, *, progress: ReportRows | None = None) -> None:
-        """Rewrite the segments that have deleted or changed rows, or are small, which frees disk and memory.
+    def compact(self, *, progress: ReportRows | None = None) -> int:
+        """Rewrite the segments that have deleted or changed rows, or are small; return how many deleted rows they had.
 
-        Searches and writes go on meanwhile; only at the end a write may wait, while store.db gives back unused pages.
-        If it is interrupted, the next one goes on. progress: called with the rows so far, and of all segments.
+        This frees disk and memory. Searches and writes go on meanwhile; writes wait at the end, if store.db is written
+        again. An interrupted compaction is continued by the next. progress: called with the rows so far, and of all.
         """
         with self._compaction_lock:
             self._store.db.check_writer()
-            compact(self._store, self._view, self._write_lock, progress)
+            return compact(self._store, self._view, self._write_lock, progress).dropped
 
     def repair(self) -> RepairReport:
         """Repair the files, as `stillhash.repair` does, which also works where the collection cannot be opened.

@@ -8,6 +8,7 @@ that a reader at an earlier commit learns of every deletion; then readers start 
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from stillhash.collection.read_view import ReadView
 from stillhash.collection.storage.compaction_plan import SegmentGroup, plan_compaction
@@ -20,8 +21,17 @@ FILES_REMAIN = "segments, learner: files of earlier commits are in use, and cann
 ReportRows = Callable[[int, int], object]  # called with the rows that are done, and all
 
 
-def compact(store: Store, view: ReadView, write_lock: threading.RLock, progress: ReportRows | None = None) -> list[str]:
-    """Compact a collection; return a sentence for each file that still has deleted rows.
+class CompactionReport(NamedTuple):
+    """How many deleted rows were dropped, and a sentence for each file that still has some."""
+
+    dropped: int
+    remains: list[str]
+
+
+def compact(
+    store: Store, view: ReadView, write_lock: threading.RLock, progress: ReportRows | None = None
+) -> CompactionReport:
+    """Compact a collection.
 
     write_lock : held for moments, and at the end while files are removed; no two compactions may run at a time.
     progress : called with the rows of segments that are done, and of all. If it raises an error, the steps so far stay.
@@ -42,8 +52,8 @@ def compact(store: Store, view: ReadView, write_lock: threading.RLock, progress:
     if progress is not None:
         progress(done, plan.rows)
     with write_lock:
-        store.finish_compaction(plan.seq, changed=bool(plan.groups))
-        return remove_files(store, view)
+        dropped = store.finish_compaction(plan.seq, changed=bool(plan.groups))
+        return CompactionReport(dropped, remove_files(store, view))
 
 
 def rewrite_group(store: Store, group: SegmentGroup, write_lock: threading.RLock) -> None:
@@ -57,7 +67,7 @@ def rewrite_group(store: Store, group: SegmentGroup, write_lock: threading.RLock
 
 
 def remove_files(store: Store, view: ReadView) -> list[str]:
-    """Remove the files that are not needed any more, and what store.db has unused."""
+    """Remove the files that are not needed any more, and what store.db has unused; return what remains."""
     removed = store.remove_obsolete_files()
     if not removed:
         view.release()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stillhash.collection.compaction import CompactionReport
 from stillhash.collection.storage.features import round_to_half
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
@@ -41,7 +42,7 @@ class Learnt(NamedTuple):
 def forget(
     store: Store,
     trainer: Trainer,
-    compact: Callable[[], list[str]],
+    compact: Callable[[], CompactionReport],
     ids: list[Id],
     source: str | None,
     snapshots: Path | None,
@@ -68,7 +69,7 @@ def forget(
             dropped = store.versions.drop_others(connection, current, min(versions))
         set_meta(connection, SCRUB_KEY, 1)
         change.rows = len(rows) + votes
-    remains += compact()
+    remains += compact().remains
     return ForgetReport(len(rows), votes, len(learnt.rows), dropped, elsewhere, remains)
 
 

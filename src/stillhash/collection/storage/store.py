@@ -216,8 +216,8 @@ class Store:
         self.codes.add_segments(connection, records)
         self.segment_writer.register(connection, records)
 
-    def finish_compaction(self, seq: int, *, changed: bool) -> None:
-        """Drop the tombstones up to this commit, of rows that no segment holds by now, and merge the lexical index.
+    def finish_compaction(self, seq: int, *, changed: bool) -> int:
+        """Drop the tombstones up to this commit, of rows that no segment holds by now, and return how many.
 
         changed: segments were replaced. If not, and nothing was deleted or changed, readers need not start over.
         """
@@ -228,6 +228,7 @@ class Store:
             if changed or self.codes.has_changes(connection):
                 change.rows = self.codes.drop_deleted(connection, seq)
             self._count_loose(connection, change.rows)
+            return change.rows
 
     def _count_loose(self, connection: sqlite3.Connection, rows: int) -> None:
         connection.execute("UPDATE meta SET value = value + ? WHERE key = ?", [rows, LOOSE_KEY])
