@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import signal
 import subprocess
@@ -19,12 +20,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stillhash
-from stillhash import Collection
+from stillhash import METHODS, Collection
+from stillhash.collection.bulk_load import bulk_load
 from stillhash.collection.storage.codes import CodeTable
 from stillhash.collection.storage.segment_writer import SegmentWriter
+from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
+from stillhash.collection.validation import ItemRows
 from stillhash.errors import BadState, Conflict
 from tests.collection.compaction_process import POINTS, SEGMENT_ROWS
-from tests.collection.fixtures import DIM, begin, some_rows
+from tests.collection.fixtures import BITS, DIM, begin, live_rows, some_rows
 from tests.collection.reference import agree
 from tests.support.toys import toy
 
@@ -188,6 +192,30 @@ def test_copies_repairs_and_imports_are_bounded(tmp_path: Path) -> None:
     assert report.lost_ids and max(sizes(collection)) <= SEGMENT_ROWS and collection.verify() == []
     left = {hit.id: hit.score for hit in collection.search(QUERIES[0], 10_000).hits}
     assert left == {hit.id: hit.score for hit in expected[0][0] if hit.id not in report.lost_ids}
+
+
+def test_bulk_load_divides_parts_that_are_too_large(tmp_path: Path) -> None:
+    X, name = toy(400, DIM, 4, seed=5).X, b"c" * 16
+    hasher = METHODS["tally"](bits=BITS).fit(X, toy(400, DIM, 4, seed=5).Y)
+    codes, batches, first = hasher.encode(X), [], 0
+    for number, rows in enumerate((40, 150, 64, 146), 1):
+        numbers, part = np.arange(first, first + rows), tmp_path / f"{number}.tiles"
+        write_segment(part, CodedRows(numbers, codes[numbers], 7 * numbers), BITS, name, number)
+        metadata: list[str | None] = [json.dumps({"n": n}) for n in numbers.tolist()]
+        batches.append((read_segment(part, BITS), ItemRows(numbers.tolist(), ["[]"] * rows, metadata, None)))
+        first += rows
+    chosen: dict[str, Any] = {"init_rows": 1, "learn_rows": 1, "keep_versions": 2, "source_cap": 1.0}
+    chosen |= {"filter_fields": None, "lexical_field": None, "encoder": None}
+    bulk_load(tmp_path / "c", hasher, batches, id=name, source="here", learnt=0, settings=chosen)
+    with stillhash.open(tmp_path / "c") as collection:
+        assert sizes(collection) == [40, 50, 50, 50, 64, 49, 49, 48] and collection.verify() == []
+        assert np.array_equal(collection.codes(range(400)), codes)
+        with collection._store.reading() as connection:
+            assert np.array_equal(live_rows(collection._store, connection).digests, 7 * np.arange(400))
+        assert collection.ids({"n": {"$gte": 180, "$lt": 260}}) == list(range(180, 260))
+        collection.add(["new"], X[:1], [["a"]])
+        assert collection.seal() and collection.delete([7]) and collection.compact() == 1
+        assert len(collection) == 400 == sum(sizes(collection)) and collection.verify() == []
 
 
 def test_progress_and_its_errors(tmp_path: Path) -> None:
@@ -383,7 +411,7 @@ def compare(collection: Collection, model: DictModel) -> None:
             assert [hit.id for hit in hits] == model.ranking(query, n)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(operations=OPERATIONS, rows=st.sampled_from([1, 7, 30]))
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, operations: list[Any], rows: int) -> None:
     path = tmp_path_factory.mktemp("history") / "c"
@@ -482,6 +510,6 @@ def peak_of_compaction(path: Path, rows: int) -> int:
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CodeTable, "segment_rows", 4096)
-    small, large = (peak_of_compaction(tmp_path / str(rows), rows) for rows in (20_000, 120_000))
+    monkeypatch.setattr(CodeTable, "segment_rows", 2048)
+    small, large = (peak_of_compaction(tmp_path / str(rows), rows) for rows in (10_000, 60_000))
     assert large < 1.5 * small, (small, large)
