@@ -64,6 +64,7 @@ def test_compact_while_others_search_and_write(
     monkeypatch.setattr(CodeTable, "segment_rows", 32)
     server = serving()
     collection = server.executor("c").collection
+    collection.seal()
     collection.delete(collection.ids()[:50])
     query = {"query": collection.reconstruct(collection.ids()[50:51])[0].tolist(), "k": 400}
     before = server.request("POST", "/v1/collections/c/search", query).json["answers"][0]["hits"]

@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale, sync_commits, wal_bytes
+from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale, wal_bytes
 from stillhash.collection.storage.integrity import (
     acknowledge,
     begin_acknowledging,
@@ -21,13 +21,10 @@ from stillhash.collection.storage.integrity import (
     find_damage,
     write_page_checksums,
 )
-from stillhash.collection.storage.lexical import rebuild_lexical
 from stillhash.collection.storage.schema import check_counters, parsing
-from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
 from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
-from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import create_private, holds_lock, lock_folder, unlock_folder, write_durably
+from stillhash.files.sealed_files import holds_lock, lock_folder, unlock_folder
 from stillhash.platform import SYSTEM
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
@@ -62,44 +59,6 @@ class Database:
         self._wal_checksums = WalChecksums(path)
         self._attempted_frames = 0  # in the WAL at the last attempt of a checkpoint
         self._commit_failed = False  # then the WAL may end with something that looks like a commit
-
-    @classmethod
-    def create(cls, path: Path, script: str, tables: dict[str, list[Any]]) -> None:
-        """Create the file with these tables and their rows, and index their words where there is a lexical index."""
-        new = path / "store.db.new"
-        for suffix in ("", "-journal", "-wal", "-shm"):
-            new.with_name(new.name + suffix).unlink(missing_ok=True)
-        try:
-            with closing(sqlite3.connect(create_private(new), isolation_level=None)) as connection:
-                connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-                if mode != "wal":  # SQLite does not say why
-                    raise StoreFailed(f"{path.name}: could not be written: it has no write-ahead log")
-                sync_commits(connection)
-                connection.executescript("BEGIN IMMEDIATE;" + script)
-                for table, rows in tables.items():
-                    for row in rows:
-                        connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-                rebuild_lexical(connection)
-                connection.execute("COMMIT")
-                (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                if busy:  # the file is renamed, its WAL is not
-                    raise StoreFailed(f"{path.name}: could not be written: its write-ahead log did not empty")
-        except sqlite3.DatabaseError as error:
-            raise StoreFailed(f"{path.name}: could not be written: {error}") from error
-        write_durably(path / "store.sums", [pack_file_checksums(new)])
-        acknowledge(path, dict(tables["meta"])["seq"], durably=True)
-        cls.install(path)
-
-    @staticmethod
-    def install(path: Path) -> None:
-        """Make store.db.new, which is complete and has its checksums, the database, in the place of an older one."""
-        for file in ("store.db-wal", "store.db-shm"):
-            (path / file).unlink(missing_ok=True)
-        SYSTEM.replace(path / "store.db.new", path / "store.db")
-        SYSTEM.sync(path)
-        SYSTEM.sync(path.parent)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

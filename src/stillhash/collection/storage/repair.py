@@ -15,7 +15,6 @@ import numpy as np
 
 from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import check_files, connect
-from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.integrity import (
     acknowledge,
@@ -25,6 +24,7 @@ from stillhash.collection.storage.integrity import (
     read_page_checksums,
 )
 from stillhash.collection.storage.lexical import lexical_problems, rebuild_lexical
+from stillhash.collection.storage.new_database import install_database
 from stillhash.collection.storage.salvage import salvage
 from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
@@ -86,7 +86,7 @@ def repair(path: str | Path) -> RepairReport:
 def _repair_database(path: Path, report: RepairReport) -> None:
     new, checksums = path / "store.db.new", path / "store.sums"
     if new.exists() and checksums.exists() and sums.pack_file_checksums(new) == checksums.read_bytes():
-        Database.install(path)
+        install_database(path)
         report.actions.append("store.db: an interrupted repair is finished")
     _repair_page_checksums(path, report.actions)
     _repair_wal(path, report.actions)

@@ -31,6 +31,7 @@ from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.learnt_rows import LearntRowTable
 from stillhash.collection.storage.lexical import check_new_field, merge_lexical
+from stillhash.collection.storage.new_database import create_database
 from stillhash.collection.storage.schema import (
     COUNTERS,
     LEXICAL_KEY,
@@ -126,7 +127,7 @@ class Store:
                 meta |= {"settings": json.dumps(fixed), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
                 meta |= {} if field is None else {LEXICAL_KEY: field}
                 script = create_script(optional_tables(settings), field is not None)
-                Database.create(path, script, {"meta": list(meta.items())})
+                create_database(path, script, {"meta": list(meta.items())})
         return cls(path, writer=True)
 
     def close(self) -> None:
