@@ -14,7 +14,7 @@ from stillhash.cluster.front import FrontCollection
 from stillhash.cluster.publisher import Publisher
 from stillhash.collection.types import Vote
 from stillhash.errors import InvalidInput, StillhashError, TooLarge, Unsupported
-from tests.cluster.local_shards import published
+from tests.cluster.shard_threads import published
 from tests.collection.fixtures import begin, some_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
