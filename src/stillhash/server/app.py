@@ -118,8 +118,8 @@ def create_app(
         openapi_url="/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
-        lifespan=_lifespan,
-        exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), _on_error),
+        lifespan=lifespan,
+        exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), on_error),
     )
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
     metrics, reloader = Metrics(memory), Reloader(settings, sessions)
@@ -134,7 +134,8 @@ def create_app(
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Run what an application needs besides its requests."""
     asyncio.get_running_loop().set_default_executor(started_pool(PARSING_THREADS, "parse"))
     reloading = asyncio.create_task(app.state.stillhash.reloader.run())
     yield
@@ -144,7 +145,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.stillhash.lifecycle.close()
 
 
-async def _on_error(request: Request, raised: Exception) -> Response:
+async def on_error(request: Request, raised: Exception) -> Response:
+    """Answer with our error for whatever was raised."""
     error, request_id = to_error(raised, f"{request.method} {request.url.path}"), request.state.request_id
     if isinstance(error, Unexpected):
         log.exception("unexpected", exc_info=raised, extra={"fields": {"request_id": request_id}})

@@ -30,7 +30,7 @@ read_router, admin_router = api_router("read", "upkeep"), api_router("admin", "u
 @public_router.get("/health")
 async def health(request: Request, credentials: Credentials = None) -> schemas.HealthResponse:
     """Return whether the server can answer; with a key, also the number of items of each of its collections."""
-    counts = await read_all(app_state(request).executors, Collection.count)
+    counts = await read_all(app_state(request).executors, lambda c: c.count())
     with suppress(Denied):
         check_key(request, credentials, "read")
     visible = {name: counts[executor] for name, executor in visible_executors(request).items() if executor in counts}
@@ -81,7 +81,7 @@ async def metrics(request: Request) -> Response:
     """Return metrics of all collections for Prometheus."""
     check_all_collections(request)
     state = app_state(request)
-    stats = await read_all(state.executors, Collection.stats)
+    stats = await read_all(state.executors, lambda c: c.stats())
     data = await asyncio.to_thread(state.metrics.render, stats)
     return Response(data, media_type="text/plain; version=0.0.4")
 
@@ -89,7 +89,7 @@ async def metrics(request: Request) -> Response:
 @read_router.get("/stats", response_model=schemas.StatsResponse)
 async def stats(executor: ExecutorParam) -> Response:
     """Return settings, counts and disk use."""
-    return json_response(await executor.read(Collection.stats))
+    return json_response(await executor.read(lambda c: c.stats()))
 
 
 @admin_router.get("/audit", response_model=schemas.AuditResponse)

@@ -78,8 +78,40 @@ def started_pool(threads: int, name: str, on_start: Callable[[], None] | None = 
     return pool
 
 
+class ReadExecutor:
+    """Run reads in threads, for the event loop."""
+
+    name: str
+    collection: Any
+    timeout: float
+    _readers: dict[str, ThreadPoolExecutor]
+    _closed: bool
+
+    async def read(self, work: Callable[[Any], Result], kind: ReadKind = "quick") -> Result:
+        """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
+        with self._closing(RuntimeError):
+            future = self._readers[kind].submit(report_shortages(work), self.collection)
+        try:
+            with self._closing(asyncio.CancelledError):
+                return await asyncio.wait_for(asyncio.wrap_future(future), None if kind == "upkeep" else self.timeout)
+        except TimeoutError:
+            message = f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
+            raise Busy(message) from None
+
+    @contextmanager
+    def _closing(self, kind: type[BaseException]) -> Iterator[None]:
+        """Raise Closed where a pool that is shut down refuses a call (RuntimeError), or cancels one that waits."""
+        try:
+            yield
+        except kind:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            raise Closed(f"No collection {self.name!r} any more. The request had not started") from None
+
+
 @dataclass(eq=False)
-class CollectionExecutor:
+class CollectionExecutor(ReadExecutor):
     """Run calls of one collection in threads, for the event loop."""
 
     name: str
@@ -102,17 +134,6 @@ class CollectionExecutor:
         self._writer = started_pool(1, f"write {self.name}")
         self.tasks = TaskList(self.collection, self._readers["upkeep"])
         self.uploads = UploadFolder(self.collection.path, read_only=self.collection.read_only)
-
-    async def read(self, work: Callable[[Collection], Result], kind: ReadKind = "quick") -> Result:
-        """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
-        with self._closing(RuntimeError):
-            future = self._readers[kind].submit(report_shortages(work), self.collection)
-        try:
-            with self._closing(asyncio.CancelledError):
-                return await asyncio.wait_for(asyncio.wrap_future(future), None if kind == "upkeep" else self.timeout)
-        except TimeoutError:
-            message = f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
-            raise Busy(message) from None
 
     async def encode_query(self, query: bytes | str) -> Floats:
         """Return the features (D,) of an image, or of a text."""
@@ -152,17 +173,6 @@ class CollectionExecutor:
         """Count a write as done, also when its client has gone away."""
         with self._lock:
             self.queued -= 1
-
-    @contextmanager
-    def _closing(self, kind: type[BaseException]) -> Iterator[None]:
-        """Raise Closed where a pool that is shut down refuses a call (RuntimeError), or cancels one that waits."""
-        try:
-            yield
-        except kind:
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
-                raise
-            raise Closed(f"No collection {self.name!r} any more. The request had not started") from None
 
     def close(self) -> None:
         """Wait for running calls; those that have not started raise Closed. The caller closes the collection.
