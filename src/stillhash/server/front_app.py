@@ -122,7 +122,8 @@ async def ready(request: Request) -> Response:
     state = request.app.state.front.collection.readiness()
     if not state["ready"]:
         raise Busy(f"shards: expected a replica of each, got none of {', '.join(map(str, state['missing']))}")
-    return json_response({"ready": True, "manifest": state["number"], "replicas": state["replicas"]})
+    about = {"manifest": state["number"], "replicas": state["replicas"], "degraded": state["degraded"]}
+    return json_response({"ready": True, **about})
 
 
 async def forward(request: Request) -> Response:
