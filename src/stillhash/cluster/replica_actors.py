@@ -49,7 +49,7 @@ class Replica:
         self.name, self.actor, self.node = name, actor, node
         self.status: dict[str, Any] | None = None
         self.failure = ""  # of the last request for its status
-        self.dead = False  # and Ray will not restart it
+        self.ended = False  # and Ray will not restart it
         self.started_at = self.replied_at = time.monotonic()
         self.request: Any = None  # the reference of a request under way
         self._pinged_at = 0.0
@@ -79,7 +79,7 @@ class Replica:
     def _fail(self, error: BaseException) -> None:
         reason = str(error).strip().rpartition("\n")[2]  # after the traceback, if there is one
         self.status, self.failure = None, f"{type(error).__name__}: {reason[:500]}"
-        self.dead = self.dead or isinstance(error, ActorDiedError)
+        self.ended = self.ended or isinstance(error, ActorDiedError)
 
     def answers(self, since: float | None = None) -> bool:
         """Whether it has replied since this time of `time.monotonic`, by default recently."""
@@ -140,7 +140,7 @@ class ReplicaActors:
             ray.wait([replica.actor.stop.remote()], timeout=seconds)
             ray.kill(replica.actor, no_restart=True)
         except (RayError, ValueError):
-            replica.dead = True  # it is gone already
+            replica.ended = True  # it is gone already
 
 
 def server_classes() -> dict[str, type]:
