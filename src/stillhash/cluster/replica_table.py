@@ -74,9 +74,12 @@ class ReplicaTable:
         return [replica for replica in [*self._replicas.values(), *leaving] if replica.node == node]
 
     def adopt(self, names: Iterable[ActorName], find: Callable[[ActorName], Replica | None]) -> None:
-        """Add actors that exist and are not known yet."""
+        """Add actors that exist and are not known yet, and look those up again that do not reply."""
         for name in names:
-            if not self.has(str(name)) and (replica := find(name)) is not None:
+            known = self._replicas.get(str(name))
+            if known is not None and known.is_overdue and (again := find(name)) is not None:
+                known.renew(again.actor)
+            elif not self.has(str(name)) and (replica := find(name)) is not None:
                 self.add(replica)
 
     def forget(self, names: Iterable[ActorName], listed_at: float) -> None:
