@@ -44,7 +44,7 @@ def right(index):
 def wait_until(condition, what):
     end = time.monotonic() + DEADLINE
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, f"no {what}: {index.status()}"
         time.sleep(0.1)
 
 

@@ -217,7 +217,8 @@ class Controller:
         for _ in range(2):  # a request under way may be an earlier one
             with self._lock:
                 requests = self._table.requests()
-            ray.wait(requests, num_returns=len(requests), timeout=REPLY_SECONDS)
+            if requests:
+                ray.wait(requests, num_returns=len(requests), timeout=REPLY_SECONDS)
 
     def _start_all(self, groups: Iterable[str]) -> list[Replica]:
         started = []
