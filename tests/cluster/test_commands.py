@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +58,28 @@ def test_a_collection_is_served_by_shards_and_fronts(tmp_path: Path) -> None:
     collection.close()
     with running("cluster", "up", "--nodes", 2, "--cpus", 2, cwd=tmp_path) as cluster:
         serve = ("serve", "films", "--port", 0, "--cluster", cluster["address"], "--shards", 2)
-        with ExitStack() as stack:
-            server = stack.enter_context(running(*serve, cwd=tmp_path))
-            client = stack.enter_context(stillhash.Client(server["url"], retries=0))
+        with running(*serve, cwd=tmp_path) as server, stillhash.Client(server["url"], retries=0) as client:
             wait_until(lambda: is_ready(client), "readiness of the writer")
-            front = stack.enter_context(running("cluster", "front", "films.shards", "--port", 0, cwd=tmp_path))
-            reader = stack.enter_context(stillhash.Client(front["url"], retries=0))
-            wait_until(lambda: is_ready(reader), "readiness of the front")
-            assert [hit.id for hit in reader.search(query, k=5).hits] == expected
-            url = ("--url", server["url"])
-            status = command("status", *url, cwd=tmp_path)
-            assert status["ready"] and len(status["nodes"]) == 3 and len(status["actors"]) == 2
-            shown = run("cluster", "status", *url, cwd=tmp_path)
-            assert all(node[:8] in shown.stdout for node in status["nodes"]) and "ready" in shown.stdout
-            node = status["actors"][0]["node"]
-            assert command("drain", node[:8], *url, cwd=tmp_path)["moved"] == 1
-            assert command("status", *url, cwd=tmp_path)["drained"] == [node]
-            command("undrain", node[:8], *url, cwd=tmp_path)
-            assert command("add-shard", *url, cwd=tmp_path) == {"shard": 2}
-            assert command("remove-shard", 0, *url, cwd=tmp_path) == {"shard": 0}
-            command("rebalance", *url, cwd=tmp_path)
-            assert command("compact", *url, cwd=tmp_path)["files"] >= 0
-            assert [hit.id for hit in reader.search(query, k=5).hits] == expected
+            with (
+                running("cluster", "front", "films.shards", "--port", 0, cwd=tmp_path) as front,
+                stillhash.Client(front["url"], retries=0) as reader,
+            ):
+                wait_until(lambda: is_ready(reader), "readiness of the front")
+                assert [hit.id for hit in reader.search(query, k=5).hits] == expected
+                url = ("--url", server["url"])
+                status = command("status", *url, cwd=tmp_path)
+                assert status["ready"] and len(status["nodes"]) == 3 and len(status["actors"]) == 2
+                shown = run("cluster", "status", *url, cwd=tmp_path)
+                assert all(node[:8] in shown.stdout for node in status["nodes"]) and "ready" in shown.stdout
+                node = status["actors"][0]["node"]
+                assert command("drain", node[:8], *url, cwd=tmp_path)["moved"] == 1
+                assert command("status", *url, cwd=tmp_path)["drained"] == [node]
+                command("undrain", node[:8], *url, cwd=tmp_path)
+                assert command("add-shard", *url, cwd=tmp_path) == {"shard": 2}
+                assert command("remove-shard", 0, *url, cwd=tmp_path) == {"shard": 0}
+                command("rebalance", *url, cwd=tmp_path)
+                assert command("compact", *url, cwd=tmp_path)["files"] >= 0
+                assert [hit.id for hit in reader.search(query, k=5).hits] == expected
         assert run("cluster", "down", cwd=tmp_path).returncode == 0
     wait_until(lambda: not (tmp_path / ".stillhash-cluster.json").exists(), "end of the cluster")
     assert run("cluster", "down", cwd=tmp_path).returncode == NotFound.exit_code

@@ -6,16 +6,13 @@ from typer import Argument, Option, Typer
 
 import stillhash
 from stillhash.cli.cluster_tables import show_cluster
+from stillhash.cli.options import CollectionName, ServerKey
 from stillhash.cli.output import AsJson, answer, count_of
 
 app = Typer()
 LOCAL_SERVER = "http://127.0.0.1:8000"
 
 Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
-ServerKey = Annotated[str | None, Option(envvar="STILLHASH_KEY", help="Key of that server, if it needs one.")]
-CollectionName = Annotated[
-    str | None, Option("--collection", metavar="NAME", help="Collection, if the server has several.")
-]
 NodeName = Annotated[str, Argument(metavar="NODE", help="Id of the node, or its beginning, from 'cluster status'.")]
 
 

@@ -148,6 +148,7 @@ class Client(CollectionRequests):
     delete_collection = blocking(ServerVerbs.delete_collection)
     stats = blocking(ServerVerbs.stats)
     verify = blocking(ServerVerbs.verify)
+    compact = blocking(ServerVerbs.compact)
     audit = blocking(ServerVerbs.audit)
     snapshot = blocking(ServerVerbs.snapshot)
     forget = blocking(ServerVerbs.forget)

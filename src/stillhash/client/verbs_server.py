@@ -3,7 +3,7 @@
 `verbs_items` says how to add one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -73,6 +73,14 @@ class ServerVerbs(CollectionRequests):
     async def verify(self) -> list[str]:
         """Check everything that is stored, and return the problems; an empty list means none."""
         return list((await self._post("verify"))["problems"])
+
+    async def compact(self, *, progress: Callable[[float], object] | None = None) -> int:
+        """Rewrite the segments that have deleted or changed rows, or are small; return how many deleted rows they had.
+
+        The server runs it as a task, beside searches and writes, and goes on if the client ends. progress: called with
+        the share that is done.
+        """
+        return int((await self._run_task({"kind": "compact"}, progress))["dropped"])
 
     async def audit(self, after: int | None = None, limit: int = 100, *, who: str | None = None) -> list[AuditEntry]:
         """Return the entries of the audit log, the latest last: the latest, or the first past the number `after`."""
