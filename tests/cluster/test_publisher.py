@@ -215,7 +215,7 @@ def test_a_thread_publishes_what_is_committed(collection: Collection, tmp_path: 
 
 
 def test_a_thread_goes_on_after_a_failure(collection: Collection, index: ClusterIndex, monkeypatch: Any) -> None:
-    monkeypatch.setattr(publisher_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(publisher_module, "REPUBLISH_SECONDS", 0.01)
     real, fails = index.storage.put_file, [True]
 
     def put_file(*args: Any) -> Any:

@@ -30,7 +30,7 @@ from stillhash.numeric.feature_digests import NO_DIGEST
 from stillhash.numeric.kernels import read_tiles
 
 SLICE_ROWS = 1 << 16  # of a segment, at a time
-COMPARED_ROWS = 1 << 12  # at a time
+ROWS_PER_COMPARISON = 1 << 12  # at a time
 
 
 def rows_after(store: Store, connection: Connection, last: int, most: int) -> Iterator[CodedRows]:
@@ -117,7 +117,7 @@ def compare_items(
     deleted: list[int] = []
     changed: list[int] = []
     published = live_items(part, patches)
-    while some := [item for _, item in zip(range(COMPARED_ROWS), published, strict=False)]:
+    while some := [item for _, item in zip(range(ROWS_PER_COMPARISON), published, strict=False)]:
         stored = {item[0]: item for item in stored_items(connection, [item[0] for item in some])}
         deleted += [item[0] for item in some if item[0] not in stored]
         changed += [item[0] for item in some if item[0] in stored and stored[item[0]] != item]

@@ -14,6 +14,7 @@ from stillhash.cluster.local import NAMESPACE
 from stillhash.errors import StillhashError
 
 STATUS_SECONDS = 3.0  # how long a status counts
+OVERDUE_SECONDS = 10.0  # without a reply until the actor is looked up again
 AGGREGATOR = "aggregator"
 CALLS = 4  # methods of an actor that may run at a time, so that one that loads still reports
 
@@ -49,7 +50,7 @@ class Replica:
         self.name, self.actor, self.node = name, actor, node
         self.status: dict[str, Any] | None = None
         self.failure = ""  # of the last request for its status
-        self.dead = False  # and Ray will not restart it
+        self.ended = False  # and Ray will not restart it
         self.started_at = self.replied_at = time.monotonic()
         self.request: Any = None  # the reference of a request under way
         self._pinged_at = 0.0
@@ -79,7 +80,16 @@ class Replica:
     def _fail(self, error: BaseException) -> None:
         reason = str(error).strip().rpartition("\n")[2]  # after the traceback, if there is one
         self.status, self.failure = None, f"{type(error).__name__}: {reason[:500]}"
-        self.dead = self.dead or isinstance(error, ActorDiedError)
+        self.ended = self.ended or isinstance(error, ActorDiedError)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a request was not replied to for long, as where Ray's head was away when the process ended."""
+        return self.request is not None and time.monotonic() > self._pinged_at + OVERDUE_SECONDS
+
+    def renew(self, actor: Any) -> None:
+        """Ask through another handle from now on."""
+        self.actor, self.request, self.status = actor, None, None
 
     def answers(self, since: float | None = None) -> bool:
         """Whether it has replied since this time of `time.monotonic`, by default recently."""
@@ -140,7 +150,7 @@ class ReplicaActors:
             ray.wait([replica.actor.stop.remote()], timeout=seconds)
             ray.kill(replica.actor, no_restart=True)
         except (RayError, ValueError):
-            replica.dead = True  # it is gone already
+            replica.ended = True  # it is gone already
 
 
 def server_classes() -> dict[str, type]:
