@@ -31,7 +31,7 @@ class AggregatorServer:
         self.storage, self.name = Storage(storage, create=False), name
         self._coordinator, self._stopped = Coordinator(self.storage), threading.Event()
         host = (options or {}).get("host") or node_address()
-        self._server = MessageServer(host, self._answer, AGGREGATOR_THREADS)
+        self._server = MessageServer(host, name, self._answer, AGGREGATOR_THREADS)
         self.endpoint = Endpoint(name, "aggregator", None, self._server.address, os.getpid(), node_id())
         self._server.start()
         threading.Thread(target=self._announce, name="stillhash-updates", daemon=True).start()
@@ -67,7 +67,7 @@ class AggregatorServer:
         """Search the shards of a message, and reply with the hits of all of them, and which are missing."""
         if message.call != "search":
             raise InvalidInput(f"call: expected search, got {message.call!r:.40}")
-        number, rows = int(message.header["number"]), {int(s): int(n) for s, n in message.header["rows"]}
+        number, rows = message.number, {int(s): int(n) for s, n in message.header["rows"]}
         until = message.until - (1 - DEADLINE_SHARE) * float(message.header["seconds"])
         requests = search_from_message(message.header["requests"], message.arrays, message.arrays[0].shape[-1])
         calls = self._coordinator.search_all(requests, number, rows, until)

@@ -91,6 +91,14 @@ class Connection:
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
         return lost
 
+    def send(self, name: bytes, frames: list[Any]) -> bool:
+        """Send a message; False if the connection takes none now, since it is lost and that is not known yet."""
+        try:
+            self.socket.send_multipart([name, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
+
     def suspect(self) -> None:
         """Prefer other replicas for a while."""
         self.suspect_until = time.monotonic() + SUSPECT_SECONDS

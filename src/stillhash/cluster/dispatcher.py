@@ -54,9 +54,9 @@ class Dispatcher:
 
     def submit(self, call: Call) -> None:
         """Begin a call. Its replies arrive in its own fields."""
-        if self._stopped:
-            raise Closed("the index is closed")
         self._new_calls.append(call)
+        if self._stopped:  # looked at after the call was added, so that it is either finished or refused
+            raise Closed("the index is closed")
         self._wakeup.wake()
 
     def connections(self) -> list[Connection]:
@@ -146,11 +146,11 @@ class Dispatcher:
                 self._queue(Task(call, tuple(shards[start : start + size])))
 
     def _notify_all(self, call: Call) -> None:
-        header = pack({"call": "update", "number": call.number, "seconds": LOST_SECONDS})
+        header = {"call": "update", "number": call.number, "seconds": LOST_SECONDS}
         for shard in call.rows:
             for connection in self._by_shard.get(shard, ()):
                 if connection.connected:
-                    connection.socket.send_multipart([b"", *header], zmq.NOBLOCK)
+                    connection.send(b"", pack({**header, "to": connection.endpoint.name}))
 
     def _queue(self, task: Task) -> None:
         self._queues.setdefault(task.target, deque()).append(task)
@@ -167,8 +167,9 @@ class Dispatcher:
                         self._split(queue)
                 return
             tasks = self._take(queue)
-            if tasks:
-                self._send_message(connection, tasks, now)
+            if tasks and not self._send_message(connection, tasks, now):
+                queue.extendleft(reversed(tasks))
+                return  # the next turn knows more of the connection
 
     def _choose(self, target: Target, now: float) -> Connection | None:
         """Return the replica to ask; None if all are busy or away. Busy ones are better than those that failed."""
@@ -202,7 +203,8 @@ class Dispatcher:
             queue.popleft()
         return tasks
 
-    def _send_message(self, connection: Connection, tasks: list[Task], now: float) -> None:
+    def _send_message(self, connection: Connection, tasks: list[Task], now: float) -> bool:
+        """Send tasks as one message; whether the connection took it."""
         call, target = tasks[0]
         left = max(task.call.until for task in tasks) - now
         header: dict[str, Any] = {"call": call.kind, "number": call.number, "seconds": max(0.0, left)}
@@ -216,10 +218,14 @@ class Dispatcher:
                 header["rows"] = [[shard, call.rows[shard]] for shard in target]
         else:
             header, arrays = {**call.message.header, **header}, call.message.arrays
+        header["to"] = connection.endpoint.name
         name = next(self._ids).to_bytes(8, "little")
+        if not connection.send(name, pack(header, arrays)):
+            connection.suspect()
+            return False
         connection.sent[name] = Sent(tasks, groups)
         connection.asked += 1
-        connection.socket.send_multipart([name, *pack(header, arrays)], copy=False)
+        return True
 
     def _receive(self, connection: Connection) -> None:
         """Take all replies that wait."""
@@ -244,8 +250,9 @@ class Dispatcher:
         connection.suspect_until = 0.0
         if header.get("stale"):
             for task in sent.tasks:
-                task.call.stale = True
-                self._close_call(task.call)
+                if task.open:
+                    task.call.stale = True
+                    self._close_call(task.call)
             return
         hits = sent.split(hits_from_message(header["counts"], arrays) if "counts" in header else [])
         missing = set(header.get("missing", ()))
@@ -270,12 +277,14 @@ class Dispatcher:
         if isinstance(error, RETRIED):
             connection.suspect()
         for task in sent.tasks:
+            if not task.open:  # the caller has its answer, or gave up
+                continue
             task.call.error = error
-            if not isinstance(error, RETRIED):
+            if isinstance(error, RETRIED):
+                self._delayed.append((time.monotonic() + RETRY_SECONDS, task))
+            else:
                 task.call.refused = True
                 self._close_call(task.call)
-            elif task.open:
-                self._delayed.append((time.monotonic() + RETRY_SECONDS, task))
 
     def _lose(self, connection: Connection) -> None:
         """Send what a lost replica had to others, and look for its successor."""
@@ -296,6 +305,8 @@ class Dispatcher:
         self._delayed = [(at, task) for at, task in self._delayed if at > now]
         for task in due:
             self._queue(task)
+        for target, queue in list(self._queues.items()):  # a shard that is away for long collects no ended calls
+            self._queues[target] = deque(task for task in queue if task.open)
         for connection in self._connections.values():
             for name, sent in list(connection.sent.items()):
                 if now - sent.at > LOST_SECONDS:

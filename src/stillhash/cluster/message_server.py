@@ -16,10 +16,11 @@ import zmq
 from numpy.typing import NDArray
 
 from stillhash.cluster.messages import Message, error_to_json, pack, unpack
-from stillhash.errors import Busy, InvalidInput
+from stillhash.errors import Busy, Unreachable
 
 MAX_TAKEN = 1024  # messages that are answered together
 MAX_MESSAGE_BYTES = 1 << 30
+MAX_SECONDS = 3600.0  # that a message may wait
 MAX_WAITING = 10_000  # calls that the threads for long work have not begun
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 250, 1000  # a peer that is silent for so long is given up
 TICK_MS = 250
@@ -30,9 +31,10 @@ class Wakeup:
 
     def __init__(self) -> None:
         self.handle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()  # the number of a closed handle may be another file's by now
 
     def wake(self) -> None:
-        with suppress(OSError):  # closed, or awake already
+        with self._lock, suppress(OSError):  # closed, or awake already
             os.eventfd_write(self.handle, 1)
 
     def clear(self) -> None:
@@ -40,7 +42,9 @@ class Wakeup:
             os.eventfd_read(self.handle)
 
     def close(self) -> None:
-        os.close(self.handle)
+        with self._lock:
+            handle, self.handle = self.handle, -1
+            os.close(handle)
 
 
 class Received:
@@ -48,7 +52,8 @@ class Received:
 
     def __init__(self, sender: bytes, call_id: bytes, message: Message) -> None:
         self.sender, self.call_id, self.header, self.arrays = sender, call_id, message.header, message.arrays
-        self.until = time.monotonic() + float(self.header.get("seconds", 0.0))
+        self.number = int(self.header.get("number", -1))  # of the commit that it is about
+        self.until = time.monotonic() + min(max(0.0, float(self.header.get("seconds", 0.0))), MAX_SECONDS)
 
     @property
     def call(self) -> str:
@@ -60,9 +65,14 @@ class Received:
 
 
 class MessageServer:
-    """Binds a free port of this address, and passes what comes in to `answer`, which replies now or later."""
+    """Binds a free port of this address, and passes what comes in to `answer`, which replies now or later.
 
-    def __init__(self, host: str, answer: Callable[[list[Received]], None], threads: int) -> None:
+    Every message gets a reply, also one that came too late: who sent it counts those under way. `name` is that of the
+    endpoint. A message for another one is refused: its sender knows a port of a process that has ended.
+    """
+
+    def __init__(self, host: str, name: str, answer: Callable[[list[Received]], None], threads: int) -> None:
+        self._name = name
         self._context = zmq.Context()
         self._router: Any = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 0)
@@ -93,6 +103,10 @@ class MessageServer:
         """Reply with an error."""
         self.reply(to, {"error": error_to_json(error)})
 
+    def refuse_expired(self, to: Received) -> None:
+        """Reply that a message waited too long."""
+        self.refuse(to, Unreachable(f"{self._name}: the time of the call was up before it began"))
+
     def work(self, received: Received, function: Callable[[Received], None]) -> None:
         """Run a function that takes long in another thread; it replies. What it raises is the reply."""
         if self._waiting >= MAX_WAITING:
@@ -104,7 +118,9 @@ class MessageServer:
     def _work(self, received: Received, function: Callable[[Received], None]) -> None:
         self._waiting -= 1
         try:
-            if not received.expired:  # else nobody waits for the reply
+            if received.expired:
+                self.refuse_expired(received)
+            else:
                 function(received)
         except BaseException as error:
             self.refuse(received, error)
@@ -134,8 +150,11 @@ class MessageServer:
             except ValueError:  # too few frames
                 continue
             try:
-                received.append(Received(bytes(sender), bytes(call_id), unpack([frame.buffer for frame in frames])))
-            except (InvalidInput, ValueError, TypeError) as error:
+                message = Received(bytes(sender), bytes(call_id), unpack([frame.buffer for frame in frames]))
+                if message.header.get("to") != self._name:
+                    raise Unreachable(f"expected {message.header.get('to')!r:.100} at {self.address}, got {self._name}")
+                received.append(message)
+            except (Unreachable, ValueError, TypeError, ArithmeticError) as error:
                 self._replies.append([bytes(sender), bytes(call_id), *pack({"error": error_to_json(error)})])
         return received
 

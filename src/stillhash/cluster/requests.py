@@ -11,7 +11,7 @@ from stillhash.errors import InvalidInput
 from stillhash.numeric.validation import Floats
 from stillhash.search import Hits
 from stillhash.search.blocks import Bitmap
-from stillhash.search.merge import Floors, resize
+from stillhash.search.merge import Floors, no_floors, resize
 
 
 class SearchRequest(NamedTuple):
@@ -37,7 +37,9 @@ def join_requests(requests: Sequence[SearchRequest]) -> SearchRequest:
     weights = np.concatenate([request.weights for request in requests])
     k = max(request.k for request in requests)
     thresholds = [request.thresholds for request in requests if request.thresholds is not None]
-    floors = [request.floors for request in requests if request.floors is not None]
+    floors: list[Floors] = []
+    if any(request.floors is not None for request in requests):
+        floors = [no_floors(len(r.weights)) if r.floors is None else r.floors for r in requests]
     return requests[0]._replace(
         weights=weights,
         k=k,
@@ -99,6 +101,9 @@ def search_from_message(
                 floors, place = Floors(arrays[place], arrays[place + 1]), place + 2
             if header["range"]:
                 thresholds, place = arrays[place], place + 1
+            for array in (*(floors or ()), *(() if thresholds is None else (thresholds,))):
+                if array.shape != weights.shape[:1]:
+                    raise ValueError(f"{array.shape} for {len(weights)} queries")
             bitmap = header["allowed"]
             place += bitmap == place
             allowed = None if bitmap is None else arrays[bitmap]

@@ -14,7 +14,7 @@ from stillhash.cluster.requests import SearchRequest, hits_to_message, search_fr
 from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
 from stillhash.cluster.shard import Shard, StaleNumber
 from stillhash.cluster.storage import Storage
-from stillhash.errors import InvalidInput, StillhashError
+from stillhash.errors import InvalidInput, StillhashError, Unreachable
 
 RETRY_SECONDS = 1.0  # until the next try to reach a storage that failed
 WORK_THREADS = 2  # for filters and items, beside the thread that searches
@@ -35,8 +35,8 @@ class ShardServer:
         self.shard = Shard(self.storage, shard, cache, options.get("threads"))
         self._parked: list[Received] = []  # searches of commits that are not loaded yet
         self._wanted, self._want, self._stopped = -1, threading.Event(), threading.Event()
-        self._failure: StillhashError | None = None  # of the last update
-        self._server = MessageServer(options.get("host") or node_address(), self._answer, WORK_THREADS)
+        self._failure: Exception | None = None  # of the last update
+        self._server = MessageServer(options.get("host") or node_address(), name, self._answer, WORK_THREADS)
         self.endpoint = Endpoint(name, "shard", shard, self._server.address, os.getpid(), node_id())
         self._server.start()
         self._updater = threading.Thread(target=self._keep_updated, name="stillhash-updates", daemon=True)
@@ -75,7 +75,7 @@ class ShardServer:
                 self._server.wake()
                 self._want.wait()
                 self._want.clear()
-            except StillhashError as error:
+            except Exception as error:  # of any kind: without this thread the shard would stay as it is
                 self._failure = error
                 self._server.wake()
                 self._stopped.wait(RETRY_SECONDS)
@@ -85,21 +85,23 @@ class ShardServer:
         searches = self._parked
         self._parked = []
         for message in received:
-            if message.call == "search" and not any(r.get("where") is not None for r in message.header["requests"]):
+            if message.call == "search" and not has_filter(message):
                 searches.append(message)
             else:
                 self._server.work(message, self._call)
         ready: dict[int, list[Received]] = {}
         for message in searches:
-            number = int(message.header.get("number", -1))
             try:
-                if self.shard.has(number):
-                    ready.setdefault(number, []).append(message)
+                if message.expired:
+                    self._server.refuse_expired(message)
+                elif self.shard.has(message.number):
+                    ready.setdefault(message.number, []).append(message)
                 elif self._failure is not None:
-                    self._server.refuse(message, self._failure)
-                elif not message.expired:
+                    problem = f"{self.name} cannot load commit {message.number}: {self._failure}"
+                    self._server.refuse(message, Unreachable(problem))
+                else:
                     self._parked.append(message)
-                    self._load(number)
+                    self._load(message.number)
             except StaleNumber:
                 self._server.reply(message, STALE_HEADER)
         for number, messages in ready.items():
@@ -113,24 +115,24 @@ class ShardServer:
     def _search(self, number: int, messages: list[Received]) -> None:
         """Search for all messages at once, and reply to each."""
         began = time.perf_counter()
-        bits, requests, owners = self.shard.bits(number), list[SearchRequest](), []
-        for message in messages:
-            try:
-                some = search_from_message(message.header["requests"], message.arrays, bits)
-            except InvalidInput as error:
-                self._server.refuse(message, error)
-                continue
-            owners.append((message, len(requests), len(requests) + len(some)))
-            requests += some
+        requests, owners = list[SearchRequest](), []
         try:
+            bits = self.shard.bits(number)
+            for message in messages:
+                some = search_from_message(message.header["requests"], message.arrays, bits)
+                owners.append((message, len(requests), len(requests) + len(some)))
+                requests += some
             hits = self.shard.search(number, requests)
         except StaleNumber:
-            for message, _, _ in owners:
+            for message in messages:
                 self._server.reply(message, STALE_HEADER)
             return
         except Exception as error:
-            for message, _, _ in owners:
-                self._server.refuse(message, error)
+            if len(messages) == 1:
+                self._server.refuse(messages[0], error)
+            else:  # one of them is at fault, and the others get their hits
+                for message in messages:
+                    self._search(number, [message])
             return
         seconds = time.perf_counter() - began
         for message, start, end in owners:
@@ -139,7 +141,7 @@ class ShardServer:
 
     def _call(self, message: Received) -> None:
         """Answer one message that may take long."""
-        number = int(message.header.get("number", -1))
+        number = message.number
         if message.call == "update":
             self._load(number)
             self._server.reply(message, {"latest": self.shard.number})
@@ -166,6 +168,12 @@ class ShardServer:
             self._server.reply(message, {**latest, **header}, arrays)
         else:
             raise InvalidInput(f"call: expected search, codes, status or update, got {message.call!r:.40}")
+
+
+def has_filter(message: Received) -> bool:
+    """Whether a search has to evaluate a filter, or is none: what takes long is not for the thread that replies."""
+    requests = message.header.get("requests")
+    return not isinstance(requests, list) or not all(isinstance(r, dict) and r.get("where") is None for r in requests)
 
 
 def node_id() -> str:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server import (
+    routes_cluster,
     routes_collections,
     routes_export,
     routes_facets,
@@ -73,7 +74,7 @@ ROUTERS = (
     routes_probe.read_router,
     *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_long_work.read_router, routes_long_work.write_router),
-    *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
+    *(routes_cluster.read_router, routes_cluster.admin_router),
     *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
     *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
     *(doubtful_labels.read_router, doubtful_labels.write_router),

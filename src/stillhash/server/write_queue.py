@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from stillhash.collection import Collection
 from stillhash.errors import Busy, Closed, InvalidInput, report_shortages
@@ -44,12 +44,23 @@ class QueryEncoder(Protocol):
     def text(self, words: str) -> Floats: ...
 
 
-class ClusterControl(Protocol):
-    """Show and change where a cluster holds the codes of a collection."""
+@runtime_checkable
+class OnShards(Protocol):
+    """Something that is searched on shards: `missing` are those of which no replica answers, `degraded` lack some."""
+
+    def readiness(self) -> dict[str, Any]: ...
+
+
+class ClusterControl(OnShards, Protocol):
+    """Show and change the cluster that serves a collection."""
 
     def status(self) -> dict[str, Any]: ...
     def add_shard(self) -> int: ...
+    def remove_shard(self, shard: int) -> None: ...
     def drain(self, node: str) -> int: ...
+    def undrain(self, node: str) -> int: ...
+    def rebalance(self) -> int: ...
+    def compact(self) -> dict[str, Any]: ...
 
 
 @report_shortages
