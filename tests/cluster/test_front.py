@@ -14,10 +14,12 @@ import stillhash
 from stillhash import Collection
 from stillhash.cluster.front import FrontCollection
 from stillhash.cluster.index import ClusterIndex
+from stillhash.cluster.manifest import read_latest
 from stillhash.cluster.publisher import Publisher
+from stillhash.cluster.storage import Storage
 from stillhash.collection.types import Vote
 from stillhash.errors import InvalidInput, StillhashError, TooLarge, Unreachable, Unsupported
-from tests.cluster.local_shards import LocalShards, published
+from tests.cluster.shard_threads import ShardThreads, published
 from tests.collection.fixtures import BITS, begin, some_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
@@ -192,7 +194,7 @@ def test_no_queries_have_no_answers(served: Served) -> None:
 
 def test_partial_answers_say_what_is_missing(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 320)
-    shards = LocalShards(tmp_path / "storage")
+    shards = ShardThreads(tmp_path / "storage")
     index = ClusterIndex(BITS, 2, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
     with collection, closing(index), Publisher(collection, index) as publisher:
         publisher.publish()
@@ -216,3 +218,16 @@ def test_partial_answers_say_what_is_missing(tmp_path: Path) -> None:
             shards.ensure([few, many], 1)
             front.wait_ready()
             assert_same(front, collection, Q)
+
+
+def test_through_aggregators(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 320)
+    with collection, published(collection, tmp_path / "storage", shards=4, aggregators=2) as (publisher, front):
+        for number in range(4):
+            collection.add([f"{number}-{n}" for n in range(60)], *some_rows(60, seed=number), learn=False)
+            publisher.publish()
+        front.refresh()
+        assert len([rows for rows in read_latest(Storage(tmp_path / "storage")).shard_rows().values() if rows]) > 1
+        for options in ({}, {"where": {"odd": True}, "k": 50}, {"version": 0, "k": 500}):
+            assert_same(front, collection, some_rows(5, seed=9).X, **options)
+        assert front.range_search(some_rows(2).X, 0.0) == collection.range_search(some_rows(2).X, 0.0)

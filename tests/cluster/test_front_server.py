@@ -18,7 +18,7 @@ from stillhash import Client, Collection
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher
 from stillhash.errors import Busy, InvalidInput, NotFound, StillhashError, Unreachable, Unsupported
-from tests.cluster.local_shards import LocalShards
+from tests.cluster.shard_threads import ShardThreads
 from tests.collection.fixtures import BITS, begin, some_rows
 from tests.server.live_server import live_server
 
@@ -29,7 +29,7 @@ SECONDS = 60.0  # until something that should have happened is a failure
 class Site(NamedTuple):
     collection: Collection
     publisher: Publisher
-    shards: LocalShards
+    shards: ShardThreads
     writer: str
     front: str
 
@@ -59,7 +59,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     collection, _ = begin(folder / "c", 320)
-    shards = LocalShards(folder / "storage")
+    shards = ShardThreads(folder / "storage")
     index = ClusterIndex(BITS, 2, storage=folder / "storage", processes=shards, lease_seconds=0.5)
     with live_server({"c": collection}) as writer, Publisher(collection, index, writer=writer.url) as publisher:
         try:
@@ -142,7 +142,7 @@ def test_headers_and_status(site: Site) -> None:
 
 def test_a_writer_that_is_away_stops_no_search(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 320)
-    shards = LocalShards(tmp_path / "storage")
+    shards = ShardThreads(tmp_path / "storage")
     index = ClusterIndex(BITS, 2, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
     with collection, Publisher(collection, index) as publisher:
         try:
@@ -176,7 +176,7 @@ def check_away(client: Client, collection: Collection, reason: str) -> None:
 
 def test_what_a_front_refuses_names_the_writer(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 20)
-    shards = LocalShards(tmp_path / "storage")
+    shards = ShardThreads(tmp_path / "storage")
     index = ClusterIndex(BITS, 1, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
     with collection, Publisher(collection, index) as publisher:
         try:

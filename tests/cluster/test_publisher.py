@@ -24,7 +24,7 @@ from stillhash.cluster.publish_plan import PublishedSource, plan_rewrites
 from stillhash.cluster.publisher import Publisher
 from stillhash.cluster.storage import Storage
 from stillhash.errors import BadState, Conflict, StoreFailed
-from tests.cluster.local_shards import local_index, published
+from tests.cluster.shard_threads import published, thread_index
 from tests.collection.fixtures import BITS, begin, some_rows
 from tests.collection.test_filters import LABELS, METADATA
 
@@ -47,7 +47,7 @@ def collection(template: Path, tmp_path: Path) -> Iterator[Collection]:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[ClusterIndex]:
-    with local_index(tmp_path / "storage", BITS, shards=2) as index:
+    with thread_index(tmp_path / "storage", BITS, shards=2) as index:
         yield index
 
 
@@ -86,7 +86,7 @@ def test_every_commit_arrives_whole(
     with (
         pytest.MonkeyPatch.context() as patch,
         stillhash.open(shutil.copytree(template, folder / "c")) as collection,
-        local_index(folder / "storage", BITS, shards=2) as index,
+        thread_index(folder / "storage", BITS, shards=2) as index,
     ):
         patch.setattr(publish_plan, "TIER_ROWS", (20, 120))
         patch.setattr(publish_plan, "TIER_SEGMENTS", 3)
@@ -203,7 +203,7 @@ def front_seq(index: ClusterIndex) -> int:
 
 
 def test_a_thread_publishes_what_is_committed(collection: Collection, tmp_path: Path) -> None:
-    with local_index(tmp_path / "storage", BITS) as index, Publisher(collection, index, interval=0.01) as publisher:
+    with thread_index(tmp_path / "storage", BITS) as index, Publisher(collection, index, interval=0.01) as publisher:
         publisher.publish()
         publisher.start()
         with FrontCollection(tmp_path / "storage") as front:
