@@ -16,7 +16,7 @@ from stillhash.cluster.manifest import read_latest
 from stillhash.cluster.publish_plan import PublishedSource
 from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.schema import get_meta
-from tests.cluster.local_shards import LocalShards
+from tests.cluster.shard_threads import ShardThreads
 from tests.collection.fixtures import BITS, begin, some_rows
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def current_seq(collection: Collection) -> int:
 
 
 def check_equal(collection: Collection, folder: Path) -> None:
-    shards = LocalShards(folder / "storage")
+    shards = ShardThreads(folder / "storage")
     try:
         shards.ensure([0, 1], 1)
         with FrontCollection(folder / "storage") as front:
