@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo check test test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests \
-	integrations chromium repository bench wheel smoke-arm sdist docs docker clean
+	integrations chromium redis repository bench wheel smoke-arm sdist docs docker clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -70,7 +70,7 @@ contracts: $(VENV)/.installed
 fast-tests: $(VENV)/.installed
 	$(PYTEST) -m "not slow and not browser and not cluster and not integrations"
 
-tests: $(VENV)/.installed chromium
+tests: $(VENV)/.installed chromium redis
 	$(PYTEST) -m "not integrations"
 
 # Test suites of other projects, with their packages: one environment for those that can live together, and one for each
@@ -106,6 +106,12 @@ chromium:
 		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
 		echo "chromium is not installed: the browser tests are skipped (Debian: apt-get install chromium)"
+
+redis:
+	@command -v redis-server >/dev/null || \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server >/dev/null; } || \
+		echo "redis-server is not installed: the test of a lost head is skipped (Debian: apt-get install redis-server)"
 
 # The documentation site, into build/site: open build/site/index.html. Dead links and anchors fail the build.
 docs: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.docs)

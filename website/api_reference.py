@@ -87,7 +87,7 @@ PAGES = {
         "Cluster",
         "The same index on Ray (`pip install 'stillhash[cluster]'`). [The guide](../../cluster.md).",
         ("stillhash.cluster",),
-        ("ClusterIndex", "HybridIndexFactory", "LocalCluster"),
+        ("ClusterIndex", "ClusterReader", "LocalCluster"),
     ),
     "faiss": ApiPage(
         "FAISS",

@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 import stillhash
 from stillhash.cli.main import app
-from stillhash.errors import StillhashError
+from stillhash.errors import Conflict, InvalidInput, NotFound, StillhashError
 from tests.collection.format_1 import unpack, unpack_golden
 from tests.collection.test_doubtful_labels import create, noisy_rows
+from tests.server.serve_command import serve_command
 from tests.support.toys import toy
 
 X, Y = toy(900, 16, 4)
@@ -487,6 +488,18 @@ def test_seal_compact_and_stats(films: Path) -> None:
     stats = call_json("stats", films)
     assert stats["items"] == 598 and stats["deleted"] == 0 and stats["segments"] == 1
     assert "init_rows" in call("stats", films)[1]
+
+
+def test_compact_at_a_running_server(films: Path, tmp_path: Path) -> None:
+    call_json("delete", films, "r0", "r1", "r2")
+    with serve_command(tmp_path / "log", films) as server:
+        assert call("compact", films)[0] == Conflict.exit_code  # the server has it open
+        assert call_json("compact", "--url", server.url) == {"dropped": 3}
+        assert call_json("compact", "--url", server.url, "--collection", films.name) == {"dropped": 0}
+        assert call("compact", "--url", server.url, "--collection", "nosuch")[0] == NotFound.exit_code
+    for wrong in ([], [films, "--url", "http://127.0.0.1:1"]):
+        assert call("compact", *wrong)[0] == InvalidInput.exit_code
+    assert call_json("stats", films)["deleted"] == 0
 
 
 def test_verify(films: Path) -> None:

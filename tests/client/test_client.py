@@ -141,6 +141,19 @@ def test_snapshot_is_a_collection(twins: tuple[Collection, Client], tmp_path: Pa
         assert copy.count() == 3 and snapshot["bytes"] > 0
 
 
+def test_compact_waits_for_the_task_and_raises_its_error(
+    twins: tuple[Collection, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, shares = twins[1], []
+    client.add([1, 2, 3], X)
+    client.delete([2])
+    assert client.compact(progress=shares.append) == 1 and client.stats()["deleted"] == 0
+    assert shares == sorted(shares) and shares and client.get([1]) != [None]
+    monkeypatch.setattr(Collection, "compact", lambda *_, **__: (_ for _ in ()).throw(Conflict("compact: taken")))
+    with pytest.raises(Conflict, match="taken"):
+        client.compact()
+
+
 def test_keys_are_sent(tmp_path: Path, new_client: Any) -> None:
     settings = Settings(keys=Keys((KEYS["read"],), (KEYS["write"],)))
     with live_server({"c": new(tmp_path / "c")}, settings) as server:

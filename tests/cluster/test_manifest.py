@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillhash.cluster.deletions import INLINE_ROWS, existing_ids, load_deletions, store_deletions, without_ids
+from stillhash.cluster.garbage import collect_garbage
 from stillhash.cluster.manifest import (
     ClusterManifest,
     PatchEntry,
@@ -17,6 +18,7 @@ from stillhash.cluster.manifest import (
     first_manifest,
     latest_number,
     manifest_name,
+    manifest_numbers,
     pack_manifest,
     read_latest,
     read_manifest,
@@ -89,11 +91,15 @@ def test_a_number_that_was_collected_is_not_used_again(storage: Storage) -> None
         commit_manifest(storage, manifest)
         manifest = manifest.next(0)
     stale = place(read_manifest(storage, 1), [entry(1)]).next(0)
-    storage.delete(manifest_name(1))
-    storage.delete(manifest_name(2))
+    collect_garbage(storage, keep=2)
     with pytest.raises(Conflict, match="follow"):
         commit_manifest(storage, stale)
-    assert latest_number(storage) == 4
+    for late in (first_manifest(64, [0], epoch=1), first_manifest(64, [0], epoch=1).next(1)):  # each follows the last
+        with pytest.raises(StoreFailed, match="cannot be known"):
+            commit_manifest(storage, late)
+    assert latest_number(storage) == 4 and storage.list("collected") == ["collected/00000000000000000003"]
+    collect_garbage(storage, keep=2)
+    assert manifest_numbers(storage) == [3, 4]
 
 
 def test_an_entry_without_a_shard_is_not_committed(storage: Storage) -> None:

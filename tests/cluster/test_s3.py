@@ -19,11 +19,12 @@ from stillhash.cluster.deletions import existing_ids, without_ids
 from stillhash.cluster.garbage import collect_garbage
 from stillhash.cluster.lease import WriterLease, fence
 from stillhash.cluster.manifest import commit_manifest, first_manifest, latest_number, read_latest
+from stillhash.cluster.placement import place
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.segment_files import write_segments
 from stillhash.cluster.storage import Storage
 from stillhash.errors import BadState, NotFound, StoreFailed
-from tests.cluster.manifests import BITS, codes_of, content, expected
+from tests.cluster.manifests import BITS, codes_of, content, entry, expected
 from tests.cluster.storage_writer import check, take_step
 from tests.support.s3_server import SETTINGS, Forwarder, running_s3
 
@@ -112,6 +113,25 @@ def test_storage_that_goes_away_returns(storage: Storage, s3: Forwarder, tmp_pat
     assert storage.list("manifests")[-1].endswith("3") and check(storage) == 3  # nothing of the calls above
     assert take_step(storage).number == 4 and check(storage) == 4
     assert cache.open(entry, BITS).rows == entry.rows
+
+
+@pytest.mark.parametrize("replies", [1, 100])
+def test_a_commit_whose_reply_is_lost_is_made_once(storage: Storage, s3: Forwarder, replies: int) -> None:
+    first = first_manifest(BITS, [0])
+    commit_manifest(storage, first)
+    ours = place(first, [entry(1)]).next(1)
+    s3.lost_replies = replies
+    try:
+        if replies == 1:
+            commit_manifest(storage, ours)  # the client tries again by itself
+        else:
+            with pytest.raises(StoreFailed):
+                commit_manifest(storage, ours)
+    finally:
+        assert s3.lost_replies < replies
+        s3.lost_replies = 0
+    commit_manifest(storage, ours)
+    assert latest_number(storage) == 2 and read_latest(storage) == ours
 
 
 def test_a_lease_over_s3(storage: Storage, s3: Forwarder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 
 import stillhash
 from stillhash import METHODS, Collection
+from stillhash.collection.storage.segments import CodedRows
+from stillhash.collection.storage.store import Store
 from tests.collection.reference import Twin
 from tests.support.toys import toy
 
@@ -29,6 +32,12 @@ def some_rows(n: int, seed: int = 0) -> Rows:
     labels = [["abcd"[c] for c in np.flatnonzero(y)] if r % 3 else [] for r, y in enumerate(Y)]
     metadata = [{"n": r, "odd": bool(r % 2), "tone": float(rng.integers(5)) / 4} if r % 5 else None for r in range(n)]
     return Rows(X, labels, metadata)
+
+
+def live_rows(store: Store, connection: sqlite3.Connection) -> CodedRows:
+    """Return all items that have a code."""
+    coded = store.codes.after(connection, -1)
+    return coded.select(np.isin(coded.numbers, [row for (row,) in connection.execute("SELECT row FROM items")]))
 
 
 def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twin]:

@@ -27,7 +27,7 @@ from stillhash.collection.storage import exported_items
 from stillhash.collection.storage.exported_items import ExportedItems
 from stillhash.collection.storage.store import Store
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
-from tests.collection.fixtures import DIM, begin, copied, some_rows
+from tests.collection.fixtures import DIM, begin, copied, live_rows, some_rows
 from tests.collection.golden import PICTURE
 from tests.support.toys import toy
 
@@ -201,7 +201,7 @@ def test_batches_hold_what_the_tables_hold(templates: dict[str, Path], seed: int
         store = Store(folder / "c", writer=False)
         with store.reading() as connection:
             batches = list(ExportedItems(store, connection, None).batches())
-            live = store.codes.live(connection)
+            live = live_rows(store, connection)
             contents = store.items.contents(connection, live.numbers.tolist())
         store.close()
         assert np.array_equal(np.concatenate([batch.rows for batch in batches]), live.numbers)

@@ -333,7 +333,7 @@ def test_an_interrupted_forgetting_is_finished_by_compact(tmp_path: Path, monkey
         collection.add(range(400), X, labels)
         add_secrets(collection, X)
         with monkeypatch.context() as patch:
-            patch.setattr(type(collection._store), "rewrite_segments", lambda self: 1 / 0)
+            patch.setattr(type(collection._store), "seal", lambda self: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 collection.forget(["ab-secret-id"])
         assert collection.get(["ab-secret-id"]) == [None] and held(path)

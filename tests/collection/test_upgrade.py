@@ -17,6 +17,7 @@ from stillhash.collection.stored_models import load_functions
 from stillhash.errors import BadState
 from stillhash.files.sealed_files import read_sealed, write_sealed
 from stillhash.numeric.codes import width
+from tests.collection.fixtures import live_rows
 from tests.collection.format_1 import (
     METHOD_QUERIES,
     STORED_METHODS,
@@ -41,7 +42,7 @@ def test_every_method_encodes_as_before_to_the_bit(tmp_path: Path, method: str) 
         functions = load_functions(connection)
         assert functions is not None
         assert functions.encode(METHOD_QUERIES).tobytes().hex() == answers[method]["encoded"]
-        rows = store.codes.live(connection)
+        rows = live_rows(store, connection)
         hasher = store.learner_files.load(store.versions.learners(connection)[2])
     assert hasher.name == method and hasher.encode(METHOD_QUERIES).tobytes().hex() == answers[method]["encoded"]
     assert len(rows.numbers) == answers[method]["items"] and not rows.digests.any()
@@ -114,7 +115,7 @@ def test_row_numbers_pending_rows_and_what_was_bulk_loaded(tmp_path: Path) -> No
         values = dict(connection.execute("SELECT key, value FROM meta WHERE key IN ('bulk_load_source', 'next_row')"))
         assert values == {"bulk_load_source": "digest", "next_row": 900}
         pending = connection.execute("SELECT row, code, own_features FROM pending ORDER BY number").fetchall()
-        codes = dict(zip(*store.codes.live(connection)[:2], strict=True))
+        codes = dict(zip(*live_rows(store, connection)[:2], strict=True))
         assert len(pending) == 19 and all(code == codes[row].tobytes() and not own for row, code, own in pending)
 
 
@@ -180,7 +181,7 @@ def test_any_deletions_and_segments(tmp_path: Path, share: float) -> None:
     with closing(Store(path, writer=False)) as store:
         assert verify_store(store) == []
         with store.reading() as connection:
-            coded = store.codes.live(connection)
+            coded = live_rows(store, connection)
             sql = "SELECT row, id, labels FROM items ORDER BY row"
             assert connection.execute(sql).fetchall() == [row[:3] for row in live]
             assert coded.numbers.tolist() == [row for row, *_ in live]

@@ -12,6 +12,9 @@ import pytest
 
 import stillhash
 from stillhash import Collection
+from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.segment_writer import SegmentWriter
+from stillhash.collection.storage.store import Store
 from stillhash.server.keys import Keys
 from stillhash.server.tasks import Report
 from tests.server.live_server import LiveServer, Reply
@@ -53,6 +56,58 @@ def test_verify_snapshot_and_export(serving: Callable[..., LiveServer], tmp_path
     assert [task["kind"] for task in listed] == ["export"] * 3 + ["snapshot", "verify"]
     assert listed[-1] == verified
     assert server.request("GET", f"{PATH}/{verified['id']}/file").status == 404
+
+
+def test_compact_while_others_search_and_write(
+    serving: Callable[..., LiveServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CodeTable, "segment_rows", 32)
+    server = serving()
+    collection = server.executor("c").collection
+    collection.seal()
+    collection.delete(collection.ids()[:50])
+    query = {"query": collection.reconstruct(collection.ids()[50:51])[0].tolist(), "k": 400}
+    before = server.request("POST", "/v1/collections/c/search", query).json["answers"][0]["hits"]
+    original, requests = SegmentWriter.write, []
+
+    def write(self: SegmentWriter, *args: Any) -> Any:
+        records = original(self, *args)
+        if not collection._write_lock._is_owned():  # type: ignore[attr-defined]  # while a segment is replaced
+            requests.append(
+                server.request("POST", "/v1/collections/c/search", query).json["answers"][0]["hits"] == before
+            )
+            body = {"ids": [f"none {len(requests)}"]}
+            requests.append(server.request("POST", "/v1/collections/c/delete", body).status == 200)
+        return records
+
+    monkeypatch.setattr(SegmentWriter, "write", write)
+    task = ended(server, start(server, kind="compact"))
+    assert (task["state"], task["result"], task["share"]) == ("done", {"dropped": 50}, 1.0)
+    assert "of" in task["message"] and len(requests) > 1 and all(requests)
+    assert server.request("POST", "/v1/collections/c/search", query).json["answers"][0]["hits"] == before
+    assert collection.verify() == [] and collection.stats()["deleted"] == 0
+
+
+def test_a_compaction_is_cancelled_between_steps(
+    serving: Callable[..., LiveServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CodeTable, "segment_rows", 32)
+    server = serving()
+    collection = server.executor("c").collection
+    collection.seal()
+    collection.delete(collection.ids()[::3])
+    original = Store.replace_segments
+
+    def replace(self: Store, *args: Any) -> None:
+        original(self, *args)
+        server.executor("c").tasks.cancel(server.executor("c").tasks.list()[0])
+
+    monkeypatch.setattr(Store, "replace_segments", replace)
+    task = ended(server, start(server, kind="compact"))
+    assert task["state"] == "cancelled" and collection.verify() == [] and collection.stats()["deleted"] > 0
+    monkeypatch.setattr(Store, "replace_segments", original)
+    assert ended(server, start(server, kind="compact"))["result"]["dropped"] > 0
+    assert collection.stats()["deleted"] == 0
 
 
 def test_nothing_is_copied_without_a_folder(shared: LiveServer) -> None:

@@ -59,9 +59,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "pip install wordllama 'stillhash[text]'": "needs a package with weights; tests/encoders opens such tables",
     },
     "cluster.md": {
-        "stillhash cluster up --nodes 4": NEEDS_RAY,
-        "stillhash serve photos --cluster ADDRESS --shards 4 --replicas 2": NEEDS_RAY,
-        "from stillhash.cluster import HybridIndexFactory, LocalCluster": NEEDS_RAY,
+        "stillhash cluster up --nodes 4 --port 6379": NEEDS_RAY,
+        "stillhash serve photos --cluster 127.0.0.2:6379 --shards 4 --replicas 2": NEEDS_RAY,
+        "from stillhash.cluster import ClusterIndex, ClusterReader, LocalCluster": NEEDS_RAY,
         "stillhash cluster ingest FOLDER photos --address HEAD:6379": NEEDS_RAY,
         "hasher = stillhash.Tally(64).fit(sample, sample_labels)": NEEDS_RAY,
     },

@@ -26,6 +26,7 @@ from stillhash.search.merge import merge_top
 BATCHES_IN_FLIGHT = 2  # to each shard
 START_SECONDS = 60.0  # until a shard must have its codes
 WAIT_SECONDS = 30.0  # of a query
+PARENT_CHECK_MS = 2000
 STOP = b"stop"
 
 HarnessFrames = list[Any]
@@ -76,6 +77,10 @@ def serve_shard(ready: Any, codes: int, first: int, seed: int, threads: int) -> 
         ready.send(socket.bind_to_random_port("tcp://127.0.0.1"))
         own, whole = time.thread_time(), time.process_time()
         while True:
+            while not socket.poll(PARENT_CHECK_MS):
+                parent = multiprocessing.parent_process()
+                if parent is not None and not parent.is_alive():
+                    return  # it was killed
             requests: list[HarnessFrames] = [socket.recv_multipart(copy=False)]
             while socket.poll(0):
                 requests.append(socket.recv_multipart(copy=False))
@@ -118,7 +123,7 @@ def shard_processes(shards: int, codes: int, threads: int = 1) -> Iterator[list[
             process.join()
 
 
-class PendingQuery:
+class HarnessQuery:
     """A query under way: the hits of each shard, and an event for its caller."""
 
     def __init__(self, weights: Floats, shards: int) -> None:
@@ -132,9 +137,9 @@ class HarnessFront:
 
     def __init__(self, ports: Sequence[int]) -> None:
         self.shards = len(ports)
-        self.waiting: list[deque[PendingQuery]] = [deque() for _ in ports]
-        self.under_way: list[dict[int, list[PendingQuery]]] = [{} for _ in ports]
-        self.incoming: deque[PendingQuery] = deque()
+        self.waiting: list[deque[HarnessQuery]] = [deque() for _ in ports]
+        self.under_way: list[dict[int, list[HarnessQuery]]] = [{} for _ in ports]
+        self.incoming: deque[HarnessQuery] = deque()
         self.wake_read, self.wake_write = os.pipe()
         self.awake, self.closing, self.number = False, False, 0
         self.context = zmq.Context()
@@ -147,7 +152,7 @@ class HarnessFront:
 
     def search(self, weights: Floats) -> Hits:
         """Return the hits of one query."""
-        query = PendingQuery(weights[None], self.shards)
+        query = HarnessQuery(weights[None], self.shards)
         self.incoming.append(query)
         if not self.awake:
             self.awake = True

@@ -13,7 +13,7 @@ from stillhash.bench.timing import CODE_BITS, Figures
 from stillhash.errors import InvalidInput
 from stillhash.experiments.tables import ReportProgress
 
-CODE_BYTES, ITEM_BYTES = CODE_BITS // 8, 150  # in memory, and on disk beside the codes
+CODE_BYTES, DISK_ITEM_BYTES = CODE_BITS // 8, 150  # in memory, and on disk beside the codes
 SHARD_CODES, SHARD_CORES = 50_000_000, 4
 MEMORY_SHARE = 0.7  # of a machine's, for codes, where they are packed as densely as possible
 CORE_BYTES_PER_SECOND = 4.8e9  # 12 channels of DDR5-4800 are 460.8 GB/s for the 96 cores of a socket
@@ -173,4 +173,4 @@ def price_layouts(codes: float, service: ServiceTime, machines: Sequence[Machine
 
 def disk_gigabytes(codes: float) -> float:
     """Return what one copy of codes and items takes on disk."""
-    return codes * (CODE_BYTES + ITEM_BYTES) / 1e9
+    return codes * (CODE_BYTES + DISK_ITEM_BYTES) / 1e9

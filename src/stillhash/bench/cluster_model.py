@@ -15,7 +15,8 @@ import numpy as np
 
 from stillhash.bench.cluster_events import SimNode
 from stillhash.bench.cluster_scenario import Scenario, validate_scenario
-from stillhash.bench.cluster_tiers import SimCoordinator, SimShard, SimWorld
+from stillhash.bench.cluster_tiers import SimCoordinator, SimShard
+from stillhash.bench.cluster_world import SimWorld
 from stillhash.numeric.validation import Doubles
 
 AGGREGATOR_DEADLINE = 0.8  # of the front's, so that its partial answer arrives in time

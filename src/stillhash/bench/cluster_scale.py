@@ -71,7 +71,7 @@ def run(
     check_plot(plot)
     machines = [parse_price(text) for text in price] or list(MACHINES)
     measured, service, large, costs, latency = measure(repeats, quick, progress)
-    shards, clients = ((1, 2), (1, 4)) if quick else (VALIDATED_SHARDS, VALIDATED_CLIENTS)
+    shards, clients = validated(quick)
     codes, seconds = (20_000, 0.2) if quick else (2_000_000, 1.0)
     scenario = here(codes, service, costs, latency)
     progress("starting shard processes")
@@ -134,13 +134,18 @@ def here(codes: int, service: ServiceTime, costs: MessageCosts, latency: float) 
 
 
 def validate_against(
-    measure_real: MeasureReal, codes: int, repeats: int, progress: ReportProgress, rounds: int = 3
+    measure_real: MeasureReal, codes: int, repeats: int, progress: ReportProgress, quick: bool = False
 ) -> Figures:
     """Validate the model against any real cluster on this machine, given its measurement of a closed loop."""
-    _, service, _, costs, latency = measure(repeats, False, progress)
-    scenario = here(codes, service, costs, latency)
-    rows = validate(measure_real, scenario, VALIDATED_SHARDS, VALIDATED_CLIENTS, rounds, progress)
+    _, service, _, costs, latency = measure(repeats, quick, progress)
+    shards, clients = validated(quick)
+    rows = validate(measure_real, here(codes, service, costs, latency), shards, clients, repeats, progress)
     return {"codes": codes, "rows": rows, "errors": error_summary(rows)}
+
+
+def validated(quick: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the numbers of shards and of clients that are compared."""
+    return (VALIDATED_SHARDS[:2], VALIDATED_CLIENTS[:2]) if quick else (VALIDATED_SHARDS, VALIDATED_CLIENTS)
 
 
 def error_summary(rows: list[Figures]) -> Figures:
@@ -154,22 +159,22 @@ def extrapolate(
     service: ServiceTime, costs: MessageCosts, machines: list[Machine], quick: bool, progress: ReportProgress
 ) -> Figures:
     """Simulate a billion codes and ten."""
-    sizes, seconds, clients = ((2e8,), 0.5, 8) if quick else ((1e9, 1e10), 6.0, 64)
+    sizes, seconds, clients = ((2e8,), 0.5, 8) if quick else ((1e9, 1e10), 4.0, 64)
     topologies, stragglers, prices = [], [], []
     for codes in sizes:
         layout = make_layout(codes, service, costs)
         rows = layouts.compare_topologies(layout, clients, seconds, progress)
         topologies += rows
         load = 0.3 * rows[0]["busy"]["rate"]
-        length = 0.5 if quick else 60.0 if codes < 5e9 else 12.0
+        length = 0.5 if quick else 2e10 / codes + 2
         stragglers += layouts.compare_stragglers(layout, load, length, progress)
         prices += layouts.price_layouts(codes, service, machines)
     small = make_layout(sizes[0], service, costs)
-    loss_load = 0.5 * topologies[0]["busy"]["rate"]
-    loss = layouts.lose_node(small, loss_load, 12.0 if quick else 60.0, progress)
+    loss_load = 0.3 * topologies[0]["busy"]["rate"]
+    loss = layouts.lose_node(small, loss_load, 15.0 if quick else 45.0, progress)
     limits = layouts.compare_batch_limits(small, clients, seconds, progress)
     swept = (4, 8) if quick else layouts.SWEPT_SHARDS
-    sweep = layouts.sweep_shards(make_layout(sizes[-1], service, costs), swept, 5 if quick else 60, progress)
+    sweep = layouts.sweep_shards(make_layout(sizes[-1], service, costs), swept, 5 if quick else 40, progress)
     parts = {"topologies": topologies, "stragglers": stragglers, "loss": loss, "limits": limits}
     return {**parts, "sweep": sweep, "prices": prices}
 

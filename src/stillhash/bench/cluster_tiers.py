@@ -5,42 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
-from stillhash.bench.cluster_events import SimClock, SimNode, SimProcess
-from stillhash.bench.cluster_scenario import Scenario
-
-RANDOM_BLOCK = 4096
-
-
-class SimWorld:
-    """What all processes of a simulation share: the clock, the scenario and its random numbers."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.clock, self.scenario = SimClock(), scenario
-        self.rng = np.random.default_rng(scenario.seed)
-        self.blocks: dict[str, list[float]] = {}
-        self.batches = self.batch_queries = self.hedged = 0
-
-    def random(self, kind: str) -> float:
-        """Return a number of the generator's distribution `kind`, from a block of them."""
-        block = self.blocks.get(kind)
-        if not block:
-            block = self.blocks[kind] = getattr(self.rng, kind)(size=RANDOM_BLOCK).tolist()
-        return block.pop()
-
-    def latency(self) -> float:
-        """Return the seconds of one message on its way."""
-        network = self.scenario.network
-        if not network.sigma:
-            return network.latency
-        return network.latency * float(np.exp(network.sigma * self.random("standard_normal")))
-
-    def slowness(self) -> float:
-        """Return how many times as long as usual the next batch takes."""
-        stragglers = self.scenario.stragglers
-        slow = stragglers.factor if stragglers.share and self.random("random") < stragglers.share else 1.0
-        return slow * self.random("standard_exponential") if stragglers.exponential else slow
+from stillhash.bench.cluster_events import SimNode, SimProcess
+from stillhash.bench.cluster_world import SimWorld, transmit
 
 
 class SimServer(Protocol):
@@ -90,30 +56,17 @@ class SimLink:
 class SimTarget:
     """A coordinator's queue for one shard, or one aggregator, and the replicas of it."""
 
-    def __init__(self, number: int, servers: list[SimServer]) -> None:
-        self.number = number
+    def __init__(self, number: int, servers: list[SimServer], turn: int) -> None:
+        self.number, self.turn = number, turn % len(servers)
         self.links = [SimLink(server) for server in servers]
         self.waiting: deque[SimRequest] = deque()
         self.sending = False
 
     def free_link(self, in_flight: int, other_than: SimLink | None = None) -> SimLink | None:
-        """Return the live replica with the fewest batches, if one has space for another."""
-        free = [each for each in self.links if each.alive and each is not other_than and len(each.batches) < in_flight]
+        """Return the live replica with the fewest batches, if one has space for another; ties take turns."""
+        turns = self.links[self.turn :] + self.links[: self.turn]
+        free = [each for each in turns if each.alive and each is not other_than and len(each.batches) < in_flight]
         return min(free, key=lambda link: len(link.batches), default=None)
-
-
-def transmit(
-    world: SimWorld, sender: SimProcess, receiver: SimProcess, size: int, arrive: Callable[..., None], *args: Any
-) -> None:
-    """Send a message: through the I/O thread of one process, the network, and the I/O thread of the other."""
-    work = world.scenario.costs.io + size / world.scenario.network.bandwidth
-    sender.submit(work, _travel, world, receiver, work, arrive, args)
-
-
-def _travel(
-    world: SimWorld, receiver: SimProcess, work: float, arrive: Callable[..., None], args: tuple[Any, ...]
-) -> None:
-    world.clock.after(world.latency(), receiver.submit, work, arrive, *args)
 
 
 class SimShard:
@@ -171,7 +124,8 @@ class SimCoordinator:
     def __init__(self, world: SimWorld, node: SimNode, targets: list[list[Any]], deadline: float) -> None:
         self.world, self.node, self.deadline = world, node, deadline
         self.io, self.process = SimProcess(node), SimProcess(node)
-        self.targets = [SimTarget(number, servers) for number, servers in enumerate(targets)]
+        world.coordinators += 1  # each begins with another replica
+        self.targets = [SimTarget(number, servers, world.coordinators) for number, servers in enumerate(targets)]
 
     def utilisation(self) -> float:
         return self.process.utilisation()
@@ -235,6 +189,7 @@ class SimCoordinator:
     def _send(self, batch: SimBatch) -> None:
         if batch not in batch.link.batches:  # a hedged one is there already
             batch.link.batches.append(batch)
+        batch.target.turn = (batch.target.turn + 1) % len(batch.target.links)
         size = batch.queries * self.world.scenario.costs.request_bytes
         transmit(self.world, self.io, batch.link.server.io, size, batch.link.server.receive, batch)
         if self.world.scenario.hedge:

@@ -35,14 +35,15 @@ def validate(
     """Measure and simulate each number of shards and clients; rounds take turns, and medians are compared.
 
     `scenario` has everything but the shards, the clients and the threads of other programs, which are sampled before
-    each measurement: the model of each round competes with as many.
+    and after each measurement: the model of each round competes with as many.
     """
     pairs = [*product(shards, clients)]
     rows: dict[tuple[int, int], list[Figures]] = {pair: [] for pair in pairs}
     for turn, (count, load) in product(range(rounds), pairs):
         progress(f"round {turn + 1}: {count} shards, {load} clients")
-        background = other_threads()
+        before = other_threads()
         latencies = measure_real(count, load)
+        background = (before + other_threads()) / 2
         model = simulate(replace(scenario, shards=count, clients=load, background=background, seed=turn))
         rows[count, load].append(
             {

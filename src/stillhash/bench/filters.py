@@ -25,8 +25,7 @@ from stillhash.bench.fixtures import COLLECTION_FIT_ROWS, random_features
 from stillhash.bench.timing import CODE_BITS, TOP_K, Contender, Figures, Sections, interleaved, temporary_folder
 from stillhash.collection.bulk_load import bulk_load
 from stillhash.collection.filters import compile_filter
-from stillhash.collection.item_writer import SEAL_ROWS
-from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
+from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, Segment, read_segment, write_segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.validation import ItemRows
 from stillhash.experiments.tables import ReportProgress, format_table
@@ -87,9 +86,9 @@ def segments(items: RandomItems, folder: Path, progress: ReportProgress) -> Iter
     names, rng = [json.dumps(name) for name in kind_names()], np.random.default_rng(1)
     subsets = np.ndindex(*[2] * len(SHARES))
     sets = [json.dumps(sorted(name for name, has in zip(SHARES, s, strict=True) if has)) for s in subsets]
-    for place, first in enumerate(range(0, len(items.price), SEAL_ROWS), 1):
+    for place, first in enumerate(range(0, len(items.price), SEGMENT_ROWS), 1):
         progress(f"{first:,} of {len(items.price):,} items")
-        price, number, kind, labels = (array[first : first + SEAL_ROWS] for array in items)
+        price, number, kind, labels = (array[first : first + SEGMENT_ROWS] for array in items)
         rows = zip(price.tolist(), number.tolist(), kind.tolist(), strict=True)
         metadata: list[str | None] = [f'{{"price": {p!r}, "number": {n}, "kind": {names[k]}}}' for p, n, k in rows]
         texts = [sets[number] for number in (labels @ (1 << np.arange(len(SHARES))[::-1])).tolist()]

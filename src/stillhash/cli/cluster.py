@@ -1,24 +1,32 @@
 """Commands of clusters: a local cluster for trials, bulk ingest, and the shards of a served collection."""
 
+import functools
 import json
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-import stillhash
+from stillhash.cli import cluster_shards
 from stillhash.cli.completion import one_of
-from stillhash.cli.defaults import ENCODER_PREFIXES, NEW_CODE_BITS
+from stillhash.cli.defaults import ENCODER_PREFIXES, LOG_FORMATS, NEW_CODE_BITS, PORT
 from stillhash.cli.options import BITS_HELP, CodesSeeLabels, optional_module
 from stillhash.cli.output import AsJson, answer, progress_bar, status_line
+from stillhash.cli.serve import (
+    HOST_HELP,
+    KEYS_HELP,
+    LOG_HELP,
+    RATE_HELP,
+    AddressAsJson,
+    announce,
+    log_requests,
+    rate_limit,
+)
 from stillhash.errors import NotFound
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 CLUSTER_GROUP_HELP = """Distribute collections over a Ray cluster, on this machine or on many.
 
@@ -28,28 +36,34 @@ Examples:
   stillhash cluster status
 """
 app = Typer(help=CLUSTER_GROUP_HELP, no_args_is_help=True)
+app.add_typer(cluster_shards.app)
 CLUSTER_FILE = Path(".stillhash-cluster.json")  # which process runs the local cluster of this folder
 
-Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
-ServerKey = Annotated[str | None, Option(envvar="STILLHASH_KEY", help="Key of that server, if it needs one.")]
-CollectionName = Annotated[
-    str | None, Option("--collection", metavar="NAME", help="Collection, if the server has several.")
-]
-LOCAL_SERVER = "http://127.0.0.1:8000"
+REDIS_HELP = "A Redis server that keeps what the head knows, such as 127.0.0.1:6379."
+FRONT_NAME_HELP = "Name of the collection in URLs; default: the last part of STORAGE."
+WRITER_HELP = "URL of the server that writes the collection, for requests that change it; default: the published one."
+PARTIAL_HELP = "Answer without missing shards, and report their share."
 
 
 @app.command()
-def up(nodes: Annotated[int, Option(min=1, help="Nodes besides the head.")] = 4, as_json: AsJson = False) -> None:
+def up(
+    nodes: Annotated[int, Option(min=1, help="Nodes besides the head.")] = 4,
+    cpus: Annotated[int, Option(min=1, help="CPUs that each node claims to have; they are all the same.")] = 1,
+    port: Annotated[int, Option(min=0, max=65535, help="Port of the head; 0 picks a free one.")] = 0,
+    redis: Annotated[str | None, Option(metavar="ADDRESS", help=REDIS_HELP)] = None,
+    as_json: AsJson = False,
+) -> None:
     """Start a head and nodes on this machine, all on loopback, and run them until Ctrl-C or 'cluster down'.
 
     \b
     Examples:
       stillhash cluster up --nodes 2
+      stillhash cluster up --port 6379
     """
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     with status_line(f"starting a head and {nodes} nodes"):
-        local = optional_module("cluster", "cluster").LocalCluster(nodes)
+        local = optional_module("cluster", "cluster").LocalCluster(nodes, cpus=cpus, port=port, redis=redis)
     try:
         CLUSTER_FILE.write_text(json.dumps({"pid": os.getpid(), "address": local.address}), encoding="utf-8")
         message = f"The cluster is up: stillhash serve PATH --cluster {local.address}; Ctrl-C ends it."
@@ -116,60 +130,34 @@ def down(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def status(
-    url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
+def front(
+    storage: Annotated[str, Argument(metavar="STORAGE", help="Folder or URL that a server publishes to.")],
+    name: Annotated[str | None, Option(metavar="NAME", help=FRONT_NAME_HELP)] = None,
+    host: Annotated[str, Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
+    keys: Annotated[Path | None, Option(metavar="FILE", help=KEYS_HELP)] = None,
+    writer: Annotated[str | None, Option(metavar="URL", help=WRITER_HELP)] = None,
+    deadline: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long shards may take to reply.")] = 10.0,
+    partial: Annotated[bool, Option("--partial", help=PARTIAL_HELP)] = False,
+    cache: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for copies, if STORAGE is a URL.")] = None,
+    rate: Annotated[float | None, Option(min=0, metavar="N", help=RATE_HELP)] = None,
+    log: Annotated[str, Option(metavar="FORMAT", help=LOG_HELP, autocompletion=one_of(*LOG_FORMATS))] = "",
+    as_json: AddressAsJson = False,
 ) -> None:
-    """Show nodes, shards and their actors, and whether all are up to date.
+    """Serve a published collection from its shards; any number of these fronts can run, on any machine.
 
     \b
     Examples:
-      stillhash cluster status
-      stillhash cluster status --url http://127.0.0.1:8080 --json
+      stillhash cluster front films.shards --port 8001
+      stillhash cluster front s3://bucket/films --host 0.0.0.0 --keys keys.json
     """
-    with stillhash.Client(url, key, collection=collection) as client:
-        answer(client.cluster(), as_json, _show)
-
-
-@app.command()
-def add_shard(
-    url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
-) -> None:
-    """Add a shard and move its share of the rows to it; searches continue meanwhile.
-
-    \b
-    Examples:
-      stillhash cluster add-shard --collection films
-    """
-    with stillhash.Client(url, key, collection=collection) as client:
-        number = client.add_shard()
-    answer({"shard": number}, as_json, f"shard {number} added")
-
-
-@app.command()
-def drain(
-    node: Annotated[str, Argument(metavar="NODE", help="Id of the node, from 'cluster status'.")],
-    url: Url = LOCAL_SERVER,
-    key: ServerKey = None,
-    collection: CollectionName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Move all actors off a node, before it is removed.
-
-    \b
-    Examples:
-      stillhash cluster drain 3f2a9c
-    """
-    with stillhash.Client(url, key, collection=collection) as client:
-        moved = client.drain(node)
-    answer({"moved": moved}, as_json, f"{moved} actors moved")
-
-
-def _show(status: dict[str, Any], console: "Console") -> None:
-    from rich.text import Text
-
-    for name, value in status.items():
-        rows = value if isinstance(value, list) else [value]
-        console.print(Text(name, style="bold"))
-        for row in rows:
-            line = "  ".join(f"{k} {v}" for k, v in row.items()) if isinstance(row, dict) else str(row)
-            console.print(Text(f"  {line}"), soft_wrap=True)
+    server = optional_module("server", "server")
+    settings = server.Settings(
+        host=host, port=port, keys=server.load_keys(keys), rate_limit=rate_limit(server, host, rate)
+    )
+    settings.validate()
+    log_requests(server, log)
+    title = name or storage.rstrip("/").rpartition("/")[2].removesuffix(".shards") or "collection"
+    options = {"deadline": deadline, "partial": partial, "writer": writer, "cache": cache}
+    serve_front = optional_module("cli.front", "cluster,server").serve_front
+    serve_front(storage, title, settings, functools.partial(announce, as_json=as_json), **options)

@@ -39,6 +39,13 @@ PARAMS_HELP = """Parameters of the method: '{"random_state": 1}'."""
 CollectionPath = Annotated[
     Path, Argument(metavar="PATH", help="The collection's folder.", autocompletion=completion.collections)
 ]
+OptionalPath = Annotated[
+    Path | None, Argument(metavar="PATH", help="The collection's folder.", autocompletion=completion.collections)
+]
+ServerKey = Annotated[str | None, Option(envvar="STILLHASH_KEY", help="Key of that server, if it needs one.")]
+CollectionName = Annotated[
+    str | None, Option("--collection", metavar="NAME", help="Collection, if the server has several.")
+]
 RowsFile = Annotated[Path, Argument(metavar="FILE", help=ROWS_HELP)]
 IdList = Annotated[list[str], Argument(metavar="IDS", help=IDS_HELP)]
 LabelsFile = Annotated[Path | None, Option(metavar="FILE", help=LABELS_HELP)]

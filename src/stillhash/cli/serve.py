@@ -1,8 +1,9 @@
 """The command that serves collections over HTTP, with a page."""
 
 import functools
+import socket
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +23,8 @@ REMOTE_RATE_LIMIT = 100.0  # requests a second of one client, if other machines 
 HOST_HELP = "Where to listen; addresses other than localhost require keys."
 IMAGE_ENCODER_HELP = "Encoder of query images and texts, if not the collections' own."
 IMAGES_HELP = "Folder that `image` paths in metadata are relative to."
-CLUSTER_HELP = "A Ray cluster that holds the codes: see 'stillhash cluster'."
-PARTIAL_HELP = "With --cluster: answer without missing shards, and report their share."
+CLUSTER_HELP = "Ray cluster whose shards serve fronts: see 'stillhash cluster front'."
+STORAGE_HELP = "With --cluster: folder that all nodes see, or URL, to publish to; default: PATH.shards."
 RATE_HELP = f"Requests a second of one client, 0 for no limit; default {REMOTE_RATE_LIMIT:g}, on localhost 0."
 MEMORY_HELP = "Memory for the bodies and answers of all requests in flight."
 KEYS_HELP = "File of 'stillhash keys add'; also STILLHASH_READ_KEYS, ..._FEEDBACK_KEYS, _WRITE_KEYS, _ADMIN_KEYS."
@@ -56,7 +57,7 @@ def serve(
     cluster: Annotated[str | None, Option(metavar="ADDRESS", help=CLUSTER_HELP)] = None,
     shards: Annotated[int, Option(min=1, help="With --cluster: number of shards.")] = 4,
     replicas: Annotated[int, Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
-    partial: Annotated[bool, Option("--partial", help=PARTIAL_HELP)] = False,
+    storage: Annotated[str | None, Option(metavar="URL", help=STORAGE_HELP)] = None,
     rate: Annotated[float | None, Option(min=0, metavar="N", help=RATE_HELP)] = None,
     queue: Annotated[int, Option(min=1, metavar="N", help="Writes that may wait in the queue.")] = 64,
     timeout: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
@@ -75,9 +76,8 @@ def serve(
       stillhash serve films
       stillhash serve films gallery --port 8080 --read-only
       stillhash serve films --host 0.0.0.0 --keys keys.json
+      stillhash serve films --cluster 127.0.0.2:6379 --replicas 2
     """
-    from stillhash.search import Index
-
     server = optional_module("server", "server")
     folders = {path.resolve().name: path for path in paths or ()}
     if not folders and collections_folder is None:
@@ -86,8 +86,6 @@ def serve(
         raise InvalidInput("collections-folder: expected neither --read-only nor --cluster with it, got one of them")
     if len(folders) < len(paths or ()):
         raise InvalidInput("paths: expected different folder names, since the server uses them as collection names")
-    if log not in ("", *LOG_FORMATS):
-        raise InvalidInput(f"log: expected json, text or off, got {log!r}")
     for name, folder in (("images", images), ("snapshots", snapshots), ("collections-folder", collections_folder)):
         if folder is not None and not folder.is_dir():
             raise InvalidInput(f"{name}: expected an existing folder, got {str(folder)!r}")
@@ -95,7 +93,7 @@ def serve(
         host=host,
         port=port,
         keys=server.load_keys(keys),
-        rate_limit=rate if rate is not None else 0.0 if server.is_loopback(host) else REMOTE_RATE_LIMIT,
+        rate_limit=rate_limit(server, host, rate),
         max_queued_writes=queue,
         timeout=timeout,
         max_body_bytes=max_body_mib << 20,
@@ -112,26 +110,62 @@ def serve(
         tls_key=tls_key,
     )
     settings.validate()
-    default_format = "text" if sys.stderr.isatty() else "json"
-    server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else default_format)
-    clusters = {}
-    if cluster is not None:  # shard files lie beside the collection's folder
-        factory = optional_module("cluster", "cluster").HybridIndexFactory
-        options = {"shards": shards, "replicas": replicas, "address": cluster, "partial": partial}
-        storage = {name: path.resolve().with_name(f"{name}.shards") for name, path in folders.items()}
-        clusters = {name: factory(folder, **options) for name, folder in storage.items()}
+    log_requests(server, log)
+    if storage is not None and (cluster is None or len(folders) > 1):
+        raise InvalidInput("storage: expected --cluster with it, and one collection")
     with ExitStack() as stack:
         stack.enter_context(server.on_hangup(None))  # until the server runs, and reloads its keys
         collections: dict[str, stillhash.Collection] = {}
         for name, path in folders.items():
-            collection = stillhash.open(path, read_only=read_only, searcher=clusters.get(name, Index))
-            collections[name] = stack.enter_context(collection)
+            collections[name] = stack.enter_context(stillhash.open(path, read_only=read_only))
+        clusters = {}
+        if cluster is not None:
+            options: dict[str, Any] = {"shards": shards, "replicas": replicas, "address": cluster}
+            options["writer"] = writer_url(settings)
+            for name, collection in collections.items():
+                place = storage or str(folders[name].resolve().with_name(f"{name}.shards"))
+                clusters[name] = stack.enter_context(closing(publish_to_cluster(collection, place, **options)))
         announcement = functools.partial(announce, as_json=as_json)
         encoders, open_encoder = (
             _query_encoders(collections, encoder),
             functools.partial(open_query_encoder, encoder=None),
         )
         server.serve(collections, settings, announcement, encoders, clusters, open_encoder)
+
+
+def publish_to_cluster(
+    collection: "stillhash.Collection", storage: str, *, shards: int, replicas: int, address: str, writer: str
+) -> Any:
+    """Start the shards of a collection, and publish its commits to them from now on."""
+    cluster = optional_module("cluster", "cluster")
+    index = cluster.ClusterIndex(collection.bits, shards, replicas, address, storage=storage, detached=True)
+    try:
+        publisher = optional_module("cluster.publisher", "cluster").Publisher(collection, index, writer=writer)
+    except BaseException:
+        index.close()
+        raise
+    publisher.start()
+    return optional_module("cluster.served", "cluster").ServedCluster(index, publisher)
+
+
+def writer_url(settings: Any) -> str:
+    """Return where fronts send requests that change the collection; nowhere if the port is not known yet."""
+    scheme = "http" if settings.tls_cert is None else "https"
+    host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
+    return f"{scheme}://{host}:{settings.port}" if settings.port else ""
+
+
+def rate_limit(server: Any, host: str, rate: float | None) -> float:
+    """Return the requests a second of one client: as chosen, or by whether other machines can reach the server."""
+    return rate if rate is not None else 0.0 if server.is_loopback(host) else REMOTE_RATE_LIMIT
+
+
+def log_requests(server: Any, log: str) -> None:
+    """Log to stderr in a format, "" for the usual one."""
+    if log not in ("", *LOG_FORMATS):
+        raise InvalidInput(f"log: expected json, text or off, got {log!r}")
+    default_format = "text" if sys.stderr.isatty() else "json"
+    server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else default_format)
 
 
 def _query_encoders(collections: "dict[str, stillhash.Collection]", encoder: str | None) -> dict[str, Any]:

@@ -8,19 +8,20 @@ from typer import Argument, Exit, Option, Typer
 
 import stillhash
 from stillhash.cli.defaults import MAX_AUDIT_ENTRIES
-from stillhash.cli.options import CollectionPath
+from stillhash.cli.options import CollectionName, CollectionPath, OptionalPath, ServerKey
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar
-from stillhash.errors import BadState
+from stillhash.errors import BadState, InvalidInput
 
 app = Typer()
 UPKEEP_PANEL = "Collections: upkeep"
 MAX_LISTED_IDS = 20
+URL_HELP = "A server that has the collection open, in place of PATH."
 AFTER_HELP = "The first entries past this number, 0 for the oldest; without it the latest ones."
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
 def seal(path: CollectionPath, as_json: AsJson = False) -> None:
-    """Move unsealed codes into a segment now; this happens by itself every 131,072 rows.
+    """Move unsealed codes into segments now; this happens by itself every 131,072 rows.
 
     \b
     Examples:
@@ -32,16 +33,32 @@ def seal(path: CollectionPath, as_json: AsJson = False) -> None:
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
-def compact(path: CollectionPath, as_json: AsJson = False) -> None:
-    """Rewrite the codes without deleted rows, to free disk and memory.
+def compact(
+    path: OptionalPath = None,
+    url: Annotated[str | None, Option(metavar="URL", help=URL_HELP)] = None,
+    key: ServerKey = None,
+    collection: CollectionName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite the segments that have deleted or changed rows, to free disk and memory.
+
+    Searches and writes go on meanwhile. If it is interrupted, the next one goes on.
 
     \b
     Examples:
       stillhash compact films
+      stillhash compact --url http://127.0.0.1:8000 --collection films
     """
-    with stillhash.open(path) as collection:
-        dropped = collection.stats()["deleted"]
-        collection.compact()
+    if (path is None) == (url is None):
+        raise InvalidInput("path: expected a folder, or the --url of a server that has it open, and not both")
+    with progress_bar("compacting", 1.0, counts=False) as update:
+        if url is not None:
+            with stillhash.Client(url, key, collection=collection) as client:
+                dropped = client.compact(progress=lambda share: update(completed=share))
+        else:
+            assert path is not None
+            with stillhash.open(path) as local:
+                dropped = local.compact(progress=lambda done, total: update(completed=done / max(1, total)))
     answer({"dropped": dropped}, as_json, f"{count_of(dropped, 'deleted row')} dropped")
 
 

@@ -1,6 +1,7 @@
 """Send requests to one served collection."""
 
 import os
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
@@ -17,12 +18,15 @@ from stillhash.client.transport import (
     Transport,
     check_address,
     check_timeout,
+    to_error,
 )
 from stillhash.collection.input_rows import CodeInput
 from stillhash.collection.types import Id
 from stillhash.collection.validation import check_query
-from stillhash.errors import InvalidInput
+from stillhash.errors import Conflict, InvalidInput
 from stillhash.numeric.validation import check_features, check_integer
+
+FIRST_TASK_WAIT, MAX_TASK_WAIT = 0.02, 1.0  # seconds between two looks at a task
 
 
 def collection_path(name: str, argument: str = "name") -> str:
@@ -117,6 +121,22 @@ class CollectionRequests:
             body = {**body, "after": page["after"]}
             if page["after"] is None or len(items) >= limit:
                 return items, page["after"]
+
+    async def _run_task(self, body: dict[str, Any], progress: Callable[[float], object] | None) -> dict[str, Any]:
+        """Start a task, wait until it has ended, and return its result, or raise its error."""
+        task = await self._post("tasks", body, retry="not stored")
+        wait = FIRST_TASK_WAIT
+        while task["state"] in ("waiting", "running"):
+            if progress is not None:
+                progress(task["share"])
+            await self._transport.sleep(wait)
+            wait = min(2 * wait, MAX_TASK_WAIT)
+            task = await self._get(f"tasks/{quote(str(task['id']), safe='')}")
+        if task["state"] == "failed":
+            raise to_error(task["error"])
+        if task["state"] == "cancelled":
+            raise Conflict(f"{body['kind']}: the task was cancelled at the server")
+        return dict(task["result"])
 
     async def _post_lines(self, verb: str, lines: list[bytes], retry: RetryWhen) -> dict[str, Any]:
         return await self._post_bytes(verb, b"\n".join(lines), NDJSON_TYPE, retry)

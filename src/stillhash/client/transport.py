@@ -88,8 +88,12 @@ class Transport:
         if not isinstance(payload, dict) or (response.status != 200 and not {"error", "message"} <= payload.keys()):
             raise Unreachable(f"{self.url} answers {response.status}, but is not a stillhash server")
         if response.status != 200:
-            raise _to_error(payload, response.retry_after)
+            raise to_error(payload, response.retry_after)
         return payload
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; other tasks may run meanwhile."""
+        await self._connections.sleep(seconds)
 
     async def _send(self, method: str, path: str, body: bytes | None, kind: str, retry: RetryWhen) -> HttpResponse:
         """Send a request, again while `retry` allows it, and return the last response."""
@@ -166,7 +170,7 @@ def tls_context(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
         raise InvalidInput(f"ca: expected a file of certificates in PEM, got {ca!r}: {error}") from None
 
 
-def _to_error(payload: dict[str, Any], retry_after: str) -> StillhashError:
+def to_error(payload: dict[str, Any], retry_after: str = "") -> StillhashError:
     """Return the error of the class that the server names, with its other fields as attributes."""
     kind = getattr(errors, str(payload["error"]), StillhashError)
     known = isinstance(kind, type) and issubclass(kind, StillhashError)

@@ -3,7 +3,7 @@
 `verbs_items` says how to add one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +20,10 @@ class ServerVerbs(CollectionRequests):
     async def health(self) -> dict[str, Any]:
         """Return whether the server can answer, and the number of items of each collection."""
         return await self._transport.request("GET", "/v1/health")
+
+    async def ready(self) -> dict[str, Any]:
+        """Return which shards lack replicas; Busy, with the reason, while some collection cannot be searched."""
+        return await self._transport.request("GET", "/v1/ready")
 
     async def collections(self) -> dict[str, int]:
         """Return the collections that the key has, and the number of items of each."""
@@ -70,6 +74,14 @@ class ServerVerbs(CollectionRequests):
         """Check everything that is stored, and return the problems; an empty list means none."""
         return list((await self._post("verify"))["problems"])
 
+    async def compact(self, *, progress: Callable[[float], object] | None = None) -> int:
+        """Rewrite the segments that have deleted or changed rows, or are small; return how many deleted rows they had.
+
+        The server runs it as a task, beside searches and writes, and goes on if the client ends. progress: called with
+        the share that is done.
+        """
+        return int((await self._run_task({"kind": "compact"}, progress))["dropped"])
+
     async def audit(self, after: int | None = None, limit: int = 100, *, who: str | None = None) -> list[AuditEntry]:
         """Return the entries of the audit log, the latest last: the latest, or the first past the number `after`."""
         options: dict[str, Any] = {"limit": check_integer(limit, "limit", 1)}
@@ -92,7 +104,7 @@ class ServerVerbs(CollectionRequests):
         return ForgetReport(**await self._post("forget", body | {"source": source}))
 
     async def cluster(self) -> dict[str, Any]:
-        """Return nodes, shards and their actors; NotFound if the collection is not on a cluster."""
+        """Return nodes, shards, actors, moves and problems; NotFound if the collection is not on a cluster."""
         return await self._get("cluster")
 
     async def add_shard(self) -> int:
@@ -102,3 +114,19 @@ class ServerVerbs(CollectionRequests):
     async def drain(self, node: str) -> int:
         """Move every actor off a node; return how many moved."""
         return int((await self._post("cluster/drain", {"node": str(node)}))["moved"])
+
+    async def undrain(self, node: str) -> int:
+        """Use a drained node again; return how many actors moved."""
+        return int((await self._post("cluster/undrain", {"node": str(node)}))["moved"])
+
+    async def remove_shard(self, shard: int) -> None:
+        """Give the rows of a shard to the others, and stop it."""
+        await self._post("cluster/remove_shard", {"shard": check_integer(shard, "shard", 0)}, retry="not stored")
+
+    async def rebalance(self) -> int:
+        """Move actors between nodes and segments between shards until they are even; return how many moved."""
+        return int((await self._post("cluster/rebalance"))["moved"])
+
+    async def compact_shards(self) -> dict[str, Any]:
+        """Join small segments and drop deleted rows, on all shards; return how many `files` are fewer."""
+        return await self._post("cluster/compact")

@@ -5,8 +5,6 @@ here: choose nodes so that replicas of a shard are apart, move replicas when nod
 the endpoints of replicas that are gone. Searches do not pass through here and go on while Ray's head is away.
 """
 
-import json
-import socket
 import threading
 import time
 import weakref
@@ -17,22 +15,22 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from stillhash.cluster.local import alive_nodes, connect
+from stillhash.cluster.control_files import delete_endpoint, delete_endpoints, read_drained, write_drained
+from stillhash.cluster.local import alive_nodes, check_head, connect
 from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
-from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors
+from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors, server_classes
 from stillhash.cluster.replica_table import ReplicaTable
 from stillhash.cluster.storage import Storage
-from stillhash.errors import Conflict, InvalidInput, NotFound, StillhashError, Unreachable
+from stillhash.errors import Conflict, InvalidInput, StillhashError, Unreachable
 from stillhash.numeric.validation import check_integer, check_number
 
 ROUND_SECONDS = 0.5  # between two rounds
 SETTLE_SECONDS = 3.0  # until Ray has counted CPUs that were just freed
 STOP_SECONDS = 5.0  # for an actor to stop by itself
-CONNECT_SECONDS = 2.0  # for the head to accept a connection
 REPLY_SECONDS = 1.0  # for actors to report their status
+TRANSIENT_ERRORS = (RayError, StillhashError, ConnectionError, RuntimeError, ValueError)  # the next round may succeed
 HEAD_SECONDS = 5.0  # after which a head that does not answer is reported
 ENDPOINT_ROUNDS = 20  # rounds between two looks for endpoints that were left behind
-PLACEMENT_FILE = "control/placement.json"
 
 
 class Controller:
@@ -63,7 +61,7 @@ class Controller:
         self._detached, self._here = detached, str(ray.get_runtime_context().get_node_id())
         self._lock, self._round_lock = threading.RLock(), threading.Lock()
         self._nodes, self._checked_at, self._rounds = alive_nodes(), time.monotonic(), 0
-        self._drained = self._read_drained()
+        self._drained = read_drained(storage) & {node.id for node in self._nodes}
         self._table = ReplicaTable(self._actors.start, grace)
         self._table.adopt(self._actors.names(), self._actors.find)
         self._stopped, self._started = threading.Event(), False
@@ -125,7 +123,8 @@ class Controller:
                     f"node: the other nodes have no capacity for the replicas of {node!r}. Add another first."
                 )
             moving = len(self._table.on(node))
-            self._set_drained(self._drained | {node})
+            write_drained(self.storage, self._drained | {node})
+            self._drained |= {node}
         self._wait(lambda: not self._table.on(node), seconds, f"not all replicas had left {node!r}")
         return moving
 
@@ -134,7 +133,8 @@ class Controller:
         with self._lock:
             if node not in self._drained:
                 raise InvalidInput(f"node: expected one of {', '.join(sorted(self._drained)) or 'none'}, got {node!r}")
-            self._set_drained(self._drained - {node})
+            write_drained(self.storage, self._drained - {node})
+            self._drained -= {node}
         return self.rebalance(seconds)
 
     def rebalance(self, seconds: float = 600.0) -> int:
@@ -184,11 +184,12 @@ class Controller:
                 slots = usable_nodes(nodes, self._cpus, self._drained, self._here)
                 withdrawn, stopping = self._table.advance(slots)
             for replica in withdrawn:
-                self._delete_endpoint(str(replica.name))
+                delete_endpoint(self.storage, str(replica.name))
             for replica in stopping:
                 self._stop(replica)
             if self._rounds % ENDPOINT_ROUNDS == 0:
-                self._remove_endpoints({str(name) for name in names})
+                existing = {str(name) for name in names}
+                delete_endpoints(self.storage, self._actors.key, lambda n: n in existing or self._table.has(n))
             self._rounds += 1
 
     def stop_all(self) -> None:
@@ -280,48 +281,7 @@ class Controller:
         with self._lock:
             self._table.drop(replica)
         self._actors.stop(replica, STOP_SECONDS)
-        self._delete_endpoint(str(replica.name))
-
-    def _delete_endpoint(self, name: str) -> None:
-        with suppress(StillhashError):  # a later look for endpoints that were left behind finds it
-            self.storage.delete(f"endpoints/{name}.json")
-
-    def _remove_endpoints(self, names: set[str]) -> None:
-        """Delete endpoints of actors of this storage that do not exist."""
-        with suppress(StillhashError):
-            for file in self.storage.list("endpoints"):
-                name = file.rpartition("/")[2].removesuffix(".json")
-                if name.startswith(f"{self._actors.key}.") and name not in names and not self._table.has(name):
-                    self._delete_endpoint(name)
-
-    def _read_drained(self) -> set[str]:
-        """Return the nodes that were drained, also by an earlier controller."""
-        try:
-            drained = set(map(str, json.loads(self.storage.read(PLACEMENT_FILE))["drained"]))
-        except NotFound:
-            return set()
-        return drained & {node.id for node in self._nodes}
-
-    def _set_drained(self, nodes: set[str]) -> None:
-        self.storage.replace(PLACEMENT_FILE, json.dumps({"drained": sorted(nodes)}).encode())
-        self._drained = nodes
-
-
-def check_head() -> None:
-    """Raise Unreachable if Ray's head does not listen: calls to it would wait until it is back."""
-    host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except OSError as error:
-        raise Unreachable(f"Ray's head at {host}:{port} does not answer: {error}") from error
-
-
-def server_classes() -> dict[str, type]:
-    """Return the classes of the actors."""
-    from stillhash.cluster.aggregator import AggregatorServer
-    from stillhash.cluster.shard_server import ShardServer
-
-    return {"shard": ShardServer, AGGREGATOR: AggregatorServer}
+        delete_endpoint(self.storage, str(replica.name))
 
 
 def _run(reference: weakref.ref[Controller], target: Callable[[Controller], None], stopped: threading.Event) -> None:
@@ -329,8 +289,6 @@ def _run(reference: weakref.ref[Controller], target: Callable[[Controller], None
         controller = reference()
         if controller is None or not ray.is_initialized():  # else a call would start another cluster
             return
-        with suppress(
-            RayError, StillhashError, ConnectionError, RuntimeError, ValueError
-        ):  # the next round may succeed
+        with suppress(*TRANSIENT_ERRORS):
             target(controller)
         del controller

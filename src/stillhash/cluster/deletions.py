@@ -55,8 +55,10 @@ def without_ids(cache: SegmentCache, manifest: ClusterManifest, ids: IdArray) ->
     """Return a manifest without these ids, to be committed under the next number, and how many there were."""
     storage, changed = _storage(cache), {}
     for place, rows, bitmap in _live_rows(cache, manifest, ids):
-        np.bitwise_or.at(bitmap, rows // 8, (1 << (rows % 8)).astype(np.uint8))
-        changed[place] = store_deletions(storage, manifest.segments[place], bitmap)
+        entry = manifest.segments[place]
+        deleted = np.unpackbits(bitmap, count=entry.rows, bitorder="little")
+        deleted[rows] = 1
+        changed[place] = store_deletions(storage, entry, np.packbits(deleted, bitorder="little"))
     entries = [changed.get(place, entry) for place, entry in enumerate(manifest.segments)]
     after = manifest._replace(segments=tuple(entry for entry in entries if entry.live))
     return after, manifest.rows - after.rows
@@ -75,7 +77,8 @@ def _live_rows(
     cache: SegmentCache, manifest: ClusterManifest, ids: IdArray
 ) -> Iterator[tuple[int, NDArray[np.int64], Bitmap]]:
     """Yield the place of each segment that has some of these ids, their live rows, and the bitmap of deleted rows."""
-    ids = np.unique(ids)
+    ids = np.sort(ids)  # and each once, several times faster than np.unique
+    ids = ids[np.append(True, ids[1:] != ids[:-1])[: len(ids)]]
     ids = ids[: np.searchsorted(ids, manifest.next_id)]
     if not len(ids) or not manifest.segments:
         return

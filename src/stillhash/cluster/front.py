@@ -403,5 +403,6 @@ class FrontCollection(SearchReader):
                 "quality": history["quality"],
                 "drift_alarms": history["alarms"],
                 "manifest": manifest.number,
+                "shards_missing": len(self.readiness()["missing"]),
                 "commit": published_source(manifest).seq,
             }

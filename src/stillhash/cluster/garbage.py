@@ -1,11 +1,11 @@
 """Delete the files of a storage that no kept manifest names: what was replaced, and what killed writers left behind."""
 
-from stillhash.cluster.manifest import manifest_name, manifest_numbers, read_manifest
+from stillhash.cluster.manifest import manifest_name, manifest_numbers, read_manifest, record_collection
 from stillhash.cluster.storage import Storage
 from stillhash.errors import InvalidInput, NotFound
 
 COLLECTED_FOLDERS = ("segments", "deleted", "catalogs", "patches", "clock")
-FEWEST_MANIFESTS = 2  # manifests: a commit looks whether its predecessor is there
+FEWEST_MANIFESTS = 2  # a commit reads the epoch of its predecessor
 
 
 def collect_garbage(storage: Storage, keep: int = 16, older_than: float = 3600.0) -> list[str]:
@@ -28,7 +28,9 @@ def collect_garbage(storage: Storage, keep: int = 16, older_than: float = 3600.0
         except NotFound:  # collected by another process
             continue
     deleted = [manifest_name(number) for number in numbers[:-keep]]
+    if deleted:
+        record_collection(storage, numbers[-keep])
     deleted += [file.name for file in files if file.name not in named and file.modified < oldest]
-    for name in deleted:  # manifests first and in ascending order, which `commit_manifest` depends on
+    for name in deleted:
         storage.delete(name)
     return deleted

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import socket
 import time
 import uuid
 import warnings
@@ -33,6 +34,7 @@ except ImportError as error:
     raise MissingExtra("a cluster needs Ray: pip install 'stillhash[cluster]'") from error
 
 NAMESPACE = "stillhash"  # of the names of actors
+CONNECT_SECONDS = 2.0  # for the head to accept a connection
 LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and looks for another address
 # How soon a node that was cut off is given up. Ray's own values wait for about 15 seconds.
 FAST_HEALTH_CHECK = {
@@ -77,6 +79,15 @@ def alive_nodes() -> list[Node]:
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     alive = (Node(str(n["NodeID"]), str(n["NodeManagerAddress"]), n.get("Resources", {})) for n in nodes if n["Alive"])
     return sorted(alive)
+
+
+def check_head() -> None:
+    """Raise Unreachable if Ray's head does not listen: calls to it would wait until it is back."""
+    host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise Unreachable(f"Ray's head at {host}:{port} does not answer: {error}") from error
 
 
 @contextlib.contextmanager

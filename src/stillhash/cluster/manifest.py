@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from stillhash.cluster.storage import Storage
-from stillhash.errors import BadState, Conflict, InvalidInput, NotFound
+from stillhash.errors import BadState, Conflict, InvalidInput, NotFound, StoreFailed
 
 CLUSTER_FORMAT = 1
 SEGMENT_ROWS = 131_072 * 8  # the most of one segment
@@ -127,8 +127,12 @@ def latest_number(storage: Storage) -> int:
 
 def manifest_numbers(storage: Storage) -> list[int]:
     """Return the numbers of all manifests, ascending."""
-    numbers = [name.rpartition("/")[2] for name in storage.list("manifests")]
-    return [int(number) for number in numbers if number.isdecimal()]
+    return _numbers(storage, "manifests")
+
+
+def _numbers(storage: Storage, folder: str) -> list[int]:
+    names = [name.rpartition("/")[2] for name in storage.list(folder)]
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def read_manifest(storage: Storage, number: int) -> ClusterManifest:
@@ -152,16 +156,29 @@ def read_latest(storage: Storage) -> ClusterManifest:
 def commit_manifest(storage: Storage, manifest: ClusterManifest) -> None:
     """Make a manifest the current one; Conflict if another writer has committed this number, or has a later epoch.
 
-    After StoreFailed it may have been committed or not; the same call again settles that. Numbers are collected in
-    ascending order (garbage.py), so a number whose predecessor exists has never been used before.
+    After Conflict it is not committed. After StoreFailed it may be or not; the same call again settles that, unless
+    other writers have committed so much since that the number was collected. Before a number is collected that is
+    recorded (`record_collection`), so a number that could be created and is not recorded was never used before.
     """
     number, data = manifest.number, pack_manifest(manifest)
     if number > 1:
         _check_predecessor(storage, manifest)
     if not storage.create(manifest_name(number), data):
         _check_ours(storage, manifest, data)
-    if number > 1 and not storage.exists(manifest_name(number - 1)):
-        raise Conflict(f"manifest {number}: expected to follow {number - 1}, got one that was collected since")
+    if number < (first := first_uncollected(storage)):
+        raise StoreFailed(f"manifest {number}: whether it was committed cannot be known: {first} is the oldest left")
+
+
+def first_uncollected(storage: Storage) -> int:
+    """Return the number below which manifests may have been collected."""
+    return max(_numbers(storage, "collected"), default=0)
+
+
+def record_collection(storage: Storage, number: int) -> None:
+    """Record, before any of them is deleted, that the manifests below this number are collected."""
+    storage.create(f"collected/{number:020d}", b"")
+    for earlier in _numbers(storage, "collected")[:-1]:
+        storage.delete(f"collected/{earlier:020d}")
 
 
 def _check_predecessor(storage: Storage, manifest: ClusterManifest) -> None:

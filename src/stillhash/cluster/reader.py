@@ -212,10 +212,15 @@ class ClusterReader:
         self._look.set()
 
     def readiness(self) -> dict[str, Any]:
-        """Return whether every shard with rows has a replica that is connected, and which have none."""
+        """Return whether every shard with rows has a replica that is connected, and which have none.
+
+        Shards of which some replicas are connected and some are not are `degraded`.
+        """
         ready = self.coordinator.ready_shards()
+        lost = {endpoint.shard for endpoint, connected in self.coordinator.endpoints() if not connected}
         missing = sorted(shard for shard, rows in self._manifest.shard_rows().items() if rows and shard not in ready)
-        return {"ready": not missing, "number": self._manifest.number, "missing": missing, "replicas": ready}
+        state = {"ready": not missing, "number": self._manifest.number, "missing": missing, "replicas": ready}
+        return {**state, "degraded": sorted(shard for shard in ready if shard in lost)}
 
     def wait_ready(self, seconds: float = 60.0) -> None:
         """Wait until every shard with rows has a replica that is connected."""

@@ -141,3 +141,11 @@ class ReplicaActors:
             ray.kill(replica.actor, no_restart=True)
         except (RayError, ValueError):
             replica.dead = True  # it is gone already
+
+
+def server_classes() -> dict[str, type]:
+    """Return the classes of the actors."""
+    from stillhash.cluster.aggregator import AggregatorServer
+    from stillhash.cluster.shard_server import ShardServer
+
+    return {"shard": ShardServer, AGGREGATOR: AggregatorServer}

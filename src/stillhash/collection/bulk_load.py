@@ -12,7 +12,7 @@ from typing import Any
 from stillhash.collection.storage.codes import SegmentRecord
 from stillhash.collection.storage.column_files import ROWS_PER_READ, LabelsAndMetadata, write_columns
 from stillhash.collection.storage.schema import get_meta, set_meta
-from stillhash.collection.storage.segments import Segment
+from stillhash.collection.storage.segments import CodedRows, Segment, even_rows, write_segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.validation import ItemRows
@@ -70,22 +70,35 @@ def _insert(store: Store, connection: Connection, batches: Batches) -> None:
     for segment, items in batches:
         if not segment.rows:
             continue
-        number = segment.identity.number
-        file = f"{number:08d}.tiles"
-        _link(segment.path, store.path / "segments" / file)
         set_meta(connection, "next_row", segment.first)
         rows = store.items.append(connection, items)
-        record = SegmentRecord(number, file, len(rows), rows[0], rows[-1], segment.identity.content)
-        store.codes.add_segment(connection, record)
-        named = store.settings["filter_fields"]
-        write_columns(store.path / "segments" / file, _contents(items), record.shape(), number, named)
+        for record in _place(store, segment, number):
+            number, start = record.number, record.first - rows[0]
+            store.codes.add_segments(connection, [record])
+            contents, named = _contents(items, start, start + record.rows), store.settings["filter_fields"]
+            write_columns(store.path / "segments" / record.file, contents, record.shape(), number, named)
     SYSTEM.sync(store.path / "segments")
     set_meta(connection, "seq", number)  # a later segment is numbered by its commit, past all of these
 
 
-def _contents(items: ItemRows) -> Iterator[LabelsAndMetadata]:
-    for start in range(0, len(items.ids), ROWS_PER_READ):
-        part = slice(start, start + ROWS_PER_READ)
+def _place(store: Store, segment: Segment, last: int) -> Iterator[SegmentRecord]:
+    """Link a segment into the store; divide it if it has too many rows, and write it if its number is used by now."""
+    if segment.rows <= store.codes.segment_rows and segment.identity.number > last:
+        number = segment.identity.number
+        file = f"{number:08d}.tiles"
+        _link(segment.path, store.path / "segments" / file)
+        yield SegmentRecord(number, file, segment.rows, *segment.bounds(), segment.identity.content)
+        return
+    rows = even_rows(segment.rows, store.codes.segment_rows)
+    for number, part in enumerate(CodedRows.regroup(segment.parts(), rows, segment.bits), last + 1):
+        file = f"{number:08d}.tiles"
+        content = write_segment(store.path / "segments" / file, part, segment.bits, store.codes.collection, number)
+        yield SegmentRecord(number, file, len(part.numbers), int(part.numbers[0]), int(part.numbers[-1]), content)
+
+
+def _contents(items: ItemRows, first: int, end: int) -> Iterator[LabelsAndMetadata]:
+    for start in range(first, end, ROWS_PER_READ):
+        part = slice(start, min(start + ROWS_PER_READ, end))
         yield items.label_texts[part], items.metadata[part]
 
 

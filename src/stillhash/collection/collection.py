@@ -5,12 +5,13 @@ search while one writes.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from stillhash.collection.compaction import compact
+from stillhash.collection.compaction import ReportRows, compact
 from stillhash.collection.encoder_alignment import EncoderInfo, build_alignment
 from stillhash.collection.forgetting import forget
 from stillhash.collection.label_names import LabelNames
@@ -103,14 +104,15 @@ class Collection(LabelWriter):
         source : the source of votes.
         snapshots : a folder of snapshots; the report says which of them hold something of this. Remove those yourself.
 
-        All codes are rewritten, as `compact` does. Versions of the model that had learnt from it are dropped.
+        Files that hold something of it are rewritten, as `compact` does. Versions of the model that had learnt from it
+        are dropped.
         """
         if sum(argument is not None for argument in (ids, where, source)) != 1:
             raise InvalidInput("forget: expected one of ids, where and source, got none or several")
         source = None if source is None else check_source(source)
         selection = None if source is not None else check_selection(ids, where)
         folder = None if snapshots is None else check_path(snapshots)
-        with self._write_lock:
+        with self._compaction_lock, self._write_lock:
             self._store.db.check_writer()
             if selection is None:
                 names = []
@@ -118,7 +120,8 @@ class Collection(LabelWriter):
                 names = selection
             else:
                 names = self.ids(None if isinstance(where, str) else where, limit=MAX_VERSION)
-            return forget(self._store, self._view, self._trainer, names, source, folder)
+            rewrite = partial(compact, self._store, self._view, self._write_lock)
+            return forget(self._store, self._trainer, rewrite, names, source, folder)
 
     def _names_of_labels(self, snapshot: Snapshot) -> LabelNames:
         version, names = self._trainer.label_names
@@ -172,21 +175,26 @@ class Collection(LabelWriter):
             return change.rows
 
     def seal(self) -> bool:
-        """Move unsealed codes into a segment now; return False if there are none."""
+        """Move unsealed codes into segments now, of at most 131,072 rows each; return False if there are none."""
         with self._write_lock:
             return self._store.seal()
 
-    def compact(self) -> None:
-        """Rewrite the codes without deleted rows, which frees their disk and memory."""
-        with self._write_lock:
-            compact(self._store, self._view)
+    def compact(self, *, progress: ReportRows | None = None) -> int:
+        """Rewrite the segments that have deleted or changed rows, or are small; return how many deleted rows they had.
+
+        This frees disk and memory. Searches and writes go on meanwhile; writes wait at the end, if store.db is written
+        again. An interrupted compaction is continued by the next. progress: called with the rows so far, and of all.
+        """
+        with self._compaction_lock:
+            self._store.db.check_writer()
+            return compact(self._store, self._view, self._write_lock, progress).dropped
 
     def repair(self) -> RepairReport:
         """Repair the files, as `stillhash.repair` does, which also works where the collection cannot be opened.
 
         No other process may have the collection open.
         """
-        with self._write_lock:
+        with self._compaction_lock, self._write_lock:
             self._store.db.check_writer()
             self._store.close()
             self._view.close()

@@ -57,7 +57,7 @@ def _convert(old: Format1Store, to: Path) -> list[str]:
                 set_meta(connection, ALIGNMENT_PREFIX + encoder, convert_alignment(data))
             without_learner = _copy_versions(old, store, connection)
         if len(old.numbers):
-            store.write_segment(CodedRows.without_digests(old.numbers, old.codes))
+            store.write_segments(CodedRows.without_digests(old.numbers, old.codes))
     action = f"{old.meta('items')} items and {len(old.versions())} versions converted to format {STORE_FORMAT}"
     return [action, *without_learner]
 

@@ -17,7 +17,6 @@ from stillhash.collection.filters import Condition, compile_filter
 from stillhash.collection.storage.exported_items import ExportedItems
 from stillhash.collection.storage.integrity import committed_seq
 from stillhash.collection.storage.pinned_commit import pinned_commit
-from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import check_path
@@ -87,7 +86,7 @@ def _write(
     """Write all that a file holds; return its header."""
     items = ExportedItems(store, connection, allowed)
     with store.reading() as latest:  # a file of features that a compaction removed looks like one that is lost
-        if get_meta(latest, "generation") != get_meta(connection, "generation"):
+        if not set(store.codes.segment_files(connection)) <= set(store.codes.segment_files(latest)):
             raise MovedOn
     header, digest = export_header(store, connection, allowed), ExportDigest()
     writer = create(ExportShape.of(header))

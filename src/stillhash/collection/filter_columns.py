@@ -222,9 +222,11 @@ class FilterColumns:
             yield rows
 
     def _open_segments(self, connection: Connection) -> list[SegmentGroups]:
-        """Open the columns of the segments that are new."""
-        opened = []
-        for record in self._store.codes.segment_records(connection):
+        """Open the columns of the segments that are new, and drop those of segments that were replaced."""
+        opened, records = [], self._store.codes.segment_records(connection)
+        for file in self._segments.keys() - {record.file for record in records}:
+            del self._segments[file]
+        for record in records:
             (rows, first, last), file = record.shape(), record.file
             if file not in self._segments:
                 segment = stored_file(self._store.path / "segments", file)

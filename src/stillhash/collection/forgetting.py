@@ -1,7 +1,7 @@
 """Forget items, or a source of votes: in the store, in what was learnt, and in every file of the collection."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stillhash.collection.compaction import compact
-from stillhash.collection.read_view import ReadView
+from stillhash.collection.compaction import CompactionReport
 from stillhash.collection.storage.features import round_to_half
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
@@ -41,7 +40,12 @@ class Learnt(NamedTuple):
 
 
 def forget(
-    store: Store, view: ReadView, trainer: Trainer, ids: list[Id], source: str | None, snapshots: Path | None
+    store: Store,
+    trainer: Trainer,
+    compact: Callable[[], CompactionReport],
+    ids: list[Id],
+    source: str | None,
+    snapshots: Path | None,
 ) -> ForgetReport:
     """Forget these items and the votes of this source, and write all files again that may hold something of them."""
     elsewhere = {} if snapshots is None else _search_snapshots(store, snapshots, ids, source)
@@ -49,8 +53,7 @@ def forget(
     with store.change("forget", None) as change:
         connection = change.connection
         rows = np.array(sorted(store.items.rows_of(connection, ids).values()), np.int64)
-        coded = store.codes.live(connection) if len(rows) else CodedRows.join([], store.settings["bits"])
-        coded = coded.select(np.isin(coded.numbers, rows))
+        coded = store.codes.of_rows(connection, rows)
         votes, since = _delete_votes(store, connection, ids, source, coded)
         learnt, first = _learnt_rows(store, connection, rows, coded, remains)
         versions = [number for number in (since, first) if number is not None]
@@ -66,7 +69,7 @@ def forget(
             dropped = store.versions.drop_others(connection, current, min(versions))
         set_meta(connection, SCRUB_KEY, 1)
         change.rows = len(rows) + votes
-    remains += compact(store, view)
+    remains += compact().remains
     return ForgetReport(len(rows), votes, len(learnt.rows), dropped, elsewhere, remains)
 
 

@@ -26,7 +26,6 @@ from stillhash.collection.export_formats.records import (
     parse_record,
 )
 from stillhash.collection.import_state import StateImporter, check_label_texts
-from stillhash.collection.item_writer import SEAL_ROWS
 from stillhash.collection.storage.exported_items import ItemBatch, insert_items
 from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, count_rows, parsing
@@ -120,20 +119,20 @@ def _add_items(
         with parsing("items"):
             items = _check_batch(batch, shape, last, header["next_row"])
         digest.add_items(items)
+        if sum(len(part.numbers) for part in waiting) + len(items.rows) > store.codes.segment_rows:
+            store.write_segments(CodedRows.join(waiting, shape.bits))
+            waiting = []
         with store.transaction() as connection:
             insert_items(store, connection, items)
         last = int(items.rows[-1])
         if items.codes is not None and items.digests is not None:
             waiting.append(CodedRows(items.rows, items.codes, items.digests))
-            if sum(len(part.numbers) for part in waiting) >= SEAL_ROWS:
-                store.write_segment(CodedRows.join(waiting, shape.bits))
-                waiting = []
         if progress is not None:
             progress(digest.items, shape.items)
     if digest.items != shape.items:
         raise BadState(f"items: expected {shape.items}, got {digest.items}")
     if waiting:
-        store.write_segment(CodedRows.join(waiting, shape.bits))
+        store.write_segments(CodedRows.join(waiting, shape.bits))
 
 
 def _check_batch(batch: ItemBatch, shape: ExportShape, last: int, next_row: int) -> ItemBatch:

@@ -15,6 +15,7 @@ from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
 from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.segments import SEGMENT_ROWS
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id, ItemIds
@@ -29,7 +30,7 @@ from stillhash.errors import InvalidInput, StillhashError, report_shortages
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.search import Index
 
-SEAL_ROWS = 131_072  # unsealed rows that become a segment
+SEAL_ROWS = SEGMENT_ROWS  # unsealed rows that become a segment
 MAX_SELECTED = 16_384  # items that meet a condition, changed at a time
 MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # items, and their features, that are learnt at a time
 
@@ -40,6 +41,7 @@ class ItemWriter(LayoutReader):
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
         self._write_lock = threading.RLock()  # one thread writes at a time
+        self._compaction_lock = threading.RLock()  # one thread replaces segments at a time; taken before the other
         super().__init__(store, searcher)
 
     def _use(self, store: Store) -> None:

@@ -14,8 +14,10 @@ from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.filter_columns import FilterColumns, MovedOn
 from stillhash.collection.filters import Condition
 from stillhash.collection.storage.bitmaps import count_bits
+from stillhash.collection.storage.codes import SegmentRecord
 from stillhash.collection.storage.item_contents import ItemContent
 from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import SourceShares
 from stillhash.collection.stored_features import StoredFeatures
@@ -88,6 +90,7 @@ class ReadView:
         self._version, self._model = 0, Model("looks")
         self._source_shares: SourceShares = {}
         self._stored_features = StoredFeatures(store.codes)
+        self._mapped: dict[SegmentRecord, Segment] = {}  # of this generation
 
     @contextmanager
     def pinned(self, condition: Condition | None = None) -> Iterator[Snapshot]:
@@ -122,6 +125,7 @@ class ReadView:
         """Unmap all files, except those that a search uses now; the next search maps those of the latest commit."""
         self.filter_columns.release()
         with self._changed:
+            self._mapped = {}
             if not self._pins:  # an index on a cluster is pinned, and maps nothing here
                 self._index.close()
                 self._index = Index(self.store.settings["bits"])
@@ -185,11 +189,15 @@ class ReadView:
             self._source_shares = self.store.votes.source_shares(connection, version)
 
     def _map_segments(self, connection: Connection) -> tuple[Any, int]:
-        """Return an index over the sealed codes, without a copy, and their last row."""
+        """Return an index over the sealed codes, without a copy, and their last row.
+
+        Segments that an earlier generation had too are not mapped again, and so not verified again.
+        """
         index, last = self._searcher(self.store.settings["bits"]), -1
-        segments = list(self.store.codes.segments(connection))
-        for segment in segments:
+        records, codes = self.store.codes.segment_records(connection), self.store.codes
+        self._mapped = {record: self._mapped.get(record) or codes.read_segment(record) for record in records}
+        for segment in self._mapped.values():
             index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
-            last = int(segment.row_numbers()[-1])
-        self._stored_features.use(segments)
+            last = segment.bounds()[1]
+        self._stored_features.use(self._mapped.values())
         return index, last

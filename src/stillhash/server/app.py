@@ -14,6 +14,7 @@ from starlette.responses import Response
 from stillhash.collection import Collection
 from stillhash.errors import InvalidInput, StillhashError
 from stillhash.server import (
+    routes_cluster,
     routes_collections,
     routes_export,
     routes_facets,
@@ -73,7 +74,7 @@ ROUTERS = (
     routes_probe.read_router,
     *(routes_forgetting.admin_router, routes_tasks.read_router, routes_tasks.admin_router),
     *(routes_long_work.read_router, routes_long_work.write_router),
-    *(routes_server.cluster_read_router, routes_server.cluster_admin_router),
+    *(routes_cluster.read_router, routes_cluster.admin_router),
     *(login.router, api_docs.router, search.router, votes.router, explanations.router, item_labels.router),
     *(pictures.router, teaching.read_router, teaching.write_router, selection.router, comparing.router),
     *(doubtful_labels.read_router, doubtful_labels.write_router),
@@ -117,8 +118,8 @@ def create_app(
         openapi_url="/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
-        lifespan=_lifespan,
-        exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), _on_error),
+        lifespan=lifespan,
+        exception_handlers=dict.fromkeys((StillhashError, RequestValidationError, HTTPException, Exception), on_error),
     )
     memory, sessions = MemoryBudget(settings.max_memory_bytes), Sessions(settings.keys, settings.session_idle)
     metrics, reloader = Metrics(memory), Reloader(settings, sessions)
@@ -133,7 +134,8 @@ def create_app(
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Run what an application needs besides its requests."""
     asyncio.get_running_loop().set_default_executor(started_pool(PARSING_THREADS, "parse"))
     reloading = asyncio.create_task(app.state.stillhash.reloader.run())
     yield
@@ -143,7 +145,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.stillhash.lifecycle.close()
 
 
-async def _on_error(request: Request, raised: Exception) -> Response:
+async def on_error(request: Request, raised: Exception) -> Response:
+    """Answer with our error for whatever was raised."""
     error, request_id = to_error(raised, f"{request.method} {request.url.path}"), request.state.request_id
     if isinstance(error, Unexpected):
         log.exception("unexpected", exc_info=raised, extra={"fields": {"request_id": request_id}})

@@ -19,6 +19,8 @@ GAUGES = {
     "pending": "Labelled rows not yet learnt.",
     "index_bytes": "Memory of the index.",
     "disk_bytes": "Bytes on disk.",
+    "manifest": "Number of the published manifest that a front serves.",
+    "shards_missing": "Shards with items of which a front reaches no replica.",
     "drift_alarms": "Detected drops in quality.",
     "quality_map": "Mean average precision on the latest labelled rows, before they were learnt.",
     "quality_precision": "Precision of the ten best hits, likewise.",
@@ -27,6 +29,7 @@ GAUGES = {
     "quality_before_precision": "Precision of the ten best hits, likewise.",
     "quality_before_ndcg": "nDCG of the ten best hits, likewise.",
 }
+STATS_GAUGES = ("version", "pending", "index_bytes", "disk_bytes", "manifest", "shards_missing")
 QUALITY_MEASURES = ("map", "precision", "ndcg")
 
 
@@ -66,7 +69,7 @@ class CollectionGauges(Collector):
                 "rows": stats["items"],
                 "queue_depth": executor.queued,
                 "drift_alarms": len(stats["drift_alarms"]),
-                **{key: stats[key] for key in ("version", "pending", "index_bytes", "disk_bytes")},
+                **{key: stats[key] for key in STATS_GAUGES if key in stats},  # a front has some, a store others
             }
             if quality := stats["quality"]:
                 values |= {f"quality_{key}": quality[key] for key in QUALITY_MEASURES}

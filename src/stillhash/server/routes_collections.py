@@ -38,7 +38,7 @@ async def read_all(
 @read_router.get("")
 async def collections(request: Request) -> CollectionsResponse:
     """List the collections that the key has."""
-    counts = await read_all(visible_executors(request), Collection.count)
+    counts = await read_all(visible_executors(request), lambda c: c.count())
     items = {executor.name: count for executor, count in counts.items()}
     return CollectionsResponse(collections=list(items), items=items)
 

@@ -123,7 +123,7 @@ async def picture(body: schemas.PictureBody, executor: ExecutorParam) -> Picture
 @read_router.get("/count")
 async def count(executor: ExecutorParam) -> CountResponse:
     """Count the items."""
-    return CountResponse(count=await executor.read(Collection.count))
+    return CountResponse(count=await executor.read(lambda c: c.count()))
 
 
 @read_router.post("/count", operation_id="count_matching")

@@ -1,15 +1,14 @@
-"""Routes of the server itself, of a collection's upkeep, and of the cluster that holds its codes."""
+"""Routes of the server itself, and of a collection's upkeep."""
 
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Request
 from starlette.responses import PlainTextResponse, Response
 
 from stillhash.collection import Collection
-from stillhash.errors import Denied, NotFound
+from stillhash.errors import Busy, Closed, Denied, NotFound, StillhashError
 from stillhash.server import schemas
 from stillhash.server.dependencies import (
     Credentials,
@@ -22,21 +21,59 @@ from stillhash.server.dependencies import (
 )
 from stillhash.server.responses import json_response
 from stillhash.server.routes_collections import read_all
-from stillhash.server.write_queue import ClusterControl
+from stillhash.server.write_queue import CollectionExecutor, OnShards
 
 public_router, server_router = api_router(None, "server", "/v1"), api_router("read", "server", "/v1")
 read_router, admin_router = api_router("read", "upkeep"), api_router("admin", "upkeep")
-cluster_read_router, cluster_admin_router = api_router("read", "cluster"), api_router("admin", "cluster")
 
 
 @public_router.get("/health")
 async def health(request: Request, credentials: Credentials = None) -> schemas.HealthResponse:
     """Return whether the server can answer; with a key, also the number of items of each of its collections."""
-    counts = await read_all(app_state(request).executors, Collection.count)
+    counts = await read_all(app_state(request).executors, lambda c: c.count())
     with suppress(Denied):
         check_key(request, credentials, "read")
     visible = {name: counts[executor] for name, executor in visible_executors(request).items() if executor in counts}
     return schemas.HealthResponse(status="ok", stillhash=request.app.version, collections=visible)
+
+
+@public_router.get("/ready")
+async def ready(request: Request, credentials: Credentials = None) -> schemas.ReadyResponse:
+    """Return whether all collections can be searched completely; Busy, with the reason, while one cannot.
+
+    A collection on a cluster is ready when every shard has a replica that answers. Shards with fewer replicas than they
+    should have are `degraded`. Names of collections are for requests with a key.
+    """
+    with suppress(Denied):
+        check_key(request, credentials, "read")
+    visible, degraded, reasons = visible_executors(request), dict[str, list[int]](), list[str]()
+    for executor in list(app_state(request).executors.values()):
+        name = repr(executor.name) if executor.name in visible else "a collection"
+        try:
+            few, missing = await _readiness(executor)
+        except Closed:  # deleted meanwhile
+            continue
+        except StillhashError as error:
+            reasons.append(f"{name} does not answer: {error}")
+            continue
+        if missing:
+            reasons.append(f"{name}: no replica of {missing} answers")
+        if few and executor.name in visible:
+            degraded[executor.name] = few
+    if reasons:
+        raise Busy("; ".join(reasons))
+    return schemas.ReadyResponse(ready=True, degraded=degraded)
+
+
+async def _readiness(executor: CollectionExecutor) -> tuple[list[int], str]:
+    """Return the shards that lack some of their replicas, and those that lack all, in words."""
+    source = executor.collection if executor.cluster is None else executor.cluster
+    if not isinstance(source, OnShards):
+        await executor.read(lambda collection: collection.count())
+        return [], ""
+    state = await executor.read(lambda _: source.readiness())
+    missing = state["missing"]
+    return list(state.get("degraded", [])), f"shards {', '.join(map(str, missing))}" if missing else ""
 
 
 @server_router.get("/metrics", response_class=PlainTextResponse)
@@ -44,7 +81,7 @@ async def metrics(request: Request) -> Response:
     """Return metrics of all collections for Prometheus."""
     check_all_collections(request)
     state = app_state(request)
-    stats = await read_all(state.executors, Collection.stats)
+    stats = await read_all(state.executors, lambda c: c.stats())
     data = await asyncio.to_thread(state.metrics.render, stats)
     return Response(data, media_type="text/plain; version=0.0.4")
 
@@ -52,7 +89,7 @@ async def metrics(request: Request) -> Response:
 @read_router.get("/stats", response_model=schemas.StatsResponse)
 async def stats(executor: ExecutorParam) -> Response:
     """Return settings, counts and disk use."""
-    return json_response(await executor.read(Collection.stats))
+    return json_response(await executor.read(lambda c: c.stats()))
 
 
 @admin_router.get("/audit", response_model=schemas.AuditResponse)
@@ -81,30 +118,3 @@ async def snapshot(request: Request, executor: ExecutorParam) -> schemas.Snapsho
     name = f"{executor.name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     size = await executor.read(lambda c: c.snapshot(folder / name), "upkeep")
     return schemas.SnapshotResponse(name=name, bytes=size)
-
-
-async def get_cluster(executor: ExecutorParam) -> ClusterControl:
-    if executor.cluster is None:
-        raise NotFound(f"{executor.name!r} is not on a cluster. Start the server with --cluster ADDRESS")
-    return executor.cluster
-
-
-ClusterParam = Annotated[ClusterControl, Depends(get_cluster)]
-
-
-@cluster_read_router.get("/cluster", response_model=dict[str, Any])
-async def status(executor: ExecutorParam, cluster: ClusterParam) -> Response:
-    """Return nodes, shards and their actors, and whether all of them are up to date."""
-    return json_response(await executor.read(lambda _: cluster.status()))
-
-
-@cluster_admin_router.post("/cluster/add_shard")
-async def add_shard(executor: ExecutorParam, cluster: ClusterParam) -> dict[str, int]:
-    """Add a shard, and move its share of the rows to it. Searches go on."""
-    return {"shard": await executor.read(lambda _: cluster.add_shard(), "upkeep")}
-
-
-@cluster_admin_router.post("/cluster/drain")
-async def drain(executor: ExecutorParam, cluster: ClusterParam, body: schemas.DrainBody) -> dict[str, int]:
-    """Move every actor off a node, and stop using it."""
-    return {"moved": await executor.read(lambda _: cluster.drain(body.node), "upkeep")}

@@ -64,7 +64,10 @@ TaskParam = Annotated[Task, Depends(get_task)]
 
 @admin_router.post("/tasks")
 async def start_task(request: Request, executor: ExecutorParam, body: StartTaskBody) -> TaskResponse:
-    """Start to verify, snapshot or export the collection. Snapshots and exports go to the server's folder for them."""
+    """Start to verify, compact, snapshot or export the collection.
+
+    Snapshots and exports go to the server's folder for them.
+    """
     return TaskResponse.of(start_upkeep(executor, app_state(request).settings, body.kind, body.format))
 
 
@@ -83,7 +86,10 @@ async def task(task: TaskParam) -> TaskResponse:
 
 @read_router.delete("/tasks/{id}")
 async def cancel_task(executor: ExecutorParam, task: TaskParam) -> TaskResponse:
-    """Cancel a task, which then ends soon and leaves nothing behind; or drop one that has ended from the list."""
+    """Cancel a task, which then ends soon; or drop one that has ended from the list.
+
+    Of a copy nothing is left. What an import has added stays, and so do the rows that a compaction has rewritten.
+    """
     executor.tasks.cancel(task)
     return TaskResponse.of(task)
 

@@ -39,10 +39,17 @@ def serve(
     open_query_encoder: OpenQueryEncoder | None = None,
 ) -> None:
     """Serve until interrupted; call `on_start` with the address once the server listens."""
+    serve_app(
+        lambda: create_app(collections, settings, query_encoders, clusters, open_query_encoder), settings, on_start
+    )
+
+
+def serve_app(create: Callable[[], FastAPI], settings: Settings, on_start: Callable[[str], None]) -> None:
+    """Serve an application, which is created once the port is ours, until interrupted."""
     settings.validate()
     return_large_blocks()
     with listen(settings.host, settings.port) as listener:
-        app = create_app(collections, settings, query_encoders, clusters, open_query_encoder)
+        app = create()
         config = uvicorn_config(app, settings)
         config.load()
         if settings.tls_cert is not None and settings.tls_key is not None:

@@ -180,10 +180,6 @@ class TagBody(RollbackBody):
     name: Annotated[str, Field(min_length=1, examples=["good"])]
 
 
-class DrainBody(RequestBody):
-    node: Annotated[str, Field(min_length=1, description="The id of a node, as in the cluster's status.")]
-
-
 class SearchResponse(BaseModel):
     answers: Annotated[list[Answer], Field(description="One for each query.")]
 
@@ -274,6 +270,11 @@ class StatsResponse(BaseModel):
     version: int
     fitted: bool
     codes_see_labels: Annotated[bool, Field(description="Whether codes of items that are added with labels hold them.")]
+
+
+class ReadyResponse(BaseModel):
+    ready: Literal[True]
+    degraded: dict[str, list[int]]
 
 
 class HealthResponse(BaseModel):

@@ -40,7 +40,7 @@ class TaskCancelled(Exception):
 class Task:
     """Work that waits, runs or has ended. Only its thread changes it once it runs; all others read it."""
 
-    kind: str  # "snapshot", "export", "verify", or what else there is
+    kind: str  # "snapshot", "export", "verify", "compact", or what else there is
     title: str  # for people
     role: Role  # that may see and cancel it
     who: str  # started it

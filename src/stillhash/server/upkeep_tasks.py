@@ -1,4 +1,7 @@
-"""The tasks of upkeep: verify, snapshot and export a collection. Copies go to the server's folder of snapshots."""
+"""The tasks of upkeep: verify, compact, snapshot and export a collection.
+
+Copies go to the server's folder of snapshots.
+"""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -13,7 +16,7 @@ from stillhash.server.settings import Settings
 from stillhash.server.tasks import Report, Task
 from stillhash.server.write_queue import CollectionExecutor
 
-TaskKind = Literal["verify", "snapshot", "export"]
+TaskKind = Literal["verify", "compact", "snapshot", "export"]
 TASK_KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 
 
@@ -21,6 +24,8 @@ def start_upkeep(executor: CollectionExecutor, settings: Settings, kind: TaskKin
     """Start a task of one of these kinds; `format` is that of an export, jsonl by default."""
     if kind == "verify":
         return executor.tasks.start(kind, "Verify", verify_work)
+    if kind == "compact":
+        return executor.tasks.start(kind, "Compact", compact_work)
     folder, name = snapshots_folder(settings), copy_name(executor.name)
     if kind == "snapshot":
         return executor.tasks.start(kind, "Snapshot", partial(snapshot_work, path=folder / name))
@@ -44,6 +49,15 @@ def verify_work(collection: Collection, report: Report) -> dict[str, Any]:
     """Check everything that is stored."""
     report(0, "reading every file")
     return {"problems": collection.verify(progress=report)}
+
+
+def compact_work(collection: Collection, report: Report) -> dict[str, Any]:
+    """Drop the deleted rows. One that is cancelled leaves what it has done so far."""
+
+    def progress(done: int, total: int) -> None:
+        report(done / max(1, total), f"{done:,} of {total:,} rows")
+
+    return {"dropped": collection.compact(progress=progress)}
 
 
 def snapshot_work(collection: Collection, report: Report, path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from stillhash.collection import Collection
 from stillhash.errors import Busy, Closed, InvalidInput, report_shortages
@@ -44,12 +44,23 @@ class QueryEncoder(Protocol):
     def text(self, words: str) -> Floats: ...
 
 
-class ClusterControl(Protocol):
-    """Show and change where a cluster holds the codes of a collection."""
+@runtime_checkable
+class OnShards(Protocol):
+    """Something that is searched on shards: `missing` are those of which no replica answers, `degraded` lack some."""
+
+    def readiness(self) -> dict[str, Any]: ...
+
+
+class ClusterControl(OnShards, Protocol):
+    """Show and change the cluster that serves a collection."""
 
     def status(self) -> dict[str, Any]: ...
     def add_shard(self) -> int: ...
+    def remove_shard(self, shard: int) -> None: ...
     def drain(self, node: str) -> int: ...
+    def undrain(self, node: str) -> int: ...
+    def rebalance(self) -> int: ...
+    def compact(self) -> dict[str, Any]: ...
 
 
 @report_shortages
@@ -67,8 +78,40 @@ def started_pool(threads: int, name: str, on_start: Callable[[], None] | None = 
     return pool
 
 
+class ReadExecutor:
+    """Run reads in threads, for the event loop."""
+
+    name: str
+    collection: Any
+    timeout: float
+    _readers: dict[str, ThreadPoolExecutor]
+    _closed: bool
+
+    async def read(self, work: Callable[[Any], Result], kind: ReadKind = "quick") -> Result:
+        """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
+        with self._closing(RuntimeError):
+            future = self._readers[kind].submit(report_shortages(work), self.collection)
+        try:
+            with self._closing(asyncio.CancelledError):
+                return await asyncio.wait_for(asyncio.wrap_future(future), None if kind == "upkeep" else self.timeout)
+        except TimeoutError:
+            message = f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
+            raise Busy(message) from None
+
+    @contextmanager
+    def _closing(self, kind: type[BaseException]) -> Iterator[None]:
+        """Raise Closed where a pool that is shut down refuses a call (RuntimeError), or cancels one that waits."""
+        try:
+            yield
+        except kind:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            raise Closed(f"No collection {self.name!r} any more. The request had not started") from None
+
+
 @dataclass(eq=False)
-class CollectionExecutor:
+class CollectionExecutor(ReadExecutor):
     """Run calls of one collection in threads, for the event loop."""
 
     name: str
@@ -91,17 +134,6 @@ class CollectionExecutor:
         self._writer = started_pool(1, f"write {self.name}")
         self.tasks = TaskList(self.collection, self._readers["upkeep"])
         self.uploads = UploadFolder(self.collection.path, read_only=self.collection.read_only)
-
-    async def read(self, work: Callable[[Collection], Result], kind: ReadKind = "quick") -> Result:
-        """Run beside other reads and a write, within the timeout; upkeep for as long as it takes."""
-        with self._closing(RuntimeError):
-            future = self._readers[kind].submit(report_shortages(work), self.collection)
-        try:
-            with self._closing(asyncio.CancelledError):
-                return await asyncio.wait_for(asyncio.wrap_future(future), None if kind == "upkeep" else self.timeout)
-        except TimeoutError:
-            message = f"timeout: no answer within {self.timeout:g} seconds. Request less, or try again later"
-            raise Busy(message) from None
 
     async def encode_query(self, query: bytes | str) -> Floats:
         """Return the features (D,) of an image, or of a text."""
@@ -141,17 +173,6 @@ class CollectionExecutor:
         """Count a write as done, also when its client has gone away."""
         with self._lock:
             self.queued -= 1
-
-    @contextmanager
-    def _closing(self, kind: type[BaseException]) -> Iterator[None]:
-        """Raise Closed where a pool that is shut down refuses a call (RuntimeError), or cancels one that waits."""
-        try:
-            yield
-        except kind:
-            task = asyncio.current_task()
-            if not self._closed or (task is not None and task.cancelling()):
-                raise
-            raise Closed(f"No collection {self.name!r} any more. The request had not started") from None
 
     def close(self) -> None:
         """Wait for running calls; those that have not started raise Closed. The caller closes the collection.

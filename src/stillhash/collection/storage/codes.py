@@ -1,6 +1,6 @@
 """The codes: sealed segments, and rows of the table `items` that are not sealed yet."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from sqlite3 import Connection
 from typing import NamedTuple
@@ -9,8 +9,8 @@ import numpy as np
 
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, get_meta, parsing
-from stillhash.collection.storage.segments import CodedRows, Segment, SegmentIdentity, read_segment
-from stillhash.errors import BadState
+from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, Segment, SegmentIdentity, read_segment
+from stillhash.errors import BadState, Conflict
 from stillhash.files.sealed_files import stored_file
 from stillhash.numeric.codes import width
 from stillhash.numeric.feature_digests import NO_DIGEST
@@ -42,6 +42,8 @@ class SegmentRecord(NamedTuple):
 class CodeTable:
     """Which codes there are. The rows up to the last sealed one have their codes in segments, later ones in `items`."""
 
+    segment_rows = SEGMENT_ROWS  # that a new segment has at most
+
     def __init__(self, folder: Path, bits: int, collection: bytes) -> None:
         self.folder, self.bits, self.collection = folder, bits, collection
 
@@ -50,8 +52,8 @@ class CodeTable:
         return (self.read_segment(record) for record in self.segment_records(connection) if record.last > after)
 
     def segment_records(self, connection: Connection) -> list[SegmentRecord]:
-        """Return which segments there are, in order."""
-        rows = connection.execute("SELECT number, file, rows, first, last, content FROM segments ORDER BY number")
+        """Return which segments there are, in order of their rows."""
+        rows = connection.execute("SELECT number, file, rows, first, last, content FROM segments ORDER BY first")
         records = [SegmentRecord(*row) for row in rows.fetchall()]
         for record in records:
             record.check()
@@ -74,9 +76,15 @@ class CodeTable:
             raise BadState(f"segments/{record.file}: expected {expected}, got {first} to {last}")
         return segment
 
-    def add_segment(self, connection: Connection, record: SegmentRecord) -> None:
-        """Register a segment."""
-        connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", record)
+    def add_segments(self, connection: Connection, records: Iterable[SegmentRecord]) -> None:
+        """Register segments."""
+        connection.executemany("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", records)
+
+    def remove_segments(self, connection: Connection, records: Iterable[SegmentRecord]) -> None:
+        """Forget segments whose items others hold now; their tombstones stay, so readers need not start over."""
+        for record in records:
+            if connection.execute("DELETE FROM segments WHERE number = ?", [record.number]).rowcount != 1:
+                raise Conflict(f"segments/{record.file}: expected to replace it, but another has done so")
 
     def after(self, connection: Connection, last: int) -> CodedRows:
         """Return the rows past this one, deleted ones perhaps among them."""
@@ -108,11 +116,21 @@ class CodeTable:
         sql = "SELECT row FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
         return np.array(connection.execute(sql, [self.last_sealed(connection)]).fetchall(), np.int64).reshape(-1)
 
+    def unsealed_parts(self, connection: Connection, rows: int) -> Iterator[CodedRows]:
+        """Yield the rows that are not sealed, so many at a time."""
+        last = -1
+        while len((part := self.unsealed(connection, last, rows)).numbers):
+            yield part
+            last = int(part.numbers[-1])
+
     @parsing("codes")
-    def unsealed(self, connection: Connection, last: int = -1) -> CodedRows:
-        """Return the rows past this one that are not sealed."""
-        sql = "SELECT row, ifnull(feature_digest, ?), code FROM items WHERE row > ? AND code NOT NULL ORDER BY row"
-        rows = connection.execute(sql, [NO_DIGEST, max(last, self.last_sealed(connection))]).fetchall()
+    def unsealed(self, connection: Connection, last: int = -1, most: int = -1) -> CodedRows:
+        """Return the rows past this one that are not sealed, or the first of them."""
+        sql = (
+            "SELECT row, ifnull(feature_digest, ?), code FROM items "
+            "WHERE row > ? AND code NOT NULL ORDER BY row LIMIT ?"
+        )
+        rows = connection.execute(sql, [NO_DIGEST, max(last, self.last_sealed(connection)), most]).fetchall()
         codes = np.frombuffer(b"".join(row[2] for row in rows), np.uint8).reshape(len(rows), width(self.bits))
         numbers, digests = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2).T
         return CodedRows(numbers, codes, digests)
@@ -131,18 +149,42 @@ class CodeTable:
         sql = "UPDATE items SET code = NULL, feature_digest = NULL WHERE row BETWEEN ? AND ? AND code NOT NULL"
         connection.execute(sql, [first, last])
 
-    def forget_segments(self, connection: Connection) -> None:
-        """Forget all segments and tombstones, since one new segment holds all live codes; readers start over."""
-        connection.execute("DELETE FROM segments")
-        connection.execute("DELETE FROM tombstones")
-        connection.execute("DELETE FROM changed_rows")
+    def has_changes(self, connection: Connection) -> bool:
+        """Return whether rows were deleted or changed since the last compaction."""
+        sql = "SELECT EXISTS (SELECT 1 FROM tombstones) OR EXISTS (SELECT 1 FROM changed_rows)"
+        return bool(connection.execute(sql).fetchone()[0])
+
+    def drop_deleted(self, connection: Connection, seq: int) -> int:
+        """Drop the tombstones up to this commit, of rows that no segment holds by now; return how many.
+
+        Changed rows are dropped too, since columns have them as they were then, or later. Readers start over.
+        """
+        dropped = connection.execute("DELETE FROM tombstones WHERE seq <= ?", [seq]).rowcount
+        connection.execute("DELETE FROM changed_rows WHERE seq <= ?", [seq])
+        self.start_over(connection)
+        return dropped
+
+    def start_over(self, connection: Connection) -> None:
+        """Let all readers map the segments again, and none go on from an earlier commit."""
         connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
 
-    def live(self, connection: Connection) -> CodedRows:
-        """Return all items that have a code."""
-        coded = self.after(connection, -1)
-        rows = np.array(connection.execute("SELECT row FROM items ORDER BY row").fetchall(), np.int64).reshape(-1)
-        return coded.select(np.isin(coded.numbers, rows))
+    def live_parts(self, connection: Connection, records: Iterable[SegmentRecord]) -> Iterator[CodedRows]:
+        """Yield the rows of segments that are items, some at a time."""
+        for record in records:
+            for part in self.read_segment(record).parts():
+                sql = "SELECT row FROM items WHERE row BETWEEN ? AND ? ORDER BY row"
+                span = connection.execute(sql, [int(part.numbers[0]), int(part.numbers[-1])])
+                live = np.fromiter((row for (row,) in span), np.int64)
+                yield part.select(np.isin(part.numbers, live, assume_unique=True))
+
+    def of_rows(self, connection: Connection, rows: RowNumbers) -> CodedRows:
+        """Return those of these ascending rows that have a code."""
+        parts = []
+        for record in self.segment_records(connection):
+            if np.searchsorted(rows, record.first) < np.searchsorted(rows, record.last, "right"):
+                parts += [part.select(np.isin(part.numbers, rows)) for part in self.read_segment(record).parts()]
+        parts += [part.select(np.isin(part.numbers, rows)) for part in self.unsealed_parts(connection, SEGMENT_ROWS)]
+        return CodedRows.join(parts, self.bits)
 
     def deleted_after(self, connection: Connection, seq: int) -> RowNumbers:
         """Return the rows that commits past this one deleted."""

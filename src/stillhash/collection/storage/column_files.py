@@ -160,6 +160,14 @@ class ColumnFile:
             raise BadState(f"{display_name(self.path)}: expected blocks of columns, got {error}") from error
 
 
+def columns_seq(segment: Path, record: tuple[int, int, int]) -> int | None:
+    """Return the commit that the columns of a segment are of; None if there is no file that can be used."""
+    try:
+        return int(ColumnFile(segment, record).seq)
+    except (BadState, OSError, ValueError):
+        return None
+
+
 class FileBlock:
     """The columns of consecutive rows of a segment, read when they are first used."""
 

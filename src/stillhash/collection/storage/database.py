@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale, sync_commits, wal_bytes
+from stillhash.collection.storage.connections import LOCK_TIMEOUT, connect, is_stale, wal_bytes
 from stillhash.collection.storage.integrity import (
     acknowledge,
     begin_acknowledging,
@@ -21,13 +21,10 @@ from stillhash.collection.storage.integrity import (
     find_damage,
     write_page_checksums,
 )
-from stillhash.collection.storage.lexical import rebuild_lexical
 from stillhash.collection.storage.schema import check_counters, parsing
-from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import WalChecksums
 from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
-from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import create_private, holds_lock, lock_folder, unlock_folder, write_durably
+from stillhash.files.sealed_files import holds_lock, lock_folder, unlock_folder
 from stillhash.platform import SYSTEM
 
 CHECKPOINT_FRAMES = 4000  # in the WAL before they are moved to store.db
@@ -35,6 +32,8 @@ MIN_CHECKPOINT_FRAMES = 500  # the same while store.db is small: a quarter of it
 UNUSED_SHARE = 8  # store.db gives unused pages back to the disk once more than one in so many is unused,
 MIN_UNUSED_PAGES = 256  # and they are at least this many,
 FREED_AT_ONCE = 1 << 16  # so many after one write
+FREED_BY_COMPACTION = 1 << 12  # so many at a time
+INCREMENTAL = 2  # as PRAGMA auto_vacuum has it
 PAGE_COUNTS = ("freelist_count", "page_count")
 MAX_WAL_BYTES = 1 << 26  # that an emptied WAL keeps on disk
 
@@ -60,44 +59,6 @@ class Database:
         self._wal_checksums = WalChecksums(path)
         self._attempted_frames = 0  # in the WAL at the last attempt of a checkpoint
         self._commit_failed = False  # then the WAL may end with something that looks like a commit
-
-    @classmethod
-    def create(cls, path: Path, script: str, tables: dict[str, list[Any]]) -> None:
-        """Create the file with these tables and their rows, and index their words where there is a lexical index."""
-        new = path / "store.db.new"
-        for suffix in ("", "-journal", "-wal", "-shm"):
-            new.with_name(new.name + suffix).unlink(missing_ok=True)
-        try:
-            with closing(sqlite3.connect(create_private(new), isolation_level=None)) as connection:
-                connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-                if mode != "wal":  # SQLite does not say why
-                    raise StoreFailed(f"{path.name}: could not be written: it has no write-ahead log")
-                sync_commits(connection)
-                connection.executescript("BEGIN IMMEDIATE;" + script)
-                for table, rows in tables.items():
-                    for row in rows:
-                        connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-                rebuild_lexical(connection)
-                connection.execute("COMMIT")
-                (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                if busy:  # the file is renamed, its WAL is not
-                    raise StoreFailed(f"{path.name}: could not be written: its write-ahead log did not empty")
-        except sqlite3.DatabaseError as error:
-            raise StoreFailed(f"{path.name}: could not be written: {error}") from error
-        write_durably(path / "store.sums", [pack_file_checksums(new)])
-        acknowledge(path, dict(tables["meta"])["seq"], durably=True)
-        cls.install(path)
-
-    @staticmethod
-    def install(path: Path) -> None:
-        """Make store.db.new, which is complete and has its checksums, the database, in the place of an older one."""
-        for file in ("store.db-wal", "store.db-shm"):
-            (path / file).unlink(missing_ok=True)
-        SYSTEM.replace(path / "store.db.new", path / "store.db")
-        SYSTEM.sync(path)
-        SYSTEM.sync(path.parent)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -200,21 +161,40 @@ class Database:
             self._wal_checksums.update()
             self.checkpoint(1)
 
+    def frees_pages(self) -> bool:
+        """Return whether `free_pages` can free any: not in a store of an earlier release, before its compaction."""
+        with self._write_lock:
+            return int(self._writer_connection().execute("PRAGMA auto_vacuum").fetchone()[0]) == INCREMENTAL
+
+    def free_pages(self) -> None:
+        """Give all unused pages back to the disk, so many in one transaction that other writes wait for a moment."""
+        self.check_writer()
+        left = 0
+        while True:
+            with self._write_lock:
+                connection = self._writer_connection()
+                unused = int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+                if not unused or unused == left:
+                    return
+                left = unused
+                self._vacuum(connection, f"PRAGMA incremental_vacuum({FREED_BY_COMPACTION})")
+
+    def _vacuum(self, connection: sqlite3.Connection, sql: str) -> None:
+        try:
+            self._commit_failed = True
+            connection.executescript(sql)
+            self._commit_failed = False
+        except sqlite3.DatabaseError as error:
+            raise StoreFailed(f"{self.path.name}: compacted, but store.db could not be shrunk: {error}") from error
+        with suppress(OSError):
+            self._wal_checksums.update()
+        self.checkpoint(1)
+
     def shrink(self) -> None:
         """Write store.db again, without unused pages and without anything of what was deleted."""
         self.check_writer()
         with self._write_lock:
-            try:
-                self._commit_failed = True
-                connection = self._writer_connection()
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                connection.execute("VACUUM")
-                self._commit_failed = False
-            except sqlite3.DatabaseError as error:
-                raise StoreFailed(f"{self.path.name}: compacted, but store.db could not be shrunk: {error}") from error
-            with suppress(OSError):
-                self._wal_checksums.update()
-            self.checkpoint(1)
+            self._vacuum(self._writer_connection(), "PRAGMA auto_vacuum = INCREMENTAL; VACUUM")
 
     def checkpoint(self, min_frames: int) -> bool:
         """Move pages from the WAL to store.db, once it has so many new frames; return False on failure.

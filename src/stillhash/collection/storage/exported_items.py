@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.lexical import index_words
 from stillhash.collection.storage.schema import batches, get_meta, is_fitted, parsing, set_meta
-from stillhash.collection.storage.segments import Segment
+from stillhash.collection.storage.segments import PLACES_PART, Segment
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Id
 from stillhash.collection.validation import JSON_ENCODER, json_text
@@ -25,7 +25,6 @@ BATCH_ROWS = 4096
 MAX_BATCH_BYTES = 1 << 25  # of a batch with more than one item
 BITMAP_PART = 1 << 13  # bytes of a bitmap of rows that are listed at a time
 NUMBER_TEXT_BYTES = 32  # of a feature, about, as a Python number or as text
-PLACES_PART = 1 << 20  # digests that are compared at a time
 COLUMNS = "row, id, labels, COALESCE(metadata, 'null'), code, features, feature_digest, data"
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import check_files, connect
-from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.integrity import (
     acknowledge,
@@ -25,6 +24,7 @@ from stillhash.collection.storage.integrity import (
     read_page_checksums,
 )
 from stillhash.collection.storage.lexical import lexical_problems, rebuild_lexical
+from stillhash.collection.storage.new_database import install_database
 from stillhash.collection.storage.salvage import salvage
 from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
@@ -86,7 +86,7 @@ def repair(path: str | Path) -> RepairReport:
 def _repair_database(path: Path, report: RepairReport) -> None:
     new, checksums = path / "store.db.new", path / "store.sums"
     if new.exists() and checksums.exists() and sums.pack_file_checksums(new) == checksums.read_bytes():
-        Database.install(path)
+        install_database(path)
         report.actions.append("store.db: an interrupted repair is finished")
     _repair_page_checksums(path, report.actions)
     _repair_wal(path, report.actions)
@@ -163,7 +163,7 @@ def _readable_seq(path: Path, *, check: bool = False) -> int | None:
 
 
 def _repair_segments(store: Store, actions: list[str]) -> None:
-    """Repair the segments; if some codes are lost, put all others into one new segment."""
+    """Repair the segments; if some codes are lost, put all others into new segments."""
     with store.reading() as connection:
         records = store.codes.segment_records(connection)
         parts = [store.codes.unsealed(connection)]
@@ -182,7 +182,7 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
             parts.append(read_surviving(store.path / "segments" / record.file, *shape, lost))
     if not complete:
         rows = CodedRows.join(parts, store.settings["bits"])
-        store.write_segment(rows.select(np.argsort(rows.numbers)), replace=True)
+        store.write_segments(rows.select(np.argsort(rows.numbers)), replace=True)
 
 
 def _repair_learners(store: Store, actions: list[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.collection.storage.connections import restrict
-from stillhash.collection.storage.database import Database
+from stillhash.collection.storage.new_database import create_database
 from stillhash.collection.storage.schema import LEXICAL_KEY, OPTIONAL_TABLES, create_script, has_table
 from stillhash.collection.storage.schema_check import check_schema
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
@@ -58,7 +58,7 @@ def salvage(path: Path, lost_pages: list[int]) -> tuple[str, list[Id]]:
         meta["version"] = max(versions, default=0)
     meta["items"] = len(rows)
     script = create_script(optional, LEXICAL_KEY in meta)
-    Database.create(path, script, {"meta": list(meta.items()), **tables})
+    create_database(path, script, {"meta": list(meta.items()), **tables})
     for suffix in ("", "-wal", "-shm"):
         (path / f"{damaged.name}{suffix}").unlink(missing_ok=True)
     counts = ", ".join(f"{len(values)} {table}" for table, values in tables.items())

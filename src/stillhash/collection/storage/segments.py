@@ -9,7 +9,7 @@ A segment is a sealed file (sealed_files.py). Its checksums are verified once, b
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,8 @@ SEGMENT_MAGIC, SEGMENT_FORMAT = b"STILLSEG", 2
 SEGMENT_HEADER = struct.Struct("<8sIIQqQ16sQ16s")  # magic, format, bits, rows, first row or -1, digests, identity
 TILES_OFFSET = 4096  # of the tiles: a page, so that they can be mapped
 CONTENT_DIGEST_BYTES = 16
+SEGMENT_ROWS = 131_072  # a segment has at most so many; those of earlier releases may have more
+PLACES_PART = 1 << 20  # digests that are compared at a time
 
 
 class CodedRows(NamedTuple):
@@ -54,9 +56,30 @@ class CodedRows(NamedTuple):
         none = cls.without_digests(np.empty(0, np.int64), np.empty((0, width(bits)), np.uint8))
         return cls(*map(np.concatenate, zip(none, *parts, strict=True)))
 
-    def select(self, keep: NDArray[Any]) -> "CodedRows":
+    def select(self, keep: NDArray[Any] | slice) -> "CodedRows":
         """Return the rows that a mask or places choose."""
         return CodedRows(self.numbers[keep], self.codes[keep], self.digests[keep])
+
+    @classmethod
+    def regroup(cls, parts: Iterable["CodedRows"], rows: int, bits: int) -> Iterator["CodedRows"]:
+        """Yield the rows of all parts again, so many at a time, and the rest at last."""
+        waiting: list[CodedRows] = []
+        count = 0
+        for part in parts:
+            waiting.append(part)
+            count += len(part.numbers)
+            if count >= rows:
+                whole = cls.join(waiting, bits)
+                for start in range(0, count - count % rows, rows):
+                    yield whole.select(slice(start, start + rows))
+                waiting, count = [whole.select(slice(count - count % rows, None))], count % rows
+        if count:
+            yield cls.join(waiting, bits)
+
+
+def even_rows(total: int, most: int) -> int:
+    """Return how many rows each segment gets, of so many in all: about as many as all others, and not too many."""
+    return max(1, -(-total // max(1, -(-total // most))))
 
 
 class SegmentIdentity(NamedTuple):
@@ -106,9 +129,24 @@ class Segment(NamedTuple):
 
     def coded_rows(self) -> CodedRows:
         """Read all rows."""
-        digests = np.full(self.rows, NO_DIGEST, np.int64)
-        digests[self.places] = self.digests
-        return CodedRows(self.row_numbers(), from_tiles(self.tiles, self.rows), digests)
+        return self._read(0, self.rows)
+
+    def parts(self, rows: int = SEGMENT_ROWS) -> Iterator[CodedRows]:
+        """Read all rows, about so many at a time: whole tiles."""
+        step = max(1, rows // TILE) * TILE
+        return (self._read(start, min(start + step, self.rows)) for start in range(0, self.rows, step))
+
+    def _read(self, start: int, stop: int) -> CodedRows:
+        """Read the rows from one place, at which a tile begins, to another."""
+        digests = np.full(stop - start, NO_DIGEST, np.int64)
+        for begin in range(0, len(self.places), PLACES_PART):
+            places = self.places[begin : begin + PLACES_PART].astype(np.int64) - start
+            inside = np.flatnonzero((places >= 0) & (places < stop - start))
+            digests[places[inside]] = self.digests[begin + inside]
+        codes = from_tiles(self.tiles[start // TILE : -(-stop // TILE)], stop - start)
+        if self.numbers is None:
+            return CodedRows(np.arange(self.first + start, self.first + stop), codes, digests)
+        return CodedRows(np.array(self.numbers[start:stop]), codes, digests)
 
 
 class Layout(NamedTuple):

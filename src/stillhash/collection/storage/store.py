@@ -21,7 +21,7 @@ from typing import Any
 
 from stillhash.collection.storage.audit import AuditTable, Change
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
-from stillhash.collection.storage.column_files import columns_file, segment_contents, write_columns
+from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import check_exists, connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
@@ -31,6 +31,7 @@ from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.learnt_rows import LearntRowTable
 from stillhash.collection.storage.lexical import check_new_field, merge_lexical
+from stillhash.collection.storage.new_database import create_database
 from stillhash.collection.storage.schema import (
     COUNTERS,
     LEXICAL_KEY,
@@ -40,9 +41,11 @@ from stillhash.collection.storage.schema import (
     get_meta,
     is_fitted,
     optional_tables,
+    set_meta,
 )
 from stillhash.collection.storage.schema_check import FORMAT_1
-from stillhash.collection.storage.segments import CodedRows, write_segment
+from stillhash.collection.storage.segment_writer import SegmentWriter
+from stillhash.collection.storage.segments import CodedRows, even_rows
 from stillhash.collection.storage.settings import check_id, parse_settings
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
@@ -58,6 +61,8 @@ from stillhash.files.sealed_files import (
 
 STORE_FOLDERS = ("segments", "learner")
 SCRUB_KEY = "unscrubbed"  # in `meta`, from when something is forgotten until nothing of it is in any file
+LOOSE_KEY = "loose_rows"  # in `meta`, once compacted: rows sealed or dropped since, which leaves pages partly unused
+LOOSE_SHARE = 8  # store.db is written again once they are one in so many items
 LOG_SECONDS = 10.0  # that the end of other processes' reads is waited for
 COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "current_votes"}
 
@@ -93,6 +98,7 @@ class Store:
             self.audit = AuditTable()
             tables = optional_tables(self.settings)
             self.features = FeatureTable(self.settings["dim"], self.codes) if "features" in tables else None
+            self.segment_writer = SegmentWriter(self.codes, self.features, self.settings["filter_fields"])
             self.learnt_rows = LearntRowTable() if "learnt_rows" in tables else None
             self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
@@ -121,7 +127,7 @@ class Store:
                 meta |= {"settings": json.dumps(fixed), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
                 meta |= {} if field is None else {LEXICAL_KEY: field}
                 script = create_script(optional_tables(settings), field is not None)
-                Database.create(path, script, {"meta": list(meta.items())})
+                create_database(path, script, {"meta": list(meta.items())})
         return cls(path, writer=True)
 
     def close(self) -> None:
@@ -168,20 +174,65 @@ class Store:
         return files if self.features is None else files + self.features.files(connection)
 
     def seal(self) -> bool:
-        """Move unsealed codes into a segment; return False if there are none."""
-        self.db.check_writer()
+        """Move unsealed codes into segments, in one transaction; return False if there are none."""
+        self._check_writable()
         with self.reading() as connection:
-            rows = self.codes.unsealed(connection)
-        if len(rows.numbers):
-            self.write_segment(rows)
-        return len(rows.numbers) > 0
+            rows = even_rows(self.codes.count_unsealed(connection), self.codes.segment_rows)
+            records = self.segment_writer.write(connection, self.codes.unsealed_parts(connection, rows))
+        if records:
+            self._register(records)
+        return len(records) > 0
 
-    def rewrite_segments(self) -> None:
-        """Rewrite all live codes into one segment, and drop the deleted rows."""
-        self.db.check_writer()
+    def write_segments(self, rows: CodedRows, *, replace: bool = False) -> None:
+        """Move the codes of these rows to new segments, in one transaction; to replace all others, of all rows."""
+        self._check_writable()
+        most = even_rows(len(rows.numbers), self.codes.segment_rows)
         with self.reading() as connection:
-            rows = self.codes.live(connection)
-        self.write_segment(rows, replace=True, audit=True)
+            parts = CodedRows.regroup([rows], most, self.codes.bits)
+            records = self.segment_writer.write(connection, parts)
+            replaced = self.codes.segment_records(connection) if replace else []
+        self._register(records, replaced)
+
+    def _register(self, records: list[SegmentRecord], replaced: Sequence[SegmentRecord] = ()) -> None:
+        """Register segments that hold all rows which were not sealed, in one transaction."""
+        with self.transaction() as connection:
+            self._exchange(connection, replaced, records)
+            for record in records:
+                self.codes.clear_unsealed(connection, record.first, record.last)
+            if replaced:
+                self.codes.start_over(connection)
+            self._count_loose(connection, sum(record.rows for record in records))
+            if self.features is not None:
+                self.features.clear(connection)
+
+    def replace_segments(self, replaced: Sequence[SegmentRecord], records: list[SegmentRecord]) -> None:
+        """Register segments in the place of those whose items they hold, in one transaction."""
+        with self.transaction() as connection:
+            self._exchange(connection, replaced, records)
+
+    def _exchange(
+        self, connection: sqlite3.Connection, replaced: Sequence[SegmentRecord], records: list[SegmentRecord]
+    ) -> None:
+        self.codes.remove_segments(connection, replaced)
+        self.codes.add_segments(connection, records)
+        self.segment_writer.register(connection, records)
+
+    def finish_compaction(self, seq: int, *, changed: bool) -> int:
+        """Drop the tombstones up to this commit, of rows that no segment holds by now, and return how many.
+
+        changed: segments were replaced. If not, and nothing was deleted or changed, readers need not start over.
+        """
+        with self.change("compact", None) as change:
+            connection = change.connection
+            merge_lexical(connection)
+            change.rows = 0
+            if changed or self.codes.has_changes(connection):
+                change.rows = self.codes.drop_deleted(connection, seq)
+            self._count_loose(connection, change.rows)
+            return change.rows
+
+    def _count_loose(self, connection: sqlite3.Connection, rows: int) -> None:
+        connection.execute("UPDATE meta SET value = value + ? WHERE key = ?", [rows, LOOSE_KEY])
 
     def remove_obsolete_files(self) -> bool:
         """Remove the files that the latest commit does not need; return whether the system let us remove all."""
@@ -190,52 +241,30 @@ class Store:
         return self._remove_unlisted_segments() & remove_unlisted(self.path / "learner", learner_files)
 
     def shrink(self, files_removed: bool) -> bool:
-        """Write store.db again; return False if its log holds an earlier commit, which another process reads."""
+        """Free what store.db has unused; return False if its log holds an earlier commit, which another process reads.
+
+        It is written again, while writes wait, if something was forgotten, or if so many rows were sealed or deleted
+        since the last time that much of its pages may be unused.
+        """
         with self.reading() as connection:
             interrupted = get_meta(connection, SCRUB_KEY) is not None
-        self.db.shrink()
-        if interrupted and files_removed:
+            loose, items = get_meta(connection, LOOSE_KEY), int(get_meta(connection, "items"))
+        rewritten = interrupted or loose is None or loose * LOOSE_SHARE >= items or not self.db.frees_pages()
+        if rewritten:
+            self.db.shrink()
+        else:
+            self.db.free_pages()
+        if rewritten:
             with self.transaction() as connection:
-                connection.execute("DELETE FROM meta WHERE key = ?", [SCRUB_KEY])
+                set_meta(connection, LOOSE_KEY, 0)
+                if files_removed:
+                    connection.execute("DELETE FROM meta WHERE key = ?", [SCRUB_KEY])
         return self.db.empty_log(LOG_SECONDS if interrupted else 0)
 
-    def write_segment(self, rows: CodedRows, *, replace: bool = False, audit: bool = False) -> None:
-        """Move the codes of these rows to a new segment; to replace all others, it must hold all live rows.
-
-        audit: the audit log has it as `compact`, with the number of deleted rows.
-        """
-        self._check_writable()
-        with self.reading() as connection:
-            number = get_meta(connection, "seq") + 1  # of that transaction, so that no file ever had this name
-        file, numbers = f"{number:08d}.tiles", rows.numbers
-        if len(numbers):
-            path = self.path / "segments" / file
-            content = write_segment(path, rows, self.settings["bits"], self.codes.collection, number)
-            self.write_columns(file, numbers)
-            if self.features is not None:
-                with self.reading() as connection:
-                    self.features.write(connection, path, number, numbers)
-        with self.change("compact", None) as change:
-            connection = change.connection
-            if audit:
-                change.rows = count_rows(connection, "tombstones")
-                merge_lexical(connection)
-            if replace:
-                self.codes.forget_segments(connection)
-            if len(numbers):
-                first, last = int(numbers[0]), int(numbers[-1])
-                self.codes.add_segment(connection, SegmentRecord(number, file, len(numbers), first, last, content))
-                self.codes.clear_unsealed(connection, first, last)
-            if self.features is not None:
-                self.features.clear(connection)
-
     def write_columns(self, file: str, numbers: RowNumbers) -> None:
-        """Write the columns of a segment, for filters, as of now; without them searches take longer."""
+        """Write the columns of a segment, for filters, as of now."""
         with self.reading() as connection:
-            record = len(numbers), int(numbers[0]), int(numbers[-1])
-            contents, seq = segment_contents(connection, numbers), get_meta(connection, "seq")
-            named = self.settings["filter_fields"]
-            write_columns(self.path / "segments" / file, contents, record, seq, named)
+            self.segment_writer.write_columns(connection, file, numbers)
 
     def column_files(self, connection: sqlite3.Connection) -> list[str]:
         """Return the files of columns that there are, of the segments of this commit."""

@@ -24,7 +24,7 @@ def verify_store(store: Store, meter: ShareMeter | None = None) -> list[str]:
     if problems := find_damage(store.path, check_counters, meter.add):
         return problems
     with store.reading() as connection:
-        before = get_meta(connection, "generation"), store.versions.learner_files(connection)
+        before = store.codes.segment_files(connection), store.versions.learner_files(connection)
         with meter.reporting(connection):
             lines = connection.execute("PRAGMA integrity_check").fetchall()
         meter.add(database)
@@ -36,7 +36,7 @@ def verify_store(store: Store, meter: ShareMeter | None = None) -> list[str]:
     if not problems:
         return []
     with store.reading() as connection:  # another process may have compacted, or removed learner files, meanwhile
-        now = get_meta(connection, "generation"), store.versions.learner_files(connection)
+        now = store.codes.segment_files(connection), store.versions.learner_files(connection)
     return problems if now == before else verify_store(store, meter)
 
 

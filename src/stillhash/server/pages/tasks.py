@@ -33,7 +33,7 @@ async def tasks(request: Request, executor: ExecutorParam) -> Response:
 
 @admin_router.post("/c/{name}/tasks")
 async def start_task(request: Request, executor: ExecutorParam) -> Response:
-    """Start to verify, snapshot or export the collection."""
+    """Start to verify, compact, snapshot or export the collection."""
     form = await read_form(request)
     name = form_text(form, "kind")
     kind = next((one for one in TASK_KINDS if one == name), None)
