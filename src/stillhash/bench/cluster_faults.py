@@ -138,7 +138,7 @@ class FaultCluster(ExitStack):
             ended = time.monotonic()
         figures = fault_figures(load, began, fault, ended)
         if name == "writer":
-            figures |= self.check_rows(fault)
+            figures |= self.check_rows()
         if name != "head":  # without it, nothing is replaced
             self.wait_ready()
         return figures
@@ -168,7 +168,7 @@ class FaultCluster(ExitStack):
     def endpoints(self) -> list[Any]:
         return [endpoint for endpoint, connected in self.reader.coordinator.endpoints() if connected]
 
-    def check_rows(self, fault: float) -> Figures:
+    def check_rows(self) -> Figures:
         """Compare the rows that the next writer finds with those acknowledged, also by their codes in the shards."""
         self.writer.wait_for("ready")
         self.writer.send(f"ids {self.first}")
@@ -176,7 +176,11 @@ class FaultCluster(ExitStack):
         self.reader.refresh()
         stored = self.reader.codes(ids).tobytes() == b"".join(marked_code(number).tobytes() for number in ids)
         lost = set(self.acknowledged) - set(ids) if stored else set(self.acknowledged)
-        rows = {"acknowledged": len(self.acknowledged), "lost_rows": len(lost), "doubled_rows": len(ids) - len(set(ids))}
+        rows = {
+            "acknowledged": len(self.acknowledged),
+            "lost_rows": len(lost),
+            "doubled_rows": len(ids) - len(set(ids)),
+        }
         return {**rows, "unacknowledged": len(set(ids) - set(self.acknowledged))}
 
 
@@ -199,7 +203,7 @@ def tables(result: Figures) -> Sections:
         sent again: {sent_again} | rows acknowledged: {acknowledged} | lost: {lost_rows}"""
     none = {"acknowledged": "", "lost_rows": ""}
     rows = [{**none, **fault, "title": FAULTS[fault["fault"]]} for fault in result["faults"]]
-    size = "{codes:,} codes of {bits} bits, {shards} shards, {nodes} nodes and a head, {fronts} fronts, {clients} clients"
+    size = "{codes:,} codes of {bits} bits, {shards} shards, {nodes} nodes, {fronts} fronts, {clients} clients"
     return [
         format_table(size.format_map(result), columns, rows),
         *([f"Rates: {result['plot']}"] if result["plot"] else []),

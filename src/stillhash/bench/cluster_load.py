@@ -93,8 +93,9 @@ def fault_figures(load: LoadClients, began: float, fault: float, ended: float) -
     edges = np.arange(began - fault, ended - fault + BUCKET_SECONDS / 2, BUCKET_SECONDS)
     counts, _ = np.histogram(np.array(load.times) - fault, edges)
     rates = counts / BUCKET_SECONDS
-    healthy = float(rates[edges[:-1] < -BUCKET_SECONDS / 2].mean())
-    after = (edges[:-1] >= LOSS_SECONDS[0]) & (edges[:-1] < LOSS_SECONDS[1])
+    middles = edges[:-1] + BUCKET_SECONDS / 2
+    healthy = float(rates[middles < 0].mean())
+    after = (middles > LOSS_SECONDS[0]) & (middles < LOSS_SECONDS[1])
     return {
         "seconds": np.round(edges[:-1], 2).tolist(),
         "rates": rates.tolist(),
@@ -117,5 +118,5 @@ def recovery_seconds(starts: np.ndarray, rates: np.ndarray, healthy: float) -> f
     """Return when the healthy rate was back, by a mean over a window; the end of all buckets if it was not."""
     buckets = round(WINDOW_SECONDS / BUCKET_SECONDS)
     means = np.convolve(rates, np.ones(buckets) / buckets, "valid")  # of the window that begins at each bucket
-    back = (starts[: len(means)] >= -BUCKET_SECONDS / 2) & (means >= HEALTHY_SHARE * healthy)
+    back = (starts[: len(means)] >= -BUCKET_SECONDS / 2) & (means >= HEALTHY_SHARE * healthy - 1e-9)
     return max(0.0, float(starts[: len(means)][back][0])) if back.any() else float(starts[-1])

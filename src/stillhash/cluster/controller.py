@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import RayError
 
 from stillhash.cluster.control_files import delete_endpoint, delete_endpoints, read_drained, write_drained
+from stillhash.cluster.dispatcher import GROUP_SHARDS
 from stillhash.cluster.local import alive_nodes, check_head, connect
 from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
 from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors, server_classes
@@ -77,13 +78,18 @@ class Controller:
                 target=_run, args=(weakref.ref(self), target, self._stopped), name=name, daemon=True
             ).start()
 
-    def ensure(self, shards: Iterable[int], replicas: int, aggregators: int = 0, seconds: float = 60.0) -> None:
+    def ensure(
+        self, shards: Iterable[int], replicas: int, aggregators: int | None = None, seconds: float = 60.0
+    ) -> None:
         """Have so many replicas of each of these shards, and no other shards; wait until the new ones run.
 
+        aggregators : by default, none where a front asks all shards itself, else one for each group of them.
         Unreachable, and no change, if there is no capacity for them, or if one does not start.
         """
         check_integer(replicas, "replicas", 1)
         wanted = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
+        if aggregators is None:
+            aggregators = -(-len(wanted) // GROUP_SHARDS) if len(wanted) > GROUP_SHARDS else 0
         wanted |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
         check_head()
         with self._round_lock:
