@@ -21,10 +21,11 @@ from tests.cluster.search_load import DEADLINE, SEGMENTS, reference_index, searc
 
 def main(folder: Path) -> None:
     reference, codes, weights = reference_index()
-    with LocalCluster(1, cpus=2, fast_health_check=True) as cluster:
+    with LocalCluster(1, cpus=2, fast_health_check=True) as cluster:  # whose other processes at the head end with it
         index = ClusterIndex(64, 2, storage=folder, threads=1, deadline=DEADLINE)
         for part in np.split(codes, SEGMENTS):
             index.add(part)
+        index.drain(cluster.head)
         with ClusterReader(folder, deadline=DEADLINE) as reader, search_load(reader, reference, weights) as load:
             (gcs,) = (pid for pid in cluster.processes(cluster.head) if "gcs_server" in command_line(pid))
             os.kill(gcs, signal.SIGKILL)

@@ -91,6 +91,8 @@ class FaultCluster(ExitStack):
                 add_codes(index, codes)
             self.writer = self.start_writer()
             self.writer.wait_for("ready")
+            self.writer.send(f"drain {self.cluster.head}")  # all processes at the head end with it
+            self.writer.wait_for("drained")
             self.reader = self.enter_context(ClusterReader(folder, deadline=DEADLINE))
             self.fronts = [self.start_front() for _ in range(FRONTS)]
             self.wait_ready()

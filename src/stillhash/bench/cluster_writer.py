@@ -2,7 +2,8 @@
 
 Its arguments are the storage, the address of the Ray cluster, shards, replicas and the seconds of its lease. Its
 commands: `write FIRST` adds rows one by one, with ids from FIRST; `stop` ends that; `ids FIRST` prints the ids from
-FIRST on that the index has. The shards are detached: they go on when the writer is killed.
+FIRST on that the index has; `drain NODE` moves the shards off a node. The shards are detached: they go on when the
+writer is killed.
 """
 
 import sys
@@ -54,8 +55,8 @@ def main(storage: str, address: str, shards: str, replicas: str, lease_seconds: 
             elif command == "ids":
                 ids = index.ids()
                 print_line(ids=ids[ids >= int(arguments[0])].tolist())
-            elif command == "status":
-                print_line(status=index.status())
+            elif command == "drain":
+                print_line(drained=index.drain(arguments[0]))
 
 
 if __name__ == "__main__":

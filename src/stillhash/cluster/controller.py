@@ -41,6 +41,7 @@ class Controller:
     cpus : that each actor claims from Ray. detached : actors outlive this process, and the next controller takes them
     over. grace : seconds from the withdrawal of an endpoint, which readers notice within 2, to the stop.
     classes : of the servers, "shard" and "aggregator"; by default ShardServer and AggregatorServer.
+    replaced : says whether another process has taken over; from then on, its actors are left alone.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Controller:
         detached: bool = True,
         grace: float = 3.0,
         classes: Mapping[str, type] | None = None,
+        replaced: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._replaced = replaced
         self.storage, self._cpus = storage, check_number(cpus, "cpus", above=0)
         self._connected = connect(address)
         self._actors = ReplicaActors(
@@ -91,7 +94,7 @@ class Controller:
         if aggregators is None:
             aggregators = -(-len(wanted) // GROUP_SHARDS) if len(wanted) > GROUP_SHARDS else 0
         wanted |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
-        check_head()
+        self._check()
         with self._round_lock:
             before = self._table.wanted
             missing = [group for group, count in wanted.items() for _ in range(count - self._table.count(group))]
@@ -117,7 +120,7 @@ class Controller:
 
     def drain(self, node: str, seconds: float = 600.0) -> int:
         """Move every replica off a node, and use it no more until `undrain`; how many moved."""
-        check_head()
+        self._check()
         self._nodes = alive_nodes()
         self._check_node(node)
         with self._lock:
@@ -178,7 +181,7 @@ class Controller:
 
     def reconcile(self) -> None:
         """Compare what runs with what should, and take the next step towards it."""
-        check_head()
+        self._check()
         with self._round_lock:
             listed_at = time.monotonic()
             nodes, names = alive_nodes(), self._actors.names()
@@ -211,7 +214,7 @@ class Controller:
     def close(self, *, stop: bool | None = None) -> None:
         """End the threads; stop the actors too unless they are detached, or as `stop` says."""
         self._stopped.set()
-        if (not self._detached if stop is None else stop) and ray.is_initialized():
+        if (not self._detached if stop is None else stop) and ray.is_initialized() and not self._replaced():
             with suppress(Unreachable):  # without a head, actors that are not detached end with this process
                 check_head()
                 self.stop_all()
@@ -224,6 +227,12 @@ class Controller:
             with self._lock:
                 requests = self._table.requests()
             ray.wait(requests, num_returns=len(requests), timeout=REPLY_SECONDS)
+
+    def _check(self) -> None:
+        """Raise Conflict if another process has taken over, and Unreachable if Ray's head does not answer."""
+        if self._replaced():
+            raise Conflict("replicas: another writer has taken over, and controls them now")
+        check_head()
 
     def _start_all(self, groups: Iterable[str]) -> list[Replica]:
         started = []
