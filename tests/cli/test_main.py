@@ -14,7 +14,8 @@ from stillhash.cli.main import app
 from stillhash.errors import InvalidInput
 from stillhash.experiments import run
 
-BENCHES = ["learn", "encode", "scan", "miwq", "store", "ingest", "serve", "cluster", "cluster-scale", "bulk-encode"]
+BENCHES = ["learn", "encode", "scan", "miwq", "store", "ingest", "serve", "cluster", "bulk-encode"]
+BENCHES += ["cluster-scale", "cluster-faults"]
 EXPERIMENTS = ["list", "run", "repeat", "feedback", "images", "align", "report"]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stillhash import Index
@@ -27,6 +27,7 @@ from stillhash.cluster.messages import Message, pack
 from stillhash.cluster.requests import SearchRequest
 from stillhash.cluster.shard_server import ShardServer
 from stillhash.errors import Closed, StillhashError, Unreachable
+from stillhash.search import Hits
 from stillhash.search.merge import Floors, drop_below, merge_all, merge_top, no_floors
 from tests.cluster.faulty_servers import FAULTS, FaultyServers
 from tests.cluster.search_load import DEADLINE, wait_until
@@ -106,8 +107,8 @@ class FaultyCluster:
             allowed[self.shard_ids[shard]] = False
         weights = self.weights[q : q + 2]
         if k:
-            hits = [drop_below(merge_top([reply.hits[0] for reply in call.replies], k, 2), floors)]
-            expected = [drop_below(self.reference.search(weights, k, allowed=allowed), floors)]
+            hits = [Hits(*drop_below(merge_top([reply.hits[0] for reply in call.replies], k, 2), floors))]
+            expected = [Hits(*drop_below(self.reference.search(weights, k, allowed=allowed), floors))]
         else:
             hits = [merge_all([reply.hits[n] for reply in call.replies]) for n in range(2)]
             expected = self.reference.range_search(weights, np.array([20.0, 30.0]), allowed=allowed)
@@ -167,7 +168,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each takes seconds
 @given(steps=STEPS, seed=st.integers(0, 2**32))
 def test_calls_end_in_time_and_are_right_whatever_fails(
     faulty: FaultyCluster, steps: list[tuple[int, str, float]], seed: int

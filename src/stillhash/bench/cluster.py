@@ -1,190 +1,223 @@
-"""Time and break a cluster: the answers of one index, the cost of many shards, killed actors and nodes.
+"""Time an index on a cluster beside one in this process: the same answers, and what the distribution adds.
 
-All nodes are on this machine and share its cores, so nothing here gets faster by more shards; what is measured is what
-the distribution adds. A trip is one round of calls to all shards, with every query that waited for it; its overhead
-is its time on the wall, until the hits are merged, less the time that the slowest shard was at work.
+All shards are on this machine and share its cores, so nothing here gets faster by more shards. The overhead of a
+search is its time until the hits are merged, less the time that the slowest shard was at work.
 """
 
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from stillhash.bench import cluster_faults
-from stillhash.bench.cluster_faults import LOAD_THREADS, LOAD_TIMEOUT, CheckedIndex
+from stillhash.bench.cluster_codes import add_codes, make_weights
 from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, Sections, hit_bytes, quantiles_ms, temporary_folder
 from stillhash.cluster import ClusterIndex, LocalCluster
+from stillhash.cluster.controller import Controller
+from stillhash.cluster.storage import Storage
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.threads import usable_cores
-from stillhash.numeric.validation import Codes, Floats, check_integer
+from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Hits, Index
 
-CODES_PER_ADD = 1_000_000  # and of a segment
-TIED_CODES = 1000  # codes that a tenth of the rows share, so that there are long ties
+SHARDS, MANY_SHARDS, AGGREGATORS = 3, 20, 2
+SHARD_COUNTS = (1, 2, 4)  # of the throughput by shards
+CLIENTS = (1, 8, 64)
 MIN_REPEATS = 8
-CONCURRENT_QUERIES = (1, 8, 64)
-FAULTS = {
-    "actor": ("kill -9 of an actor", cluster_faults.kill_actor),
-    "node": ("a node is lost", cluster_faults.kill_node),
-    "joined": ("a node joins", cluster_faults.join_node),
-}
-TINY_INDEX_CODES = 4096  # in which there is next to nothing to search
+DEADLINE = 120.0
+CPUS = 8  # that the node claims to have, for up to 22 actors of a quarter each
+
+Search = Callable[[Floats], Hits]
 
 
 def run(repeats: int, quick: bool, progress: ReportProgress, codes: int) -> Figures:
-    """Compare with one index, time trips, and kill an actor and a node under load."""
+    """Compare answers and times with one index; then throughput by shards, and many shards through aggregators."""
     check_integer(codes, "codes", 1000)
-    shards, nodes, queries, step = 4, 4, 1000, CODES_PER_ADD
+    queries = 1000
     if quick:
-        repeats, codes, shards, nodes, queries, step = MIN_REPEATS, 20_000, 2, 2, 40, 2000
+        repeats, codes, queries = MIN_REPEATS, 20_000, 40
     check_integer(repeats, "repeats", MIN_REPEATS)
-    weights = query_weights(queries)
+    weights = make_weights(queries)
     progress("the answers of one index")
-    one_index = Index(CODE_BITS)
-    fill_index(one_index, codes, step)
-    expected = one_index.search(weights, TOP_K)
-    del one_index
-    with temporary_folder(None) as folder, LocalCluster(nodes, fast_health_check=quick) as local:
-        rates = []
-        for count in range(1, min(shards, 3)):
-            progress(f"throughput of {count} shards")
-            with cluster_index(folder, codes, step, count) as index:
-                rates.append(measure_rate(index, weights, repeats))
-        progress(f"{codes:,} codes over {shards} shards")
-        with cluster_index(folder, codes, step, shards) as index:
-            checked = CheckedIndex(index, weights, hit_bytes(expected))
+    single = Index(CODE_BITS)
+    add_codes(single, codes)
+    expected = single.search(weights, TOP_K)
+    with temporary_folder(None) as folder, LocalCluster(0, cpus=CPUS) as _:
+        progress(f"{codes:,} codes over {SHARDS} shards")
+        with cluster_index(folder / "shards", codes, SHARDS) as index:
             progress(f"{queries:,} queries against one index")
-            same = compare(checked, expected)
-            rates.append(measure_rate(index, weights, repeats))
-            progress("trips of concurrent queries")
-            trips = [time_trips(index, weights, clients, repeats) for clients in CONCURRENT_QUERIES]
-            faults = {}
-            for name, (fault, cause) in FAULTS.items():
-                progress(f"{fault}, under load")
-                faults[name] = cause(checked, local)
-        progress("trips with next to nothing to search")
-        with cluster_index(folder, TINY_INDEX_CODES, -(-TINY_INDEX_CODES // shards), shards) as index:
-            bare = [time_trips(index, weights, clients, repeats) for clients in CONCURRENT_QUERIES]
-    actor, node, joined = faults.values()
+            same = compare(index, weights, expected)
+            clients = []
+            for count in CLIENTS:
+                progress(f"{count} clients")
+                clients.append(time_beside(single, index, weights, count, repeats))
+        rates = []
+        for count in SHARD_COUNTS:
+            progress(f"throughput of {count} shards")
+            with cluster_index(folder / f"rate-{count}", codes, count) as index:
+                rates.append({"shards": count, **measure_rates(index, weights, repeats)})
+        many = []
+        for aggregators in (0, AGGREGATORS):
+            progress(f"{MANY_SHARDS} shards, {aggregators} aggregators")
+            with cluster_index(folder / f"many-{aggregators}", codes, MANY_SHARDS, aggregators) as index:
+                wrong = compare(index, weights, expected)["different"]
+                timed = [time_clients(index, weights, count, repeats) for count in CLIENTS]
+                many += [{"aggregators": aggregators, "different": wrong, **each} for each in timed]
+    wrong = same["different"] + sum(each["different"] for each in many)
     goals = [
-        ("answers that differ from one index", "<= 0", same["different"]),
-        (f"overhead of a query, {CONCURRENT_QUERIES[-1]} at a time, ms", "<= 1", trips[-1]["per_query_ms"]),
-        ("wrong or short answers while an actor is killed", "<= 0", actor["wrong"]),
-        ("wrong or short answers while nodes go and come", "<= 0", node["wrong"] + joined["wrong"]),
-        ("faults that actors were replaced or moved in", ">= 3", sum(f["actors"] > 0 for f in faults.values())),
-        ("searches refused meanwhile", "<= 0", sum(fault["refused"] for fault in faults.values())),
-        ("full service after kill -9 of an actor, s", "<= 5", actor["seconds"]),
-        ("full service after the loss of a node, s", "<= 30", node["seconds"]),
+        ("answers that differ from one index", "<= 0", wrong),
+        ("p50 of one client, of one index", "<= 2", clients[0]["cluster_p50_ms"] / clients[0]["single_p50_ms"]),
+        (f"searches/s of {CLIENTS[-1]} clients, of one index", ">= 0.5", clients[-1]["of_single"]),
+        ("overhead of a search, one client, p50 ms", "<= 1", clients[0]["overhead_p50_ms"]),
     ]
-    about = {"codes": codes, "bits": CODE_BITS, "k": TOP_K, "shards": shards, "nodes": nodes, "queries": queries}
-    measured = {"same": same, "rates": rates, "trips": trips, "bare": bare, "faults": faults}
-    return {**about, **measured, "goals": goals}
+    about = {"codes": codes, "bits": CODE_BITS, "k": TOP_K, "shards": SHARDS, "queries": queries}
+    return {**about, "same": same, "clients": clients, "rates": rates, "many": many, "goals": goals}
 
 
-def make_codes(start: int, rows: int, codes: int) -> Codes:
-    """Make rows from `start`; the last tenth of all `codes` rows is made of a few codes, over and over."""
-    rng = np.random.default_rng([7, start])
-    chunk = rng.integers(0, 256, (rows, CODE_BITS // 8), dtype=np.uint8)
-    few = np.random.default_rng(8).integers(0, 256, (TIED_CODES, CODE_BITS // 8), dtype=np.uint8)
-    tied = np.arange(start, start + rows) >= codes - codes // 10
-    chunk[tied] = few[rng.integers(0, TIED_CODES, int(tied.sum()))]
-    return chunk
+class AggregatedShards(Controller):
+    """Starts so many aggregators, whatever the number of shards."""
 
+    def __init__(self, storage: Storage, options: dict[str, Any], aggregators: int) -> None:
+        super().__init__(storage, options, detached=False)
+        self.aggregators = aggregators
 
-def query_weights(queries: int) -> Floats:
-    """Make weights; every other query has -1, 0 and 1 only, so that most of its scores are ties."""
-    rng = np.random.default_rng(9)
-    weights = rng.standard_normal((queries, CODE_BITS)).astype(np.float32)
-    weights[::2] = rng.integers(-1, 2, weights[::2].shape)
-    return weights
-
-
-def fill_index(index: Index | ClusterIndex, codes: int, step: int) -> None:
-    for start in range(0, codes, step):
-        rows = min(step, codes - start)
-        index.add(make_codes(start, rows, codes), np.arange(start, start + rows))
+    def ensure(
+        self, shards: Iterable[int], replicas: int, aggregators: int | None = None, seconds: float = 60.0
+    ) -> None:
+        super().ensure(shards, replicas, self.aggregators if aggregators is None else aggregators, seconds)
 
 
 @contextmanager
-def cluster_index(folder: Path, codes: int, step: int, shards: int) -> Iterator[ClusterIndex]:
+def cluster_index(folder: Path, codes: int, shards: int, aggregators: int = 0) -> Iterator[ClusterIndex]:
+    """Fill an index, and wait until all shards have loaded it."""
     threads = max(1, usable_cores() // shards)
-    with ClusterIndex(CODE_BITS, shards, storage=folder, deadline=LOAD_TIMEOUT, threads=threads) as index:
-        fill_index(index, codes, step)
+    processes = AggregatedShards(Storage(folder), {"threads": threads}, aggregators)
+    with ClusterIndex(CODE_BITS, shards, storage=folder, deadline=DEADLINE, processes=processes) as index:
+        add_codes(index, codes)
         index.wait_ready()
+        processes.wait_ready(index.manifest.number, DEADLINE)
         while any(actor["merging"] for actor in index.status()["actors"]):
             time.sleep(0.5)
         yield index
 
 
-def compare(checked: CheckedIndex, expected: Hits) -> Figures:
-    """Count answers that differ: all queries at once, then some of them one at a time."""
-    together = hit_bytes(checked.index.search(checked.weights, TOP_K))
-    wrong = sum(a != b for a, b in zip(together, checked.expected, strict=True))
-    alone = range(0, len(together), 20)
-    wrong += sum(checked.search(q) == "wrong" for q in alone)
+def compare(index: ClusterIndex, weights: Floats, expected: Hits) -> Figures:
+    """Count answers that differ: all queries at once, some of them one at a time, and some by many threads."""
+    right = hit_bytes(expected)
+    together = hit_bytes(index.search(weights, TOP_K))
+    wrong = sum(a != b for a, b in zip(together, right, strict=True))
+    places = range(0, len(right), 5)
+    answers: dict[int, bytes] = {}
+
+    def search(first: int) -> None:
+        for place in places[first::8]:
+            answers[place] = hit_bytes(index.search(weights[place], TOP_K))[0]
+
+    in_threads([partial(search, first) for first in range(8)])
+    wrong += sum(answers[place] != right[place] for place in places)
     ties = int((expected.scores[:, :-1] == expected.scores[:, 1:]).any(axis=1).sum())
-    return {"queries": len(together), "alone": len(alone), "with_ties": ties, "different": wrong}
+    return {"queries": len(right), "alone": len(places), "with_ties": ties, "different": wrong}
 
 
-def measure_rate(index: ClusterIndex, weights: Floats, repeats: int) -> Figures:
-    """Return queries per second, alone and in batches."""
-    rates = []
-    singles = [weights[turn % len(weights), None] for turn in range(repeats)]
-    for batches in (singles, [weights[:64]] * max(1, repeats // 16)):
-        began = time.perf_counter()
-        for batch in batches:
-            index.search(batch, TOP_K)
-        rates.append(sum(map(len, batches)) / (time.perf_counter() - began))
-    return {"shards": len(index.status()["shards"]), "plan": index.plan, "alone": rates[0], "together": rates[1]}
+def in_threads(functions: Sequence[Callable[[], object]]) -> float:
+    """Run functions at the same time; how long it took. What one of them raises is raised."""
+    start, failures = threading.Barrier(len(functions) + 1), list[BaseException]()
 
-
-def time_trips(index: ClusterIndex, weights: Floats, clients: int, repeats: int) -> Figures:
-    """Time trips while so many threads search one query after the other."""
-    each = max(4, repeats // {1: 1, 8: 4}.get(clients, 8))
-    start, waits = threading.Barrier(clients), list[float]()
-
-    def search(number: int) -> None:
+    def call(function: Callable[[], object]) -> None:
         start.wait()
+        try:
+            function()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=call, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    began = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - began
+    for failure in failures:
+        raise failure
+    return seconds
+
+
+def time_searches(search: Search, weights: Floats, clients: int, each: int) -> tuple[list[float], float]:
+    """Let so many threads search one query after the other; the seconds of each search, and of all together."""
+    waits: list[float] = []
+
+    def client(number: int) -> None:
         for turn in range(each):
+            query = weights[(number * each + turn) % len(weights)]
             began = time.perf_counter()
-            index.search(weights[(number * each + turn) % len(weights)], TOP_K)
+            search(query)
             waits.append(time.perf_counter() - began)
 
+    seconds = in_threads([partial(client, number) for number in range(clients)])
+    return waits, seconds
+
+
+def time_beside(single: Index, index: ClusterIndex, weights: Floats, clients: int, repeats: int) -> Figures:
+    """Time the cluster and one index in turns, in several rounds."""
+    rounds, each = 4, max(2, repeats // (4 * min(clients, 8)))
+    searches: dict[str, Search] = {
+        "single": lambda query: single.search(query, TOP_K),
+        "cluster": lambda query: index.search(query, TOP_K),
+    }
+    waits: dict[str, list[float]] = {name: [] for name in searches}
+    seconds = dict.fromkeys(searches, 0.0)
     index.search(weights[0], TOP_K)
     index.timings.clear()
+    for _ in range(rounds):
+        for name, search in searches.items():
+            some, spent = time_searches(search, weights, clients, each)
+            waits[name] += some
+            seconds[name] += spent
+    over = [timing.seconds - timing.slowest for timing in index.timings]
+    figures: Figures = {"clients": clients, "searches": len(waits["cluster"]), **quantiles_ms(over, "overhead_")}
+    for name in searches:
+        figures |= {**quantiles_ms(waits[name], f"{name}_"), f"{name}_per_second": len(waits[name]) / seconds[name]}
+    figures["of_single"] = figures["cluster_per_second"] / figures["single_per_second"]
+    return figures
+
+
+def time_clients(index: ClusterIndex, weights: Floats, clients: int, repeats: int) -> Figures:
+    """Time the cluster alone."""
+    each = max(2, repeats // min(clients, 8))
+    index.search(weights[0], TOP_K)
+    waits, seconds = time_searches(lambda query: index.search(query, TOP_K), weights, clients, each)
+    return {"clients": clients, **quantiles_ms(waits), "per_second": len(waits) / seconds}
+
+
+def measure_rates(index: ClusterIndex, weights: Floats, repeats: int) -> Figures:
+    """Return queries per second: one at a time, by many clients, and in batches of 64."""
+    alone = time_clients(index, weights, 1, repeats)["per_second"]
+    clients = time_clients(index, weights, CLIENTS[-1], repeats)["per_second"]
+    batches = max(2, repeats // 16)
     began = time.perf_counter()
-    with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(search, range(clients)))
-    seconds = time.perf_counter() - began
-    over = [trip.seconds - trip.slowest for trip in index.timings]
-    count = sum(trip.queries for trip in index.timings)
-    counts = {"clients": clients, "queries": count, "trips": len(over)}
-    times = {
-        "per_query_ms": 1e3 * sum(over) / count,
-        **quantiles_ms(over, "overhead_"),
-        **quantiles_ms(waits, "search_"),
-    }
-    return {**counts, **times, "per_second": count / seconds}
+    for _ in range(batches):
+        index.search(weights[: CLIENTS[-1]], TOP_K)
+    together = batches * len(weights[: CLIENTS[-1]]) / (time.perf_counter() - began)
+    return {"plan": index.plan, "alone": alone, "clients": clients, "together": together}
 
 
 def tables(result: Figures) -> Sections:
     same = "queries: {queries:,} | one at a time: {alone:,} | with ties: {with_ties:,} | different: {different:,}"
-    trips = """at a time: {clients} | trips: {trips} | overhead p50 ms: {overhead_p50_ms:.2f} |
-        p99: {overhead_p99_ms:.2f} | of each query: {per_query_ms:.3f} | search p50 ms: {search_p50_ms:.1f} |
-        p99: {search_p99_ms:.1f} | searches/s: {per_second:,.0f}"""
-    rates = "shards: {shards} | begins on: {plan} | one at a time: {alone:,.0f} | 64 together: {together:,.0f}"
-    faults = """: {name} | actors: {actors} | answer after s: {seconds:.1f} | all ready after s: {ready_s:.1f} |
-        right: {right:,} | wrong: {wrong:,} | refused: {refused:,}"""
-    fault_rows = [{"name": FAULTS[name][0], **fault} for name, fault in result["faults"].items()]
-    size = "{codes:,} codes of {bits} bits, {shards} shards, {nodes} nodes and a head".format_map(result)
+    clients = """clients: {clients} | cluster p50 ms: {cluster_p50_ms:.2f} | p99: {cluster_p99_ms:.2f} |
+        one index p50 ms: {single_p50_ms:.2f} | p99: {single_p99_ms:.2f} |
+        cluster searches/s: {cluster_per_second:,.0f} | one index: {single_per_second:,.0f} |
+        overhead p50 ms: {overhead_p50_ms:.2f} | p99: {overhead_p99_ms:.2f}"""
+    rates = """shards: {shards} | begins on: {plan} | one client, searches/s: {alone:,.0f} |
+        64 clients: {clients:,.0f} | batches of 64, queries/s: {together:,.0f}"""
+    many = """aggregators: {aggregators} | clients: {clients} | p50 ms: {p50_ms:.2f} | p99: {p99_ms:.2f} |
+        searches/s: {per_second:,.0f} | different: {different}"""
+    size = "{codes:,} codes of {bits} bits, k = {k}, {shards} shards".format_map(result)
     return [
         format_table(f"{size}: answers against one index", same, [result["same"]]),
-        format_table("Trips to all shards", trips, result["trips"]),
-        format_table(f"The same over {TINY_INDEX_CODES:,} codes", trips, result["bare"]),
-        format_table("Queries per second by shards, all on the same cores", rates, result["rates"]),
-        format_table(f"Under load of {LOAD_THREADS} threads", faults, fault_rows),
+        format_table("Beside one index in this process, with as many threads as clients", clients, result["clients"]),
+        format_table("By shards, all on the same cores", rates, result["rates"]),
+        format_table(f"{MANY_SHARDS} shards, asked one by one and through aggregators", many, result["many"]),
     ]

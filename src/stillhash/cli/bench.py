@@ -203,18 +203,34 @@ def peers(
 
 @app.command()
 def cluster(
-    repeats: Annotated[int, typer.Option(min=1, help="Searches of each kind.")] = 200,
+    repeats: Annotated[int, typer.Option(min=1, help="Searches of each kind.")] = 800,
     quick: Quick = False,
-    codes: Annotated[int, typer.Option(min=1000, help="Random codes over all shards.")] = 20_000_000,
+    codes: Annotated[int, typer.Option(min=1000, help="Random codes over all shards.")] = 3_000_000,
     as_json: AsJson = False,
 ) -> None:
-    """Search shards on several nodes, against one index; and kill actors and nodes.
+    """Search shards in processes of their own, against one index; by shards, and through aggregators.
 
     \b
     Examples:
       stillhash bench cluster --quick
     """
     _bench("cluster", as_json, repeats=repeats, quick=quick, codes=codes)
+
+
+@app.command()
+def cluster_faults(
+    quick: Quick = False,
+    codes: Annotated[int, typer.Option(min=1000, help="Random codes over all shards.")] = 600_000,
+    plot: Annotated[Path | None, typer.Option(help="File for a picture of the rates (PNG or SVG).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Kill actors, a node, Ray's head, a front and the writer of a cluster while clients search.
+
+    \b
+    Examples:
+      stillhash bench cluster-faults --plot faults.png
+    """
+    _bench("cluster_faults", as_json, quick=quick, codes=codes, plot=plot)
 
 
 @app.command()

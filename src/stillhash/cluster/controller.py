@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import RayError
 
 from stillhash.cluster.control_files import delete_endpoint, delete_endpoints, read_drained, write_drained
+from stillhash.cluster.dispatcher import GROUP_SHARDS
 from stillhash.cluster.local import alive_nodes, check_head, connect
 from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
 from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors, server_classes
@@ -40,6 +41,7 @@ class Controller:
     cpus : that each actor claims from Ray. detached : actors outlive this process, and the next controller takes them
     over. grace : seconds from the withdrawal of an endpoint, which readers notice within 2, to the stop.
     classes : of the servers, "shard" and "aggregator"; by default ShardServer and AggregatorServer.
+    replaced : says whether another process has taken over; from then on, its actors are left alone.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Controller:
         detached: bool = True,
         grace: float = 3.0,
         classes: Mapping[str, type] | None = None,
+        replaced: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._replaced = replaced
         self.storage, self._cpus = storage, check_number(cpus, "cpus", above=0)
         self._connected = connect(address)
         self._actors = ReplicaActors(
@@ -77,15 +81,26 @@ class Controller:
                 target=_run, args=(weakref.ref(self), target, self._stopped), name=name, daemon=True
             ).start()
 
-    def ensure(self, shards: Iterable[int], replicas: int, aggregators: int = 0, seconds: float = 60.0) -> None:
+    def ensure(
+        self, shards: Iterable[int], replicas: int, aggregators: int | None = None, seconds: float = 60.0
+    ) -> None:
         """Have so many replicas of each of these shards, and no other shards; wait until the new ones run.
 
+        aggregators : by default, none where a front asks all shards itself, else one for each group of them.
         Unreachable, and no change, if there is no capacity for them, or if one does not start.
         """
         check_integer(replicas, "replicas", 1)
+<<<<<<< HEAD
         targets = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
         targets |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
         check_head()
+=======
+        wanted = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
+        if aggregators is None:
+            aggregators = -(-len(wanted) // GROUP_SHARDS) if len(wanted) > GROUP_SHARDS else 0
+        wanted |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
+        self._check()
+>>>>>>> faults
         with self._round_lock:
             before = self._table.targets
             missing = [group for group, count in targets.items() for _ in range(count - self._table.count(group))]
@@ -111,7 +126,7 @@ class Controller:
 
     def drain(self, node: str, seconds: float = 600.0) -> int:
         """Move every replica off a node, and use it no more until `undrain`; how many moved."""
-        check_head()
+        self._check()
         self._nodes = alive_nodes()
         self._check_node(node)
         with self._lock:
@@ -172,7 +187,7 @@ class Controller:
 
     def reconcile(self) -> None:
         """Compare what runs with what should, and take the next step towards it."""
-        check_head()
+        self._check()
         with self._round_lock:
             listed_at = time.monotonic()
             nodes, names = alive_nodes(), self._actors.names()
@@ -205,7 +220,7 @@ class Controller:
     def close(self, *, stop: bool | None = None) -> None:
         """End the threads; stop the actors too unless they are detached, or as `stop` says."""
         self._stopped.set()
-        if (not self._detached if stop is None else stop) and ray.is_initialized():
+        if (not self._detached if stop is None else stop) and ray.is_initialized() and not self._replaced():
             with suppress(Unreachable):  # without a head, actors that are not detached end with this process
                 check_head()
                 self.stop_all()
@@ -219,6 +234,12 @@ class Controller:
                 requests = self._table.requests()
             if requests:
                 ray.wait(requests, num_returns=len(requests), timeout=REPLY_SECONDS)
+
+    def _check(self) -> None:
+        """Raise Conflict if another process has taken over, and Unreachable if Ray's head does not answer."""
+        if self._replaced():
+            raise Conflict("replicas: another writer has taken over, and controls them now")
+        check_head()
 
     def _start_all(self, groups: Iterable[str]) -> list[Replica]:
         started = []

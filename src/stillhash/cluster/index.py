@@ -94,7 +94,7 @@ class ClusterIndex(ClusterReader):
             super().__init__(opened, deadline=deadline, partial=partial)
             self._resources.callback(super().close)
             options = {"threads": threads, "cache": None if cache is None else str(cache), "cache_bytes": cache_bytes}
-            self._processes = processes or _start_controller(opened, options, address, cpus, detached)
+            self._processes = processes or _start_controller(opened, options, address, cpus, detached, lease)
             self._resources.callback(self._processes.close)
             self._processes.ensure(self.manifest.shards, self.replicas)
             self._resources.callback(Upkeep(self).close)
@@ -267,9 +267,9 @@ class ClusterIndex(ClusterReader):
 
 
 def _start_controller(
-    storage: Storage, options: dict[str, Any], address: str | None, cpus: float, detached: bool
+    storage: Storage, options: dict[str, Any], address: str | None, cpus: float, detached: bool, lease: WriterLease
 ) -> ShardProcesses:
     """Connect to Ray, which readers and tests of the other parts do not need."""
     from stillhash.cluster.controller import Controller
 
-    return Controller(storage, options, address=address, cpus=cpus, detached=detached)
+    return Controller(storage, options, address=address, cpus=cpus, detached=detached, replaced=lambda: lease.lost)

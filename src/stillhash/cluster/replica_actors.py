@@ -1,5 +1,6 @@
 """Replicas as Ray actors: start them by name, find them again, ask for their status, and stop them."""
 
+import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -98,7 +99,9 @@ class Replica:
 
     @property
     def number(self) -> int:
-        """The commit that it has loaded; -1 if that is unknown."""
+        """The commit that it has loaded; -1 if that is unknown. An aggregator, which loads nothing, has them all."""
+        if self.status is not None and self.name.shard is None:
+            return sys.maxsize
         return -1 if self.status is None else int(self.status.get("number", -1))
 
     @property
