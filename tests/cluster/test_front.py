@@ -196,7 +196,7 @@ def test_partial_answers_say_what_is_missing(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 320)
     shards = ShardThreads(tmp_path / "storage")
     index = ClusterIndex(BITS, 2, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
-    with collection, closing(index), Publisher(collection, index) as publisher:
+    with collection, index, Publisher(collection, index) as publisher:
         publisher.publish()
         collection.add([f"new{n}" for n in range(80)], *some_rows(80, seed=4), learn=False)  # on the other shard
         publisher.publish()

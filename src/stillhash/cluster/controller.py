@@ -90,17 +90,11 @@ class Controller:
         Unreachable, and no change, if there is no capacity for them, or if one does not start.
         """
         check_integer(replicas, "replicas", 1)
-<<<<<<< HEAD
         targets = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
-        targets |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
-        check_head()
-=======
-        wanted = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
         if aggregators is None:
-            aggregators = -(-len(wanted) // GROUP_SHARDS) if len(wanted) > GROUP_SHARDS else 0
-        wanted |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
+            aggregators = -(-len(targets) // GROUP_SHARDS) if len(targets) > GROUP_SHARDS else 0
+        targets |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
         self._check()
->>>>>>> faults
         with self._round_lock:
             before = self._table.targets
             missing = [group for group, count in targets.items() for _ in range(count - self._table.count(group))]
