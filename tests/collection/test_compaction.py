@@ -218,6 +218,19 @@ def test_bulk_load_divides_parts_that_are_too_large(tmp_path: Path) -> None:
         assert len(collection) == 400 == sum(sizes(collection)) and collection.verify() == []
 
 
+def test_verify_reports_segments_that_overlap(tmp_path: Path) -> None:
+    collection = begin(tmp_path / "c")[0]
+    collection.seal()
+    store = collection._store
+    with store.reading() as connection:
+        records = store.codes.segment_records(connection)
+        again = store.segment_writer.write(connection, store.codes.live_parts(connection, records[1:2]))
+    store.replace_segments([], again)
+    assert [problem.split(":")[0] for problem in collection.verify()] == ["segments"]
+    store.replace_segments(records[1:2], [])
+    assert collection.verify() == []
+
+
 def test_progress_and_its_errors(tmp_path: Path) -> None:
     collection = many_segments(tmp_path / "c")
     expected, seen = answers(collection), []
