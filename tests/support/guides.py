@@ -58,6 +58,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     "text.md": {
         "pip install wordllama 'stillhash[text]'": "needs a package with weights; tests/encoders opens such tables",
     },
+    "published-collections.md": {
+        "from stillhash.cluster import ClusterIndex, FrontCollection, Publisher": NEEDS_RAY,
+    },
     "cluster.md": {
         "stillhash cluster up --nodes 4 --port 6379": NEEDS_RAY,
         "stillhash serve photos --cluster 127.0.0.2:6379 --shards 4 --replicas 2": NEEDS_RAY,
