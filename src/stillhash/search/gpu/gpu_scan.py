@@ -1,0 +1,168 @@
+"""Exact search on a GPU: the same answers as `Scan`, to the bit."""
+
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stillhash.errors import BadState, InvalidInput, report_shortages
+from stillhash.numeric import kernels
+from stillhash.numeric.exact_scores import Grid, snap
+from stillhash.numeric.validation import ScoredIds, check_integer, check_weights
+from stillhash.search.blocks import Bitmap, Block, IdArray, bitmap_by_id, restrict_all
+from stillhash.search.code_index import CodeIndex, check_floors
+from stillhash.search.gpu.card import Candidates, Card, Mirror
+from stillhash.search.gpu.cuda_card import open_card
+from stillhash.search.gpu.mirror import append_blocks, empty_mirror, ids_of, remove_rows
+from stillhash.search.index_files import SavedIndex, read_index, saved_from_dict, saved_to_dict
+from stillhash.search.merge import Floors, Hits, drop_below, merge_all
+
+MOST_K = 1 << 18  # more hits than this are found on the CPU
+
+
+@report_shortages
+class GpuScan(CodeIndex):
+    """An exact index of codes of `bits` bits that searches on a GPU.
+
+    The codes are on the card, and on the host too: mapped from a file if they come by `add_tiles` or `load`. The host
+    serves `codes`, `save`, and the rare searches that the card has no memory for. `device` is the number of the GPU.
+    """
+
+    def __init__(self, bits: int, *, device: int | Card = 0, threads: int | None = None) -> None:
+        super().__init__(bits, threads=threads)
+        self.device = device if isinstance(device, Card) else check_integer(device, "device", 0)
+        self.card = device if isinstance(device, Card) else open_card(self.device)  # type: ignore[arg-type]
+        self._mirror = empty_mirror(self.card, self.bits)
+
+    @property
+    def card_bytes(self) -> int:
+        """Return the bytes on the card: codes and the bitmap of live rows."""
+        return sum(int(chunk.nbytes) for chunk in self._mirror.chunks) + int(self._mirror.live.nbytes)
+
+    def range_search(self, weights: ArrayLike, threshold: ArrayLike, *, allowed: Any = None) -> list[Hits]:
+        """Return, for each query, all hits that score at least the threshold (one number, or one per query)."""
+        grid, mirror = snap(check_weights(weights, self.bits)), self._mirror
+        floors = check_floors(threshold, len(grid))
+        bitmap = None if allowed is None else bitmap_by_id(allowed)
+        if not mirror.tiles:
+            return [merge_all([]) for _ in grid]
+        live = None if bitmap is None else self.card.restrict(mirror, bitmap)[0]
+        hits = []
+        for q in range(len(grid)):
+            found = self.card.at_least(mirror, grid[q : q + 1], floors[q : q + 1], live)
+            if found.complete:
+                hits.append(merge_all([(found.scores, ids_of(mirror, found.rows))]))
+            else:
+                blocks = restrict_all(mirror.blocks, bitmap)
+                hits += [Hits(*each) for each in kernels.scan_all(blocks, grid[q : q + 1], floors[q : q + 1], self.threads)]
+        return hits
+
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
+        mirror = self._mirror
+        scores = np.full((len(grid), k), -np.inf, np.float32)
+        ids = np.full((len(grid), k), -1, np.int64)
+        if not mirror.tiles or not k:
+            return scores, ids
+        if k > MOST_K:
+            return self._scan_on_host(mirror, grid, k, allowed, floors)
+        live, count = (None, None) if allowed is None else self.card.restrict(mirror, allowed)
+        step = self.card.batch_size(k)
+        for start in range(0, len(grid), step):
+            some = slice(start, start + step)
+            part = Floors(floors.least[some], floors.most[some])
+            scores[some], ids[some] = self._search(mirror, grid[some], k, allowed, part, live, count)
+        return drop_below((scores, ids), floors)
+
+    def _search(
+        self,
+        mirror: Mirror,
+        grid: Grid,
+        k: int,
+        allowed: Bitmap | None,
+        floors: Floors,
+        live: Any,
+        count: int | None,
+    ) -> ScoredIds:
+        """Return the k best hits of a batch: on the card, or where that has no memory for all candidates, on the host."""
+        with self.card.holding():
+            found = self.card.best(mirror, grid, k, floors.least, live, count)
+            if not found.complete:  # once more, from the threshold that was reached
+                reached = np.maximum(floors.least, self.card.thresholds(len(grid)))
+                found = self.card.best(mirror, grid, k, reached, live, count)
+        if found.complete:
+            return _best_of(mirror, found, len(grid), k)
+        if len(grid) == 1:
+            return self._scan_on_host(mirror, grid, k, allowed, floors)
+        each = [Floors(floors.least[q : q + 1], floors.most[q : q + 1]) for q in range(len(grid))]
+        parts = [self._search(mirror, grid[q : q + 1], k, allowed, each[q], live, count) for q in range(len(grid))]
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+    def _scan_on_host(
+        self, mirror: Mirror, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors
+    ) -> ScoredIds:
+        blocks = restrict_all(mirror.blocks, allowed)
+        return kernels.scan_top(blocks, grid, k, floors.least, self.threads, floors.most)
+
+    def _publish(self, blocks: tuple[Block, ...], removed: IdArray | None = None) -> None:
+        if removed is None:
+            self._mirror = append_blocks(self.card, self._mirror, blocks)
+        else:
+            self._mirror = remove_rows(self.card, self._mirror, blocks, removed)
+        super()._publish(blocks, removed)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        mapped: bool = True,
+        verify: bool = True,
+        threads: int | None = None,
+        device: int | Card | None = None,
+    ) -> Self:
+        """Return the index that `save` wrote, of this class or another one of integer ids, on this GPU.
+
+        mapped: the host reads its codes where they lie in the file; verify: compare the checksums first.
+        """
+        saved = read_index(path, mapped=mapped, verify=verify)
+        if saved.texts is not None:
+            raise BadState("path: expected an index of integer ids, got one of text ids. Use NamedIndex.load")
+        return cls.from_saved(saved, threads, device)
+
+    @classmethod
+    def from_saved(cls, saved: SavedIndex, threads: int | None = None, device: int | Card | None = None) -> Self:
+        """Return the index of `saved`, on this GPU."""
+        options = {} if device is None else {"device": device}
+        index = cls(saved.bits, threads=threads, **options)  # type: ignore[arg-type]
+        index._restore(saved)
+        return index
+
+    def _restore(self, saved: SavedIndex) -> None:
+        super()._restore(saved)
+        self._mirror = append_blocks(self.card, self._mirror, saved.blocks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self.device, Card):
+            raise InvalidInput("device: expected the number of a GPU to copy or pickle the index, got a card")
+        return restore_gpu_scan, (type(self), self.threads, self.device, saved_to_dict(self.saved()))
+
+
+def restore_gpu_scan(cls: type[GpuScan], threads: int, device: int, state: dict[str, Any]) -> GpuScan:
+    """Return the index that was pickled or copied."""
+    return cls.from_saved(saved_from_dict(state), threads, device)
+
+
+def _best_of(mirror: Mirror, found: Candidates, queries: int, k: int) -> ScoredIds:
+    """Return the k best candidates of each query: higher score first, then smaller id."""
+    ids = ids_of(mirror, found.rows)
+    order = np.lexsort((ids, -found.scores, found.queries))
+    of = found.queries[order]
+    place = np.arange(len(of)) - np.searchsorted(of, np.arange(queries))[of]
+    first = place < k
+    scores = np.full((queries, k), -np.inf, np.float32)
+    best = np.full((queries, k), -1, np.int64)
+    scores[of[first], place[first]] = found.scores[order][first]
+    best[of[first], place[first]] = ids[order][first]
+    return scores, best
+

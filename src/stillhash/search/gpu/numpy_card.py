@@ -1,0 +1,215 @@
+"""The twin of `CudaCard` in NumPy: the same steps, one method for each kernel, to read and to test them without a GPU.
+
+It is slow. Scores, thresholds and results are those of the kernels; the scale of a bound may differ in its last bits.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhash.numeric.codes import TILE, Tiles, count_ones
+from stillhash.numeric.exact_scores import Grid
+from stillhash.numeric.validation import Floats
+from stillhash.search.blocks import Bitmap, allowed_rows
+from stillhash.search.gpu.card import FIRST_PIECES, OTHER_PIECES, PIECE_TILES, SPLIT, Candidates, Card, CardLimits, Mirror
+from stillhash.search.gpu.mirror import LIVE_WORDS
+
+BINS = 4096
+NEVER = 1 << 30
+SCALES = 1 + 0.25 * np.arange(8)  # of the bound, tried for each threshold
+BISECTIONS = 24
+
+Rows = NDArray[np.int64]
+
+
+class NumpyCard(Card):
+    """A card that is no card."""
+
+    arrays = np
+    batches = True
+
+    def __init__(self, limits: CardLimits | None = None, planes: int = 4) -> None:
+        self.limits, self.planes = limits or CardLimits(), planes
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    @contextmanager
+    def searching(self, mirror: Mirror, grid: Grid, floors: Floats, live: Any) -> Iterator[None]:
+        with self._lock:
+            self._mirror, self._live = mirror, live
+            self._weights = np.zeros((len(grid), mirror.words * 32))
+            self._weights[:, : grid.shape[1]] = grid
+            self._histograms = np.zeros((len(grid), BINS), np.int64)
+            self._found: list[tuple[Rows, Rows, Floats]] = []
+            self._count = 0
+            self._plans = [plan_query(w, floor) for w, floor in zip(self._weights, floors, strict=True)]
+            yield
+
+    def sample(self, samples: int) -> None:
+        rows = self._mirror.rows
+        stride = rows // samples
+        i = np.arange(samples, dtype=np.uint64)
+        mixed = (i * np.uint64(2654435761)) & np.uint64(0xFFFFFFFF)
+        chosen = (i * np.uint64(stride) + ((mixed * np.uint64(stride)) >> np.uint64(32))).astype(np.int64)
+        chosen = chosen[chosen < rows]
+        chosen = chosen[self._is_live(chosen)]
+        for q in range(len(self._plans)):
+            self._count_scores(q, self._scores(q, chosen))
+
+    def tighten(self, k: int, *, clear: bool = False) -> None:
+        for plan, counts, weights in zip(self._plans, self._histograms, self._weights, strict=True):
+            from_here = counts[::-1].cumsum()[::-1]
+            bins = np.flatnonzero(from_here >= k)
+            if len(bins) and bins[-1] > 0 and plan.inverse > 0:
+                edge = bins[-1] / plan.inverse - plan.best - 1e-9 * plan.best
+                tau = np.float32(edge)
+                plan.tau = max(plan.tau, np.nextafter(tau, np.float32(-np.inf)) if tau > edge else tau)
+            quantise(plan, weights, self.planes)
+        if clear:
+            self._histograms[:] = 0
+
+    def scan(self, phase: int, few: bool) -> None:
+        tiles = np.arange(self._mirror.tiles)
+        first = tiles // PIECE_TILES % SPLIT == 0
+        tiles = tiles[first] if phase == FIRST_PIECES else tiles[~first] if phase == OTHER_PIECES else tiles
+        rows = (tiles[:, None] * TILE + np.arange(TILE)).ravel()
+        if few:
+            rows = rows[self._is_live(rows)]
+        codes = self._codes(rows)
+        for q, plan in enumerate(self._plans):
+            if few:
+                passing = rows
+            elif len(self._plans) == 1:
+                passing = rows[quantised_loss(codes, plan) <= plan.limit]
+            else:
+                bits = np.unpackbits(codes.view(np.uint8), axis=1, bitorder="little")
+                passing = rows[bits.astype(np.int64) @ plan.quantised >= plan.least]
+            passing = passing[self._is_live(passing)]
+            scores = self._scores(q, passing)
+            hits = scores >= plan.tau
+            room = max(0, self.limits.candidates - self._count)
+            one = len(self._plans) == 1  # a batch counts only what it has memory for
+            self._count_scores(q, scores[hits] if one else scores[hits][:room])
+            self._count += int(hits.sum()) if one else len(passing)
+            self._found.append((np.full(hits.sum(), q)[:room], passing[hits][:room], scores[hits][:room]))
+
+    def collect(self, k: int) -> Candidates:
+        queries, rows, scores = (np.concatenate(part) for part in zip(*self._found, strict=True))
+        keep = scores >= np.array([plan.tau for plan in self._plans])[queries]
+        return Candidates(queries[keep], rows[keep], scores[keep], self._count <= self.limits.candidates)
+
+    def thresholds(self, queries: int) -> Floats:
+        return np.array([plan.tau for plan in self._plans[:queries]], np.float32)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        yield
+
+    def allocate(self, tiles: int, words: int) -> Any:
+        return np.zeros((tiles, words, TILE), np.uint32)
+
+    def address_all(self, chunks: tuple[Any, ...]) -> Any:
+        return None
+
+    def write_tiles(self, chunk: Any, at: int, tiles: Tiles) -> None:
+        bytes_of_words = np.zeros((len(tiles), chunk.shape[1] * 4, TILE), np.uint8)
+        bytes_of_words[:, : tiles.shape[1]] = tiles
+        words = bytes_of_words.reshape(len(tiles), -1, 4, TILE).transpose(0, 1, 3, 2)
+        chunk[at : at + len(tiles)] = np.ascontiguousarray(words).view(np.uint32)[..., 0]
+
+    def restrict(self, mirror: Mirror, allowed: Bitmap) -> tuple[Any, int]:
+        live = np.zeros_like(mirror.live)
+        for block, start in zip(mirror.blocks, mirror.starts.tolist(), strict=True):
+            words = -(-block.rows // TILE) * LIVE_WORDS
+            rows = allowed_rows(block.first, block.ids, None, words * 4, allowed)
+            place = slice(start // 32, start // 32 + words)
+            live[place] = rows.view(np.uint32) & mirror.live[place]
+        return live, int(count_ones(live).sum(dtype=np.int64))
+
+    def _codes(self, rows: Rows) -> NDArray[np.uint32]:
+        """Return the codes (n, words) of these rows."""
+        tiles, mask = rows // TILE, (1 << self._mirror.shift) - 1
+        codes = np.empty((len(rows), self._mirror.words), np.uint32)
+        for i, chunk in enumerate(self._mirror.chunks):
+            mine = tiles >> self._mirror.shift == i
+            codes[mine] = chunk[tiles[mine] & mask, :, rows[mine] % TILE]
+        return codes
+
+    def _is_live(self, rows: Rows) -> NDArray[np.bool_]:
+        bits = self._live[rows // 32] >> (rows % 32).astype(np.uint32) & 1
+        return np.asarray((rows < self._mirror.end) & (bits == 1))
+
+    def _scores(self, q: int, rows: Rows) -> Floats:
+        bits = np.unpackbits(self._codes(rows).view(np.uint8), axis=1, bitorder="little")
+        scores = np.zeros(len(rows))  # a sum of zeros of either sign is +0
+        for weight, column in zip(self._weights[q], bits.T, strict=True):
+            scores += np.where(column == 1, weight, -weight)
+        return scores.astype(np.float32)
+
+    def _count_scores(self, q: int, scores: Floats) -> None:
+        plan = self._plans[q]
+        bins = np.floor((scores.astype(np.float64) + plan.best) * plan.inverse).clip(0, BINS - 1)
+        self._histograms[q] += np.bincount(bins.astype(np.int64), minlength=BINS)
+
+
+def plan_query(weights: NDArray[np.float64], floor: float) -> SimpleNamespace:
+    """Return the plan of a query: the highest score, bins of scores, weights of 8 bits, rounded up."""
+    best, largest = float(np.abs(weights).sum()), float(np.abs(weights).max())
+    with np.errstate(all="ignore"):
+        scale = np.divide(63, largest) if largest > 0 else 0.0
+        scale = float(scale) if scale < 1e300 else 0.0
+        inverse = float(BINS / np.float64(2 * best)) if best > 0 else 0.0
+    quantised = np.ceil(2 * weights * scale).astype(np.int64)
+    plan = SimpleNamespace(best=best, inverse=inverse, scale=scale, sum=float(weights.sum()), tau=np.float32(floor))
+    plan.quantised, plan.sign = quantised, weights > 0
+    return plan
+
+
+def lowest_score(tau: np.float32) -> float:
+    """Return the lowest sum in double precision of a row whose float32 score is at least tau."""
+    return float(tau) - abs(float(tau)) * 1.2e-7 - 2e-45
+
+
+def quantise(plan: SimpleNamespace, weights: NDArray[np.float64], planes: int) -> None:
+    """Set the bounds for the threshold of the plan.
+
+    A row loses 2 |w| for each bit that is not that of the best code. Losses are rounded down to multiples of a step,
+    and large ones are capped; the step is the one that loses least on rows at the threshold.
+    """
+    low = (lowest_score(plan.tau) + plan.sum) * plan.scale - 1e-6
+    plan.least = NEVER if plan.tau == np.inf or low > 1e9 else int(np.floor(low)) if plan.scale and low > -1e9 else -NEVER
+    loss = 2 * np.abs(weights)
+    most, top = float(loss.max()), (1 << planes) - 1
+    allowance = plan.best - lowest_score(plan.tau)
+    with np.errstate(all="ignore"):
+        least, high = 0.0, float(700 / np.float64(most)) if most > 0 else 0.0
+        for _ in range(BISECTIONS):
+            middle = (least + high) / 2
+            if float((loss / (1 + np.exp(middle * loss))).sum()) > allowance:
+                least = middle
+            else:
+                high = middle
+        share = 1 / (1 + np.exp(least * loss))
+        scales = top * SCALES / np.float64(most) if most > 0 else np.zeros(len(SCALES))
+        levels = np.minimum(np.floor(loss * scales[:, None]), top)
+        lost = ((loss - levels / scales[:, None]) * share).sum(axis=1)
+        scale = float(scales[int(np.argmin(np.nan_to_num(lost, nan=np.inf)))])
+        scale = scale if scale < 1e300 else 0.0
+        plan.levels = np.minimum(np.floor(loss * scale), top).astype(np.int64)
+        limit = allowance * scale * (1 + 1e-9)
+    plan.limit = NEVER if scale == 0 or not limit < 1e9 else int(np.floor(limit))
+
+
+def quantised_loss(codes: NDArray[np.uint32], plan: SimpleNamespace) -> NDArray[np.int64]:
+    """Return the quantised loss of each code."""
+    bits = np.unpackbits(codes.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    return np.asarray((bits != plan.sign).astype(np.int64) @ plan.levels)
