@@ -11,7 +11,7 @@ from stillhash.search.gpu.gpu_scan import GpuScan
 from stillhash.search.gpu.numpy_card import NumpyCard
 
 TWIN_LIMITS = CardLimits(
-    candidates=4096, batch=16, samples=500, batch_samples=300, unsampled=1000, few=8, chunk_bytes=1 << 18
+    candidates=4096, batch=16, samples=500, batch_samples=300, unsampled=1000, phases=8000, few=8, chunk_bytes=1 << 18
 )
 
 

@@ -24,11 +24,25 @@ __device__ __forceinline__ u64 describe(const void* weights) {
 #define SUMS (GROUPS * 4)
 #endif
 
+// Store the live rows of the sums that are not negative: bit 4 j + 2 h + e is query 8 (group + j) + 2 t + e, row + 32 h.
+__device__ __noinline__ void store_candidates(const Codes& codes, u32 hits, int group, long long row, int t,
+                                              Results* results, Entry* found, u64 capacity) {
+  while (hits) {
+    int i = __ffs(hits) - 1;
+    hits &= hits - 1;
+    long long place = row + (i & 2) * 16;
+    if (is_live(codes, place)) {
+      u64 at = atomicAdd(&results->found, 1ull);
+      if (at < capacity) found[at].key = (u64)((group + i / 4) * 8 + t * 2 + (i & 1)) << 48 | place;
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(BATCH_THREADS, BLOCKS) scan_batch(
     CODES, int phase, const Plan* plans, const signed char* quantised, Results* results, Entry* found, u64 capacity) {
   USE_CODES;
   extern __shared__ __align__(128) signed char weights[];  // STEPS x 2 x GROUPS blocks of 8 queries x 16 bytes
-  __shared__ __align__(16) int starts[4][GROUPS][2];       // of the queries 8 j + 2 t and 8 j + 2 t + 1: [t][j]
+  __shared__ __align__(16) int starts[4][GROUPS + 2][2];   // of the queries 8 j + 2 t and 8 j + 2 t + 1: [t][j], padded
   for (int i = threadIdx.x; i < STEPS * QUERIES * 2; i += BATCH_THREADS) {
     int step = i / (QUERIES * 2), q = i / 2 % QUERIES, half = i % 2;
     ((uint4*)weights)[(step * 2 + half) * QUERIES + q] = ((const uint4*)quantised)[i];
@@ -68,10 +82,12 @@ extern "C" __global__ void __launch_bounds__(BATCH_THREADS, BLOCKS) scan_batch(
           }
         int sums[SUMS];
         #pragma unroll
-        for (int j = 0; j < GROUPS; ++j) {
-          int2 start = *(const int2*)starts[t][j];
+        for (int j = 0; j < GROUPS; j += 2) {
+          int4 start = *(const int4*)starts[t][j];
           sums[4 * j] = sums[4 * j + 2] = start.x;
           sums[4 * j + 1] = sums[4 * j + 3] = start.y;
+          sums[4 * j + 4] = sums[4 * j + 6] = start.z;
+          sums[4 * j + 5] = sums[4 * j + 7] = start.w;
         }
 #ifdef WARPGROUPS
         begin_products();
@@ -93,16 +109,13 @@ extern "C" __global__ void __launch_bounds__(BATCH_THREADS, BLOCKS) scan_batch(
         int all = -1;
         #pragma unroll
         for (int i = 0; i < SUMS; ++i) all &= sums[i];
-        if (all >= 0) {
+        if (__builtin_expect(all >= 0, 0)) {
+          u32 hits[(SUMS + 31) / 32] = {};
           #pragma unroll
-          for (int i = 0; i < SUMS; ++i)
-            if (sums[i] >= 0) {
-              long long row = (first + tile) * TILE + warp * 64 + (i & 2) * 16 + 4 * g + c;
-              if (is_live(codes, row)) {
-                u64 at = atomicAdd(&results->found, 1ull);
-                if (at < capacity) found[at].key = (u64)(i / 4 * 8 + t * 2 + (i & 1)) << 48 | row;
-              }
-            }
+          for (int i = 0; i < SUMS; ++i) hits[i / 32] |= (u32)(sums[i] >= 0) << i % 32;
+          #pragma unroll
+          for (int part = 0; part < (SUMS + 31) / 32; ++part)
+            store_candidates(codes, hits[part], part * 8, (first + tile) * TILE + warp * 64 + 4 * g + c, t, results, found, capacity);
         }
       }
     }

@@ -1,8 +1,8 @@
 """The steps of an exact search on a card, whatever computes them: kernels of CUDA, or their twins in NumPy.
 
 1. Some rows are scored. The k-th best of them is a threshold: no hit has a lower score.
-2. One piece of the codes in 16 is scanned. What passes a bound in integers is scored, and raises the threshold.
-3. The other pieces are scanned with the higher threshold.
+2. One piece of the codes in 256 is scanned. What passes a bound in integers is scored, and raises the threshold.
+3. One piece in 16 is scanned with the higher threshold, and then the others.
 4. The candidates that are not below the last threshold are the result: all hits, and few others.
 
 Where more candidates pass than there is memory for, the search starts again from the threshold that it had reached;
@@ -24,7 +24,7 @@ from stillhash.search.blocks import Bitmap, Block
 
 PIECE_TILES = 32  # as in layout.cu
 SPLIT = 16
-ALL_PIECES, FIRST_PIECES, OTHER_PIECES = 0, 1, 2  # phases
+ALL_PIECES, FIRST_PIECES, MORE_PIECES, OTHER_PIECES = range(4)  # phases
 NO_LIMIT = 2**62  # more than there are rows: the threshold stays as it is
 
 
@@ -43,9 +43,10 @@ class CardLimits:
 
     candidates: int = 1 << 22  # that there is memory for
     batch: int = 128  # queries at a time
-    samples: int = 1 << 20  # rows scored for the first threshold, of one query
-    batch_samples: int = 1 << 18
+    samples: int = 1 << 18  # rows scored for the first threshold, of one query
+    batch_samples: int = 1 << 16
     unsampled: int = 1 << 17  # so few rows are all candidates
+    phases: int = 1 << 22  # from so many rows on, they are scanned in phases
     few: int = 8  # with fewer than one row in so many allowed, only these are read
     chunk_bytes: int = 1 << 26  # of memory that is allocated at a time
 
@@ -92,7 +93,8 @@ class Card(ABC):
             if samples:
                 self.sample(samples)
             self.tighten(k, clear=True)
-            for phase in (FIRST_PIECES, OTHER_PIECES) if samples else (ALL_PIECES,):
+            phases = (FIRST_PIECES, MORE_PIECES, OTHER_PIECES) if mirror.rows >= self.limits.phases else (ALL_PIECES,)
+            for phase in phases:
                 self.scan(phase, few)
                 self.tighten(k)
             return self.collect(k)
@@ -110,7 +112,8 @@ class Card(ABC):
 
     def _samples(self, rows: int, queries: int, k: int) -> int:
         """Return how many rows to score for the first threshold, so that the first phase has memory for what passes."""
-        least = 4 * k * rows * queries // (SPLIT * self.limits.candidates)
+        first = rows // SPLIT**2 if rows >= self.limits.phases else rows
+        least = 4 * k * first * queries // self.limits.candidates
         usual = self.limits.samples if queries == 1 else self.limits.batch_samples
         return min(rows, max(least, min(usual, rows // 16), 1))
 

@@ -12,6 +12,8 @@ from stillhash.errors import Unsupported
 TENSOR_CAPABILITY = 80  # from here on, mma.sync multiplies int8
 WARPGROUP_CAPABILITY = 90  # wgmma, of this generation alone
 REGISTERS = 65_536  # of a multiprocessor
+SHARED_BYTES = 160 << 10  # of a multiprocessor, on the smallest one with tensor cores for int8
+BATCH_THREADS = 128
 
 
 def compile_scan(cupy: Any, words: int, capability: int) -> Any:
@@ -21,13 +23,17 @@ def compile_scan(cupy: Any, words: int, capability: int) -> Any:
 
 def compile_batch(cupy: Any, words: int, queries: int, capability: int) -> Any:
     """Return the module of the scan for so many queries at a time."""
-    source, blocks = _source("layout.cu"), 4 if queries <= 128 else 2
-    if words * 8 + queries // 2 > 100:  # registers for codes and sums
-        blocks = 2
+    source, blocks = _source("layout.cu"), batch_blocks(words, queries)
     options = [f"-DWORDS={words}", f"-DQUERIES={queries}", f"-DBLOCKS={blocks}"]
     if capability == WARPGROUP_CAPABILITY:
         source, options = source + multiply_source(queries), [*options, "-DWARPGROUPS"]
     return _load(cupy, source + _source("batch.cu"), options, capability)
+
+
+def batch_blocks(words: int, queries: int) -> int:
+    """Return how many blocks of a multiprocessor have registers for codes and sums of 128 threads, and shared memory."""
+    registers = 24 * words + queries // 2 + 40
+    return max(1, min(8, REGISTERS // (BATCH_THREADS * registers), SHARED_BYTES // (words * 32 * queries + 2048)))
 
 
 def multiply_source(queries: int) -> str:

@@ -15,8 +15,10 @@ from stillhash.numeric.validation import MAX_BITS, Floats
 from stillhash.search.blocks import Bitmap, allowed_rows
 from stillhash.search.gpu.card import Candidates, Card, CardLimits, Mirror
 from stillhash.search.gpu.compiler import (
+    BATCH_THREADS,
     REGISTERS,
     TENSOR_CAPABILITY,
+    batch_blocks,
     compile_batch,
     compile_scan,
 )
@@ -167,7 +169,8 @@ class CudaCard(Card):
         _, functions, _ = self._module(self._mirror.words, self._padded)
         shared = self._mirror.words * 32 * self._padded
         arguments = *self._codes, np.int32(phase), at["plans"], at["quantised"], *found
-        functions["scan_batch"]((self._units * 4,), (128,), arguments, shared, self._stream)
+        blocks = self._units * batch_blocks(self._mirror.words, self._padded)
+        functions["scan_batch"]((blocks,), (BATCH_THREADS,), arguments, shared, self._stream)
         self._launch(
             "rescore",
             (self._units * 4,),

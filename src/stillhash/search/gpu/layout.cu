@@ -13,7 +13,7 @@ typedef unsigned long long u64;
 #define BINS 4096          // of a histogram of scores
 #define NIBBLES (WORDS * 8)
 #define PIECE 32           // tiles that a block takes at a time
-#define SPLIT 16           // one piece in so many is scanned first, to tighten the threshold
+#define SPLIT 16           // few pieces are scanned first, then so many times as many, then all, to tighten the threshold
 #define MOST_PLANES 4
 #define INFINITE __int_as_float(0x7f800000)
 #define NEVER (1 << 30)
@@ -72,7 +72,8 @@ __device__ __forceinline__ int bin_of(const Plan& plan, float score) {
 // The lowest double score of a row whose float score is at least tau.
 __device__ __forceinline__ double lowest_score(float tau) { return (double)tau - fabs((double)tau) * 1.2e-7 - 2e-45; }
 
-// Which piece is the i-th of a phase: 0 has all pieces, 1 one in SPLIT, 2 the others.
+// Which piece is the i-th of a phase: 0 has all pieces, 1 one in SPLIT * SPLIT, 2 the rest of one in SPLIT, 3 the others.
 __device__ __forceinline__ long long piece_of(int phase, long long i) {
-  return phase == 0 ? i : phase == 1 ? i * SPLIT : i / (SPLIT - 1) * SPLIT + i % (SPLIT - 1) + 1;
+  long long skipping = i / (SPLIT - 1) * SPLIT + i % (SPLIT - 1) + 1;
+  return phase == 0 ? i : phase == 1 ? i * SPLIT * SPLIT : phase == 2 ? skipping * SPLIT : skipping;
 }

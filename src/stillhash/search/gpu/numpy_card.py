@@ -16,13 +16,24 @@ from stillhash.numeric.codes import TILE, Tiles, count_ones
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import Bitmap, allowed_rows
-from stillhash.search.gpu.card import FIRST_PIECES, OTHER_PIECES, PIECE_TILES, SPLIT, Candidates, Card, CardLimits, Mirror
+from stillhash.search.gpu.card import (
+    ALL_PIECES,
+    FIRST_PIECES,
+    MORE_PIECES,
+    OTHER_PIECES,
+    PIECE_TILES,
+    SPLIT,
+    Candidates,
+    Card,
+    CardLimits,
+    Mirror,
+)
 from stillhash.search.gpu.mirror import LIVE_WORDS
 
 BINS = 4096
 NEVER = 1 << 30
 SCALES = 1 + 0.25 * np.arange(8)  # of the bound, tried for each threshold
-BISECTIONS = 24
+BISECTIONS = 16
 
 Rows = NDArray[np.int64]
 
@@ -79,8 +90,7 @@ class NumpyCard(Card):
 
     def scan(self, phase: int, few: bool) -> None:
         tiles = np.arange(self._mirror.tiles)
-        first = tiles // PIECE_TILES % SPLIT == 0
-        tiles = tiles[first] if phase == FIRST_PIECES else tiles[~first] if phase == OTHER_PIECES else tiles
+        tiles = tiles[phase_of(tiles // PIECE_TILES) == phase] if phase != ALL_PIECES else tiles
         rows = (tiles[:, None] * TILE + np.arange(TILE)).ravel()
         if few:
             rows = rows[self._is_live(rows)]
@@ -161,6 +171,11 @@ class NumpyCard(Card):
         self._histograms[q] += np.bincount(bins.astype(np.int64), minlength=BINS)
 
 
+def phase_of(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the phase in which each piece is scanned."""
+    return np.where(pieces % SPLIT, OTHER_PIECES, np.where(pieces % SPLIT**2, MORE_PIECES, FIRST_PIECES))
+
+
 def plan_query(weights: NDArray[np.float64], floor: float) -> SimpleNamespace:
     """Return the plan of a query: the highest score, bins of scores, weights of 8 bits, rounded up."""
     best, largest = float(np.abs(weights).sum()), float(np.abs(weights).max())
@@ -187,22 +202,21 @@ def quantise(plan: SimpleNamespace, weights: NDArray[np.float64], planes: int) -
     """
     low = (lowest_score(plan.tau) + plan.sum) * plan.scale - 1e-6
     plan.least = NEVER if plan.tau == np.inf or low > 1e9 else int(np.floor(low)) if plan.scale and low > -1e9 else -NEVER
-    loss = 2 * np.abs(weights)
-    most, top = float(loss.max()), (1 << planes) - 1
-    allowance = plan.best - lowest_score(plan.tau)
+    loss, unit = 2 * np.abs(weights), plan.scale  # losses in this unit are at most 126
+    top, allowance = (1 << planes) - 1, plan.best - lowest_score(plan.tau)
     with np.errstate(all="ignore"):
-        least, high = 0.0, float(700 / np.float64(most)) if most > 0 else 0.0
+        each = loss * unit
+        most, rate, high = float(each.max()), 0.0, 80 / max(float(each.max()), 1e-30)
         for _ in range(BISECTIONS):
-            middle = (least + high) / 2
-            if float((loss / (1 + np.exp(middle * loss))).sum()) > allowance:
-                least = middle
+            middle = (rate + high) / 2
+            if float((each / (1 + np.exp(middle * each))).sum()) > allowance * unit:
+                rate = middle
             else:
                 high = middle
-        share = 1 / (1 + np.exp(least * loss))
-        scales = top * SCALES / np.float64(most) if most > 0 else np.zeros(len(SCALES))
-        levels = np.minimum(np.floor(loss * scales[:, None]), top)
-        lost = ((loss - levels / scales[:, None]) * share).sum(axis=1)
-        scale = float(scales[int(np.argmin(np.nan_to_num(lost, nan=np.inf)))])
+        scales = top * SCALES / most if most > 0 else np.zeros(len(SCALES))
+        levels = np.minimum(np.floor(each * scales[:, None]), top)
+        lost = ((each - levels / scales[:, None]) / (1 + np.exp(rate * each))).sum(axis=1)
+        scale = float(np.float32(scales[int(np.argmin(np.nan_to_num(lost, nan=np.inf)))])) * unit
         scale = scale if scale < 1e300 else 0.0
         plan.levels = np.minimum(np.floor(loss * scale), top).astype(np.int64)
         limit = allowance * scale * (1 + 1e-9)

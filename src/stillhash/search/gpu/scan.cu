@@ -62,16 +62,25 @@ __global__ void tighten(Plan* plans, const double* weights, u32* histograms, Res
                         u64 capacity, int planes, int clear) {
   __shared__ u64 sums[256];
   __shared__ double loss[WORDS * 32];
-  __shared__ double lost[8];
+  __shared__ bool positive[WORDS * 32];
+  __shared__ float lost[8], scales[8];
   __shared__ int bin;
   int q = blockIdx.x, at = threadIdx.x;
   u32* histogram = histograms + (long long)q * BINS;
   Plan& plan = plans[q];
   u64 own = 0;
-  for (int i = 0; i < BINS / 256; ++i) own += histogram[at * (BINS / 256) + i];
+  for (int i = 0; i < BINS / 1024; ++i) {
+    uint4 four = ((const uint4*)histogram)[at * (BINS / 1024) + i];
+    own += (u64)four.x + four.y + four.z + four.w;
+  }
   sums[at] = own;
   if (at == 0) bin = -1;
-  for (int i = at; i < WORDS * 32; i += 256) loss[i] = q < queries ? 2 * fabs(weights[q * WORDS * 32 + i]) : 0;
+  for (int i = at; i < WORDS * 32; i += 256) {
+    double weight = q < queries ? weights[q * WORDS * 32 + i] : 0;
+    loss[i] = 2 * fabs(weight);
+    positive[i] = weight > 0;
+  }
+  const double unit = plan.scale;  // losses in this unit are at most 126, so that floats hold them
   __syncthreads();
   for (int step = 1; step < 256; step *= 2) {  // sums[at] becomes the count of all bins from this thread's on
     u64 more = at + step < 256 ? sums[at + step] : 0;
@@ -101,44 +110,50 @@ __global__ void tighten(Plan* plans, const double* weights, u32* histograms, Res
   }
   __syncthreads();
   // Losses are quantised to 3 or 4 bits, rounded down. Which scale loses least, on the rows at the threshold?
-  double most = 0, allowance = plan.best - lowest_score(plan.tau);
-  for (int i = 0; i < WORDS * 32; ++i) most = fmax(most, loss[i]);
-  int top = (1 << planes) - 1, lane = at % 32;
-  if (at < 32) {
-    double low = 0, high = most > 0 ? 700 / most : 0;  // share of rows at the threshold that lose bit i: 1 / (1 + e^(x loss))
-    for (int turn = 0; turn < 24; ++turn) {
-      double middle = (low + high) / 2, sum = 0;
-      for (int i = lane; i < WORDS * 32; i += 32) sum += loss[i] / (1 + exp(middle * loss[i]));
+  // There, bit i is lost by a share of 1 / (1 + e^(x loss)) of the rows.
+  const int lane = at % 32, warp = at / 32, top = (1 << planes) - 1;
+  const double allowance = plan.best - lowest_score(plan.tau);
+  float most = 0, rate = 0;
+  for (int i = lane; i < WORDS * 32; i += 32) most = fmaxf(most, (float)(loss[i] * unit));
+  for (int s = 16; s; s /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, s));
+  if (most > 0) {
+    float low = 0, high = 80 / most, goal = (float)(allowance * unit);
+    for (int turn = 0; turn < 16; ++turn) {
+      float middle = (low + high) / 2, sum = 0;
+      for (int i = lane; i < WORDS * 32; i += 32) {
+        float each = (float)(loss[i] * unit);
+        sum += each / (1 + __expf(middle * each));
+      }
       for (int s = 16; s; s /= 2) sum += __shfl_xor_sync(~0u, sum, s);
-      if (sum > allowance) low = middle; else high = middle;
+      if (sum > goal) low = middle; else high = middle;
     }
-    for (int f = 0; f < 8; ++f) {
-      double scale = most > 0 ? top * (1 + f * 0.25) / most : 0, sum = 0;
-      for (int i = lane; i < WORDS * 32; i += 32)
-        sum += (loss[i] - (scale > 0 ? fmin(floor(loss[i] * scale), (double)top) / scale : 0)) / (1 + exp(low * loss[i]));
-      for (int s = 16; s; s /= 2) sum += __shfl_xor_sync(~0u, sum, s);
-      if (lane == 0) lost[f] = sum;
-    }
+    rate = low;
   }
+  float tried = most > 0 ? top * (1 + warp * 0.25f) / most : 0, missing = 0;  // each warp tries one scale
+  for (int i = lane; i < WORDS * 32; i += 32) {
+    float each = (float)(loss[i] * unit);
+    missing += (each - (tried > 0 ? fminf(floorf(each * tried), (float)top) / tried : 0)) / (1 + __expf(rate * each));
+  }
+  for (int s = 16; s; s /= 2) missing += __shfl_xor_sync(~0u, missing, s);
+  if (lane == 0) { lost[warp] = missing; scales[warp] = tried; }
   __syncthreads();
   int chosen = 0;
   for (int f = 1; f < 8; ++f) if (lost[f] < lost[chosen]) chosen = f;
-  double scale = most > 0 ? top * (1 + chosen * 0.25) / most : 0;
+  double scale = (double)scales[chosen] * unit;
   if (!(scale < 1e300)) scale = 0;
-  double limit = allowance * scale * (1 + 1e-9);
   if (at == 0) {
+    double limit = allowance * scale * (1 + 1e-9);
     plan.planes = planes;
     plan.limit = scale == 0 || !(limit < 1e9) ? NEVER : (int)floor(limit);
   }
-  if (at < WORDS) {
-    u32 sign = 0, plane[MOST_PLANES] = {0, 0, 0, 0};
-    for (int b = 0; b < 32; ++b) {
-      int level = scale > 0 ? (int)fmin(floor(loss[at * 32 + b] * scale), (double)top) : 0;
-      if (q < queries && weights[q * WORDS * 32 + at * 32 + b] > 0) sign |= 1u << b;
-      for (int j = 0; j < MOST_PLANES; ++j) plane[j] |= (u32)(level >> j & 1) << b;
+  for (int i = at; i < WORDS * 32; i += 256) {
+    int level = (int)fmin(floor(loss[i] * scale), (double)top);
+    u32 sign = __ballot_sync(~0u, positive[i]);
+    if (lane == 0) plan.sign[i / 32] = sign;
+    for (int j = 0; j < MOST_PLANES; ++j) {
+      u32 plane = __ballot_sync(~0u, level >> j & 1);
+      if (lane == 0) plan.plane[j][i / 32] = plane;
     }
-    plan.sign[at] = sign;
-    for (int j = 0; j < MOST_PLANES; ++j) plan.plane[j][at] = plane[j];
   }
 }
 
@@ -188,7 +203,15 @@ __device__ __noinline__ void consider(const Codes& codes, long long row, const d
   if (at < capacity) found[at] = Entry{(u64)row, score, 0};
 }
 
-constexpr int AT_ONCE = WORDS <= 2 ? 4 : WORDS <= 4 ? 2 : 1;  // groups of rows that a thread loads before it uses them
+#ifndef AT_ONCE
+#define AT_ONCE (WORDS <= 2 ? 4 : 1)  // groups of rows that a thread loads before it uses them
+#define AHEAD (WORDS <= 2 || WORDS > 8 ? 0 : 1)  // and groups that it loads before it uses the last ones: 0 or AT_ONCE
+#endif
+
+__device__ __forceinline__ void load_codes(uint4 (&words)[WORDS], const uint4* base, int tile) {
+  #pragma unroll
+  for (int w = 0; w < WORDS; ++w) words[w] = __ldcs(base + tile * (WORDS * 64) + w * 64);
+}
 
 template <int B> __device__ __forceinline__ void scan_pieces(const Codes& codes, int phase, const Plan& plan, const double* table,
                                                              u32* histogram, Results* results, Entry* found, u64 capacity) {
@@ -207,13 +230,19 @@ template <int B> __device__ __forceinline__ void scan_pieces(const Codes& codes,
     if (first >= codes.tiles) break;
     const uint4* base = (const uint4*)tile_at(codes, first) + group;
     int last = (int)min((long long)PIECE, codes.tiles - first) - 1;
+    uint4 words[AT_ONCE][WORDS], next[AHEAD ? AHEAD : 1][WORDS];
+    #pragma unroll
+    for (int u = 0; u < AHEAD; ++u) load_codes(next[u], base, min(u * 4 + own, last));
     for (int step = 0; step < PIECE / 4; step += AT_ONCE) {
-      uint4 words[AT_ONCE][WORDS];
       #pragma unroll
-      for (int u = 0; u < AT_ONCE; ++u) {
-        int tile = min((step + u) * 4 + own, last);  // a tile past the end is read again and has no rows
-        #pragma unroll
-        for (int w = 0; w < WORDS; ++w) words[u][w] = __ldcs(base + tile * (WORDS * 64) + w * 64);
+      for (int u = 0; u < AT_ONCE; ++u) {  // a tile past the end is read again and has no rows
+        if constexpr (AHEAD == 0) {
+          load_codes(words[u], base, min((step + u) * 4 + own, last));
+        } else {
+          #pragma unroll
+          for (int w = 0; w < WORDS; ++w) words[u][w] = next[u][w];
+          load_codes(next[u], base, min((step + AT_ONCE + u) * 4 + own, last));
+        }
       }
       u32 hits = 0;
       #pragma unroll
