@@ -30,6 +30,7 @@ KEYS_HELP = "File of 'stillhash keys add'; also STILLHASH_READ_KEYS, ..._FEEDBAC
 FOLDER_HELP = "Folder in which clients with an admin key may create and delete collections."
 LOG_HELP = "json, text or off; text on a terminal."
 IDLE_HELP = "How long an unused session of the page lasts."
+DEVICE_HELP = "Where to search: cpu, cuda, cuda:1, or auto, a GPU if there is one."
 CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
 
 AddressAsJson = Annotated[bool, Option("--json", help="Print the address as one JSON object, as soon as it listens.")]
@@ -53,6 +54,7 @@ def serve(
     snapshots: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
     collections_folder: Annotated[Path | None, Option(metavar="FOLDER", help=FOLDER_HELP)] = None,
     max_collections: Annotated[int, Option(min=1, metavar="N", help="With such a folder: collections in all.")] = 32,
+    device: Annotated[str, Option(metavar="DEVICE", help=DEVICE_HELP)] = "cpu",
     cluster: Annotated[str | None, Option(metavar="ADDRESS", help=CLUSTER_HELP)] = None,
     shards: Annotated[int, Option(min=1, help="With --cluster: number of shards.")] = 4,
     replicas: Annotated[int, Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
@@ -74,6 +76,7 @@ def serve(
     Examples:
       stillhash serve films
       stillhash serve films gallery --port 8080 --read-only
+      stillhash serve films --device cuda
       stillhash serve films --host 0.0.0.0 --keys keys.json
     """
     from stillhash.search import Index
@@ -84,6 +87,8 @@ def serve(
         raise InvalidInput("paths: expected a folder of a collection, or --collections-folder, got none")
     if collections_folder is not None and (read_only or cluster is not None):
         raise InvalidInput("collections-folder: expected neither --read-only nor --cluster with it, got one of them")
+    if device != "cpu" and cluster is not None:
+        raise InvalidInput(f"device: expected cpu with --cluster, got {device!r:.100}")
     if len(folders) < len(paths or ()):
         raise InvalidInput("paths: expected different folder names, since the server uses them as collection names")
     if log not in ("", *LOG_FORMATS):
@@ -107,6 +112,7 @@ def serve(
         snapshots=snapshots and snapshots.resolve(),
         collections_folder=collections_folder and collections_folder.resolve(),
         max_collections=max_collections,
+        device=device,
         session_idle=60 * session_idle,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -124,7 +130,7 @@ def serve(
         stack.enter_context(server.on_hangup(None))  # until the server runs, and reloads its keys
         collections: dict[str, stillhash.Collection] = {}
         for name, path in folders.items():
-            collection = stillhash.open(path, read_only=read_only, searcher=clusters.get(name, Index))
+            collection = stillhash.open(path, read_only=read_only, searcher=clusters.get(name, Index), device=device)
             collections[name] = stack.enter_context(collection)
         announcement = functools.partial(announce, as_json=as_json)
         encoders, open_encoder = (

@@ -1,7 +1,9 @@
-"""The index on a GPU: its logic on the NumPy twin everywhere, and on a real GPU where there is one (`make test-gpu`)."""
+"""The index on a GPU: its logic on the NumPy twin everywhere, and on a GPU where there is one (`make test-gpu`)."""
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from stillhash import Scan
 from stillhash.numeric.codes import TILE, to_tiles
+from stillhash.search.gpu.batching import CardSearch
 from stillhash.search.gpu.card import CardLimits
 from stillhash.search.gpu.gpu_scan import GpuScan
 from stillhash.search.gpu.numpy_card import NumpyCard
@@ -99,6 +102,69 @@ def test_the_bound_of_one_query_loses_no_tie(kind: str, planes: int, weights: st
         each.add(codes)
     for q in random_weights(rng, 12, 64, weights):
         same(index, plain, q, 25)
+
+
+def test_a_filter_that_stays_on_the_card_follows_the_index(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    codes, weights = random_codes(rng, 9000, 64), rng.standard_normal((4, 64))
+    index, plain = small(kind, 64), Scan(64)
+    allowed = rng.random(9000) < 0.05
+    for each in (index, plain):
+        each.add(codes[:5000])
+    prepared = index.prepare_filter(allowed)
+    for _ in range(2):
+        got, expected = index.search(weights, 12, allowed=prepared), plain.search(weights, 12, allowed=allowed)
+        np.testing.assert_array_equal(got.ids, expected.ids)
+        got_all = index.range_search(weights[0], 5, allowed=prepared)[0]
+        np.testing.assert_array_equal(got_all.ids, plain.range_search(weights[0], 5, allowed=allowed)[0].ids)
+        for each in (index, plain):
+            each.add(codes[5000:])
+            each.remove(np.arange(100, 700))
+
+
+def test_a_bitmap_is_copied_once_if_it_cannot_change(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    index, plain = small(kind, 64), Scan(64)
+    for each in (index, plain):
+        each.add(random_codes(np.random.default_rng(1), 3000, 64))
+    writable = np.packbits(rng.random(3000) < 0.5, bitorder="little")
+    same(index, plain, rng.standard_normal((2, 64)), 9, writable)
+    writable ^= 255
+    same(index, plain, rng.standard_normal((2, 64)), 9, writable)
+    fixed = writable.copy()
+    fixed.setflags(write=False)
+    for _ in range(3):
+        same(index, plain, rng.standard_normal((2, 64)), 9, fixed)
+    assert len(index._filters) == 1
+    for each in (index, plain):
+        each.remove([3, 4, 5])
+    same(index, plain, rng.standard_normal((2, 64)), 9, fixed)
+
+
+def test_searches_of_many_threads_go_together(kind: str) -> None:
+    rng = np.random.default_rng(6)
+    index, plain = small(kind, 64), Scan(64)
+    for each in (index, plain):
+        each.add(random_codes(np.random.default_rng(1), 6000, 64))
+    weights = rng.standard_normal((24, 3, 64)).astype(np.float32)
+    expected = [plain.search(weights[i], 5 + i) for i in range(24)]
+    asked, answer = [], index._queue._answer
+
+    def counted(search: CardSearch) -> Any:
+        asked.append(len(search.grid))
+        return answer(search)
+
+    index._queue._answer = counted
+    with ThreadPoolExecutor(24) as pool:
+        with index.card.holding():
+            futures = [pool.submit(index.search, weights[i], 5 + i) for i in range(24)]
+            while len(index._queue._waiting) < 23:  # the first one has its turn
+                time.sleep(0.001)
+        got = [future.result() for future in futures]
+    assert asked == [3, 69]
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one.ids, other.ids)
+        assert one.scores.tobytes() == other.scores.tobytes()
 
 
 def test_floors_are_those_of_the_scan(kind: str) -> None:

@@ -1,18 +1,23 @@
 // Many queries over all codes, on the int8 tensor cores: appended to layout.cu, for QUERIES queries (a multiple of 8).
 //
-// A code is unpacked to bytes 0 and 1 in registers, the weights are int8, rounded up. The sums begin at minus the least
-// sum of a hit, so a sum is not negative where a row may be a hit; such candidates are scored by `rescore`.
+// A code is unpacked to bytes 0 and 1 in registers, the weights are int8, rounded up. A row may be a hit if
+// its sum is not below the least sum of a hit; such candidates are scored by `rescore`.
 
 #define GROUPS (QUERIES / 8)  // of 8 queries
 #define STEPS WORDS           // of 32 bits
 #define BATCH_THREADS 128
+#ifndef AHEAD
+#define AHEAD (WORDS <= 2 && QUERIES < 128 ? 4 : 2)  // steps whose codes are loaded before they are used: 2 or 4
+#endif
 
 #ifdef WARPGROUPS
 #define SUMS (QUERIES / 2)    // of a thread, for 2 rows
 
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void end_products() {
+__device__ __forceinline__ void end_products(int (&sums)[SUMS]) {
   asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+  #pragma unroll
+  for (int i = 0; i < SUMS; ++i) asm volatile("" : "+r"(sums[i]) :: "memory");  // not to be read before
 }
 
 // The address of weights in shared memory, as wgmma takes it: blocks of 8 queries x 16 bytes, no swizzle.
@@ -24,13 +29,18 @@ __device__ __forceinline__ u64 describe(const void* weights) {
 #define SUMS (GROUPS * 4)
 #endif
 
-// Store the live rows of the sums that are not negative: bit 4 j + 2 h + e is query 8 (group + j) + 2 t + e, row + 32 h.
+__device__ __forceinline__ void load_step(uint2 (&words)[WORDS], const uint2* tile, int step) {
+  #pragma unroll
+  for (int w = 0; w < WORDS; ++w) words[w] = __ldcs(tile + w * (TILE / 2) + step * 32);
+}
+
+// Store the live rows of the sums that are not negative: bit 4 j + 2 h + e is query 8 (group + j) + 2 t + e, row + h.
 __device__ __noinline__ void store_candidates(const Codes& codes, u32 hits, int group, long long row, int t,
                                               Results* results, Entry* found, u64 capacity) {
   while (hits) {
     int i = __ffs(hits) - 1;
     hits &= hits - 1;
-    long long place = row + (i & 2) * 16;
+    long long place = row + (i >> 1 & 1);
     if (is_live(codes, place)) {
       u64 at = atomicAdd(&results->found, 1ull);
       if (at < capacity) found[at].key = (u64)((group + i / 4) * 8 + t * 2 + (i & 1)) << 48 | place;
@@ -42,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(BATCH_THREADS, BLOCKS) scan_batch(
     CODES, int phase, const Plan* plans, const signed char* quantised, Results* results, Entry* found, u64 capacity) {
   USE_CODES;
   extern __shared__ __align__(128) signed char weights[];  // STEPS x 2 x GROUPS blocks of 8 queries x 16 bytes
-  __shared__ __align__(16) int starts[4][GROUPS + 2][2];   // of the queries 8 j + 2 t and 8 j + 2 t + 1: [t][j], padded
+  __shared__ int starts[4][GROUPS][2];                        // of the queries 8 j + 2 t and 8 j + 2 t + 1: [t][j]
   for (int i = threadIdx.x; i < STEPS * QUERIES * 2; i += BATCH_THREADS) {
     int step = i / (QUERIES * 2), q = i / 2 % QUERIES, half = i % 2;
     ((uint4*)weights)[(step * 2 + half) * QUERIES + q] = ((const uint4*)quantised)[i];
@@ -53,48 +63,43 @@ extern "C" __global__ void __launch_bounds__(BATCH_THREADS, BLOCKS) scan_batch(
 #endif
   __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  int start[GROUPS][2];  // in registers: shared memory is busy with the weights
+  #pragma unroll
+  for (int j = 0; j < GROUPS; ++j) { start[j][0] = starts[t][j][0]; start[j][1] = starts[t][j][1]; }
   for (long long piece = blockIdx.x;; piece += gridDim.x) {
     long long first = piece_of(phase, piece) * PIECE;
     if (first >= codes.tiles) break;
-    const uint4* base = (const uint4*)tile_at(codes, first) + warp * 16 + g;  // 64 codes of a tile for each warp
-    int tiles = (int)min((long long)PIECE, codes.tiles - first);
-    uint4 upper[WORDS], lower[WORDS];
+    // A step is 64 codes of a tile, 16 for each warp; a thread has the codes 2 g and 2 g + 1 of these.
+    const uint2* tile = (const uint2*)(tile_at(codes, first) + warp * 16) + g;
+    int count = (int)min((long long)PIECE, codes.tiles - first);
+    uint2 ahead[AHEAD][WORDS];
     #pragma unroll
-    for (int w = 0; w < WORDS; ++w) { upper[w] = __ldcs(base + w * 64); lower[w] = __ldcs(base + w * 64 + 8); }
-    for (int tile = 0; tile < tiles; ++tile) {
-      uint4 now[2][WORDS];
+    for (int u = 0; u < AHEAD; ++u) load_step(ahead[u], tile, u);
+    for (int place = 0; place < count; ++place) {
+      const uint2* next = tile + (place + 1 < count ? WORDS * (TILE / 2) : 0);
       #pragma unroll
-      for (int w = 0; w < WORDS; ++w) { now[0][w] = upper[w]; now[1][w] = lower[w]; }
-      const uint4* next = base + (tile + 1 < tiles ? tile + 1 : tile) * (WORDS * 64);
-      #pragma unroll
-      for (int w = 0; w < WORDS; ++w) { upper[w] = __ldcs(next + w * 64); lower[w] = __ldcs(next + w * 64 + 8); }
-      #pragma unroll
-      for (int c = 0; c < 4; ++c) {  // codes 4 g + c and 32 + 4 g + c of the warp
+      for (int step = 0; step < 4; ++step) {
+        const int u = step % AHEAD;
         u32 bits[WORDS][4];
         #pragma unroll
-        for (int w = 0; w < WORDS; ++w)
-          #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            uint4 four = now[half][w];
-            u32 word = (c == 0 ? four.x : c == 1 ? four.y : c == 2 ? four.z : four.w) >> 2 * t;
-            bits[w][half] = word & 0x01010101u;
-            bits[w][half + 2] = word >> 1 & 0x01010101u;
-          }
-        int sums[SUMS];
-        #pragma unroll
-        for (int j = 0; j < GROUPS; j += 2) {
-          int4 start = *(const int4*)starts[t][j];
-          sums[4 * j] = sums[4 * j + 2] = start.x;
-          sums[4 * j + 1] = sums[4 * j + 3] = start.y;
-          sums[4 * j + 4] = sums[4 * j + 6] = start.z;
-          sums[4 * j + 5] = sums[4 * j + 7] = start.w;
+        for (int w = 0; w < WORDS; ++w) {
+          u32 even = ahead[u][w].x >> 2 * t, odd = ahead[u][w].y >> 2 * t;
+          bits[w][0] = even & 0x01010101u;
+          bits[w][1] = odd & 0x01010101u;
+          bits[w][2] = even >> 1 & 0x01010101u;
+          bits[w][3] = odd >> 1 & 0x01010101u;
         }
+        load_step(ahead[u], step + AHEAD < 4 ? tile : next, (step + AHEAD) % 4);
+        int sums[SUMS];
 #ifdef WARPGROUPS
         begin_products();
+        set_products(sums, bits[0], describe(weights));
         #pragma unroll
-        for (int w = 0; w < WORDS; ++w) add_products(sums, bits[w], describe(weights + w * QUERIES * 32));
-        end_products();
+        for (int w = 1; w < WORDS; ++w) add_products(sums, bits[w], describe(weights + w * QUERIES * 32));
+        end_products(sums);
 #else
+        #pragma unroll
+        for (int i = 0; i < SUMS; ++i) sums[i] = 0;
         #pragma unroll
         for (int w = 0; w < WORDS; ++w)
           #pragma unroll
@@ -106,18 +111,21 @@ extern "C" __global__ void __launch_bounds__(BATCH_THREADS, BLOCKS) scan_batch(
                          : "r"(bits[w][0]), "r"(bits[w][1]), "r"(bits[w][2]), "r"(bits[w][3]), "r"(low), "r"(high));
           }
 #endif
-        int all = -1;
+        int most[4] = {-1, -1, -1, -1};
         #pragma unroll
-        for (int i = 0; i < SUMS; ++i) all &= sums[i];
-        if (__builtin_expect(all >= 0, 0)) {
-          u32 hits[(SUMS + 31) / 32] = {};
+        for (int i = 0; i < SUMS; ++i) most[i % 4] = max(sums[i] + start[i / 4][i & 1], most[i % 4]);  // one instruction
+        if (__builtin_expect(max(max(most[0], most[1]), max(most[2], most[3])) >= 0, 0)) {
+          long long row = (first + place) * TILE + step * 64 + warp * 16 + 2 * g;
           #pragma unroll
-          for (int i = 0; i < SUMS; ++i) hits[i / 32] |= (u32)(sums[i] >= 0) << i % 32;
-          #pragma unroll
-          for (int part = 0; part < (SUMS + 31) / 32; ++part)
-            store_candidates(codes, hits[part], part * 8, (first + tile) * TILE + warp * 64 + 4 * g + c, t, results, found, capacity);
+          for (int part = 0; part < SUMS; part += 32) {
+            u32 negative = ~0u;
+            #pragma unroll
+            for (int i = min(part + 32, SUMS) - 1; i >= part; --i) negative = __funnelshift_l(sums[i] + start[i / 4][i & 1], negative, 1);
+            store_candidates(codes, ~negative, part / 4, row, t, results, found, capacity);
+          }
         }
       }
+      tile = next;
     }
   }
 }

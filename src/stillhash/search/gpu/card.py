@@ -162,5 +162,9 @@ class Card(ABC):
         """Write tiles of the host to a chunk, from tile `at` on."""
 
     @abstractmethod
+    def read(self, mirror: Mirror) -> None:
+        """Read all codes once, for comparison: no scan can be faster."""
+
+    @abstractmethod
     def restrict(self, mirror: Mirror, allowed: Bitmap) -> tuple[Any, int]:
         """Return which rows are live and have an allowed id, and how many these are."""

@@ -31,25 +31,29 @@ def compile_batch(cupy: Any, words: int, queries: int, capability: int) -> Any:
 
 
 def batch_blocks(words: int, queries: int) -> int:
-    """Return how many blocks of a multiprocessor have registers for codes and sums of 128 threads, and shared memory."""
-    registers = 24 * words + queries // 2 + 40
+    """Return how many blocks fit a multiprocessor, by registers for codes and sums, and by shared memory."""
+    registers = -(-(26 + 9 * words + 16 * queries // 25) // 8) * 8  # as the compiler needs
     return max(1, min(8, REGISTERS // (BATCH_THREADS * registers), SHARED_BYTES // (words * 32 * queries + 2048)))
 
 
 def multiply_source(queries: int) -> str:
-    """Return the function that adds the products of 64 codes and all queries, 32 bits of each: one wgmma."""
+    """Return the functions that set or add the products of 64 codes and all queries, 32 bits of each: one wgmma."""
     sums = queries // 2
     registers = ", ".join(f"%{i}" for i in range(sums))
-    outputs = ", ".join(f'"+r"(sums[{i}])' for i in range(sums))
     a, b, c, d, weights = (f"%{sums + i}" for i in range(5))
-    return f"""
-__device__ __forceinline__ void add_products(int (&sums)[{sums}], const u32 (&bits)[4], u64 weights) {{
-  asm volatile("wgmma.mma_async.sync.aligned.m64n{queries}k32.s32.u8.s8 {{{registers}}}, "
-               "{{{a}, {b}, {c}, {d}}}, {weights}, 1;"
+    source = ""
+    for name, access, adding in (("set_products", "=", 0), ("add_products", "+", 1)):
+        outputs = ", ".join(f'"{access}r"(sums[{i}])' for i in range(sums))
+        source += f"""
+__device__ __forceinline__ void {name}(int (&sums)[{sums}], const u32 (&bits)[4], u64 weights) {{
+  asm volatile("{{ .reg .pred adding; setp.ne.b32 adding, {adding}, 0; "
+               "wgmma.mma_async.sync.aligned.m64n{queries}k32.s32.u8.s8 {{{registers}}}, "
+               "{{{a}, {b}, {c}, {d}}}, {weights}, adding; }}"
                : {outputs}
                : "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]), "l"(weights));
 }}
 """
+    return source
 
 
 def _source(name: str) -> str:

@@ -30,6 +30,7 @@ PLAN_BYTES, TAU_AT = 368, 32  # of a plan, and where it has its threshold
 ENTRY = np.dtype([("key", np.uint64), ("score", np.float32), ("unused", np.uint32)])
 HEADER_BYTES = 32
 STAGING_BYTES = 1 << 25  # pinned memory of one part of an upload
+FILTER_BYTES = 1 << 22  # likewise, of a bitmap
 PARTS = 2  # one is filled while the other is copied
 BATCHES = (16, 32, 64, 128)  # queries that a compiled scan takes
 FEW_PLANES_FROM = 1 << 22  # from so many rows per hit on, 3 bits a weight prune enough
@@ -71,7 +72,7 @@ class CudaCard(Card):
             "histograms": queries * BINS * 4,
             "found": most * ENTRY.itemsize,
             "results": HEADER_BYTES + most * ENTRY.itemsize,
-            "count": 8,
+            "unused": 8,
         }
         self._buffers = {name: cp.zeros(size, np.uint8) for name, size in sizes.items()}
         self._at = {name: np.uint64(array.data.ptr) for name, array in self._buffers.items()}
@@ -80,6 +81,7 @@ class CudaCard(Card):
         self._result_memory = cp.cuda.alloc_pinned_memory(1 << 20)
         self._result = np.frombuffer(self._result_memory, np.uint8)
         self._staging: list[Any] = []
+        self._filter_staging: list[Any] = []
 
     def _module(self, words: int, queries: int = 0) -> Any:
         """Return the functions for a code length: of one query, or of a batch of at least so many."""
@@ -100,7 +102,7 @@ class CudaCard(Card):
         return self._modules[key]
 
     def _blocks(self, function: Any) -> int:
-        registers = self.arrays.cuda.driver.funcGetAttribute(NUM_REGISTERS, function.ptr)
+        registers = int(self.arrays.cuda.driver.funcGetAttribute(NUM_REGISTERS, function.ptr))
         return max(1, min(8, REGISTERS // (THREADS * max(8, -(-registers // 8) * 8))))
 
     @contextmanager
@@ -254,14 +256,12 @@ class CudaCard(Card):
         cp = self.arrays
         with self.holding():
             _, functions, _ = self._module(mirror.words)
-            padded = np.zeros(-(-len(allowed) // 4) * 4, np.uint8)
-            padded[: len(allowed)] = allowed
-            ids = cp.asarray(padded.view(np.uint32)) if len(padded) else cp.zeros(1, np.uint32)
+            ids = self._upload(allowed)
             live = cp.empty_like(mirror.live)
             count = cp.zeros(1, np.uint64)
             for block, start in zip(mirror.blocks, mirror.starts.tolist(), strict=True):
                 words = -(-block.rows // TILE) * LIVE_WORDS
-                bitmap, first, size = ids, block.first, len(padded) * 8
+                bitmap, first, size = ids, block.first, len(ids) * 32
                 if block.ids is not None:  # in any order: the host looks them up
                     rows = allowed_rows(block.first, block.ids, None, words * 4, allowed)
                     bitmap, first, size = cp.asarray(rows.view(np.uint32)), 0, len(rows) * 8
@@ -271,12 +271,31 @@ class CudaCard(Card):
                 functions["restrict_rows"]((blocks,), (THREADS,), arguments, 0, self._stream)
             return live, int(count.get(stream=self._stream)[0])
 
+    def _upload(self, bitmap: Bitmap) -> Any:
+        """Return a bitmap as words on the card, through pinned memory: one part is filled while another is copied."""
+        cp, stream = self.arrays, self._stream
+        words = cp.zeros(len(bitmap) // 4 + 1, np.uint32)
+        for turn, start in enumerate(range(0, len(bitmap), FILTER_BYTES)):
+            part = bitmap[start : start + FILTER_BYTES]
+            host, done = self._filter_part(turn % PARTS)
+            done.synchronize()
+            host[: len(part)] = part
+            self._copy(words.data.ptr + start, host.ctypes.data, len(part), to_card=True)
+            done.record(stream)
+        return words
+
+    def _filter_part(self, i: int) -> Any:
+        cp = self.arrays
+        while len(self._filter_staging) <= i:
+            host = np.frombuffer(cp.cuda.alloc_pinned_memory(FILTER_BYTES), np.uint8)[:FILTER_BYTES]
+            self._filter_staging.append((host, cp.cuda.Event(disable_timing=True)))
+        return self._filter_staging[i]
+
     def read(self, mirror: Mirror) -> None:
-        """Read all codes once, for comparison: no scan can be faster."""
         with self.holding():
             _, self._functions, self._grids = self._module(mirror.words)
             sizes = np.int64(mirror.end), np.int32(mirror.tiles), np.int32(mirror.shift)
-            self._launch("read_codes", None, mirror.addresses, mirror.live, *sizes, self._at["count"])
+            self._launch("read_codes", None, mirror.addresses, mirror.live, *sizes, self._at["unused"])
             self._stream.synchronize()
 
     def _launch(self, name: str, grid: tuple[int, ...] | None, *arguments: Any, threads: int = THREADS) -> None:

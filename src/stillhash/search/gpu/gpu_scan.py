@@ -1,7 +1,8 @@
 """Exact search on a GPU: the same answers as `Scan`, to the bit."""
 
+import threading
 from os import PathLike
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,16 +10,28 @@ from numpy.typing import ArrayLike
 from stillhash.errors import BadState, InvalidInput, report_shortages
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import Grid, snap
-from stillhash.numeric.validation import ScoredIds, check_integer, check_weights
+from stillhash.numeric.validation import Floats, ScoredIds, check_integer, check_weights
 from stillhash.search.blocks import Bitmap, Block, IdArray, bitmap_by_id, restrict_all
 from stillhash.search.code_index import CodeIndex, check_floors
+from stillhash.search.gpu.batching import CardSearch, SearchQueue
 from stillhash.search.gpu.card import Candidates, Card, Mirror
 from stillhash.search.gpu.cuda_card import open_card
 from stillhash.search.gpu.mirror import append_blocks, empty_mirror, ids_of, remove_rows
 from stillhash.search.index_files import SavedIndex, read_index, saved_from_dict, saved_to_dict
-from stillhash.search.merge import Floors, Hits, drop_below, merge_all
+from stillhash.search.merge import Floors, Hits, drop_below, merge_all, resize
 
 MOST_K = 1 << 18  # more hits than this are found on the CPU
+LEAST_BATCH = 3  # fewer queries are faster one by one
+CACHED_FILTERS = 4
+
+
+class CardFilter(NamedTuple):
+    """The rows of an index that a filter allows, on the card."""
+
+    bitmap: Bitmap  # by id
+    mirror: Mirror  # of which it has rows
+    live: Any
+    rows: int
 
 
 @report_shortages
@@ -34,6 +47,19 @@ class GpuScan(CodeIndex):
         self.device = device if isinstance(device, Card) else check_integer(device, "device", 0)
         self.card = device if isinstance(device, Card) else open_card(self.device)  # type: ignore[arg-type]
         self._mirror = empty_mirror(self.card, self.bits)
+        self._queue = SearchQueue(self._answer)  # which frozen copies share: their searches go together
+        self._filters: list[CardFilter] = []
+        self._filters_lock = threading.Lock()
+
+    @property
+    def plan(self) -> str:
+        """Return how queries are answered, as `Index.plan` does: always by a scan of all codes."""
+        return "scan"
+
+    @property
+    def mirror(self) -> Mirror:
+        """Return the codes on the card at this moment."""
+        return self._mirror
 
     @property
     def card_bytes(self) -> int:
@@ -44,63 +70,92 @@ class GpuScan(CodeIndex):
         """Return, for each query, all hits that score at least the threshold (one number, or one per query)."""
         grid, mirror = snap(check_weights(weights, self.bits)), self._mirror
         floors = check_floors(threshold, len(grid))
+        allowed = allowed.bitmap if isinstance(allowed, CardFilter) else allowed
         bitmap = None if allowed is None else bitmap_by_id(allowed)
         if not mirror.tiles:
             return [merge_all([]) for _ in grid]
-        live = None if bitmap is None else self.card.restrict(mirror, bitmap)[0]
+        live = None if bitmap is None else self._restrict(mirror, bitmap)[0]
         hits = []
         for q in range(len(grid)):
-            found = self.card.at_least(mirror, grid[q : q + 1], floors[q : q + 1], live)
+            query, floor = grid[q : q + 1], floors[q : q + 1]
+            found = self.card.at_least(mirror, query, floor, live)
             if found.complete:
                 hits.append(merge_all([(found.scores, ids_of(mirror, found.rows))]))
             else:
                 blocks = restrict_all(mirror.blocks, bitmap)
-                hits += [Hits(*each) for each in kernels.scan_all(blocks, grid[q : q + 1], floors[q : q + 1], self.threads)]
+                hits += [Hits(*each) for each in kernels.scan_all(blocks, query, floor, self.threads)]
         return hits
 
-    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
-        mirror = self._mirror
-        scores = np.full((len(grid), k), -np.inf, np.float32)
-        ids = np.full((len(grid), k), -1, np.int64)
-        if not mirror.tiles or not k:
-            return scores, ids
-        if k > MOST_K:
-            return self._scan_on_host(mirror, grid, k, allowed, floors)
-        live, count = (None, None) if allowed is None else self.card.restrict(mirror, allowed)
-        step = self.card.batch_size(k)
-        for start in range(0, len(grid), step):
-            some = slice(start, start + step)
-            part = Floors(floors.least[some], floors.most[some])
-            scores[some], ids[some] = self._search(mirror, grid[some], k, allowed, part, live, count)
-        return drop_below((scores, ids), floors)
+    def prepare_filter(self, allowed: Any) -> CardFilter:
+        """Return a filter that stays on the card, to pass as `allowed`: large bitmaps take longer to copy than to use.
 
-    def _search(
+        It may be used after changes of the index too; then it is copied again.
+        """
+        bitmap = bitmap_by_id(allowed)
+        return CardFilter(bitmap, self._mirror, *self._restrict(self._mirror, bitmap))
+
+    def search_checked(self, weights: Floats, k: int, floors: Floors, allowed: Any = None) -> Hits:
+        """Search as `search` does, for arguments that are validated already, hits of at least the floors."""
+        if not isinstance(allowed, CardFilter):
+            return super().search_checked(weights, k, floors, allowed)
+        live = (allowed.live, allowed.rows) if allowed.mirror is self._mirror else None
+        hits = self._top(snap(weights), min(k, len(self)), allowed.bitmap, floors, live)
+        return resize(hits, k)
+
+    def _top(
         self,
-        mirror: Mirror,
         grid: Grid,
         k: int,
         allowed: Bitmap | None,
         floors: Floors,
-        live: Any,
-        count: int | None,
+        restricted: tuple[Any, int] | None = None,
     ) -> ScoredIds:
-        """Return the k best hits of a batch: on the card, or where that has no memory for all candidates, on the host."""
+        mirror = self._mirror
+        if not mirror.tiles or not k or not len(grid):
+            return np.full((len(grid), k), -np.inf, np.float32), np.full((len(grid), k), -1, np.int64)
+        if k > MOST_K:
+            return self._scan_on_host(mirror, grid, k, allowed, floors)
+        if allowed is not None and restricted is None:
+            restricted = self._restrict(mirror, allowed)
+        live, count = restricted or (None, None)
+        return drop_below(self._queue.run(CardSearch(mirror, grid, k, floors, allowed, live, count)), floors)
+
+    def _restrict(self, mirror: Mirror, allowed: Bitmap) -> tuple[Any, int]:
+        """Return the live rows that are allowed; those of the latest read-only bitmaps are still on the card."""
+        if allowed.flags.writeable or not allowed.flags.owndata:
+            return self.card.restrict(mirror, allowed)
+        with self._filters_lock:
+            for each in self._filters:
+                if each.bitmap is allowed and each.mirror is mirror:
+                    return each.live, each.rows
+        filtered = CardFilter(allowed, mirror, *self.card.restrict(mirror, allowed))
+        with self._filters_lock:
+            self._filters[:] = [filtered, *(each for each in self._filters if each.mirror is mirror)][:CACHED_FILTERS]
+        return filtered.live, filtered.rows
+
+    def _answer(self, search: CardSearch) -> ScoredIds:
+        """Return the k best hits of each query, some at a time."""
+        grid = search.grid
+        step = 1 if len(grid) < LEAST_BATCH else self.card.batch_size(search.k)
+        parts = [self._search(search.part(start, start + step)) for start in range(0, len(grid), step)]
+        return _joined(parts)
+
+    def _search(self, search: CardSearch) -> ScoredIds:
+        """Return the k best hits of a batch: on the card, or on the host if there are too many candidates."""
+        mirror, grid, k, floors = search.mirror, search.grid, search.k, search.floors
         with self.card.holding():
-            found = self.card.best(mirror, grid, k, floors.least, live, count)
+            found = self.card.best(mirror, grid, k, floors.least, search.live, search.count)
             if not found.complete:  # once more, from the threshold that was reached
                 reached = np.maximum(floors.least, self.card.thresholds(len(grid)))
-                found = self.card.best(mirror, grid, k, reached, live, count)
+                found = self.card.best(mirror, grid, k, reached, search.live, search.count)
         if found.complete:
             return _best_of(mirror, found, len(grid), k)
         if len(grid) == 1:
-            return self._scan_on_host(mirror, grid, k, allowed, floors)
-        each = [Floors(floors.least[q : q + 1], floors.most[q : q + 1]) for q in range(len(grid))]
-        parts = [self._search(mirror, grid[q : q + 1], k, allowed, each[q], live, count) for q in range(len(grid))]
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+            return self._scan_on_host(mirror, grid, k, search.allowed, floors)
+        parts = [self._search(search.part(q, q + 1)) for q in range(len(grid))]
+        return _joined(parts)
 
-    def _scan_on_host(
-        self, mirror: Mirror, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors
-    ) -> ScoredIds:
+    def _scan_on_host(self, mirror: Mirror, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
         blocks = restrict_all(mirror.blocks, allowed)
         return kernels.scan_top(blocks, grid, k, floors.least, self.threads, floors.most)
 
@@ -133,8 +188,8 @@ class GpuScan(CodeIndex):
     @classmethod
     def from_saved(cls, saved: SavedIndex, threads: int | None = None, device: int | Card | None = None) -> Self:
         """Return the index of `saved`, on this GPU."""
-        options = {} if device is None else {"device": device}
-        index = cls(saved.bits, threads=threads, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = {} if device is None else {"device": device}
+        index = cls(saved.bits, threads=threads, **options)
         index._restore(saved)
         return index
 
@@ -153,6 +208,10 @@ def restore_gpu_scan(cls: type[GpuScan], threads: int, device: int, state: dict[
     return cls.from_saved(saved_from_dict(state), threads, device)
 
 
+def _joined(parts: list[ScoredIds]) -> ScoredIds:
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
 def _best_of(mirror: Mirror, found: Candidates, queries: int, k: int) -> ScoredIds:
     """Return the k best candidates of each query: higher score first, then smaller id."""
     ids = ids_of(mirror, found.rows)
@@ -165,4 +224,3 @@ def _best_of(mirror: Mirror, found: Candidates, queries: int, k: int) -> ScoredI
     scores[of[first], place[first]] = found.scores[order][first]
     best[of[first], place[first]] = ids[order][first]
     return scores, best
-

@@ -136,6 +136,10 @@ class NumpyCard(Card):
         words = bytes_of_words.reshape(len(tiles), -1, 4, TILE).transpose(0, 1, 3, 2)
         chunk[at : at + len(tiles)] = np.ascontiguousarray(words).view(np.uint32)[..., 0]
 
+    def read(self, mirror: Mirror) -> None:
+        for chunk in mirror.chunks:
+            np.bitwise_xor.reduce(chunk, axis=None)
+
     def restrict(self, mirror: Mirror, allowed: Bitmap) -> tuple[Any, int]:
         live = np.zeros_like(mirror.live)
         for block, start in zip(mirror.blocks, mirror.starts.tolist(), strict=True):
@@ -201,7 +205,9 @@ def quantise(plan: SimpleNamespace, weights: NDArray[np.float64], planes: int) -
     and large ones are capped; the step is the one that loses least on rows at the threshold.
     """
     low = (lowest_score(plan.tau) + plan.sum) * plan.scale - 1e-6
-    plan.least = NEVER if plan.tau == np.inf or low > 1e9 else int(np.floor(low)) if plan.scale and low > -1e9 else -NEVER
+    plan.least = (
+        NEVER if plan.tau == np.inf or low > 1e9 else int(np.floor(low)) if plan.scale and low > -1e9 else -NEVER
+    )
     loss, unit = 2 * np.abs(weights), plan.scale  # losses in this unit are at most 126
     top, allowance = (1 << planes) - 1, plan.best - lowest_score(plan.tau)
     with np.errstate(all="ignore"):
