@@ -47,7 +47,7 @@ class CardLimits:
     batch_samples: int = 1 << 16
     unsampled: int = 1 << 17  # so few rows are all candidates
     phases: int = 1 << 22  # from so many rows on, they are scanned in phases
-    few: int = 8  # with fewer than one row in so many allowed, only these are read
+    few: int = 32  # with fewer than one row in so many allowed, only these are read
     chunk_bytes: int = 1 << 26  # of memory that is allocated at a time
 
 
