@@ -25,9 +25,9 @@ GPU_BITS = (32, 64, 128, 256)
 GPU_BATCHES = (64, 128)
 MORE_HITS = 100
 ALLOWED_SHARE = 0.01
-CHECKED_QUERIES = 8
+COMPARED_QUERIES = 8
 CPU_ROUNDS = 3  # a scan by the CPU takes long
-FAISS_ROWS = 1 << 28  # FAISS copies the codes once more
+MOST_FAISS_ROWS = 1 << 28  # FAISS copies the codes once more
 RANDOM_TILES = 1 << 12  # that one generator makes
 
 
@@ -68,7 +68,7 @@ def measure(count: int, bits: int, repeats: int, progress: ReportProgress, devic
         **{f"batch {size}": batch_contender(index, queries, size) for size in GPU_BATCHES},
     }
     faiss = installed_faiss()
-    if hasattr(faiss, "GpuIndexBinaryFlat") and rows <= FAISS_ROWS:
+    if hasattr(faiss, "GpuIndexBinaryFlat") and rows <= MOST_FAISS_ROWS:
         hamming = faiss.GpuIndexBinaryFlat(faiss.StandardGpuResources(), bits)
         hamming.add(from_tiles(tiles, rows))
         contenders["faiss"] = lambda turn: hamming.search(pack(queries[turn : turn + 1]), TOP_K)
@@ -103,7 +103,7 @@ def random_tiles(count: int, bits: int) -> Tiles:
 
 def compare(index: GpuScan, plain: Scan, queries: Any, allowed: Any) -> int:
     """Count hits unlike those of the CPU's scan: in a batch, alone, filtered; two queries are full of ties."""
-    some = queries[:CHECKED_QUERIES].copy()
+    some = queries[:COMPARED_QUERIES].copy()
     some[0], some[1] = np.sign(some[0]), np.rint(some[1])
     expected = plain.search(some, TOP_K)
     wrong = count_different(index.search(some, TOP_K), expected)

@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(BATCH_THREADS, BLOCKS) scan_batch(
 #endif
         int most[4] = {-1, -1, -1, -1};
         #pragma unroll
-        for (int i = 0; i < SUMS; ++i) most[i % 4] = max(sums[i] + start[i / 4][i & 1], most[i % 4]);  // one instruction
+        for (int i = 0; i < SUMS; ++i) most[i % 4] = max(sums[i] + start[i / 4][i & 1], most[i % 4]);
         if (__builtin_expect(max(max(most[0], most[1]), max(most[2], most[3])) >= 0, 0)) {
           long long row = (first + place) * TILE + step * 64 + warp * 16 + 2 * g;
           #pragma unroll

@@ -3,17 +3,27 @@
 import hashlib
 import os
 import tempfile
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from stillhash.errors import Unsupported
+from stillhash.errors import MissingExtra, Unsupported
 
 TENSOR_CAPABILITY = 80  # from here on, mma.sync multiplies int8
 WARPGROUP_CAPABILITY = 90  # wgmma, of this generation alone
 REGISTERS = 65_536  # of a multiprocessor
 SHARED_BYTES = 160 << 10  # of a multiprocessor, on the smallest one with tensor cores for int8
 BATCH_THREADS = 128
+
+
+def load_cupy() -> Any:
+    """Return CuPy, or raise MissingExtra."""
+    try:
+        return import_module("cupy")
+    except ImportError:
+        message = "device: expected CuPy to be installed, got none. Run: pip install 'stillhash[gpu]'"
+        raise MissingExtra(message) from None
 
 
 def compile_scan(cupy: Any, words: int, capability: int) -> Any:

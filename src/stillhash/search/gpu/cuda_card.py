@@ -2,20 +2,17 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from stillhash.errors import InvalidInput, MissingExtra, OutOfMemory, Unsupported
+from stillhash.errors import InvalidInput, OutOfMemory, Unsupported
 from stillhash.numeric.codes import TILE, Tiles
 from stillhash.numeric.exact_scores import Grid
-from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_BITS, Floats
 from stillhash.search.blocks import Bitmap, allowed_rows
-from stillhash.search.gpu.card import Candidates, Card, CardLimits, Mirror
+from stillhash.search.gpu.card import SCORE_BINS, Candidates, Card, CardLimits, Mirror
 from stillhash.search.gpu.compiler import (
     BATCH_THREADS,
     REGISTERS,
@@ -23,21 +20,18 @@ from stillhash.search.gpu.compiler import (
     batch_blocks,
     compile_batch,
     compile_scan,
+    load_cupy,
 )
 from stillhash.search.gpu.mirror import LIVE_WORDS, WORD_BYTES
+from stillhash.search.gpu.pinned import PinnedParts
 
 THREADS = 256
-BINS = 4096  # as in layout.cu
 PLAN_BYTES, TAU_AT = 368, 32  # of a plan, and where it has its threshold
 ENTRY = np.dtype([("key", np.uint64), ("score", np.float32), ("unused", np.uint32)])
 HEADER_BYTES = 32
-STAGING_BYTES = 1 << 25  # pinned memory of one part of an upload
-COPY_BYTES, COPY_THREADS = 1 << 20, min(8, usable_cores())  # from this size on, several threads copy
-FILTER_BYTES = 1 << 22  # likewise, of a bitmap
-PARTS = 2  # one is filled while the other is copied
+TILE_PART_BYTES, BITMAP_PART_BYTES = 1 << 25, 1 << 22  # copied to the card at a time
 BATCHES = (16, 32, 64, 128)  # queries that a compiled scan takes
 FEW_PLANES_FROM = 1 << 22  # from so many rows per hit on, 3 bits a weight prune enough
-MOST_ADDRESSES = 1 << 16
 NUM_REGISTERS, SHARED_SIZE = 4, 8  # attributes of a function
 
 
@@ -72,7 +66,7 @@ class CudaCard(Card):
             "plans": queries * PLAN_BYTES,
             "tables": queries * MAX_BITS // 4 * 16 * 8,
             "quantised": queries * MAX_BITS,
-            "histograms": queries * BINS * 4,
+            "histograms": queries * SCORE_BINS * 4,
             "found": most * ENTRY.itemsize,
             "results": HEADER_BYTES + most * ENTRY.itemsize,
             "unused": 8,
@@ -83,9 +77,7 @@ class CudaCard(Card):
         self._query = np.frombuffer(self._query_memory, np.uint8)
         self._result_memory = cp.cuda.alloc_pinned_memory(1 << 20)
         self._result = np.frombuffer(self._result_memory, np.uint8)
-        self._staging: list[Any] = []
-        self._filter_staging: list[Any] = []
-        self._copiers = ThreadPoolExecutor(COPY_THREADS, "copy to GPU") if COPY_THREADS > 1 else None
+        self._tile_parts, self._bitmap_parts = PinnedParts(cp, TILE_PART_BYTES), PinnedParts(cp, BITMAP_PART_BYTES)
 
     def _module(self, words: int, queries: int = 0) -> Any:
         """Return the functions for a code length: of one query, or of a batch of at least so many."""
@@ -166,15 +158,15 @@ class CudaCard(Card):
 
     def scan(self, phase: int, few: bool) -> None:
         at, capacity = self._at, np.uint64(self.limits.candidates)
-        found = at["results"], at["found"], capacity
+        stored = at["results"], at["found"], capacity
         if self._queries == 1:
             name = "scan_few" if few else "scan_one"
             tables = at["tables"], at["histograms"]
-            self._launch(name, None, *self._codes, np.int32(phase), at["plans"], *tables, *found)
+            self._launch(name, None, *self._codes, np.int32(phase), at["plans"], *tables, *stored)
             return
         _, functions, _ = self._module(self._mirror.words, self._padded)
         shared = self._mirror.words * 32 * self._padded
-        arguments = *self._codes, np.int32(phase), at["plans"], at["quantised"], *found
+        arguments = *self._codes, np.int32(phase), at["plans"], at["quantised"], *stored
         blocks = self._units * batch_blocks(self._mirror.words, self._padded)
         functions["scan_batch"]((blocks,), (BATCH_THREADS,), arguments, shared, self._stream)
         self._launch(
@@ -186,19 +178,21 @@ class CudaCard(Card):
 
     def collect(self, k: int) -> Candidates:
         at, capacity = self._at, self.limits.candidates
-        kept = np.uint64(int(at["results"]) + HEADER_BYTES)
-        self._launch("keep", (self._units * 2,), at["plans"], at["results"], at["found"], kept, np.uint64(capacity))
-        room = min(capacity, (len(self._result) - HEADER_BYTES) // ENTRY.itemsize, 512 + 2 * k * self._queries)
-        self._copy(self._result.ctypes.data, at["results"], HEADER_BYTES + room * ENTRY.itemsize, to_card=False)
+        entries_at = np.uint64(int(at["results"]) + HEADER_BYTES)
+        self._launch(
+            "keep", (self._units * 2,), at["plans"], at["results"], at["found"], entries_at, np.uint64(capacity)
+        )
+        most = min(capacity, (len(self._result) - HEADER_BYTES) // ENTRY.itemsize, 512 + 2 * k * self._queries)
+        self._copy(self._result.ctypes.data, at["results"], HEADER_BYTES + most * ENTRY.itemsize, to_card=False)
         self._stream.synchronize()
-        found, count, _, _ = self._result[:HEADER_BYTES].view(np.uint64).tolist()
-        if count > room:
+        candidates, count, _, _ = self._result[:HEADER_BYTES].view(np.uint64).tolist()
+        if count > most:
             size = HEADER_BYTES + count * ENTRY.itemsize
             entries = self._buffers["results"][HEADER_BYTES:size].get(stream=self._stream).view(ENTRY)
         else:
             entries = self._result[HEADER_BYTES : HEADER_BYTES + count * ENTRY.itemsize].view(ENTRY).copy()
         keys = entries["key"].view(np.int64) if entries.flags.c_contiguous else entries["key"].astype(np.int64)
-        return Candidates(keys >> 48, keys & ((1 << 48) - 1), entries["score"], found <= capacity)
+        return Candidates(keys >> 48, keys & ((1 << 48) - 1), entries["score"], candidates <= capacity)
 
     def thresholds(self, queries: int) -> Floats:
         plans = self._buffers["plans"].get(stream=self._stream).reshape(-1, PLAN_BYTES)[:queries]
@@ -234,37 +228,15 @@ class CudaCard(Card):
     def write_tiles(self, chunk: Any, at: int, tiles: Tiles) -> None:
         _, planes, _ = tiles.shape
         _, functions, _ = self._module(chunk.shape[1])
-        step = STAGING_BYTES // (planes * TILE)
-        for turn, start in enumerate(range(0, len(tiles), step)):
-            part = tiles[start : start + step]
-            host, copied, done = self._part(turn % PARTS)
-            done.synchronize()  # until the kernel that read this part before is done
-            self._copy_to_pinned(host, part)
-            stream = self._upload_stream
-            self._copy(copied.data.ptr, host.ctypes.data, part.nbytes, to_card=True, stream=stream)
+        step, stream = self._tile_parts.size // (planes * TILE), self._upload_stream
+        for start in range(0, len(tiles), step):
+            some = tiles[start : start + step]
+            part = self._tile_parts.fill(some)
+            self._copy(part.card.data.ptr, part.host.ctypes.data, some.nbytes, to_card=True, stream=stream)
             target = np.uint64(chunk.data.ptr + (at + start) * chunk.shape[1] * WORD_BYTES)
-            arguments = np.uint64(copied.data.ptr), np.int32(planes), np.int32(len(part)), target
+            arguments = np.uint64(part.card.data.ptr), np.int32(planes), np.int32(len(some)), target
             functions["write_tiles"]((self._units * 8,), (THREADS,), arguments, 0, stream)
-            done.record(stream)
-
-    def _copy_to_pinned(self, host: Any, part: Tiles) -> None:
-        """Copy by several threads: one alone is slower than the bus, above all where it waits for a mapped file."""
-        target = host[: part.nbytes].reshape(part.shape)
-        if part.nbytes < COPY_BYTES or self._copiers is None:
-            target[...] = part
-            return
-        step = -(-len(part) // COPY_THREADS)
-        starts = range(0, len(part), step)
-        list(self._copiers.map(lambda s: np.copyto(target[s : s + step], part[s : s + step]), starts))
-
-    def _part(self, i: int) -> Any:
-        """Return pinned memory, memory of the card, and the event after which both are free."""
-        cp = self.arrays
-        while len(self._staging) <= i:
-            memory = cp.cuda.alloc_pinned_memory(STAGING_BYTES)
-            host = np.frombuffer(memory, np.uint8)[:STAGING_BYTES]
-            self._staging.append((host, cp.empty(STAGING_BYTES, np.uint8), cp.cuda.Event(disable_timing=True)))
-        return self._staging[i]
+            part.done.record(stream)
 
     def restrict(self, mirror: Mirror, allowed: Bitmap) -> tuple[Any, int]:
         cp = self.arrays
@@ -286,24 +258,14 @@ class CudaCard(Card):
             return live, int(count.get(stream=self._stream)[0])
 
     def _upload(self, bitmap: Bitmap) -> Any:
-        """Return a bitmap as words on the card, through pinned memory: one part is filled while another is copied."""
-        cp, stream = self.arrays, self._stream
-        words = cp.zeros(len(bitmap) // 4 + 1, np.uint32)
-        for turn, start in enumerate(range(0, len(bitmap), FILTER_BYTES)):
-            part = bitmap[start : start + FILTER_BYTES]
-            host, done = self._filter_part(turn % PARTS)
-            done.synchronize()
-            host[: len(part)] = part
-            self._copy(words.data.ptr + start, host.ctypes.data, len(part), to_card=True)
-            done.record(stream)
+        """Return a bitmap as words on the card."""
+        words = self.arrays.zeros(len(bitmap) // 4 + 1, np.uint32)
+        for start in range(0, len(bitmap), self._bitmap_parts.size):
+            some = bitmap[start : start + self._bitmap_parts.size]
+            part = self._bitmap_parts.fill(some)
+            self._copy(words.data.ptr + start, part.host.ctypes.data, len(some), to_card=True)
+            part.done.record(self._stream)
         return words
-
-    def _filter_part(self, i: int) -> Any:
-        cp = self.arrays
-        while len(self._filter_staging) <= i:
-            host = np.frombuffer(cp.cuda.alloc_pinned_memory(FILTER_BYTES), np.uint8)[:FILTER_BYTES]
-            self._filter_staging.append((host, cp.cuda.Event(disable_timing=True)))
-        return self._filter_staging[i]
 
     def read(self, mirror: Mirror) -> None:
         with self.holding():
@@ -319,15 +281,6 @@ class CudaCard(Card):
     def _copy(self, target: Any, source: Any, size: int, *, to_card: bool, stream: Any = None) -> None:
         kind = 1 if to_card else 2  # cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost
         self.arrays.cuda.runtime.memcpyAsync(int(target), int(source), size, kind, (stream or self._stream).ptr)
-
-
-def load_cupy() -> Any:
-    """Return CuPy, or raise MissingExtra."""
-    try:
-        return import_module("cupy")
-    except ImportError:
-        message = "device: expected CuPy to be installed, got none. Run: pip install 'stillhash[gpu]'"
-        raise MissingExtra(message) from None
 
 
 _cards: dict[int, CudaCard] = {}

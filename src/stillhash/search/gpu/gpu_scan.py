@@ -20,7 +20,7 @@ from stillhash.search.gpu.mirror import append_blocks, empty_mirror, ids_of, rem
 from stillhash.search.index_files import SavedIndex, read_index, saved_from_dict, saved_to_dict
 from stillhash.search.merge import Floors, Hits, drop_below, merge_all, resize
 
-MOST_K = 1 << 18  # more hits than this are found on the CPU
+MOST_K = 1 << 18  # more hits than this are candidates on the CPU
 LEAST_BATCH = 3  # fewer queries are faster one by one
 CACHED_FILTERS = 4
 
@@ -78,9 +78,9 @@ class GpuScan(CodeIndex):
         hits = []
         for q in range(len(grid)):
             query, floor = grid[q : q + 1], floors[q : q + 1]
-            found = self.card.at_least(mirror, query, floor, live)
-            if found.complete:
-                hits.append(merge_all([(found.scores, ids_of(mirror, found.rows))]))
+            candidates = self.card.at_least(mirror, query, floor, live)
+            if candidates.complete:
+                hits.append(merge_all([(candidates.scores, ids_of(mirror, candidates.rows))]))
             else:
                 blocks = restrict_all(mirror.blocks, bitmap)
                 hits += [Hits(*each) for each in kernels.scan_all(blocks, query, floor, self.threads)]
@@ -144,12 +144,12 @@ class GpuScan(CodeIndex):
         """Return the k best hits of a batch: on the card, or on the host if there are too many candidates."""
         mirror, grid, k, floors = search.mirror, search.grid, search.k, search.floors
         with self.card.holding():
-            found = self.card.best(mirror, grid, k, floors.least, search.live, search.count)
-            if not found.complete:  # once more, from the threshold that was reached
+            candidates = self.card.best(mirror, grid, k, floors.least, search.live, search.count)
+            if not candidates.complete:  # once more, from the threshold that was reached
                 reached = np.maximum(floors.least, self.card.thresholds(len(grid)))
-                found = self.card.best(mirror, grid, k, reached, search.live, search.count)
-        if found.complete:
-            return _best_of(mirror, found, len(grid), k)
+                candidates = self.card.best(mirror, grid, k, reached, search.live, search.count)
+        if candidates.complete:
+            return _best_of(mirror, candidates, len(grid), k)
         if len(grid) == 1:
             return self._scan_on_host(mirror, grid, k, search.allowed, floors)
         parts = [self._search(search.part(q, q + 1)) for q in range(len(grid))]
@@ -212,15 +212,15 @@ def _joined(parts: list[ScoredIds]) -> ScoredIds:
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
-def _best_of(mirror: Mirror, found: Candidates, queries: int, k: int) -> ScoredIds:
+def _best_of(mirror: Mirror, candidates: Candidates, queries: int, k: int) -> ScoredIds:
     """Return the k best candidates of each query: higher score first, then smaller id."""
-    ids = ids_of(mirror, found.rows)
-    order = np.lexsort((ids, -found.scores, found.queries))
-    of = found.queries[order]
+    ids = ids_of(mirror, candidates.rows)
+    order = np.lexsort((ids, -candidates.scores, candidates.queries))
+    of = candidates.queries[order]
     place = np.arange(len(of)) - np.searchsorted(of, np.arange(queries))[of]
     first = place < k
     scores = np.full((queries, k), -np.inf, np.float32)
     best = np.full((queries, k), -1, np.int64)
-    scores[of[first], place[first]] = found.scores[order][first]
+    scores[of[first], place[first]] = candidates.scores[order][first]
     best[of[first], place[first]] = ids[order][first]
     return scores, best

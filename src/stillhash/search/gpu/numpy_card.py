@@ -22,6 +22,7 @@ from stillhash.search.gpu.card import (
     MORE_PIECES,
     OTHER_PIECES,
     PIECE_TILES,
+    SCORE_BINS,
     SPLIT,
     Candidates,
     Card,
@@ -30,12 +31,11 @@ from stillhash.search.gpu.card import (
 )
 from stillhash.search.gpu.mirror import LIVE_WORDS
 
-BINS = 4096
-NEVER = 1 << 30
+OUT_OF_REACH = 1 << 30  # more than any sum
 SCALES = 1 + 0.25 * np.arange(8)  # of the bound, tried for each threshold
 BISECTIONS = 16
 
-Rows = NDArray[np.int64]
+CardRows = NDArray[np.int64]
 
 
 class NumpyCard(Card):
@@ -59,8 +59,8 @@ class NumpyCard(Card):
             self._mirror, self._live = mirror, live
             self._weights = np.zeros((len(grid), mirror.words * 32))
             self._weights[:, : grid.shape[1]] = grid
-            self._histograms = np.zeros((len(grid), BINS), np.int64)
-            self._found: list[tuple[Rows, Rows, Floats]] = []
+            self._histograms = np.zeros((len(grid), SCORE_BINS), np.int64)
+            self._candidates: list[tuple[CardRows, CardRows, Floats]] = []
             self._count = 0
             self._plans = [plan_query(w, floor) for w, floor in zip(self._weights, floors, strict=True)]
             yield
@@ -106,14 +106,14 @@ class NumpyCard(Card):
             passing = passing[self._is_live(passing)]
             scores = self._scores(q, passing)
             hits = scores >= plan.tau
-            room = max(0, self.limits.candidates - self._count)
+            space = max(0, self.limits.candidates - self._count)
             one = len(self._plans) == 1  # a batch counts only what it has memory for
-            self._count_scores(q, scores[hits] if one else scores[hits][:room])
+            self._count_scores(q, scores[hits] if one else scores[hits][:space])
             self._count += int(hits.sum()) if one else len(passing)
-            self._found.append((np.full(hits.sum(), q)[:room], passing[hits][:room], scores[hits][:room]))
+            self._candidates.append((np.full(hits.sum(), q)[:space], passing[hits][:space], scores[hits][:space]))
 
     def collect(self, k: int) -> Candidates:
-        queries, rows, scores = (np.concatenate(part) for part in zip(*self._found, strict=True))
+        queries, rows, scores = (np.concatenate(part) for part in zip(*self._candidates, strict=True))
         keep = scores >= np.array([plan.tau for plan in self._plans])[queries]
         return Candidates(queries[keep], rows[keep], scores[keep], self._count <= self.limits.candidates)
 
@@ -149,7 +149,7 @@ class NumpyCard(Card):
             live[place] = rows.view(np.uint32) & mirror.live[place]
         return live, int(count_ones(live).sum(dtype=np.int64))
 
-    def _codes(self, rows: Rows) -> NDArray[np.uint32]:
+    def _codes(self, rows: CardRows) -> NDArray[np.uint32]:
         """Return the codes (n, words) of these rows."""
         tiles, mask = rows // TILE, (1 << self._mirror.shift) - 1
         codes = np.empty((len(rows), self._mirror.words), np.uint32)
@@ -158,11 +158,11 @@ class NumpyCard(Card):
             codes[mine] = chunk[tiles[mine] & mask, :, rows[mine] % TILE]
         return codes
 
-    def _is_live(self, rows: Rows) -> NDArray[np.bool_]:
+    def _is_live(self, rows: CardRows) -> NDArray[np.bool_]:
         bits = self._live[rows // 32] >> (rows % 32).astype(np.uint32) & 1
         return np.asarray((rows < self._mirror.end) & (bits == 1))
 
-    def _scores(self, q: int, rows: Rows) -> Floats:
+    def _scores(self, q: int, rows: CardRows) -> Floats:
         bits = np.unpackbits(self._codes(rows).view(np.uint8), axis=1, bitorder="little")
         scores = np.zeros(len(rows))  # a sum of zeros of either sign is +0
         for weight, column in zip(self._weights[q], bits.T, strict=True):
@@ -171,8 +171,8 @@ class NumpyCard(Card):
 
     def _count_scores(self, q: int, scores: Floats) -> None:
         plan = self._plans[q]
-        bins = np.floor((scores.astype(np.float64) + plan.best) * plan.inverse).clip(0, BINS - 1)
-        self._histograms[q] += np.bincount(bins.astype(np.int64), minlength=BINS)
+        bins = np.floor((scores.astype(np.float64) + plan.best) * plan.inverse).clip(0, SCORE_BINS - 1)
+        self._histograms[q] += np.bincount(bins.astype(np.int64), minlength=SCORE_BINS)
 
 
 def phase_of(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -186,7 +186,7 @@ def plan_query(weights: NDArray[np.float64], floor: float) -> SimpleNamespace:
     with np.errstate(all="ignore"):
         scale = np.divide(63, largest) if largest > 0 else 0.0
         scale = float(scale) if scale < 1e300 else 0.0
-        inverse = float(BINS / np.float64(2 * best)) if best > 0 else 0.0
+        inverse = float(SCORE_BINS / np.float64(2 * best)) if best > 0 else 0.0
     quantised = np.ceil(2 * weights * scale).astype(np.int64)
     plan = SimpleNamespace(best=best, inverse=inverse, scale=scale, sum=float(weights.sum()), tau=np.float32(floor))
     plan.quantised, plan.sign = quantised, weights > 0
@@ -205,9 +205,9 @@ def quantise(plan: SimpleNamespace, weights: NDArray[np.float64], planes: int) -
     and large ones are capped; the step is the one that loses least on rows at the threshold.
     """
     low = (lowest_score(plan.tau) + plan.sum) * plan.scale - 1e-6
-    plan.least = (
-        NEVER if plan.tau == np.inf or low > 1e9 else int(np.floor(low)) if plan.scale and low > -1e9 else -NEVER
-    )
+    plan.least = int(np.floor(low)) if plan.scale and abs(low) <= 1e9 else -OUT_OF_REACH
+    if plan.tau == np.inf or low > 1e9:
+        plan.least = OUT_OF_REACH
     loss, unit = 2 * np.abs(weights), plan.scale  # losses in this unit are at most 126
     top, allowance = (1 << planes) - 1, plan.best - lowest_score(plan.tau)
     with np.errstate(all="ignore"):
@@ -226,7 +226,7 @@ def quantise(plan: SimpleNamespace, weights: NDArray[np.float64], planes: int) -
         scale = scale if scale < 1e300 else 0.0
         plan.levels = np.minimum(np.floor(loss * scale), top).astype(np.int64)
         limit = allowance * scale * (1 + 1e-9)
-    plan.limit = NEVER if scale == 0 or not limit < 1e9 else int(np.floor(limit))
+    plan.limit = OUT_OF_REACH if scale == 0 or not limit < 1e9 else int(np.floor(limit))
 
 
 def quantised_loss(codes: NDArray[np.uint32], plan: SimpleNamespace) -> NDArray[np.int64]:
