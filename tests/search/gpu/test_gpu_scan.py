@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillhash import Scan
+from stillhash.errors import OutOfMemory
 from stillhash.numeric.codes import TILE, to_tiles
 from stillhash.search.gpu.batching import CardSearch
 from stillhash.search.gpu.card import CardLimits
@@ -226,6 +227,43 @@ def test_the_card_holds_little_more_than_the_codes(kind: str) -> None:
     index = GpuScan(64, device=small_card(kind, CardLimits()))
     index.add_tiles(np.zeros((1 << 14, 8, TILE), np.uint8), (1 << 14) * TILE)
     assert index.card_bytes <= 1.05 * (1 << 14) * TILE * 8
+
+
+def test_a_full_card_says_how_many_codes_fit_and_nothing_changes(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    index = small(kind, 64)
+    index.add(random_codes(rng, 3000, 64))
+    weights = rng.standard_normal((3, 64))
+    before = index.search(weights, 10)
+    if kind == "twin":
+        index.card.memory = 1 << 17  # type: ignore[attr-defined]
+        codes, more = random_codes(rng, 100_000, 64), None
+    else:  # a card of the largest size has less than 2^44 bytes
+        with pytest.raises(OutOfMemory, match=r"^codes: .* more codes of 64 bits fit"):
+            index.card.allocate(1 << 33, 2)
+        return
+    for _ in range(2):
+        with pytest.raises(OutOfMemory, match=r"^codes: .* more codes of 64 bits fit"):
+            index.add(codes, more)
+        assert len(index) == 3000
+        after = index.search(weights, 10)
+        assert after.ids.tobytes() == before.ids.tobytes() and after.scores.tobytes() == before.scores.tobytes()
+    index.card.memory = 1 << 30  # type: ignore[attr-defined]
+    index.add(codes)
+    assert len(index) == 103_000 and index.ids()[-1] == 102_999
+
+
+def test_several_indexes_share_a_card(kind: str) -> None:
+    card = small_card(kind, TWIN_LIMITS)
+    rng = np.random.default_rng(0)
+    pairs = []
+    for bits in (64, 64, 40):
+        pairs.append((GpuScan(bits, device=card), Scan(bits)))
+        codes = random_codes(rng, 4000, bits)
+        for each in pairs[-1]:
+            each.add(codes)
+    for index, plain in [*pairs, *pairs[::-1]]:
+        same(index, plain, rng.standard_normal((5, index.bits)), 10)
 
 
 def test_the_twin_finds_all_candidates_on_the_card() -> None:

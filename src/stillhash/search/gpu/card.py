@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.errors import OutOfMemory
 from stillhash.numeric.codes import TILE, Tiles
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.validation import Floats
@@ -70,6 +71,14 @@ class Mirror:
     def rows(self) -> int:
         """Return the rows on the card, with those that fill up the last tile of a block."""
         return self.tiles * TILE
+
+
+def full_card(needed: int, free: int, total: int, words: int) -> OutOfMemory:
+    """Return the error of a card that has no memory for more codes, with how many still fit."""
+    return OutOfMemory(
+        f"codes: expected {needed:,} free bytes on the GPU, got {free:,} of {total:,}. "
+        f"About {free // (4 * words):,} more codes of {32 * words} bits fit. Use shorter codes, another GPU, or several"
+    )
 
 
 class Card(ABC):

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from stillhash.errors import InvalidInput, OutOfMemory, Unsupported
+from stillhash.errors import InvalidInput, Unsupported
 from stillhash.numeric.codes import TILE, Tiles
 from stillhash.numeric.exact_scores import Grid
 from stillhash.numeric.validation import MAX_BITS, Floats
 from stillhash.search.blocks import Bitmap, allowed_rows
-from stillhash.search.gpu.card import SCORE_BINS, Candidates, Card, CardLimits, Mirror
+from stillhash.search.gpu.card import SCORE_BINS, Candidates, Card, CardLimits, Mirror, full_card
 from stillhash.search.gpu.compiler import (
     BATCH_THREADS,
     REGISTERS,
@@ -216,11 +216,7 @@ class CudaCard(Card):
             return cp.empty((tiles, words, TILE), np.uint32)
         except cp.cuda.memory.OutOfMemoryError:
             free, total = cp.cuda.runtime.memGetInfo()
-            fit = free // (words * 4)
-            raise OutOfMemory(
-                f"codes: expected {size:,} free bytes on the GPU, got {free:,} of {total:,}. "
-                f"About {fit:,} more codes of {words * 32} bits fit; use a GPU with more memory, or several"
-            ) from None
+            raise full_card(size, free, total, words) from None
 
     def address_all(self, chunks: tuple[Any, ...]) -> Any:
         return self.arrays.asarray(np.array([chunk.data.ptr for chunk in chunks] or [0], np.uint64))

@@ -28,8 +28,9 @@ from stillhash.search.gpu.card import (
     Card,
     CardLimits,
     Mirror,
+    full_card,
 )
-from stillhash.search.gpu.mirror import LIVE_WORDS
+from stillhash.search.gpu.mirror import LIVE_WORDS, WORD_BYTES
 
 OUT_OF_REACH = 1 << 30  # more than any sum
 SCALES = 1 + 0.25 * np.arange(8)  # of the bound, tried for each threshold
@@ -44,8 +45,9 @@ class NumpyCard(Card):
     arrays = np
     batches = True
 
-    def __init__(self, limits: CardLimits | None = None, planes: int = 4) -> None:
-        self.limits, self.planes = limits or CardLimits(), planes
+    def __init__(self, limits: CardLimits | None = None, planes: int = 4, memory: int = 1 << 40) -> None:
+        self.limits, self.planes, self.memory = limits or CardLimits(), planes, memory
+        self._allocated = 0
         self._lock = threading.RLock()
 
     @contextmanager
@@ -125,6 +127,10 @@ class NumpyCard(Card):
         yield
 
     def allocate(self, tiles: int, words: int) -> Any:
+        size = tiles * words * WORD_BYTES
+        if self._allocated + size > self.memory:
+            raise full_card(size, self.memory - self._allocated, self.memory, words)
+        self._allocated += size
         return np.zeros((tiles, words, TILE), np.uint32)
 
     def address_all(self, chunks: tuple[Any, ...]) -> Any:
