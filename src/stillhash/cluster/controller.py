@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from stillhash.cluster.control_files import delete_endpoint, delete_endpoints, read_drained, write_drained
+from stillhash.cluster.control_files import ask_status, delete_endpoint, delete_endpoints, read_drained, write_drained
 from stillhash.cluster.local import alive_nodes, check_head, connect
 from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
 from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors, server_classes
@@ -183,6 +183,13 @@ class Controller:
                 self._table.ping()
                 slots = usable_nodes(nodes, self._cpus, self._drained, self._here)
                 withdrawn, stopping = self._table.advance(slots)
+                unreached = self._table.unreached()
+            for (
+                replica
+            ) in unreached:  # a process that ended after Ray's head had is restarted, but Ray does not tell us
+                status = ask_status(self.storage, str(replica.name))
+                with self._lock:
+                    replica.accept(status)
             for replica in withdrawn:
                 delete_endpoint(self.storage, str(replica.name))
             for replica in stopping:
