@@ -24,7 +24,8 @@ def ask_status(storage: Storage, name: str) -> dict[str, Any] | None:
         with dealer:
             dealer.setsockopt(zmq.LINGER, 0)
             dealer.connect(endpoint.address)
-            dealer.send_multipart([b"status", *pack({"call": "status", "seconds": STATUS_REPLY_SECONDS})])
+            header = {"call": "status", "to": name, "number": -1, "seconds": STATUS_REPLY_SECONDS}
+            dealer.send_multipart([b"status", *pack(header)])
             if dealer.poll(int(1000 * STATUS_REPLY_SECONDS)):
                 return dict(unpack(dealer.recv_multipart()[1:]).header["status"])
     return None
