@@ -113,7 +113,8 @@ class Controller:
         """Move every replica off a node, and use it no more until `undrain`; how many moved."""
         check_head()
         self._nodes = alive_nodes()
-        self._check_node(node)
+        if node not in (names := [each.id for each in self._nodes]):
+            raise InvalidInput(f"node: expected one of {', '.join(names)}, got {node!r}")
         with self._lock:
             capacity = usable_nodes(self._nodes, self._cpus, {*self._drained, node}, self._here)
             if not capacity:
@@ -279,11 +280,6 @@ class Controller:
     def _balanced(self) -> bool:
         slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
         return not self._table.moves and next_move(self._table.placed(), slots) is None
-
-    def _check_node(self, node: str) -> None:
-        names = [each.id for each in self._nodes]
-        if node not in names:
-            raise InvalidInput(f"node: expected one of {', '.join(names)}, got {node!r}")
 
     def _stop(self, replica: Replica) -> None:
         with self._lock:
