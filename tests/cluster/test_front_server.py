@@ -17,7 +17,8 @@ import urllib3
 from stillhash import Client, Collection
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher
-from stillhash.errors import Busy, InvalidInput, NotFound, StillhashError, Unreachable, Unsupported
+from stillhash.errors import Busy, Denied, Forbidden, InvalidInput, NotFound, StillhashError, Unreachable, Unsupported
+from stillhash.server import Keys, Settings
 from tests.cluster.shard_threads import ShardThreads
 from tests.collection.fixtures import BITS, begin, some_rows
 from tests.server.live_server import live_server
@@ -35,9 +36,9 @@ class Site(NamedTuple):
 
 
 @contextmanager
-def front_process(storage: Path, deadline: float = 10.0) -> Iterator[str]:
+def front_process(storage: Path, deadline: float = 10.0, *keys: str) -> Iterator[str]:
     """Start a front, and kill it at the end; yield its address."""
-    command = [sys.executable, "-m", "tests.cluster.front_process", str(storage), str(deadline)]
+    command = [sys.executable, "-m", "tests.cluster.front_process", str(storage), str(deadline), *keys]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         try:
@@ -185,5 +186,31 @@ def test_what_a_front_refuses_names_the_writer(tmp_path: Path) -> None:
                 assert client.count() == 20
                 with pytest.raises(Unsupported, match="writes"):
                     client.search(some_rows(1).X)
+        finally:
+            index.close()
+
+
+def test_keys_are_checked_by_the_front_and_by_the_writer(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 320)
+    shards, read, write = ShardThreads(tmp_path / "storage"), "a key that may read", "a key that may write"
+    index = ClusterIndex(BITS, 1, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
+    settings = Settings(keys=Keys(read=[read], write=[write]))
+    with (
+        live_server({"c": collection}, settings) as writer,
+        Publisher(collection, index, writer=writer.url) as publisher,
+    ):
+        try:
+            publisher.publish()
+            with front_process(tmp_path / "storage", 10.0, read) as url:
+                wait_until(lambda: get(url, "/v1/ready").status == 200)
+                for key, error in ((None, Denied), ("another key, of nobody", Denied), (write, Denied)):
+                    with Client(url, collection="c", key=key, retries=0) as client, pytest.raises(error):
+                        client.search(some_rows(1).X)  # this front has only the key that may read
+                with Client(url, collection="c", key=read, retries=0) as client:
+                    assert client.search(some_rows(2).X) == collection.search(some_rows(2).X)
+                    with pytest.raises(Forbidden):
+                        client.delete([1])
+                with Client(url, collection="c", key=write, retries=0) as client:
+                    assert client.delete([1]) == 1
         finally:
             index.close()
