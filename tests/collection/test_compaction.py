@@ -23,6 +23,8 @@ import stillhash
 from stillhash import METHODS, Collection
 from stillhash.collection.bulk_load import bulk_load
 from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.format_1 import stored_format
+from stillhash.collection.storage.schema import COMPACTED_FORMAT, STORE_FORMAT
 from stillhash.collection.storage.segment_writer import SegmentWriter
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.collection.validation import ItemRows
@@ -150,6 +152,19 @@ def test_compaction_changes_no_answer(tmp_path: Path, options: dict[str, Any]) -
         assert len(files) == len(after) * (3 if "keep_features" in options else 2)
         with stillhash.open(tmp_path / "c", read_only=True) as late:
             assert answers(late) == expected
+
+
+def test_earlier_releases_refuse_a_store_whose_segments_were_replaced(tmp_path: Path) -> None:
+    """They order segments by their numbers, which need not ascend with the rows any more."""
+    collection, _ = begin(tmp_path / "c")
+    collection.seal()
+    assert stored_format(tmp_path / "c") == STORE_FORMAT
+    collection.delete([0, 1])
+    collection.compact()
+    assert stored_format(tmp_path / "c") == COMPACTED_FORMAT
+    collection.close()
+    with stillhash.open(tmp_path / "c") as again:
+        assert again.count() > 0 and again.verify() == []
 
 
 def test_full_segments_without_changes_stay(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from stillhash.cluster.control_files import delete_endpoint, delete_endpoints, read_drained, write_drained
+from stillhash.cluster.control_files import ask_status, delete_endpoint, delete_endpoints, read_drained, write_drained
 from stillhash.cluster.dispatcher import GROUP_SHARDS
 from stillhash.cluster.local import alive_nodes, check_head, connect
 from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
@@ -122,7 +122,8 @@ class Controller:
         """Move every replica off a node, and use it no more until `undrain`; how many moved."""
         self._check()
         self._nodes = alive_nodes()
-        self._check_node(node)
+        if node not in (names := [each.id for each in self._nodes]):
+            raise InvalidInput(f"node: expected one of {', '.join(names)}, got {node!r}")
         with self._lock:
             capacity = usable_nodes(self._nodes, self._cpus, {*self._drained, node}, self._here)
             if not capacity:
@@ -192,6 +193,13 @@ class Controller:
                 self._table.ping()
                 slots = usable_nodes(nodes, self._cpus, self._drained, self._here)
                 withdrawn, stopping = self._table.advance(slots)
+                unreached = self._table.unreached()
+            for (
+                replica
+            ) in unreached:  # a process that ended after Ray's head had is restarted, but Ray does not tell us
+                status = ask_status(self.storage, str(replica.name))
+                with self._lock:
+                    replica.accept(status)
             for replica in withdrawn:
                 delete_endpoint(self.storage, str(replica.name))
             for replica in stopping:
@@ -287,11 +295,6 @@ class Controller:
     def _balanced(self) -> bool:
         slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
         return not self._table.moves and next_move(self._table.placed(), slots) is None
-
-    def _check_node(self, node: str) -> None:
-        names = [each.id for each in self._nodes]
-        if node not in names:
-            raise InvalidInput(f"node: expected one of {', '.join(names)}, got {node!r}")
 
     def _stop(self, replica: Replica) -> None:
         with self._lock:

@@ -52,12 +52,15 @@ class Replica:
         self.status: dict[str, Any] | None = None
         self.failure = ""  # of the last request for its status
         self.ended = False  # and Ray will not restart it
+        self.is_direct = False  # whether its status comes by a message, since Ray does not reach it
         self.started_at = self.replied_at = time.monotonic()
         self.request: Any = None  # the reference of a request under way
         self._pinged_at = 0.0
 
     def ping(self) -> None:
         """Take the reply to the last request for the status, if there is one, and send another; never wait."""
+        if self.is_direct:
+            return
         if self.request is not None and not self._receive():
             return
         self._pinged_at = time.monotonic()
@@ -91,6 +94,14 @@ class Replica:
     def renew(self, actor: Any) -> None:
         """Ask through another handle from now on."""
         self.actor, self.request, self.status = actor, None, None
+
+    def accept(self, status: dict[str, Any] | None) -> None:
+        """Take a status that did not come through Ray; without one, Ray is asked again."""
+        if status is not None:
+            self.is_direct, self.status, self.failure, self.request = True, status, "", None
+            self.node, self.replied_at = str(status.get("node") or self.node), time.monotonic()
+        elif self.is_direct:
+            self.is_direct, self.status = False, None
 
     def answers(self, since: float | None = None) -> bool:
         """Whether it has replied since this time of `time.monotonic`, by default recently."""

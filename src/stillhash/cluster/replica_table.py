@@ -10,6 +10,7 @@ from stillhash.cluster.node_choice import Placed, best_node, next_move
 from stillhash.cluster.replica_actors import AGGREGATOR, ActorName, Replica
 
 MAX_MOVES = 2  # at a time
+MAX_ASKED = 8  # replicas that are asked by message in one round
 PLACE_SECONDS = 60.0  # for a new actor to answer for the first time
 FULL_SECONDS = 60.0  # for which a node that took no actor is not tried again
 START_RETRY_SECONDS = 5.0  # between two attempts to start a replica that did not start
@@ -94,6 +95,11 @@ class ReplicaTable:
     def ping(self) -> None:
         for replica in self._replicas.values():
             replica.ping()
+
+    def unreached(self) -> list[Replica]:
+        """Return some replicas of shards that Ray does not reach, though it lists them."""
+        silent = (r for r in self._replicas.values() if r.is_direct or (r.failure and r.status is None))
+        return [replica for replica in silent if replica.name.shard is not None and not replica.ended][:MAX_ASKED]
 
     def requests(self) -> list[Any]:
         """Ask every replica for its status, and return the references of the replies."""

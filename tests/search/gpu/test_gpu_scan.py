@@ -168,6 +168,21 @@ def test_searches_of_many_threads_go_together(kind: str) -> None:
         assert one.scores.tobytes() == other.scores.tobytes()
 
 
+def test_a_search_that_comes_again_has_its_own_weights(kind: str) -> None:
+    """The third time a search of some kind comes, a GPU replays the second one."""
+    rng = np.random.default_rng(8)
+    index, plain = small(kind, 64), Scan(64)
+    for each in (index, plain):
+        each.add(random_codes(np.random.default_rng(1), 9000, 64))
+    for turn in range(6):
+        for queries, k in ((1, 10), (5, 10), (1, 3), (16, 10)):
+            same(index, plain, rng.standard_normal((queries, 64)), k)
+        if turn == 3:
+            for each in (index, plain):
+                each.add(random_codes(np.random.default_rng(2), 300, 64))
+                each.remove(np.arange(0, 9000, 5))
+
+
 def test_floors_are_those_of_the_scan(kind: str) -> None:
     from stillhash.search.merge import Floors
 

@@ -53,7 +53,7 @@ class CardLimits:
     chunk_bytes: int = 1 << 26  # of memory that is allocated at a time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mirror:
     """The codes of an index on a card, at one moment: tiles of words, in chunks of 2^shift tiles."""
 

@@ -203,10 +203,8 @@ __device__ __noinline__ void consider(const Codes& codes, long long row, const d
   if (at < capacity) found[at] = Entry{(u64)row, score, 0};
 }
 
-#ifndef AT_ONCE
-#define AT_ONCE (WORDS <= 2 ? 4 : 1)  // groups of rows that a thread loads before it uses them
-#define AHEAD (WORDS <= 2 || WORDS > 8 ? 0 : 1)  // and groups that it loads before it uses the last ones: 0 or AT_ONCE
-#endif
+#define AT_ONCE (WORDS <= 2 ? 4 : 1)         // groups of rows that a thread loads before it uses them
+#define AHEAD (WORDS <= 2 || WORDS > 4 ? 0 : 1)  // groups that it loads before it uses the last ones: 0 or AT_ONCE
 
 __device__ __forceinline__ void load_codes(uint4 (&words)[WORDS], const uint4* base, int tile) {
   #pragma unroll
@@ -264,6 +262,37 @@ template <int B> __device__ __forceinline__ void scan_pieces(const Codes& codes,
   }
 }
 
+// The same for long codes: a thread has one row of a tile, so that codes and planes fit its registers.
+template <int B> __device__ __forceinline__ void scan_long_codes(const Codes& codes, int phase, const Plan& plan, const double* table,
+                                                                 u32* histogram, Results* results, Entry* found, u64 capacity) {
+  u32 sign[WORDS], plane[B][WORDS];
+  #pragma unroll
+  for (int w = 0; w < WORDS; ++w) {
+    sign[w] = plan.sign[w];
+    #pragma unroll
+    for (int j = 0; j < B; ++j) plane[j][w] = plan.plane[j][w];
+  }
+  const int limit = plan.limit;
+  const float tau = plan.tau;
+  for (long long i = blockIdx.x;; i += gridDim.x) {
+    long long first = piece_of(phase, i) * PIECE;
+    if (first >= codes.tiles) break;
+    const u32* base = tile_at(codes, first) + threadIdx.x;
+    int count = (int)min((long long)PIECE, codes.tiles - first);
+    u32 next[WORDS];
+    #pragma unroll
+    for (int w = 0; w < WORDS; ++w) next[w] = __ldcs(base + w * TILE);
+    for (int tile = 0; tile < count; ++tile) {
+      u32 code[WORDS];
+      const u32* after = base + min(tile + 1, count - 1) * (WORDS * TILE);
+      #pragma unroll
+      for (int w = 0; w < WORDS; ++w) { code[w] = next[w]; next[w] = __ldcs(after + w * TILE); }
+      if (WeightedCount<B, 0, 0>::of(code, sign, plane, nullptr) <= limit)
+        consider(codes, (first + tile) * TILE + threadIdx.x, table, plan, tau, histogram, results, found, capacity);
+    }
+  }
+}
+
 extern "C" {
 
 // One query over all codes of a phase: a bound of 3 or 4 bits a weight, then the score of what passes.
@@ -273,7 +302,8 @@ __global__ void __launch_bounds__(256) scan_one(CODES, int phase, const Plan* pl
   __shared__ double table[NIBBLES * 16];
   for (int i = threadIdx.x; i < NIBBLES * 16; i += 256) table[i] = tables[i];
   __syncthreads();
-  if (plan->planes == 3) scan_pieces<3>(codes, phase, *plan, table, histogram, results, found, capacity);
+  if constexpr (WORDS > 4) scan_long_codes<4>(codes, phase, *plan, table, histogram, results, found, capacity);
+  else if (plan->planes == 3) scan_pieces<3>(codes, phase, *plan, table, histogram, results, found, capacity);
   else scan_pieces<4>(codes, phase, *plan, table, histogram, results, found, capacity);
 }
 
