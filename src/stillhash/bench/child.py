@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import IO, Any, cast
 
 from stillhash.errors import Unreachable
@@ -55,6 +56,8 @@ class Child:
         self.process.kill()
         self.process.wait()
         self._reader.join()
+        with suppress(OSError):  # a line that nobody read
+            cast("IO[str]", self.process.stdin).close()
 
     def close(self) -> None:
         """End it by the end of its input."""
