@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests \
+.PHONY: demo check test test-gpu test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests \
 	integrations chromium redis repository bench wheel smoke-arm sdist docs docker clean
 
 # The demo needs fewer packages than the tests.
@@ -49,6 +49,11 @@ sanitize:
 # Data races of the kernels, between their own threads and those of callers: ThreadSanitizer of g++.
 sanitize-threads:
 	tests/support/sanitize.sh thread build/sanitize-threads $(PYTHON) tests/search/test_concurrent_search.py $(ARGS)
+
+# The index on a GPU, on a real one: needs CuPy (pip install '.[gpu]') and a GPU; all other tests run its twin in NumPy.
+test-gpu: $(VENV)/.installed
+	$(BIN)/python -c 'from stillhash.search.gpu.cuda_card import open_card; open_card(0)'
+	$(BIN)/pytest -n 0 tests/search/gpu -k "not twin" -rs $(ARGS)
 
 # Hostile input to everything that reads files and requests, for so many seconds: make fuzz SECONDS=300 ARGS="--only where"
 SECONDS ?= 60

@@ -1,10 +1,10 @@
 """Search one collection on three shards, get the very same answers, and survive the loss of a shard.
 
-The collection is created and learns in this process, as always. Then it is opened again with its codes on a small Ray
-cluster, which this program starts on this machine. Shards hold codes and no model, so a query sends its weights out and
-gets hits back: all answers are compared with those of one process, scores and ties included. The
-process of one shard is killed; the next search waits until Ray has started it again, and answers the same. Then labels
-of more rows are learnt, and the shards need not know.
+The collection is created and learns in this process, as always. A publisher brings its codes and items to shards on a
+small Ray cluster, which this program starts on this machine, and a front searches them there, without the collection's
+folder: all answers are compared with those of the collection, scores and ties included. The process of one shard is
+killed; the next search waits until Ray has started it again, and answers the same. Then labels of more rows are
+learnt: fronts get the new model, and the shards need not know.
 
     pip install 'stillhash[cluster]'            # Linux
     python examples/cluster.py
@@ -23,10 +23,10 @@ import numpy as np
 
 import stillhash
 from stillhash import Answer
-from stillhash.cluster import HybridIndexFactory, LocalCluster
+from stillhash.cluster import ClusterIndex, FrontCollection, LocalCluster, Publisher
 
 ITEMS, LATE, QUERIES = 30_000, 2000, 100
-SEGMENTS, SHARDS = 6, 3
+SHARDS = 3
 
 
 def run(folder: Path) -> dict[str, Any]:
@@ -36,31 +36,31 @@ def run(folder: Path) -> dict[str, Any]:
     features = kinds @ rng.normal(size=(8, 32)) + rng.normal(size=(len(kinds), 32))
     stored, late, queries = np.split(features, [ITEMS, ITEMS + LATE])
 
-    with stillhash.open(folder / "items", dim=32, bits=64, init_rows=1000) as collection:
-        for rows in np.array_split(np.arange(ITEMS), SEGMENTS):
-            collection.add(rows, stored[rows], kinds[rows])
-            collection.seal()  # into a segment file, which shards map
+    with (
+        stillhash.open(folder / "items", dim=32, bits=64, init_rows=1000) as collection,
+        LocalCluster(nodes=2),  # three nodes with the head, all on this machine
+        ClusterIndex(64, SHARDS, storage=folder / "shards") as shards,
+        Publisher(collection, shards) as publisher,
+    ):
+        collection.add(range(ITEMS), stored, kinds[:ITEMS])
         expected = collection.search(queries, k=10)
-
-    with LocalCluster(nodes=2):  # three nodes with the head, all on this machine
-        shards = HybridIndexFactory(folder / "shards", shards=SHARDS, deadline=60)  # seconds to wait for a lost one
-        with stillhash.open(folder / "items", searcher=shards) as collection:
-            different = {"on shards": count_different(collection.search(queries, k=10), expected)}
+        publisher.publish()
+        with FrontCollection(folder / "shards", deadline=60) as front:  # seconds to wait for a shard that is lost
+            different = {"on shards": count_different(front.search(queries, k=10), expected)}
 
             victim = shards.status()["actors"][0]
             os.kill(victim["pid"], signal.SIGKILL)
             start = time.perf_counter()
-            different["after a loss"] = count_different(collection.search(queries, k=10), expected)
+            different["after a loss"] = count_different(front.search(queries, k=10), expected)
             seconds = time.perf_counter() - start
 
             collection.learn(late, kinds[ITEMS : ITEMS + LATE])
-            learnt = collection.search(queries, k=10)
-            actors = shards.status()["actors"]
-
-    with stillhash.open(folder / "items") as collection:
-        different["after learning"] = count_different(learnt, collection.search(queries, k=10))
-    shard_rows = [actor["rows"] for actor in actors]
-    return {"rows": shard_rows, "lost_rows": victim["rows"], "recovery_s": round(seconds, 1), "different": different}
+            publisher.publish()
+            front.refresh()
+            expected = collection.search(queries, k=10)
+            different["after learning"] = count_different(front.search(queries, k=10), expected)
+        rows = [shard["rows"] for shard in shards.status()["shards"]]
+    return {"rows": rows, "lost_rows": victim["rows"], "recovery_s": round(seconds, 1), "different": different}
 
 
 def count_different(answers: list[Answer], expected: list[Answer]) -> int:

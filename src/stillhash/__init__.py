@@ -64,7 +64,7 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         load,
     )
     from stillhash.information import info
-    from stillhash.search import MIWQ, Hits, Index, NamedHits, NamedIndex, Scan, Searcher
+    from stillhash.search import MIWQ, GpuScan, Hits, Index, NamedHits, NamedIndex, Scan, Searcher, index_for
 
 # Where each name is from. They are imported on first use: most programs need few of them, the command line often none.
 _NAMES = {
@@ -75,7 +75,7 @@ _NAMES = {
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
     "OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
     "information": "info",
-    "search": "MIWQ Hits Index NamedHits NamedIndex Scan Searcher",
+    "search": "MIWQ GpuScan Hits Index NamedHits NamedIndex Scan Searcher index_for",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -117,6 +117,7 @@ __all__ = [
     "Client",
     "Collection",
     "DoubtfulItem",
+    "GpuScan",
     "Hasher",
     "Hit",
     "Hits",
@@ -146,6 +147,7 @@ __all__ = [
     "codes",
     "errors",
     "import_export",
+    "index_for",
     "info",
     "is_export",
     "load",

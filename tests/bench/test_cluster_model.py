@@ -38,6 +38,7 @@ def single_server(load: float, exponential: bool) -> SimOutcome:
     return simulate(replace(QUEUE, rate=load, most_batches=1, stragglers=stragglers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.3, 0.7])
 def test_waiting_times_are_those_of_m_m_1_and_m_d_1(load: float) -> None:
     exponential = single_server(load, True)
@@ -127,6 +128,7 @@ def test_a_batch_costs_what_it_should() -> None:
     assert service.seconds(100, 3, cores=64) == pytest.approx(1 + 100 / 25 + 1.5)  # memory is the limit
 
 
+@pytest.mark.slow
 def test_hedging_reduces_the_tail() -> None:
     slow = replace(PAIR, clients=2, seconds=10.0, stragglers=Stragglers(share=0.002, factor=50))
     plain, hedged = simulate(slow), simulate(replace(slow, hedge=8e-3))
@@ -141,6 +143,7 @@ def test_a_slow_node_delays_what_has_no_other_replica() -> None:
     assert simulate(replace(one, stragglers=slow)).quantile(0.5) > 5 * simulate(one).quantile(0.5)
 
 
+@pytest.mark.slow
 def test_loss_of_a_node_with_two_replicas_keeps_the_throughput() -> None:
     loss = NodeLoss(at=2.0, detection=0.2, restart=3.0, reload_bytes=1e9, reload_bandwidth=1e9)
     assert loss.back == pytest.approx(6.2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 from stillhash.cli.front import serve_front
-from stillhash.server import Settings
+from stillhash.server import Keys, Settings
 
 if __name__ == "__main__":
-    storage, deadline = sys.argv[1], float(sys.argv[2])
-    serve_front(storage, "c", Settings(port=0), lambda url: print(url, flush=True), deadline=deadline)
+    storage, deadline, keys = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+    settings = Settings(port=0, keys=Keys(read=keys))
+    serve_front(storage, "c", settings, lambda url: print(url, flush=True), deadline=deadline)

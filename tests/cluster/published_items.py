@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from stillhash import Collection
-from stillhash.cluster.partition import ItemPartition, LivePartition, Patch, write_items, write_partition
+from stillhash.cluster.items_file import write_items
+from stillhash.cluster.partition import ItemPartition, LivePartition, Patch, write_partition
 from stillhash.cluster.shard_items import ShardItems
 from stillhash.collection.storage.segments import read_segment, write_segment
 
@@ -27,7 +28,8 @@ class PublishedItems:
     def follow(self, collection: Collection) -> None:
         store = collection._store
         with store.reading() as connection:
-            rows = store.codes.live(connection)
+            every = connection.execute("SELECT row FROM items ORDER BY row").fetchall()
+            rows = store.codes.of_rows(connection, np.array(every, np.int64).reshape(-1))
             alive = set(rows.numbers.tolist())
             self.parts = [self._without(part, alive) for part in self.parts]
             published = self.last

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stillhash import Collection
 from stillhash.cluster.aggregator import AggregatorServer
+from stillhash.cluster.front import FrontCollection
 from stillhash.cluster.index import ClusterIndex
+from stillhash.cluster.publisher import Publisher
 from stillhash.cluster.shard_server import ShardServer
 from stillhash.cluster.storage import Storage
 
@@ -51,7 +55,19 @@ class ShardThreads:
         self.servers, self.aggregators = {}, []
 
 
-def thread_index(folder: Path, bits: int, shards: int = 3, aggregators: int = 0, **options: Any) -> ClusterIndex:
+def thread_index(
+    storage: str | Path, bits: int, shards: int = 3, replicas: int = 1, aggregators: int = 0, **options: Any
+) -> ClusterIndex:
     """Return an index whose shards are served from threads."""
-    processes = ShardThreads(folder, aggregators)
-    return ClusterIndex(bits, shards, storage=folder, processes=processes, **options)
+    processes, options = ShardThreads(storage, aggregators), {"lease_seconds": 0.5, **options}
+    return ClusterIndex(bits, shards, replicas, storage=storage, processes=processes, **options)
+
+
+@contextmanager
+def published(collection: Collection, storage: Path, **options: Any) -> Iterator[tuple[Publisher, FrontCollection]]:
+    """Yield a publisher that has published a collection, and a front of it."""
+    with thread_index(storage, collection.bits, **options) as index, Publisher(collection, index) as publisher:
+        publisher.publish()
+        with FrontCollection(storage) as front:
+            front.wait_ready()
+            yield publisher, front

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stillhash.cluster.compaction import compact_shard, with_compaction
 from stillhash.cluster.deletions import without_ids
 from stillhash.cluster.garbage import collect_garbage
 from stillhash.cluster.manifest import ClusterManifest, commit_manifest, first_manifest, latest_number, read_latest
@@ -59,7 +60,11 @@ def take_step(storage: Storage) -> ClusterManifest:
         before = read_latest(storage)
         ids = added_in(before.number + 1)
         manifest = place(before, write_segments(storage, codes_of(ids), ids, BITS, shards=2, most_rows=40))
-        manifest, _ = without_ids(SegmentCache(storage), manifest, removed_in(before.number + 1))
+        cache = SegmentCache(storage)
+        manifest, _ = without_ids(cache, manifest, removed_in(before.number + 1))
+        if before.number % 2:
+            for shard in manifest.shards:
+                manifest = with_compaction(manifest, compact_shard(cache, manifest, shard, most_rows=200))
         manifest = manifest.next(1)
     commit_manifest(storage, manifest)
     if manifest.number % 3 == 0:

@@ -51,8 +51,13 @@ def endpoints(controller: Controller) -> set[str]:
 
 
 def assert_apart(controller: Controller, shards: range, replicas: int) -> None:
-    for shard in shards:
-        assert len({actor["node"] for actor in actors(controller, f"shard-{shard}")}) == replicas
+    """Wait until replicas are apart: Ray may have restarted one beside its twin, from where it is moved."""
+
+    def are_apart() -> bool:
+        nodes = [[actor["node"] for actor in actors(controller, f"shard-{shard}")] for shard in shards]
+        return all(len(some) == len(set(some)) == replicas for some in nodes)
+
+    wait_until(controller, are_apart, "replicas on different nodes")
 
 
 def wait_until(controller: Controller, condition: Callable[[], Any], what: str) -> None:

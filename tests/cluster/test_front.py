@@ -11,11 +11,14 @@ import pytest
 
 from stillhash import Collection
 from stillhash.cluster.front import FrontCollection
+from stillhash.cluster.index import ClusterIndex
+from stillhash.cluster.manifest import read_latest
 from stillhash.cluster.publisher import Publisher
+from stillhash.cluster.storage import Storage
 from stillhash.collection.types import Vote
-from stillhash.errors import InvalidInput, StillhashError, TooLarge, Unsupported
-from tests.cluster.local_shards import published
-from tests.collection.fixtures import begin, some_rows
+from stillhash.errors import InvalidInput, StillhashError, TooLarge, Unreachable, Unsupported
+from tests.cluster.shard_threads import ShardThreads, published
+from tests.collection.fixtures import BITS, begin, some_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::stillhash.errors.UnknownField")
 Served = tuple[Collection, Publisher, FrontCollection]
@@ -180,3 +183,51 @@ def test_kept_features_are_asked_of_the_writer(tmp_path: Path) -> None:
         assert_same(front, collection, some_rows(320).X[:20])
         with pytest.raises(Unsupported):
             front.reconstruct([1])
+
+
+def test_no_queries_have_no_answers(served: Served) -> None:
+    collection, _, front = served
+    none = np.empty((0, 8), np.float32)
+    assert front.search(none) == collection.search(none) == []
+    assert front.get([]) == [] and front.codes([]).shape == collection.codes([]).shape
+
+
+def test_partial_answers_say_what_is_missing(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 320)
+    shards = ShardThreads(tmp_path / "storage")
+    index = ClusterIndex(BITS, 2, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
+    with collection, index, Publisher(collection, index) as publisher:
+        publisher.publish()
+        collection.add([f"new{n}" for n in range(80)], *some_rows(80, seed=4), learn=False)  # on the other shard
+        publisher.publish()
+        assert sorted(index.manifest.shard_rows().values()) == [80, 320]
+        few, many = sorted(index.manifest.shard_rows(), key=index.manifest.shard_rows().get)
+        Q = some_rows(3, seed=9).X
+        with FrontCollection(tmp_path / "storage", partial=True) as front:
+            front.wait_ready()
+            assert_same(front, collection, Q)
+            shards.ensure([many], 1)
+            while front.readiness()["ready"]:
+                pass
+            answers = front.search(Q, 500)
+            assert [answer.missing for answer in answers] == [0.2] * 3
+            assert {hit.id for hit in answers[0].hits} == set(range(320))
+            for refused in (lambda: front.count({"odd": True}), lambda: front.get("new1"), lambda: front.ids()):
+                with pytest.raises(Unreachable):  # what is not there would look as if it did not exist
+                    refused()
+            shards.ensure([few, many], 1)
+            front.wait_ready()
+            assert_same(front, collection, Q)
+
+
+def test_through_aggregators(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 320)
+    with collection, published(collection, tmp_path / "storage", shards=4, aggregators=2) as (publisher, front):
+        for number in range(4):
+            collection.add([f"{number}-{n}" for n in range(60)], *some_rows(60, seed=number), learn=False)
+            publisher.publish()
+        front.refresh()
+        assert len([rows for rows in read_latest(Storage(tmp_path / "storage")).shard_rows().values() if rows]) > 1
+        for options in ({}, {"where": {"odd": True}, "k": 50}, {"version": 0, "k": 500}):
+            assert_same(front, collection, some_rows(5, seed=9).X, **options)
+        assert front.range_search(some_rows(2).X, 0.0) == collection.range_search(some_rows(2).X, 0.0)

@@ -17,8 +17,9 @@ import urllib3
 from stillhash import Client, Collection
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher
-from stillhash.errors import Busy, InvalidInput, NotFound, StillhashError, Unreachable, Unsupported
-from tests.cluster.local_shards import LocalShards
+from stillhash.errors import Busy, Denied, Forbidden, InvalidInput, NotFound, StillhashError, Unreachable, Unsupported
+from stillhash.server import Keys, Settings
+from tests.cluster.shard_threads import ShardThreads
 from tests.collection.fixtures import BITS, begin, some_rows
 from tests.server.live_server import live_server
 
@@ -29,15 +30,15 @@ SECONDS = 60.0  # until something that should have happened is a failure
 class Site(NamedTuple):
     collection: Collection
     publisher: Publisher
-    shards: LocalShards
+    shards: ShardThreads
     writer: str
     front: str
 
 
 @contextmanager
-def front_process(storage: Path, deadline: float = 10.0) -> Iterator[str]:
+def front_process(storage: Path, deadline: float = 10.0, *keys: str) -> Iterator[str]:
     """Start a front, and kill it at the end; yield its address."""
-    command = [sys.executable, "-m", "tests.cluster.front_process", str(storage), str(deadline)]
+    command = [sys.executable, "-m", "tests.cluster.front_process", str(storage), str(deadline), *keys]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         try:
@@ -59,7 +60,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     collection, _ = begin(folder / "c", 320)
-    shards = LocalShards(folder / "storage")
+    shards = ShardThreads(folder / "storage")
     index = ClusterIndex(BITS, 2, storage=folder / "storage", processes=shards, lease_seconds=0.5)
     with live_server({"c": collection}) as writer, Publisher(collection, index, writer=writer.url) as publisher:
         try:
@@ -142,7 +143,7 @@ def test_headers_and_status(site: Site) -> None:
 
 def test_a_writer_that_is_away_stops_no_search(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 320)
-    shards = LocalShards(tmp_path / "storage")
+    shards = ShardThreads(tmp_path / "storage")
     index = ClusterIndex(BITS, 2, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
     with collection, Publisher(collection, index) as publisher:
         try:
@@ -176,7 +177,7 @@ def check_away(client: Client, collection: Collection, reason: str) -> None:
 
 def test_what_a_front_refuses_names_the_writer(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 20)
-    shards = LocalShards(tmp_path / "storage")
+    shards = ShardThreads(tmp_path / "storage")
     index = ClusterIndex(BITS, 1, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
     with collection, Publisher(collection, index) as publisher:
         try:
@@ -185,5 +186,31 @@ def test_what_a_front_refuses_names_the_writer(tmp_path: Path) -> None:
                 assert client.count() == 20
                 with pytest.raises(Unsupported, match="writes"):
                     client.search(some_rows(1).X)
+        finally:
+            index.close()
+
+
+def test_keys_are_checked_by_the_front_and_by_the_writer(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 320)
+    shards, read, write = ShardThreads(tmp_path / "storage"), "a key that may read", "a key that may write"
+    index = ClusterIndex(BITS, 1, storage=tmp_path / "storage", processes=shards, lease_seconds=0.5)
+    settings = Settings(keys=Keys(read=[read], write=[write]))
+    with (
+        live_server({"c": collection}, settings) as writer,
+        Publisher(collection, index, writer=writer.url) as publisher,
+    ):
+        try:
+            publisher.publish()
+            with front_process(tmp_path / "storage", 10.0, read) as url:
+                wait_until(lambda: get(url, "/v1/ready").status == 200)
+                for key, error in ((None, Denied), ("another key, of nobody", Denied), (write, Denied)):
+                    with Client(url, collection="c", key=key, retries=0) as client, pytest.raises(error):
+                        client.search(some_rows(1).X)  # this front has only the key that may read
+                with Client(url, collection="c", key=read, retries=0) as client:
+                    assert client.search(some_rows(2).X) == collection.search(some_rows(2).X)
+                    with pytest.raises(Forbidden):
+                        client.delete([1])
+                with Client(url, collection="c", key=write, retries=0) as client:
+                    assert client.delete([1]) == 1
         finally:
             index.close()

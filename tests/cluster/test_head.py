@@ -26,6 +26,7 @@ import numpy as np
 
 from stillhash import Index
 from stillhash.cluster import ClusterIndex, LocalCluster
+from stillhash.cluster.connections import read_endpoints
 from tests.contracts.searchers import random_codes
 
 DEADLINE = 120.0
@@ -44,8 +45,12 @@ def right(index):
 def wait_until(condition, what):
     end = time.monotonic() + DEADLINE
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, f"no {what}: {index.status()}"
         time.sleep(0.1)
+
+
+def listening_pids(index):
+    return {endpoint.name: endpoint.pid for endpoint in read_endpoints(index.storage)}
 
 
 def is_head(pid):
@@ -70,8 +75,10 @@ with LocalCluster(2, cpus=2, fast_health_check=True, redis=sys.argv[1]) as clust
     cluster.restart_head()
     wait_until(lambda: not index.status()["problems"] and index.status()["ready"], "end of the problems")
     assert {actor["name"]: actor["pid"] for actor in index.status()["actors"]} == before and right(index)
-    os.kill(before[min(before)], signal.SIGKILL)  # the new head restarts actors
-    wait_until(lambda: index.status()["ready"] and right(index), "the restarted actor")
+    victim = min(before)
+    os.kill(before[victim], signal.SIGKILL)  # the new head restarts actors
+    wait_until(lambda: listening_pids(index)[victim] != before[victim] and right(index), "restarted actor")
+    wait_until(lambda: index.status()["ready"], "ready status")
     assert {actor["name"] for actor in index.status()["actors"]} == set(before)
     index.close()
 print("all right")

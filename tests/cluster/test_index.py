@@ -94,7 +94,7 @@ def test_many_shards_answer_like_one_index_through_aggregators_and_without(tmp_p
     reference = Index(64, threads=1)
     reference.add(codes)
     weights = rng.integers(-2, 3, (7, 64)).astype(np.float32)
-    with thread_index(tmp_path, 64, 20, aggregators) as index:
+    with thread_index(tmp_path, 64, 20, aggregators=aggregators) as index:
         for part in np.split(codes, 20):
             index.add(part)
         for k in (1, 10, 3000):

@@ -24,7 +24,7 @@ from stillhash.cluster.publish_plan import PublishedSource, plan_rewrites
 from stillhash.cluster.publisher import Publisher
 from stillhash.cluster.storage import Storage
 from stillhash.errors import BadState, Conflict, StoreFailed
-from tests.cluster.local_shards import local_index, published
+from tests.cluster.shard_threads import published, thread_index
 from tests.collection.fixtures import BITS, begin, some_rows
 from tests.collection.test_filters import LABELS, METADATA
 
@@ -47,7 +47,7 @@ def collection(template: Path, tmp_path: Path) -> Iterator[Collection]:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[ClusterIndex]:
-    with local_index(tmp_path / "storage", BITS, shards=2) as index:
+    with thread_index(tmp_path / "storage", BITS, shards=2) as index:
         yield index
 
 
@@ -86,7 +86,7 @@ def test_every_commit_arrives_whole(
     with (
         pytest.MonkeyPatch.context() as patch,
         stillhash.open(shutil.copytree(template, folder / "c")) as collection,
-        local_index(folder / "storage", BITS, shards=2) as index,
+        thread_index(folder / "storage", BITS, shards=2) as index,
     ):
         patch.setattr(publish_plan, "TIER_ROWS", (20, 120))
         patch.setattr(publish_plan, "TIER_SEGMENTS", 3)
@@ -203,7 +203,7 @@ def front_seq(index: ClusterIndex) -> int:
 
 
 def test_a_thread_publishes_what_is_committed(collection: Collection, tmp_path: Path) -> None:
-    with local_index(tmp_path / "storage", BITS) as index, Publisher(collection, index, interval=0.01) as publisher:
+    with thread_index(tmp_path / "storage", BITS) as index, Publisher(collection, index, interval=0.01) as publisher:
         publisher.publish()
         publisher.start()
         with FrontCollection(tmp_path / "storage") as front:
@@ -215,7 +215,7 @@ def test_a_thread_publishes_what_is_committed(collection: Collection, tmp_path: 
 
 
 def test_a_thread_goes_on_after_a_failure(collection: Collection, index: ClusterIndex, monkeypatch: Any) -> None:
-    monkeypatch.setattr(publisher_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(publisher_module, "REPUBLISH_SECONDS", 0.01)
     real, fails = index.storage.put_file, [True]
 
     def put_file(*args: Any) -> Any:
@@ -324,3 +324,57 @@ def test_fronts_of_a_deleted_collection(tmp_path: Path) -> None:
         check_equal(front, collection)
         assert front.search(some_rows(1).X[0]).hits == []
         assert read_latest(Storage(tmp_path / "storage")).segments == ()
+
+
+@pytest.mark.parametrize("verb", ["relabel", "delete", "add", "compact"])
+def test_a_publication_during_a_compaction_of_the_cluster(
+    collection: Collection, index: ClusterIndex, monkeypatch: Any, verb: str
+) -> None:
+    """What is published between the reading of old segments and the commit of new ones is not lost."""
+    with serving(collection, index) as (publisher, front):
+        collection.relabel([5, 6], [["old"], ["old"]], learn=False)
+        publisher.publish()
+        for number in range(3):
+            collection.add([f"new{number}"], some_rows(1, seed=number).X, [["old"]], learn=False)
+            publisher.publish()
+        real, before = index.commit_change, names_of(index)
+
+        def commit_change(change: Callable[[Any], Any]) -> Any:
+            if verb == "relabel":
+                collection.relabel([5, 7, "new1"], [["later"], ["later"], ["later"]], learn=False)
+            elif verb == "delete":
+                collection.delete([5, 8, "new1"])
+            elif verb == "add":
+                collection.upsert([5, "last"], some_rows(2, seed=8).X)
+            else:
+                collection.compact()
+            publisher.publish()
+            return real(change)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(index, "commit_change", commit_change)
+            index.compact()
+        check_equal(front, collection)
+        index.compact()
+        assert names_of(index) != before
+        check_equal(front, collection)
+        collection.relabel([5 if verb == "relabel" else 9], [["last"]], learn=False)
+        publisher.publish()
+        check_equal(front, collection)
+
+
+def test_items_move_with_their_segments(collection: Collection, index: ClusterIndex) -> None:
+    with serving(collection, index) as (publisher, front):
+        collection.relabel([5, 6], [["old"], ["old"]], learn=False)
+        for number in range(4):
+            collection.add([f"{number}-{n}" for n in range(80)], *some_rows(80, seed=number), learn=False)
+            publisher.publish()
+        shard = index.add_shard()
+        assert index.manifest.shard_rows()[shard] > 0
+        check_equal(front, collection)
+        index.remove_shard(0)
+        assert 0 not in index.manifest.shards
+        collection.relabel([5, "1-3"], [["new"], []], learn=False)
+        collection.delete([6, "2-2"])
+        publisher.publish()
+        check_equal(front, collection)

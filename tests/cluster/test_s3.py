@@ -115,6 +115,18 @@ def test_storage_that_goes_away_returns(storage: Storage, s3: Forwarder, tmp_pat
     assert cache.open(entry, BITS).rows == entry.rows
 
 
+def test_servers_refuse_a_name_that_exists_in_their_own_words(storage: Storage, s3: Forwarder) -> None:
+    s3.change("exists")  # without the name of the condition
+    assert storage.create("manifests/1", b"") is False
+    s3.change("conflict")
+    before = s3.refused
+    with pytest.raises(StoreFailed):
+        storage.create("manifests/1", b"")
+    assert s3.refused - before >= 4  # tried again, as S3 says
+    s3.change("open")
+    assert storage.create("manifests/1", b"")
+
+
 @pytest.mark.parametrize("replies", [1, 100])
 def test_a_commit_whose_reply_is_lost_is_made_once(storage: Storage, s3: Forwarder, replies: int) -> None:
     first = first_manifest(BITS, [0])

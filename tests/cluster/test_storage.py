@@ -11,21 +11,19 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from stillhash.cluster.segment_refs import SegmentRef, delete_ref, open_segment, write_ref
 
-import stillhash.cluster.shard
 from stillhash import Index
-from stillhash.cluster import ClusterIndex, LocalCluster
-from stillhash.cluster.segment_cache import SegmentCache
-from stillhash.cluster.shard import Shard, ShardRequest, ShardSegment
+from stillhash.cluster.manifest import SegmentEntry
+from stillhash.cluster.segment_cache import SegmentCache, url_checksum
+from stillhash.cluster.segment_files import write_segments
 from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.segments import CodedRows, write_segment
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFound, StoreFailed, Unsupported
+from tests.cluster.shard_threads import thread_index
 from tests.contracts.searchers import random_codes
 
 CODES = random_codes(np.random.default_rng(3), 500, 64, 60)
 WEIGHTS = np.random.default_rng(4).integers(-2, 3, (4, 64)).astype(np.float32)
-NO_IDS = np.empty(0, np.int64)
 
 
 def flip(path: Path, at: int = 5000) -> None:
@@ -46,15 +44,15 @@ def memory() -> Iterator[Storage]:
     fsspec.filesystem("memory").rm(url, recursive=True)
 
 
-def written(storage: Storage) -> SegmentRef:
-    return write_ref(storage, CODES, np.arange(500), 64)
+def written(storage: Storage) -> SegmentEntry:
+    (entry,) = write_segments(storage, CODES, np.arange(500), 64, shards=1)
+    return entry
 
 
-def damage(storage: Storage, ref: SegmentRef) -> None:
-    name = ref.name.removeprefix(storage.url).lstrip("/")
-    data = bytearray(storage.read(name))
+def damage(storage: Storage, entry: SegmentEntry) -> None:
+    data = bytearray(storage.read(entry.name))
     data[5000] ^= 4
-    storage.replace(name, bytes(data))
+    storage.replace(entry.name, bytes(data))
 
 
 def test_files_of_a_storage(tmp_path: Path, memory: Storage) -> None:
@@ -151,12 +149,13 @@ def test_a_segment_on_disk_is_used_in_place(tmp_path: Path) -> None:
     for url in (tmp_path / "new", f"file://{tmp_path}/newer"):
         storage = Storage(url)
         ref, cache = written(storage), SegmentCache(storage, tmp_path / "cache")
-        assert cache.open(ref, 64).path == Path(ref.name) and not cache.folder.exists()
-        assert open_segment(ref.name, 64, cache)[0] == ref
-        flip(Path(ref.name))
+        path = storage.local_path(ref.name)
+        assert path is not None and cache.open(ref, 64).path == path and not cache.folder.exists()
+        assert url_checksum(str(path)) == url_checksum(f"file://{path}") == ref.checksum
+        flip(path)
         with pytest.raises(BadState, match="damaged"):
             cache.open(ref, 64)
-        delete_ref(storage, ref)
+        storage.delete(ref.name)
         with pytest.raises(BadState, match="cannot be read"):
             cache.open(ref, 64)
 
@@ -165,8 +164,8 @@ def test_a_segment_behind_a_url_is_copied_once(tmp_path: Path, memory: Storage) 
     ref, cache = written(memory), SegmentCache(memory, tmp_path / "cache")
     first = cache.open(ref, 64)
     (copy,) = copies(cache)
-    assert first.path == copy and open_segment(ref.name, 64, cache)[0] == ref
-    delete_ref(memory, ref)
+    assert first.path == copy and url_checksum(memory.url_of(ref.name)) == ref.checksum
+    memory.delete(ref.name)
     assert memory.list("segments") == []
     assert cache.open(ref, 64).row_numbers().tolist() == list(range(500))  # from the copy
     copy.unlink()
@@ -191,14 +190,14 @@ def test_another_file_under_the_same_name_is_refused(tmp_path: Path, memory: Sto
     for storage in (Storage(tmp_path / "new"), memory):
         ref = written(storage)
         write_segment(tmp_path / "other.seg", CodedRows.without_digests(np.arange(500), CODES[::-1]), 64)
-        storage.put_file(tmp_path / "other.seg", ref.name.removeprefix(storage.url).lstrip("/"))
+        storage.put_file(tmp_path / "other.seg", ref.name)
         with pytest.raises(BadState, match="checksum"):
             SegmentCache(storage, tmp_path / "cache").open(ref, 64)
 
 
 def test_old_copies_are_evicted(tmp_path: Path, memory: Storage) -> None:
     refs = [written(memory) for _ in range(4)]
-    size = memory.size(refs[0].name.removeprefix(memory.url).lstrip("/"))
+    size = memory.size(refs[0].name)
     cache = SegmentCache(memory, tmp_path / "cache", 2 * size)
     mapped = [cache.open(ref, 64) for ref in refs]
     assert len(copies(cache)) == 2 and mapped[-1].path in copies(cache)
@@ -211,64 +210,36 @@ def test_a_url_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="exclusively"):  # it looks, and then writes
         Storage(f"dir::file://{tmp_path}")
     with pytest.raises((BadState, StoreFailed), match=r"no\.seg"):
-        open_segment("memory://no.seg", 64, SegmentCache(None, tmp_path))
+        url_checksum("memory://no.seg")
     with pytest.raises(BadState, match=r"no\.seg"):
-        open_segment(tmp_path / "no.seg", 64, SegmentCache(None, tmp_path))
+        url_checksum(str(tmp_path / "no.seg"))
 
 
-def test_a_shard_answers_from_the_requested_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Ray: a shard is a plain class."""
-    monkeypatch.setattr(stillhash.cluster.shard, "OLD_VERSION_SECONDS", np.inf)
-    shard, requests = Shard(str(tmp_path / "cache"), threads=1), [ShardRequest(WEIGHTS, 600, None, None)]
-    first = write_ref(Storage(tmp_path), CODES[:300], np.arange(300), 64)
-    second = write_ref(Storage(tmp_path), CODES[300:], np.arange(300, 500), 64)
-    assert shard.search(1, requests) is None and shard.codes(1, NO_IDS) is None
-    assert shard.change(2, 1, [second], NO_IDS) is None
-    assert shard.load(1, 64, [ShardSegment(first, NO_IDS)]).rows == 300
-    status = shard.change(2, 1, [second], np.array([7]))
-    assert status is not None and status.rows == 499 and shard.change(2, 1, [second], NO_IDS) == status
-    reference = Index(64, threads=1)
-    reference.add(CODES[:300])
-    for version in (1, 2):
-        if version == 2:
-            reference.add(CODES[300:])
-            reference.remove([7])
-        reply = shard.search(version, requests)
-        assert reply is not None
-        scores, ids = reference.search(WEIGHTS, len(reference))
-        (hits,) = reply.hits[0]
-        assert hits.ids.tobytes() == ids.tobytes() and hits.scores.tobytes() == scores.tobytes()
-    assert shard.load(3, 64, [ShardSegment(first, np.array([7])), ShardSegment(second, NO_IDS)]).rows == 499
-    for version in range(4, 30):
-        shard.change(version, version - 1, [], np.array([version]))
-    assert shard.search(1, requests) is None and shard.search(29, requests) is not None  # old versions are dropped
-
-
-def test_an_index_over_a_url(cluster: LocalCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_an_index_over_a_url(tmp_path: Path, kind: str, memory: Storage) -> None:
     ready = tmp_path / "ready.seg"
     write_segment(ready, CodedRows.without_digests(np.arange(1000, 2000, 2), CODES), 64)
-    remote = tmp_path / "remote"
+    url = memory.url if kind == "memory" else f"file://{tmp_path}/remote"
     reference = Index(64, threads=1)
-    with ClusterIndex(64, 2, storage=f"file://{remote}", cache=tmp_path / "cache", threads=1) as index:
+    with thread_index(url, 64, 2, cache=tmp_path / "cache") as index:
         index.add(CODES)
         index.add_segments([ready])
         reference.add(CODES)
         reference.add(CODES, np.arange(1000, 2000, 2))
         assert index.search(WEIGHTS, 1200).ids.tobytes() == reference.search(WEIGHTS, 1200).ids.tobytes()
-        assert not (tmp_path / "cache").exists() and len(list((remote / "segments").iterdir())) == 1
         with pytest.raises(Conflict, match="1000"):
             index.add_segments([ready])
-        bad = written(Storage(tmp_path / "bad"))
-        flip(Path(bad.name))
+        bad = tmp_path / "bad.seg"
+        write_segment(bad, CodedRows.without_digests(np.arange(5000, 5500), CODES), 64)
+        flip(bad)
         with pytest.raises(BadState, match="damaged"):
-            index.add_segments([bad.name])
+            index.add_segments([bad])
         assert len(index) == len(reference) and index.plan == "scan" and index.nbytes >= 8000
         assert index.search(WEIGHTS, 1200).ids.tobytes() == reference.search(WEIGHTS, 1200).ids.tobytes()
         index.clear()
         reference = Index(64, threads=1)
         index.add(CODES[:9])
         reference.add(CODES[:9])
-        assert (
-            len(index) == 9 and index.search(WEIGHTS, 12).ids.tobytes() == reference.search(WEIGHTS, 12).ids.tobytes()
-        )
-    assert not list((remote / "segments").iterdir()) and ready.exists()
+        assert len(index) == 9
+        assert index.search(WEIGHTS, 12).ids.tobytes() == reference.search(WEIGHTS, 12).ids.tobytes()
+    assert ready.exists()

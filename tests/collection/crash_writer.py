@@ -14,7 +14,9 @@ import numpy as np
 
 import stillhash
 from stillhash import Collection
+from stillhash.collection.storage.codes import CodeTable
 from stillhash.errors import Conflict
+from tests.collection.compaction_process import SEGMENT_ROWS
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows
 from tests.collection.reference import Twin
 
@@ -124,6 +126,7 @@ def open_collection(path: str | Path) -> Collection:
 
 if __name__ == "__main__":
     path, seed, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    CodeTable.segment_rows = SEGMENT_ROWS  # so that a compaction has several steps
     print("ready", flush=True)
     collection = open_collection(path)
     while True:

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stillhash import Collection
+from stillhash.collection.storage.codes import CodeTable
 from stillhash.errors import BadState, StillhashError, StoreFailed
 from tests.collection import disk
+from tests.collection.compaction_process import SEGMENT_ROWS
 from tests.collection.crash_writer import KEEP, open_collection, take, take_on_twin
 from tests.collection.fixtures import BITS, INIT, LEARN, some_rows
 from tests.collection.reference import Twin
@@ -221,6 +223,7 @@ def try_faults(path: str, faults: Faults, kind: str, most: int, seed: str) -> di
 
 
 if __name__ == "__main__":
+    CodeTable.segment_rows = 2 * SEGMENT_ROWS  # so that a compaction has several steps
     root, most, seed, *kinds = sys.argv[1:]
     disk.watch(Path(root))
     print(json.dumps({kind: try_faults(f"{root}/store", DiskFaults(), kind, int(most), seed) for kind in kinds}))

@@ -23,6 +23,8 @@ import stillhash
 from stillhash import METHODS, Collection
 from stillhash.collection.bulk_load import bulk_load
 from stillhash.collection.storage.codes import CodeTable
+from stillhash.collection.storage.format_1 import stored_format
+from stillhash.collection.storage.schema import COMPACTED_FORMAT, STORE_FORMAT
 from stillhash.collection.storage.segment_writer import SegmentWriter
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.collection.validation import ItemRows
@@ -152,6 +154,19 @@ def test_compaction_changes_no_answer(tmp_path: Path, options: dict[str, Any]) -
             assert answers(late) == expected
 
 
+def test_earlier_releases_refuse_a_store_whose_segments_were_replaced(tmp_path: Path) -> None:
+    """They order segments by their numbers, which need not ascend with the rows any more."""
+    collection, _ = begin(tmp_path / "c")
+    collection.seal()
+    assert stored_format(tmp_path / "c") == STORE_FORMAT
+    collection.delete([0, 1])
+    collection.compact()
+    assert stored_format(tmp_path / "c") == COMPACTED_FORMAT
+    collection.close()
+    with stillhash.open(tmp_path / "c") as again:
+        assert again.count() > 0 and again.verify() == []
+
+
 def test_full_segments_without_changes_stay(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c")
     collection.seal()
@@ -216,6 +231,19 @@ def test_bulk_load_divides_parts_that_are_too_large(tmp_path: Path) -> None:
         collection.add(["new"], X[:1], [["a"]])
         assert collection.seal() and collection.delete([7]) and collection.compact() == 1
         assert len(collection) == 400 == sum(sizes(collection)) and collection.verify() == []
+
+
+def test_verify_reports_segments_that_overlap(tmp_path: Path) -> None:
+    collection = begin(tmp_path / "c")[0]
+    collection.seal()
+    store = collection._store
+    with store.reading() as connection:
+        records = store.codes.segment_records(connection)
+        again = store.segment_writer.write(connection, store.codes.live_parts(connection, records[1:2]))
+    store.replace_segments([], again)
+    assert [problem.split(":")[0] for problem in collection.verify()] == ["segments"]
+    store.replace_segments(records[1:2], [])
+    assert collection.verify() == []
 
 
 def test_progress_and_its_errors(tmp_path: Path) -> None:

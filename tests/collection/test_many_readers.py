@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from stillhash import Collection
+from stillhash.collection.storage.codes import CodeTable
 from tests.collection.fixtures import Rows, begin, some_rows
 from tests.collection.reader_process import MARKED, answer_digest, expected_digests
 from tests.collection.reference import Twin
@@ -131,7 +132,8 @@ def reader_processes(path: Path) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 @pytest.mark.slow
-def test_other_processes_see_one_commit_per_answer(tmp_path: Path) -> None:
+def test_other_processes_see_one_commit_per_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CodeTable, "segment_rows", 64)  # so that a compaction has several steps
     writer = CommitWriter(*begin(tmp_path / "c"))
     with reader_processes(tmp_path / "c") as readers:
         writer.write(SECONDS)

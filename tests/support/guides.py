@@ -31,6 +31,7 @@ NEEDS_HOURS = "takes hours, and needs features that are not in the repository; t
 NEEDS_CORPORA = "needs corpora that are not in the repository; tests/experiments runs it on tiny ones"
 NEEDS_DOCKER = "needs Docker; `make docker` and tests/test_containers.py try the images"
 NEEDS_RELEASE = "publishes a release, or needs one; tests/test_release.py checks what it says"
+NEEDS_GPU = "needs a GPU; tests/search/gpu calls the same, on a GPU or on its twin in NumPy"
 NEEDS_SERVICE = "needs the service that the page has set up before"
 DOCKER_BUILD = "docker build --tag stillhash .       # or, of a release: docker pull ghcr.io/stillhash/stillhash"
 NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why it is not run
@@ -47,6 +48,11 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     "images.md": {
         "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model; tests/images aligns",
     },
+    "gpu.md": {
+        "pip install 'stillhash[gpu]'     # for CUDA 12; for CUDA 13: pip install stillhash cupy-cuda13x": INSTALLS,
+        'films = stillhash.open("films", device="cuda")        # or "cuda:1", or "auto", a GPU if any': NEEDS_GPU,
+        "recent = index.prepare_filter(allowed)": NEEDS_GPU,
+    },
     "http.md": {
         'curl --data-binary @rows.jsonl "http://127.0.0.1:8000/v1/collections/films/upload?filename=rows.jsonl"': (
             "needs files of the reader's own; tests/server/test_uploads.py sends both"
@@ -57,6 +63,9 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     },
     "text.md": {
         "pip install wordllama 'stillhash[text]'": "needs a package with weights; tests/encoders opens such tables",
+    },
+    "published-collections.md": {
+        "from stillhash.cluster import ClusterIndex, FrontCollection, Publisher": NEEDS_RAY,
     },
     "cluster.md": {
         "stillhash cluster up --nodes 4 --port 6379": NEEDS_RAY,

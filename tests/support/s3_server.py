@@ -15,8 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 S3_SECONDS = 60  # until it answers
-FULL_ERROR = b"<?xml version='1.0'?><Error><Code>XMinioStorageFull</Code><Message>no space left</Message></Error>"
-FULL_REPLY = b"HTTP/1.1 507 Insufficient Storage\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n%s"
+REFUSALS = {  # status and code by which servers refuse an upload
+    "full": (b"507 Insufficient Storage", b"XMinioStorageFull"),
+    "exists": (b"412 Precondition Failed", b"PreconditionFailed"),
+    "conflict": (b"409 Conflict", b"ConditionalRequestConflict"),
+}
+REFUSAL = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>refused</Message></Error>"
+REPLY = b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
 SERVE = """
 import io, sys, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -39,14 +44,14 @@ SETTINGS = {
 
 
 class Forwarder:
-    """Forward connections to a port, from a port of its own; `mode` is open, away, silent or full.
+    """Forward connections to a port, from a port of its own; `mode` is open, away, silent, or one of REFUSALS.
 
     So many of the next replies to uploads as `lost_replies` says do not arrive, although the server has the data.
     """
 
     def __init__(self, target: int) -> None:
         self.target, self.mode = target, "open"
-        self.lost_replies = 0
+        self.lost_replies = self.refused = 0
         self._listener = self._listen(0)
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
@@ -84,7 +89,7 @@ class Forwarder:
             if self.mode == "silent":
                 while client.recv(1 << 16):
                     pass
-            elif self.mode == "full":
+            elif self.mode in REFUSALS:
                 self._refuse(client)
             else:
                 self._forward(client)
@@ -106,7 +111,9 @@ class Forwarder:
             length = next((int(h[15:]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length:")), 0)
             while len(body) < length and (part := client.recv(1 << 16)):
                 body += part
-        client.sendall(FULL_REPLY % (len(FULL_ERROR), FULL_ERROR))
+        status, code = REFUSALS[self.mode]
+        self.refused += 1
+        client.sendall(REPLY % (status, len(REFUSAL % code), REFUSAL % code))
 
     def _forward(self, client: socket.socket) -> None:
         with socket.create_connection(("127.0.0.1", self.target)) as server:

@@ -38,7 +38,7 @@ class Machine:
     price: float  # US dollars an hour
 
 
-# Amazon EC2, us-east-1, Linux, on demand; one vCPU is one core of an AMD EPYC 9R14. Listed so in October 2026.
+# Amazon EC2, us-east-1, Linux, on demand, as public price tables had them in October 2026; a vCPU is a core of an EPYC.
 MACHINES = (
     Machine("c7a.2xlarge", 8, 16, 0.41056),
     Machine("c7a.4xlarge", 16, 32, 0.82112),
@@ -150,7 +150,8 @@ def sweep_shards(layout: Scenario, shards: Sequence[int], queries: int, progress
             progress(f"{count} shards, fan-out {fan_out or count}")
             scenario = replace(layout, shards=count, fan_out=fan_out, clients=1)
             one = scenario.service.seconds(scenario.codes / count, 1, scenario.shard_cores)
-            outcome = simulate(replace(scenario, seconds=queries * (one + 1e-4 * count)))
+            hops = 1e-4 * (fan_out or count)  # about what messages add, for the length of the simulation
+            outcome = simulate(replace(scenario, seconds=queries * (one + hops)))
             rows.append({"shards": count, "topology": "tree" if fan_out else "flat", **summarise(outcome)})
     return rows
 

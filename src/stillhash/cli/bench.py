@@ -33,6 +33,12 @@ def _bench(name: str, as_json: bool, **options: Any) -> None:
     answer(result, as_json, partial(timing.print_bench, module))
 
 
+def _numbers(text: str, name: str) -> tuple[int, ...]:
+    if not all(number.isdigit() for number in text.split(",")):
+        raise InvalidInput(f"{name}: expected whole numbers separated by commas, got {text!r}")
+    return tuple(map(int, text.split(",")))
+
+
 @app.command()
 def learn(repeats: Repeats = 15, quick: Quick = False, as_json: AsJson = False) -> None:
     """Learn a chunk of 1000 x 4096, against the bare matrix products and against loops.
@@ -72,6 +78,23 @@ def scan(
 
 
 @app.command()
+def gpu(
+    repeats: Repeats = 31,
+    quick: Quick = False,
+    codes: Annotated[str, typer.Option(help="Numbers of codes, separated by commas.")] = "16777216,134217728",
+    bits: Annotated[str, typer.Option(help="Code lengths, separated by commas.")] = "32,64,128,256",
+    as_json: AsJson = False,
+) -> None:
+    """Search on a GPU, against a bare read of the same codes, the CPU's scan, and FAISS on the GPU.
+
+    \b
+    Examples:
+      stillhash bench gpu --codes 1073741824 --bits 64
+    """
+    _bench("gpu", as_json, repeats=repeats, quick=quick, codes=_numbers(codes, "codes"), bits=_numbers(bits, "bits"))
+
+
+@app.command()
 def miwq(
     repeats: Repeats = 15,
     quick: Quick = False,
@@ -86,10 +109,7 @@ def miwq(
     Examples:
       stillhash bench miwq --codes 1000000 --plot crossover.png
     """
-    if not all(count.isdigit() for count in codes.split(",")):
-        raise InvalidInput(f"codes: expected whole numbers separated by commas, got {codes!r}")
-    sizes = tuple(map(int, codes.split(",")))
-    _bench("miwq", as_json, repeats=repeats, quick=quick, codes=sizes, cases=cases, plot=plot)
+    _bench("miwq", as_json, repeats=repeats, quick=quick, codes=_numbers(codes, "codes"), cases=cases, plot=plot)
 
 
 @app.command()

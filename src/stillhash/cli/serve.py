@@ -31,6 +31,7 @@ KEYS_HELP = "File of 'stillhash keys add'; also STILLHASH_READ_KEYS, ..._FEEDBAC
 FOLDER_HELP = "Folder in which clients with an admin key may create and delete collections."
 LOG_HELP = "json, text or off; text on a terminal."
 IDLE_HELP = "How long an unused session of the page lasts."
+DEVICE_HELP = "Where to search: cpu, cuda, cuda:1, or auto, a GPU if there is one."
 CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
 
 AddressAsJson = Annotated[bool, Option("--json", help="Print the address as one JSON object, as soon as it listens.")]
@@ -54,6 +55,7 @@ def serve(
     snapshots: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
     collections_folder: Annotated[Path | None, Option(metavar="FOLDER", help=FOLDER_HELP)] = None,
     max_collections: Annotated[int, Option(min=1, metavar="N", help="With such a folder: collections in all.")] = 32,
+    device: Annotated[str, Option(metavar="DEVICE", help=DEVICE_HELP)] = "cpu",
     cluster: Annotated[str | None, Option(metavar="ADDRESS", help=CLUSTER_HELP)] = None,
     shards: Annotated[int, Option(min=1, help="With --cluster: number of shards.")] = 4,
     replicas: Annotated[int, Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
@@ -75,6 +77,7 @@ def serve(
     Examples:
       stillhash serve films
       stillhash serve films gallery --port 8080 --read-only
+      stillhash serve films --device cuda
       stillhash serve films --host 0.0.0.0 --keys keys.json
       stillhash serve films --cluster 127.0.0.2:6379 --replicas 2
     """
@@ -105,6 +108,7 @@ def serve(
         snapshots=snapshots and snapshots.resolve(),
         collections_folder=collections_folder and collections_folder.resolve(),
         max_collections=max_collections,
+        device=device,
         session_idle=60 * session_idle,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -117,10 +121,11 @@ def serve(
         stack.enter_context(server.on_hangup(None))  # until the server runs, and reloads its keys
         collections: dict[str, stillhash.Collection] = {}
         for name, path in folders.items():
-            collections[name] = stack.enter_context(stillhash.open(path, read_only=read_only))
+            on = "cpu" if cluster is not None else device
+            collections[name] = stack.enter_context(stillhash.open(path, read_only=read_only, device=on))
         clusters = {}
         if cluster is not None:
-            options: dict[str, Any] = {"shards": shards, "replicas": replicas, "address": cluster}
+            options: dict[str, Any] = {"shards": shards, "replicas": replicas, "address": cluster, "device": device}
             options["writer"] = writer_url(settings)
             for name, collection in collections.items():
                 place = storage or str(folders[name].resolve().with_name(f"{name}.shards"))
@@ -134,11 +139,19 @@ def serve(
 
 
 def publish_to_cluster(
-    collection: "stillhash.Collection", storage: str, *, shards: int, replicas: int, address: str, writer: str
+    collection: "stillhash.Collection",
+    storage: str,
+    *,
+    shards: int,
+    replicas: int,
+    address: str,
+    device: str,
+    writer: str,
 ) -> Any:
     """Start the shards of a collection, and publish its commits to them from now on."""
     cluster = optional_module("cluster", "cluster")
-    index = cluster.ClusterIndex(collection.bits, shards, replicas, address, storage=storage, detached=True)
+    options = {"storage": storage, "device": device, "detached": True}
+    index = cluster.ClusterIndex(collection.bits, shards, replicas, address, **options)
     try:
         publisher = optional_module("cluster.publisher", "cluster").Publisher(collection, index, writer=writer)
     except BaseException:

@@ -1,14 +1,34 @@
-"""What a controller keeps on the storage: endpoints that it withdraws, and nodes that are drained."""
+"""What a controller reads and writes on the storage: endpoints of replicas, and nodes that are drained."""
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-from stillhash.cluster.connections import ENDPOINTS
+import zmq
+
+from stillhash.cluster.connections import ENDPOINTS, Endpoint
+from stillhash.cluster.messages import pack, unpack
 from stillhash.cluster.storage import Storage
 from stillhash.errors import NotFound, StillhashError
 
+STATUS_REPLY_SECONDS = 0.5
 PLACEMENT_FILE = "control/placement.json"
+
+
+def ask_status(storage: Storage, name: str) -> dict[str, Any] | None:
+    """Ask a replica of a shard for its status by a message to its endpoint; None if it does not reply."""
+    with suppress(StillhashError, ValueError, KeyError, zmq.ZMQError):
+        endpoint = Endpoint.from_json(storage.read(f"{ENDPOINTS}/{name}.json"))
+        dealer: Any = zmq.Context.instance().socket(zmq.DEALER)
+        with dealer:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.connect(endpoint.address)
+            header = {"call": "status", "to": name, "number": -1, "seconds": STATUS_REPLY_SECONDS}
+            dealer.send_multipart([b"status", *pack(header)])
+            if dealer.poll(int(1000 * STATUS_REPLY_SECONDS)):
+                return dict(unpack(dealer.recv_multipart()[1:]).header["status"])
+    return None
 
 
 def delete_endpoint(storage: Storage, name: str) -> None:

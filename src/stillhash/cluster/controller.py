@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from stillhash.cluster.control_files import delete_endpoint, delete_endpoints, read_drained, write_drained
+from stillhash.cluster.control_files import ask_status, delete_endpoint, delete_endpoints, read_drained, write_drained
 from stillhash.cluster.dispatcher import GROUP_SHARDS
 from stillhash.cluster.local import alive_nodes, check_head, connect
 from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
@@ -27,7 +27,7 @@ from stillhash.numeric.validation import check_integer, check_number
 
 ROUND_SECONDS = 0.5  # between two rounds
 SETTLE_SECONDS = 3.0  # until Ray has counted CPUs that were just freed
-STOP_SECONDS = 5.0  # for an actor to stop by itself
+ACTOR_STOP_SECONDS = 5.0  # for an actor to stop by itself
 REPLY_SECONDS = 1.0  # for actors to report their status
 TRANSIENT_ERRORS = (RayError, StillhashError, ConnectionError, RuntimeError, ValueError)  # the next round may succeed
 HEAD_SECONDS = 5.0  # after which a head that does not answer is reported
@@ -90,14 +90,14 @@ class Controller:
         Unreachable, and no change, if there is no capacity for them, or if one does not start.
         """
         check_integer(replicas, "replicas", 1)
-        wanted = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
+        targets = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
         if aggregators is None:
-            aggregators = -(-len(wanted) // GROUP_SHARDS) if len(wanted) > GROUP_SHARDS else 0
-        wanted |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
+            aggregators = -(-len(targets) // GROUP_SHARDS) if len(targets) > GROUP_SHARDS else 0
+        targets |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
         self._check()
         with self._round_lock:
-            before = self._table.wanted
-            missing = [group for group, count in wanted.items() for _ in range(count - self._table.count(group))]
+            before = self._table.targets
+            missing = [group for group, count in targets.items() for _ in range(count - self._table.count(group))]
             self._check_capacity(len(missing))
             started = self._start_all(missing)
             try:
@@ -106,10 +106,10 @@ class Controller:
                 for replica in started:
                     self._stop(replica)
                 with self._lock:
-                    self._table.wanted = before
+                    self._table.targets = before
                 raise
             with self._lock:
-                self._table.wanted = wanted
+                self._table.targets = targets
         self.reconcile()
         self._start_threads()
 
@@ -122,12 +122,13 @@ class Controller:
         """Move every replica off a node, and use it no more until `undrain`; how many moved."""
         self._check()
         self._nodes = alive_nodes()
-        self._check_node(node)
+        if node not in (names := [each.id for each in self._nodes]):
+            raise InvalidInput(f"node: expected one of {', '.join(names)}, got {node!r}")
         with self._lock:
-            room = usable_nodes(self._nodes, self._cpus, {*self._drained, node}, self._here)
-            if not room:
+            capacity = usable_nodes(self._nodes, self._cpus, {*self._drained, node}, self._here)
+            if not capacity:
                 raise Conflict(f"node: {node!r} is the last that is not drained. Add another first.")
-            if sum(room.values()) < len(self._table.placed()):
+            if sum(capacity.values()) < len(self._table.placed()):
                 raise Conflict(
                     f"node: the other nodes have no capacity for the replicas of {node!r}. Add another first."
                 )
@@ -192,6 +193,13 @@ class Controller:
                 self._table.ping()
                 slots = usable_nodes(nodes, self._cpus, self._drained, self._here)
                 withdrawn, stopping = self._table.advance(slots)
+                unreached = self._table.unreached()
+            for (
+                replica
+            ) in unreached:  # a process that ended after Ray's head had is restarted, but Ray does not tell us
+                status = ask_status(self.storage, str(replica.name))
+                with self._lock:
+                    replica.accept(status)
             for replica in withdrawn:
                 delete_endpoint(self.storage, str(replica.name))
             for replica in stopping:
@@ -205,7 +213,7 @@ class Controller:
         """Stop every actor of this storage, also those that another process started."""
         with self._round_lock:
             with self._lock:
-                self._table.wanted = None
+                self._table.targets = None
                 self._table.adopt(self._actors.names(), self._actors.find)
                 replicas = self._table.clear()
             for replica in replicas:
@@ -226,7 +234,8 @@ class Controller:
         for _ in range(2):  # a request under way may be an earlier one
             with self._lock:
                 requests = self._table.requests()
-            ray.wait(requests, num_returns=len(requests), timeout=REPLY_SECONDS)
+            if requests:
+                ray.wait(requests, num_returns=len(requests), timeout=REPLY_SECONDS)
 
     def _check(self) -> None:
         """Raise Conflict if another process has taken over, and Unreachable if Ray's head does not answer."""
@@ -246,9 +255,9 @@ class Controller:
     def _wait_started(self, started: list[Replica], seconds: float) -> None:
         end = time.monotonic() + seconds
         while waiting := [replica for replica in started if replica.status is None]:
-            dead = next((replica for replica in waiting if replica.dead), None)
-            if dead is not None:
-                raise Unreachable(f"a replica of {dead.name.group} did not start: {dead.failure}")
+            ended = next((replica for replica in waiting if replica.ended), None)
+            if ended is not None:
+                raise Unreachable(f"a replica of {ended.name.group} did not start: {ended.failure}")
             if time.monotonic() > end:
                 groups = ", ".join(sorted({replica.name.group for replica in waiting}))
                 raise Unreachable(f"{len(waiting)} replicas did not start within {seconds:g} seconds: {groups}")
@@ -262,12 +271,12 @@ class Controller:
             self._nodes = alive_nodes()
             slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
             held = {name: sum(placed.node == name for placed in self._table.placed()) for name in slots}
-            room = {name: max(0, slots[name] - held[name]) for name in slots}
+            capacity = {name: max(0, slots[name] - held[name]) for name in slots}
             free = float(ray.available_resources().get("CPU", 0.0))  # type: ignore[no-untyped-call]
             try:
-                return check_capacity(count, self._cpus, room, free)
+                return check_capacity(count, self._cpus, capacity, free)
             except Unreachable:
-                if sum(room.values()) < count or time.monotonic() > end:
+                if sum(capacity.values()) < count or time.monotonic() > end:
                     raise
             time.sleep(0.1)
 
@@ -287,15 +296,10 @@ class Controller:
         slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
         return not self._table.moves and next_move(self._table.placed(), slots) is None
 
-    def _check_node(self, node: str) -> None:
-        names = [each.id for each in self._nodes]
-        if node not in names:
-            raise InvalidInput(f"node: expected one of {', '.join(names)}, got {node!r}")
-
     def _stop(self, replica: Replica) -> None:
         with self._lock:
             self._table.drop(replica)
-        self._actors.stop(replica, STOP_SECONDS)
+        self._actors.stop(replica, ACTOR_STOP_SECONDS)
         delete_endpoint(self.storage, str(replica.name))
 
 

@@ -40,11 +40,17 @@ class Coordinator:
             call.wait()
         return calls
 
-    def ask(self, kind: str, message: Message, number: int, rows: Mapping[int, int], until: float) -> Call:
-        """Send the same message to these shards; the call holds their replies."""
-        call = Call(kind, number, rows, until, grouped=False)
+    def ask(
+        self, kind: str, message: Message, number: int, rows: Mapping[int, int], until: float, *, partial: bool = False
+    ) -> Call:
+        """Send the same message to these shards, and return at once; after `call.wait` the call holds their replies."""
+        call = Call(kind, number, rows, until, partial=partial, grouped=False)
         call.message = message
-        return self._finish(call)
+        if call.waiting:
+            self._dispatcher.submit(call)
+        else:
+            call.finish()
+        return call
 
     def notify(self, number: int, shards: Sequence[int]) -> None:
         """Let all replicas of these shards load a commit, without waiting for it."""

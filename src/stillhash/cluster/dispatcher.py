@@ -21,7 +21,7 @@ from stillhash.cluster.storage import Storage
 from stillhash.errors import Busy, Closed, InvalidInput, StillhashError, StoreFailed, Unreachable
 
 MAX_IN_FLIGHT = 2  # messages that a replica has at a time: one that it works on, one that waits there
-MAX_MESSAGE_QUERIES = 1024  # that go together
+MAX_MESSAGE_QUERIES = 32  # that go together: more would not cost a shard less for each, and leave replicas idle
 HEDGE_SECONDS = 0.3  # without a reply, before another replica is asked too
 DOWN_SECONDS = 1.0  # without any replica, after which a partial answer does not wait for a shard
 RETRY_SECONDS = 0.05  # before a call that a replica failed is sent again

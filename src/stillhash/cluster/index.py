@@ -51,6 +51,7 @@ class ClusterIndex(ClusterReader):
         machine.
     deadline, partial : of searches, as for ClusterReader.
     threads, cpus : the most that a search in a shard uses, and what a shard claims from Ray.
+    device : where shards search: "cpu", "cuda", or "auto", on a GPU where their node has one.
     cache, cache_bytes : folder and size of each node's copies of segments, if they come from a URL.
     detached : let the shards go on when this process ends, so that readers can be served without a writer.
     lease_seconds : without a sign of life after which another process may take over as the writer.
@@ -68,6 +69,7 @@ class ClusterIndex(ClusterReader):
         deadline: float = 10.0,
         partial: bool = False,
         threads: int | None = None,
+        device: str = "cpu",
         cpus: float = 0.25,
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
@@ -93,7 +95,8 @@ class ClusterIndex(ClusterReader):
                 raise Conflict(f"bits: expected {manifest.bits}, as the index at {opened.url} has, got {bits}")
             super().__init__(opened, deadline=deadline, partial=partial)
             self._resources.callback(super().close)
-            options = {"threads": threads, "cache": None if cache is None else str(cache), "cache_bytes": cache_bytes}
+            options = {"threads": threads, "device": device, "cache_bytes": cache_bytes}
+            options["cache"] = None if cache is None else str(cache)
             self._processes = processes or _start_controller(opened, options, address, cpus, detached, lease)
             self._resources.callback(self._processes.close)
             self._processes.ensure(self.manifest.shards, self.replicas)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from stillhash.cluster.local_node import START_SECONDS, LocalNode, free_port
+from stillhash.cluster.local_node import NODE_START_SECONDS, LocalNode, free_port
 from stillhash.errors import InvalidInput, MissingExtra, Unreachable
 from stillhash.numeric.validation import check_integer
 from stillhash.platform import SYSTEM
@@ -156,8 +156,8 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
 
     def processes(self, node: str) -> list[int]:
         """Return the ids of the processes of a node, or of the head."""
-        found = self._nodes.get(node, self._head)
-        return [] if found is None else found.processes
+        which = self._nodes.get(node, self._head)
+        return [] if which is None else which.processes
 
     def add_node(self) -> str:
         """Add a node and wait until it is part of the cluster; its id."""
@@ -221,11 +221,11 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
         return names
 
     def _wait_for(self, node: LocalNode) -> str:
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + NODE_START_SECONDS
         while not (name := self._id_at(node.address)):
             node.check_running()
             if time.monotonic() > end:
-                raise Unreachable(f"the node at {node.address} did not join within {START_SECONDS:g} seconds")
+                raise Unreachable(f"the node at {node.address} did not join within {NODE_START_SECONDS:g} seconds")
             time.sleep(0.02)
         return name
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from stillhash.errors import Unreachable, Unsupported
 
-START_SECONDS = 120.0
-STOP_SECONDS = 30.0  # for killed processes to disappear
+NODE_START_SECONDS = 120.0
+NODE_STOP_SECONDS = 30.0  # for killed processes to disappear
 LOG_TAIL = 2000  # characters of a node's log in an error
 # The shell leads the session. It ends Ray's daemons as soon as `ray start` has ended, or the process that holds its
 # input; workers, which are in groups of their own, end without their daemon.
@@ -54,13 +54,15 @@ class LocalNode:
 
     def wait_listening(self, port: int) -> None:
         """Wait until something listens at this port of its address."""
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + NODE_START_SECONDS
         while time.monotonic() < end:
             self.check_running()
             with contextlib.suppress(OSError), socket.create_connection((self.address, port), 1.0):
                 return
             time.sleep(0.02)
-        raise Unreachable(f"the node at {self.address} did not listen at port {port} within {START_SECONDS:g} seconds")
+        raise Unreachable(
+            f"the node at {self.address} did not listen at port {port} within {NODE_START_SECONDS:g} seconds"
+        )
 
     def stop(self, *, graceful: bool) -> None:
         """End all its processes and wait for that: by SIGTERM, which they handle, or at once."""
@@ -68,9 +70,9 @@ class LocalNode:
             for pid in self.processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-            self._wait(STOP_SECONDS)
+            self._wait(NODE_STOP_SECONDS)
         self.kill()
-        self._wait(STOP_SECONDS)
+        self._wait(NODE_STOP_SECONDS)
         if self._leader.stdin is not None:
             self._leader.stdin.close()
         self._leader.wait()

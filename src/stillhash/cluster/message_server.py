@@ -34,8 +34,9 @@ class Wakeup:
         self._lock = threading.Lock()  # the number of a closed handle may be another file's by now
 
     def wake(self) -> None:
-        with self._lock, suppress(OSError):  # closed, or awake already
-            os.eventfd_write(self.handle, 1)
+        with self._lock, suppress(OSError):  # awake already
+            if self.handle >= 0:  # else it is closed
+                os.eventfd_write(self.handle, 1)
 
     def clear(self) -> None:
         with suppress(BlockingIOError):

@@ -66,10 +66,10 @@ def check_capacity(count: int, cpus: float, slots: dict[str, int], free_cpus: fl
     if count <= 0:
         return
     need = f"{count} replicas of {cpus:g} CPUs each, {count * cpus:g} in all"
-    room = sum(slots.values())
-    if room < count:
-        sizes = f"{len(slots)} nodes that can hold {room}" if slots else "no node that can hold one"
-        raise Unreachable(f"capacity: expected room for {need}; got {sizes}. Add nodes, or claim fewer CPUs")
+    capacity = sum(slots.values())
+    if capacity < count:
+        sizes = f"{len(slots)} nodes that can hold {capacity}" if slots else "no node that can hold one"
+        raise Unreachable(f"capacity: expected {need}; got {sizes}. Add nodes, or claim fewer CPUs")
     if free_cpus + 1e-9 < count * cpus:
         raise Unreachable(
             f"capacity: expected {need}; got {free_cpus:g} that are free. Stop other actors, or add nodes"

@@ -8,11 +8,11 @@ was written are in a patch: another file of items, which counts more than the se
 """
 
 import heapq
-import json
-import sqlite3
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,35 +20,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.cluster.items_file import ItemsFile, StoredItem, write_items
 from stillhash.cluster.manifest import ITEM_SUFFIXES
-from stillhash.cluster.sealed_database import check_database, connect_sealed, new_database
-from stillhash.collection.column_use import group_blocks
-from stillhash.collection.row_groups import GrowingRows, RowGroup
+from stillhash.collection.column_use import ColumnUse, column_names, group_blocks, match_groups
+from stillhash.collection.filter_matching import NotInColumns, column_tree
+from stillhash.collection.filters import Condition
+from stillhash.collection.row_groups import RowGroup
+from stillhash.collection.storage.bitmaps import set_rows, set_span
 from stillhash.collection.storage.column_files import (
     ColumnFile,
-    build_blocks,
-    segment_contents,
     segment_identity,
-    write_columns,
 )
-from stillhash.collection.storage.item_contents import ItemRecord, matching_rows, read_records, rows_of_ids
+from stillhash.collection.storage.item_contents import ItemRecord
 from stillhash.collection.storage.segments import Segment
-from stillhash.collection.types import Id
 from stillhash.errors import BadState
 from stillhash.files.sealed_files import display_name
-from stillhash.search.blocks import Bitmap, is_set
+from stillhash.numeric.validation import Mask
+from stillhash.search.blocks import Bitmap, clear, is_set
 
 ITEMS_SUFFIX, COLUMNS_SUFFIX = ITEM_SUFFIXES
-ITEMS_FORMAT = 1
-ITEMS_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE items (row INTEGER PRIMARY KEY, id NOT NULL, labels TEXT NOT NULL, metadata TEXT);
-"""
-NO_SEGMENT = bytes(8)  # the identity in a patch
-ITEMS_PER_READ = 1 << 12  # at a time, from each file
 PATCH_ROWS = 1 << 17  # of one patch at most
-
-StoredItem = tuple[int, Id, str, str | None]  # row and id, and as JSON texts labels and metadata
+MAX_SHARD_FILTERS = 16  # the latest filters, whose rows a segment and a shard remember
 
 
 def beside(segment: Path, suffix: str) -> Path:
@@ -56,97 +48,20 @@ def beside(segment: Path, suffix: str) -> Path:
     return segment.with_name(segment.name + suffix)
 
 
-def write_items(
-    path: Path, rows: Iterable[StoredItem], identity: bytes = NO_SEGMENT, named: list[str] | None = None
-) -> int:
-    """Write a file of items with ascending rows, of the segment of this identity or of none; return how many.
+class RowBits(NamedTuple):
+    """A bitmap of the rows from 8 * start on."""
 
-    named: the setting `filter_fields` of the collection.
-    """
-    with new_database(path, ITEMS_SCHEMA) as connection:
-        meta = {"format": ITEMS_FORMAT, "segment": identity, "filter_fields": json.dumps(named)}
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-        count = connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows).rowcount
-        connection.execute("CREATE INDEX items_by_id ON items (id)")
-    return max(0, count)
+    start: int
+    bitmap: Bitmap
 
+    @classmethod
+    def empty(cls, first: int, last: int) -> "RowBits":
+        """Return one without any row, with space from one to another."""
+        return cls(first // 8, np.zeros(last // 8 - first // 8 + 1, np.uint8))
 
-class ItemsFile:
-    """A file of items, open for reading by any number of threads."""
-
-    def __init__(self, path: Path, identity: bytes = NO_SEGMENT, *, check: bool = True) -> None:
-        """Open the file of the segment with this identity; BadState if it is damaged, or of another one.
-
-        check: verify its checksums, unless that has been done since it was written.
-        """
-        self.path, self._lock = path, threading.Lock()
-        check_database(path, checksums=check)
-        try:
-            self._connection = connect_sealed(path)
-            try:
-                meta = dict(self._connection.execute("SELECT key, value FROM meta"))
-                if meta["format"] != ITEMS_FORMAT or meta["segment"] != identity:
-                    raise BadState(f"{display_name(path)}: of another segment or format")
-                self.named: list[str] | None = json.loads(meta["filter_fields"])
-            except BaseException:
-                self._connection.close()
-                raise
-        except (sqlite3.DatabaseError, LookupError, TypeError, ValueError) as error:
-            if isinstance(error, BadState):
-                raise
-            raise BadState(f"{display_name(path)}: not a file of items: {error}") from error
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()
-
-    def records(self, rows: list[int]) -> list[ItemRecord]:
-        """Return the records of those of these rows that are here."""
-        with self._lock:
-            return [record for batch in read_records(self._connection, rows) for record in batch]
-
-    def rows_of(self, ids: list[Id]) -> dict[Id, int]:
-        """Return the rows of those of these ids that are here."""
-        with self._lock:
-            return rows_of_ids(self._connection, ids)
-
-    def matching(self, condition: tuple[str, list[Any]]) -> NDArray[np.int64]:
-        """Return the rows that meet a condition in SQL, ascending; other threads do not wait for it."""
-        with closing(connect_sealed(self.path)) as connection:
-            return np.sort(matching_rows(connection, condition))
-
-    def row_numbers(self) -> NDArray[np.int64]:
-        """Return all rows, ascending."""
-        with self._lock:
-            rows = self._connection.execute("SELECT row FROM items ORDER BY row").fetchall()
-        return np.array(rows, np.int64).reshape(-1)
-
-    def iterate(self) -> Iterator[list[StoredItem]]:
-        """Yield all items by row, some at a time."""
-        with closing(connect_sealed(self.path)) as connection:
-            cursor = connection.execute("SELECT row, id, labels, metadata FROM items ORDER BY row")
-            while rows := cursor.fetchmany(ITEMS_PER_READ):
-                yield rows
-
-    def iterate_ids(self, after: Id | None) -> Iterator[list[tuple[Id, int]]]:
-        """Yield ids past one in order, integers and then texts, with their rows, some at a time."""
-        condition, values = ("1", []) if after is None else ("id > ?", [after])
-        with closing(connect_sealed(self.path)) as connection:
-            cursor = connection.execute(f"SELECT id, row FROM items WHERE {condition} ORDER BY id", values)
-            while pairs := cursor.fetchmany(ITEMS_PER_READ):
-                yield pairs
-
-    def build_columns(self, numbers: NDArray[np.int64]) -> list[Any]:
-        """Return blocks of columns of these rows, built from the items."""
-        with closing(connect_sealed(self.path)) as connection:
-            return [builder.freeze() for builder in build_blocks(segment_contents(connection, numbers), self.named)]
-
-    def write_columns(self, segment: Segment, path: Path) -> None:
-        """Write the columns of all items, which are those of a segment; failures are ignored."""
-        with closing(connect_sealed(self.path)) as connection:
-            contents = segment_contents(connection, segment.row_numbers())
-            write_columns(segment.path, contents, (segment.rows, *segment.bounds()), 0, self.named, path)
+    def add_to(self, bitmap: Bitmap) -> None:
+        """Set these rows in a bitmap of all rows."""
+        bitmap[self.start : self.start + len(self.bitmap)] |= self.bitmap
 
 
 class ItemPartition:
@@ -156,6 +71,8 @@ class ItemPartition:
         self.segment, self.items, self._columns = segment, items, columns
         self.first, self.last = segment.bounds()
         self._groups: list[RowGroup] | None = None
+        self._lock, self._use = threading.Lock(), ColumnUse()
+        self._cache: OrderedDict[str, RowBits] = OrderedDict()
 
     @classmethod
     def open(
@@ -172,7 +89,7 @@ class ItemPartition:
     def rows(self) -> int:
         return self.segment.rows
 
-    def groups(self, names: Iterable[str]) -> list[RowGroup]:
+    def _readable_groups(self, names: Iterable[str]) -> list[RowGroup]:
         """Return groups of rows whose columns of these names can be read; they are built again if the file cannot."""
         if self._groups is None:
             try:
@@ -189,12 +106,65 @@ class ItemPartition:
         return self._groups
 
     def _group(self, blocks: Sequence[Any]) -> list[RowGroup]:
-        return group_blocks(self.first, None if self.segment.numbers is None else self.segment.row_numbers(), blocks)
+        start = self.first // 8 * 8  # of the bitmaps that the groups set bits of
+        numbers = None if self.segment.numbers is None else np.asarray(self.segment.numbers) - start
+        return group_blocks(self.first - start, numbers, blocks)
+
+    @cached_property
+    def row_bits(self) -> RowBits:
+        """Which rows the segment has."""
+        bits = RowBits.empty(self.first, self.last)
+        numbers = self.segment.numbers
+        rows = self.rows if numbers is None else np.asarray(numbers) - 8 * bits.start
+        if isinstance(rows, int):
+            set_span(bits.bitmap, self.first % 8, np.ones(rows, bool))
+        else:
+            set_rows(bits.bitmap, rows, np.ones(len(rows), bool))
+        return bits
+
+    def live_bits(self, deleted: Bitmap | None) -> RowBits:
+        """Return which rows are not deleted, by a bitmap of deleted places in the segment."""
+        if deleted is None:
+            return self.row_bits
+        bits = RowBits(self.row_bits.start, self.row_bits.bitmap.copy())
+        places = np.flatnonzero(np.unpackbits(deleted, count=self.rows, bitorder="little"))
+        numbers = self.first + places if self.segment.numbers is None else np.asarray(self.segment.numbers)[places]
+        clear(bits.bitmap, numbers - 8 * bits.start)
+        return bits
 
     def live_rows(self, deleted: Bitmap | None) -> NDArray[np.int64]:
-        """Return the rows without those that are deleted, by a bitmap of places in the segment."""
+        """Return the rows that are not deleted, as `live_bits` does."""
         numbers = self.segment.row_numbers()
         return numbers if deleted is None else numbers[~is_set(deleted, np.arange(len(numbers)))]
+
+    def matching(self, condition: Condition) -> RowBits:
+        """Return which rows meet a condition, as their segment was written; TooLarge if SQL takes too long."""
+        with self._lock:
+            if (cached := self._cache.get(condition.key)) is not None:
+                self._cache.move_to_end(condition.key)
+                return cached
+        bits = RowBits.empty(self.first, self.last)
+        if not self._match_by_columns(condition, bits):
+            rows = self.items.matching(condition.sql) - 8 * bits.start
+            set_rows(bits.bitmap, rows, np.ones(len(rows), bool))
+        bits.bitmap.setflags(write=False)
+        with self._lock:
+            self._cache[condition.key] = bits
+            if len(self._cache) > MAX_SHARD_FILTERS:
+                self._cache.popitem(last=False)
+        return bits
+
+    def _match_by_columns(self, condition: Condition, bits: RowBits) -> bool:
+        """Set the rows that match; return False if columns cannot answer."""
+        names = column_names(condition.tree)
+        with self._lock:
+            try:
+                tree = column_tree(condition.tree)
+                columns = self._use.columns_of(self._readable_groups(names), names)
+            except (NotInColumns, BadState, OSError, RecursionError):
+                return False
+        match_groups(columns, tree, bits.bitmap)
+        return True
 
     def close(self) -> None:
         """Close the file of items, and drop what is mapped."""
@@ -212,20 +182,14 @@ class Patch:
             self.items.close()
             raise BadState(f"{display_name(path)}: expected at most {PATCH_ROWS} rows in a patch")
         self.bitmap_bytes = int(self.numbers[-1]) // 8 + 1 if len(self.numbers) else 0  # of a bitmap with all rows
-        self._growing: GrowingRows | None = None
 
-    def groups(self) -> list[RowGroup]:
-        """Return the rows with their columns."""
-        if self._growing is None:
-            growing = GrowingRows(self.items.named)
-            for rows in self.items.iterate():
-                growing.append([(row, labels, metadata) for row, _, labels, metadata in rows])
-            self._growing = growing
-        return self._growing.groups()
+    def matching(self, condition: Condition) -> Mask:
+        """Return which of its rows meet a condition."""
+        matches = self.items.matching(condition.sql)
+        return np.isin(self.numbers, matches, assume_unique=True)
 
     def close(self) -> None:
         """Close the file."""
-        self._growing = None
         self.items.close()
 
 

@@ -9,37 +9,34 @@ from sqlite3 import Connection
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.cluster.items_file import StoredItem, write_items
 from stillhash.cluster.manifest import UNPLACED, PatchEntry, SegmentEntry
 from stillhash.cluster.partition import (
     COLUMNS_SUFFIX,
     ITEMS_SUFFIX,
     LivePartition,
     Patch,
-    StoredItem,
     beside,
     live_items,
-    write_items,
     write_partition,
 )
 from stillhash.cluster.segment_cache import seal_checksum
 from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.schema import batches
-from stillhash.collection.storage.segments import CodedRows, Segment, read_segment, write_segment
+from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.collection.storage.store import Store
-from stillhash.numeric.feature_digests import NO_DIGEST
-from stillhash.numeric.kernels import read_tiles
 
-SLICE_ROWS = 1 << 16  # of a segment, at a time
-COMPARED_ROWS = 1 << 12  # at a time
+SLICE_ROWS = 1 << 16  # that are not sealed, at a time
+ROWS_PER_COMPARISON = 1 << 12  # at a time
 
 
 def rows_after(store: Store, connection: Connection, last: int, most: int) -> Iterator[CodedRows]:
     """Yield the items past a row with their codes, ascending, at most so many at a time."""
     bits = store.settings["bits"]
     waiting: list[CodedRows] = []
-    for part in _coded_slices(store, connection, last, min(most, SLICE_ROWS)):
+    for part in _coded_slices(store, connection, last):
         waiting.append(part.select(np.isin(part.numbers, _existing(connection, part.numbers), assume_unique=True)))
-        if sum(len(rows.numbers) for rows in waiting) >= most:
+        while sum(len(rows.numbers) for rows in waiting) >= most:
             joined = CodedRows.join(waiting, bits)
             yield joined.select(np.arange(most))
             waiting = [joined.select(np.arange(most, len(joined.numbers)))]
@@ -48,24 +45,14 @@ def rows_after(store: Store, connection: Connection, last: int, most: int) -> It
         yield joined
 
 
-def _coded_slices(store: Store, connection: Connection, last: int, size: int) -> Iterator[CodedRows]:
+def _coded_slices(store: Store, connection: Connection, last: int) -> Iterator[CodedRows]:
+    """Yield the rows past this one that have codes, deleted ones perhaps among them."""
     for segment in store.codes.segments(connection, last):
-        start = last + 1 - segment.first if segment.numbers is None else int(segment.numbers.searchsorted(last + 1))
-        for begin in range(max(0, start), segment.rows, size):
-            yield segment_slice(segment, begin, min(begin + size, segment.rows))
-    rows = store.codes.unsealed(connection, last)
-    for begin in range(0, len(rows.numbers), size):
-        yield rows.select(np.arange(begin, min(begin + size, len(rows.numbers))))
-
-
-def segment_slice(segment: Segment, begin: int, end: int) -> CodedRows:
-    """Read the rows of a segment from one place to another."""
-    places = np.arange(begin, end)
-    numbers = places + segment.first if segment.numbers is None else np.array(segment.numbers[begin:end])
-    digests = np.full(len(places), NO_DIGEST, np.int64)
-    own = np.flatnonzero((segment.places >= begin) & (segment.places < end))
-    digests[segment.places[own].astype(np.int64) - begin] = segment.digests[own]
-    return CodedRows(numbers, read_tiles(segment.tiles, places), digests)
+        for part in segment.parts():
+            yield part.select(part.numbers > last)
+    while len((part := store.codes.unsealed(connection, last, SLICE_ROWS)).numbers):
+        yield part
+        last = int(part.numbers[-1])
 
 
 def _existing(connection: Connection, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -117,7 +104,7 @@ def compare_items(
     deleted: list[int] = []
     changed: list[int] = []
     published = live_items(part, patches)
-    while some := [item for _, item in zip(range(COMPARED_ROWS), published, strict=False)]:
+    while some := [item for _, item in zip(range(ROWS_PER_COMPARISON), published, strict=False)]:
         stored = {item[0]: item for item in stored_items(connection, [item[0] for item in some])}
         deleted += [item[0] for item in some if item[0] not in stored]
         changed += [item[0] for item in some if item[0] in stored and stored[item[0]] != item]

@@ -8,7 +8,6 @@ collection exists: a compaction of the collection changes no published segment.
 import logging
 import tempfile
 import threading
-import time
 import uuid
 from pathlib import Path
 from sqlite3 import Connection
@@ -18,7 +17,6 @@ import numpy as np
 
 from stillhash.cluster.catalog import catalog_key, write_catalog
 from stillhash.cluster.deletions import load_deletions, without_ids
-from stillhash.cluster.garbage import collect_garbage
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.manifest import SEGMENT_ROWS, ClusterManifest, SegmentEntry
 from stillhash.cluster.partition import LivePartition, Patch
@@ -34,10 +32,9 @@ from stillhash.errors import BadState, Conflict, StillhashError
 from stillhash.numeric.validation import check_number
 from stillhash.search.blocks import NO_IDS, IdArray
 
-LOG = logging.getLogger("stillhash.cluster")
+log = logging.getLogger("stillhash.cluster")
 PUBLISH_TRIES = 5  # while the collection's writer replaces files that are being read
-RETRY_SECONDS = 1.0  # after a failure
-GARBAGE_SECONDS = 600.0  # between two looks for files that no manifest names
+REPUBLISH_SECONDS = 1.0  # after a failure
 
 
 class PublishedCollection(Protocol):
@@ -245,16 +242,12 @@ class Publisher:
         return name
 
     def _run(self) -> None:
-        collected = time.monotonic()
         while not self._stopped.is_set():
             try:
                 self.publish()
-                if time.monotonic() - collected > GARBAGE_SECONDS:
-                    collected = time.monotonic()
-                    collect_garbage(self._cluster.storage)
                 self.failure = None
             except StillhashError as error:
                 self.failure = error
-                LOG.warning("publisher: %s: %s", type(error).__name__, error)
-                self._stopped.wait(RETRY_SECONDS)
+                log.warning("publisher: %s: %s", type(error).__name__, error)
+                self._stopped.wait(REPUBLISH_SECONDS)
             self._stopped.wait(self.interval)

@@ -32,6 +32,7 @@ from stillhash.search.blocks import IdArray, bitmap_by_id
 from stillhash.search.merge import Floors, drop_below, merge_all, merge_top, no_floors
 
 Read = TypeVar("Read")
+PARTIAL_SHARE = 0.7  # of the time until the deadline, that a search which may be partial waits for all shards
 POLL_SECONDS = 0.5  # between two looks for a new manifest
 
 
@@ -59,7 +60,7 @@ class ClusterSnapshot:
 
     def __init__(self, reader: "ClusterReader", manifest: ClusterManifest, until: float) -> None:
         self.manifest, self.bits, self._until = manifest, manifest.bits, until
-        self._coordinator, self._partial, self._timings = reader.coordinator, reader.partial, reader.timings
+        self._coordinator, self.partial, self._timings = reader.coordinator, reader.partial, reader.timings
         self._reader = reader
 
     def __len__(self) -> int:
@@ -95,23 +96,37 @@ class ClusterSnapshot:
         names, numbers = validation.check_repeated_ids(ids)
         codes = np.zeros((len(names), width(self.bits)), np.uint8)
         known = np.zeros(len(names), bool)
-        for reply in self.ask("codes", {}, [names]).replies if len(names) else ():
+        for reply in self.ask("codes", {}, [names], partial=self.partial).replies if len(names) else ():
             places = np.searchsorted(names, reply.arrays[0])
             codes[places], known[places] = reply.arrays[1], True
         if not known.all():
             raise InvalidInput(f"ids: expected ids of the index, got {np.count_nonzero(~known)} that are not in it")
         return codes[numbers]
 
-    def ask(self, kind: str, header: dict[str, Any], arrays: list[NDArray[Any]]) -> Call:
-        """Send a message to all shards with rows, and wait for their replies; none may be missing."""
+    def ask(self, kind: str, header: dict[str, Any], arrays: list[NDArray[Any]], *, partial: bool = False) -> Call:
+        """Send a message to all shards with rows, and wait for their replies; none may be missing unless `partial`."""
+        return self.finish(self.begin(kind, header, arrays, partial=partial))
+
+    def begin(self, kind: str, header: dict[str, Any], arrays: list[NDArray[Any]], *, partial: bool = False) -> Call:
+        """Send a message to all shards with rows, and return at once; `finish` waits for their replies."""
         rows = {shard: n for shard, n in self.manifest.shard_rows().items() if n}
-        message = Message(header, arrays)
-        return self._check(self._coordinator.ask(kind, message, self.manifest.number, rows, self._until))
+        until, message = self._end(partial), Message(header, arrays)
+        return self._coordinator.ask(kind, message, self.manifest.number, rows, until, partial=partial)
+
+    def finish(self, call: Call) -> Call:
+        """Wait for the replies to a message."""
+        call.wait()
+        return self._check(call)
 
     def _search(self, request: SearchRequest) -> Call:
         rows = self.manifest.shard_rows()
-        number = self.manifest.number
-        return self._check(self._coordinator.search(request, number, rows, self._until, partial=self._partial))
+        number, until = self.manifest.number, self._end(self.partial)
+        return self._check(self._coordinator.search(request, number, rows, until, partial=self.partial))
+
+    def _end(self, partial: bool) -> float:
+        """Return when a call ends: if it may be partial, early enough to ask the shards that did reply for more."""
+        now = time.monotonic()
+        return now + PARTIAL_SHARE * (self._until - now) if partial else self._until
 
     def _check(self, call: Call) -> Call:
         if call.stale:

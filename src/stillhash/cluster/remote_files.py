@@ -19,6 +19,7 @@ from stillhash.errors import MissingExtra, NotFound, StillhashError, StoreFailed
 SLOWEST_TRANSFER = 1 << 20  # bytes a second: large files have more time
 CONFLICT_ATTEMPTS = 4  # S3 may refuse both of two conditional uploads of a name at once, to be tried again
 CALLS_UNDER_WAY = BoundedSemaphore(64)  # of file systems whose calls cannot be ended: each is a thread
+EXISTS_CODES = ("PreconditionFailed", "412")  # s3fs knows them only from servers that name the condition
 S3_PROTOCOLS = ("s3", "s3a")
 
 
@@ -59,7 +60,10 @@ class RemoteFiles:
                 except FileExistsError:
                     return False
                 except OSError as error:
-                    if attempt == CONFLICT_ATTEMPTS - 1 or "ConditionalRequestConflict" not in repr(error.__cause__):
+                    code = _error_code(error)
+                    if code in EXISTS_CODES:
+                        return False
+                    if attempt == CONFLICT_ATTEMPTS - 1 or code != "ConditionalRequestConflict":
                         raise
         raise AssertionError("unreachable")
 
@@ -147,6 +151,12 @@ def _settle(result: "Future[Any]", call: Any, args: tuple[Any, ...], kwargs: dic
         result.set_exception(error)
     finally:
         CALLS_UNDER_WAY.release()
+
+
+def _error_code(error: OSError) -> str:
+    """Return the code of an error of S3, from which s3fs has made another; "" if there is none."""
+    response = getattr(error.__cause__, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def _options(protocol: str, timeout: float) -> dict[str, Any]:

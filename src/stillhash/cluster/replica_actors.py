@@ -15,6 +15,7 @@ from stillhash.cluster.local import NAMESPACE
 from stillhash.errors import StillhashError
 
 STATUS_SECONDS = 3.0  # how long a status counts
+OVERDUE_SECONDS = 10.0  # without a reply until the actor is looked up again
 AGGREGATOR = "aggregator"
 CALLS = 4  # methods of an actor that may run at a time, so that one that loads still reports
 
@@ -50,13 +51,16 @@ class Replica:
         self.name, self.actor, self.node = name, actor, node
         self.status: dict[str, Any] | None = None
         self.failure = ""  # of the last request for its status
-        self.dead = False  # and Ray will not restart it
+        self.ended = False  # and Ray will not restart it
+        self.is_direct = False  # whether its status comes by a message, since Ray does not reach it
         self.started_at = self.replied_at = time.monotonic()
         self.request: Any = None  # the reference of a request under way
         self._pinged_at = 0.0
 
     def ping(self) -> None:
         """Take the reply to the last request for the status, if there is one, and send another; never wait."""
+        if self.is_direct:
+            return
         if self.request is not None and not self._receive():
             return
         self._pinged_at = time.monotonic()
@@ -80,7 +84,24 @@ class Replica:
     def _fail(self, error: BaseException) -> None:
         reason = str(error).strip().rpartition("\n")[2]  # after the traceback, if there is one
         self.status, self.failure = None, f"{type(error).__name__}: {reason[:500]}"
-        self.dead = self.dead or isinstance(error, ActorDiedError)
+        self.ended = self.ended or isinstance(error, ActorDiedError)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a request was not replied to for long, as where Ray's head was away when the process ended."""
+        return self.request is not None and time.monotonic() > self._pinged_at + OVERDUE_SECONDS
+
+    def renew(self, actor: Any) -> None:
+        """Ask through another handle from now on."""
+        self.actor, self.request, self.status = actor, None, None
+
+    def accept(self, status: dict[str, Any] | None) -> None:
+        """Take a status that did not come through Ray; without one, Ray is asked again."""
+        if status is not None:
+            self.is_direct, self.status, self.failure, self.request = True, status, "", None
+            self.node, self.replied_at = str(status.get("node") or self.node), time.monotonic()
+        elif self.is_direct:
+            self.is_direct, self.status = False, None
 
     def answers(self, since: float | None = None) -> bool:
         """Whether it has replied since this time of `time.monotonic`, by default recently."""
@@ -143,7 +164,7 @@ class ReplicaActors:
             ray.wait([replica.actor.stop.remote()], timeout=seconds)
             ray.kill(replica.actor, no_restart=True)
         except (RayError, ValueError):
-            replica.dead = True  # it is gone already
+            replica.ended = True  # it is gone already
 
 
 def server_classes() -> dict[str, type]:

@@ -10,13 +10,14 @@ from stillhash.cluster.node_choice import Placed, best_node, next_move
 from stillhash.cluster.replica_actors import AGGREGATOR, ActorName, Replica
 
 MAX_MOVES = 2  # at a time
+MAX_ASKED = 8  # replicas that are asked by message in one round
 PLACE_SECONDS = 60.0  # for a new actor to answer for the first time
 FULL_SECONDS = 60.0  # for which a node that took no actor is not tried again
-RETRY_SECONDS = 5.0  # between two attempts to start a replica that did not start
+START_RETRY_SECONDS = 5.0  # between two attempts to start a replica that did not start
 
 
 @dataclass(eq=False)
-class Move:
+class ReplicaMove:
     """A replica that moves: the new one starts, and the old one stops when the new one has loaded as much."""
 
     old: Replica
@@ -26,14 +27,14 @@ class Move:
 
 
 class ReplicaTable:
-    """All replicas by name, and `wanted`, how many there should be of each group; None before that is known.
+    """All replicas by name, and `targets`, how many there should be of each group; None before that is known.
 
     start : starts a replica of a group on a node. grace : seconds from the withdrawal of an endpoint to the stop.
     """
 
     def __init__(self, start: Callable[[str, str], Replica], grace: float) -> None:
-        self.wanted: dict[str, int] | None = None
-        self.moves: list[Move] = []
+        self.targets: dict[str, int] | None = None
+        self.moves: list[ReplicaMove] = []
         self.moved = 0  # replicas so far
         self._start, self._grace = start, grace
         self._replicas: dict[str, Replica] = {}
@@ -74,9 +75,12 @@ class ReplicaTable:
         return [replica for replica in [*self._replicas.values(), *leaving] if replica.node == node]
 
     def adopt(self, names: Iterable[ActorName], find: Callable[[ActorName], Replica | None]) -> None:
-        """Add actors that exist and are not known yet."""
+        """Add actors that exist and are not known yet, and look those up again that do not reply."""
         for name in names:
-            if not self.has(str(name)) and (replica := find(name)) is not None:
+            known = self._replicas.get(str(name))
+            if known is not None and known.is_overdue and (again := find(name)) is not None:
+                known.renew(again.actor)
+            elif not self.has(str(name)) and (replica := find(name)) is not None:
                 self.add(replica)
 
     def forget(self, names: Iterable[ActorName], listed_at: float) -> None:
@@ -92,6 +96,11 @@ class ReplicaTable:
         for replica in self._replicas.values():
             replica.ping()
 
+    def unreached(self) -> list[Replica]:
+        """Return some replicas of shards that Ray does not reach, though it lists them."""
+        silent = (r for r in self._replicas.values() if r.is_direct or (r.failure and r.status is None))
+        return [replica for replica in silent if replica.name.shard is not None and not replica.ended][:MAX_ASKED]
+
     def requests(self) -> list[Any]:
         """Ask every replica for its status, and return the references of the replies."""
         self.ping()
@@ -100,7 +109,7 @@ class ReplicaTable:
     def advance(self, slots: dict[str, int]) -> tuple[list[Replica], list[Replica]]:
         """Take the next step; return replicas whose endpoint is withdrawn now, and those to stop now."""
         withdrawn: list[Replica] = []
-        if self.wanted is not None:
+        if self.targets is not None:
             slots = {node: count for node, count in slots.items() if self._full.get(node, 0.0) < time.monotonic()}
             withdrawn = [*self._end_moves(), *self._surplus(slots)]
             self._start_missing(slots)
@@ -129,23 +138,23 @@ class ReplicaTable:
 
     def _surplus(self, slots: dict[str, int]) -> Iterator[Replica]:
         """Yield replicas that are too many: of shards that are removed, or left by a controller that ended."""
-        wanted = self.wanted or {}
+        targets = self.targets or {}
         for group in {replica.name.group for replica in self._replicas.values()}:
             replicas = self._group(group)
             ranked = sorted(replicas, key=lambda r: (r.node in slots, r.answers(), r.number, -r.started_at))
-            yield from ranked[: max(0, len(replicas) - wanted.get(group, 0))]
+            yield from ranked[: max(0, len(replicas) - targets.get(group, 0))]
 
     def _start_missing(self, slots: dict[str, int]) -> None:
-        for group, count in (self.wanted or {}).items():
+        for group, count in (self.targets or {}).items():
             _, failed_at = self._failures.get(group, ("", 0.0))
             for _ in range(count - self.count(group)):
                 node = best_node(group, self.placed(), slots)
-                if node is not None and time.monotonic() > failed_at + RETRY_SECONDS:
+                if node is not None and time.monotonic() > failed_at + START_RETRY_SECONDS:
                     self.add(self._start(group, node))
 
     def _start_moves(self, slots: dict[str, int]) -> None:
         """Start moves, while every group is complete; a replica that does not answer is Ray's to restart."""
-        complete = all(self.count(group) >= count for group, count in (self.wanted or {}).items())
+        complete = all(self.count(group) >= count for group, count in (self.targets or {}).items())
         while complete and len(self.moves) < MAX_MOVES:
             fixed = [str(move.new.name) for move in self.moves]
             fixed += [name for name, replica in self._replicas.items() if not replica.answers()]
@@ -153,7 +162,7 @@ class ReplicaTable:
             if move is None:
                 return
             old = self._replicas[move.name]
-            self.moves.append(Move(old, self.add(self._start(old.name.group, move.node)), move.node))
+            self.moves.append(ReplicaMove(old, self.add(self._start(old.name.group, move.node)), move.node))
 
     def _group(self, group: str) -> list[Replica]:
         new = {id(move.new) for move in self.moves}
@@ -161,25 +170,25 @@ class ReplicaTable:
 
     def ready(self, number: int, since: float | None = None) -> bool:
         """Whether all replicas that should be there answer, with this commit or a later one."""
-        if not self.wanted:
+        if not self.targets:
             return False
-        replicas = {group: self._group(group) for group in self.wanted}
-        enough = all(len(replicas[group]) >= count for group, count in self.wanted.items())
+        replicas = {group: self._group(group) for group in self.targets}
+        enough = all(len(replicas[group]) >= count for group, count in self.targets.items())
         return enough and all(r.answers(since) and r.number >= number for some in replicas.values() for r in some)
 
     def unavailable(self) -> list[str]:
         """Return the groups of which no replica answers."""
-        return sorted(group for group in self.wanted or {} if not any(r.answers() for r in self._group(group)))
+        return sorted(group for group in self.targets or {} if not any(r.answers() for r in self._group(group)))
 
     def degraded(self) -> list[str]:
         """Return the groups of which some replicas answer and some do not."""
-        groups = (self.wanted or {}).items()
+        groups = (self.targets or {}).items()
         answering = {group: sum(r.answers() for r in self._group(group)) for group, _ in groups}
         return sorted(group for group, count in groups if 0 < answering[group] < count)
 
     def problems(self) -> Iterator[str]:
         """Yield why replicas are missing."""
-        for group, count in (self.wanted or {}).items():
+        for group, count in (self.targets or {}).items():
             missing = count - self.count(group)
             if missing > 0:
                 reason, _ = self._failures.get(group, ("no node has room for it", 0.0))

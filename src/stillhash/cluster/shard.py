@@ -28,10 +28,12 @@ from stillhash.errors import InvalidInput, NotFound
 from stillhash.numeric.codes import TILE, width
 from stillhash.numeric.kernels import read_tiles
 from stillhash.numeric.validation import Codes
-from stillhash.search import Hits, Index
+from stillhash.search import CodeIndex, Hits, Index
 from stillhash.search.blocks import NO_IDS, Bitmap, Block, IdArray, is_set
+from stillhash.search.gpu import restore_for
 from stillhash.search.index_files import SavedIndex
 from stillhash.search.merge import no_floors
+from stillhash.search.miwq import SubstringTables
 
 OLD_STATES, OLD_STATE_SECONDS = 64, 20.0  # that requests under way may still name
 
@@ -99,22 +101,27 @@ class ShardState:
 
     number: int
     segments: tuple[LoadedSegment, ...]  # in order of arrival: an id may have been deleted from an earlier one
-    index: Index
+    index: CodeIndex
     since: float  # by the monotonic clock
     items: ShardItems | None = None  # where segments have items
     patches: dict[str, Patch] = field(default_factory=dict)  # by name
 
 
 class Shard:
-    """Answers from the codes of one shard. `threads` limits the threads of one search."""
+    """Answers from the codes of one shard. `threads` limits those of one search; `device` is where it searches."""
 
     def __init__(
-        self, storage: Storage, shard: int, cache: SegmentCache | None = None, threads: int | None = None
+        self,
+        storage: Storage,
+        shard: int,
+        cache: SegmentCache | None = None,
+        threads: int | None = None,
+        device: str = "cpu",
     ) -> None:
-        self.storage, self.shard, self.threads = storage, shard, threads
+        self.storage, self.shard, self.threads, self.device = storage, shard, threads, device
         self._cache = SegmentCache(storage) if cache is None else cache
         self._states: dict[int, ShardState] = {}  # by number
-        self._index: Index | None = None  # that updates go on with; states have frozen copies of it
+        self._index: CodeIndex | None = None  # that updates go on with; states have frozen copies of it
         self._latest = -1
         self._updating, self._lock = threading.Lock(), threading.Lock()
 
@@ -168,7 +175,7 @@ class Shard:
                 hits[place] = part
         return hits
 
-    def _answer(self, number: int, index: Index, request: SearchRequest) -> list[Hits]:
+    def _answer(self, number: int, index: CodeIndex, request: SearchRequest) -> list[Hits]:
         allowed = request.allowed if request.where is None else self._matching(number, request.where)
         if request.thresholds is not None:
             return index.range_search(request.weights, request.thresholds, allowed=allowed)
@@ -201,7 +208,7 @@ class Shard:
             if state is None or index is None:
                 return ShardStatus(self.shard, -1)
             index.merge_if_due()  # rows that came while tables were being built
-            if index.state.tables is not state.index.state.tables:
+            if tables_of(index) is not tables_of(state.index):
                 state = replace(state, index=index.frozen())
                 with self._lock:
                     self._states[state.number] = state
@@ -229,7 +236,7 @@ class Shard:
         else:
             blocks, deleted = tuple(loaded.block() for loaded in segments), sum(entry.deleted for entry in entries)
             saved = SavedIndex(manifest.bits, None, manifest.next_id, blocks, deleted)
-            index = Index.from_saved(saved, self.threads)
+            index = restore_for(saved, device=self.device, threads=self.threads)
             index.merge_if_due()
         self._index = index
         patches = self._open_patches(manifest, {} if old is None else old.patches, segments)
@@ -268,7 +275,12 @@ class Shard:
                 del self._states[number]
 
 
-def _extend(index: Index, known: dict[str, LoadedSegment], segments: Sequence[LoadedSegment]) -> None:
+def tables_of(index: CodeIndex) -> SubstringTables | None:
+    """Return the tables of an index, if it has some."""
+    return index.state.tables if isinstance(index, Index) else None
+
+
+def _extend(index: CodeIndex, known: dict[str, LoadedSegment], segments: Sequence[LoadedSegment]) -> None:
     """Bring an index of the known segments to these: add new ones, and remove what has been deleted since."""
     for loaded in segments:
         before = known.get(loaded.entry.name)

@@ -9,28 +9,25 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.cluster.items_file import ItemsFile
 from stillhash.cluster.manifest import PatchEntry, SegmentEntry
 from stillhash.cluster.partition import (
     COLUMNS_SUFFIX,
     ITEMS_SUFFIX,
+    MAX_SHARD_FILTERS,
     ItemPartition,
-    ItemsFile,
     LivePartition,
     Patch,
     beside,
 )
 from stillhash.cluster.segment_cache import SegmentCache
-from stillhash.collection.column_use import ColumnUse, column_names, match_groups
-from stillhash.collection.filter_matching import NotInColumns, column_tree
 from stillhash.collection.filters import Condition
-from stillhash.collection.storage.bitmaps import count_bits, set_rows, set_span
+from stillhash.collection.storage.bitmaps import count_bits, set_rows
 from stillhash.collection.storage.item_contents import ITEM_BYTES, ItemContent, ItemRecord, read_contents
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, NotFound, TooLarge
 from stillhash.search.blocks import Bitmap, IdArray, is_set
-
-MAX_SHARD_FILTERS = 16  # bitmaps of the latest filters, of one manifest
 
 
 class ShardItems:
@@ -38,7 +35,7 @@ class ShardItems:
 
     def __init__(self, parts: Sequence[LivePartition], patches: Sequence[Patch] = ()) -> None:
         self._parts, self._patches = list(parts), list(patches)
-        self._lock, self._use = threading.Lock(), ColumnUse()
+        self._lock = threading.Lock()
         self._cache: OrderedDict[str, Bitmap] = OrderedDict()
 
     @cached_property
@@ -47,14 +44,7 @@ class ShardItems:
         last = max((part.partition.last for part in self._parts), default=-1)
         bitmap = np.zeros(last // 8 + 1, np.uint8)
         for partition, deleted in self._parts:
-            if partition.segment.numbers is None:
-                set_span(bitmap, partition.first, np.ones(partition.rows, bool))
-            else:
-                numbers = partition.segment.row_numbers()
-                set_rows(bitmap, numbers, np.ones(len(numbers), bool))
-            if deleted is not None:
-                gone = np.setdiff1d(partition.segment.row_numbers(), partition.live_rows(deleted), assume_unique=True)
-                set_rows(bitmap, gone, np.zeros(len(gone), bool))
+            partition.live_bits(deleted).add_to(bitmap)
         return bitmap
 
     def existing(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -134,8 +124,10 @@ class ShardItems:
                 self._cache.move_to_end(condition.key)
                 return cached
         bitmap = np.zeros(max([len(self.live), *(patch.bitmap_bytes for patch in self._patches)]), np.uint8)
-        if not self._match_by_columns(condition, bitmap):
-            self._match_by_sql(condition, bitmap)
+        for partition, _ in self._parts:
+            partition.matching(condition).add_to(bitmap)
+        for patch in self._patches:
+            set_rows(bitmap, patch.numbers, patch.matching(condition))
         bitmap = bitmap[: len(self.live)] & self.live
         bitmap.setflags(write=False)
         with self._lock:
@@ -143,28 +135,6 @@ class ShardItems:
             if len(self._cache) > MAX_SHARD_FILTERS:
                 self._cache.popitem(last=False)
         return bitmap
-
-    def _match_by_columns(self, condition: Condition, bitmap: Bitmap) -> bool:
-        """Set the rows that match; return False if columns cannot answer."""
-        names = column_names(condition.tree)
-        with self._lock:
-            try:
-                tree = column_tree(condition.tree)
-                groups = [group for part in self._parts for group in part.partition.groups(names)]
-                groups += [group for patch in self._patches for group in patch.groups()]
-                columns = self._use.columns_of(groups, names)
-            except (NotInColumns, BadState, OSError, RecursionError):
-                return False
-        match_groups(columns, tree, bitmap)
-        return True
-
-    def _match_by_sql(self, condition: Condition, bitmap: Bitmap) -> None:
-        for partition, _ in self._parts:
-            rows = partition.items.matching(condition.sql)
-            set_rows(bitmap, rows, np.ones(len(rows), bool))
-        for patch in self._patches:
-            matches = np.isin(patch.numbers, patch.items.matching(condition.sql), assume_unique=True)
-            set_rows(bitmap, patch.numbers, matches)
 
 
 def open_partition(cache: SegmentCache, entry: SegmentEntry, segment: Segment) -> ItemPartition:

@@ -24,15 +24,15 @@ STALE_HEADER = {"stale": True}
 class ShardServer:
     """Serves one shard. It answers as soon as it is made, so a process that Ray restarts serves again by itself.
 
-    options: `host`, the address to listen on; `threads`, the most of one search; `cache` and `cache_bytes`, of the
-    copies of segments from a URL.
+    options: `host`, the address to listen on; `threads`, the most of one search; `device`, where it searches; `cache`
+    and `cache_bytes`, of the copies of segments from a URL.
     """
 
     def __init__(self, storage: str, shard: int, name: str, options: dict[str, Any] | None = None) -> None:
         options = options or {}
         self.storage, self.name = Storage(storage, create=False), name
         cache = SegmentCache(self.storage, options.get("cache"), options.get("cache_bytes", CACHE_BYTES))
-        self.shard = Shard(self.storage, shard, cache, options.get("threads"))
+        self.shard = Shard(self.storage, shard, cache, options.get("threads"), options.get("device", "cpu"))
         self._parked: list[Received] = []  # searches of commits that are not loaded yet
         self._wanted, self._want, self._stopped = -1, threading.Event(), threading.Event()
         self._failure: Exception | None = None  # of the last update

@@ -35,7 +35,7 @@ from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, repo
 from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
 from stillhash.numeric.label_codes import MIN_LOOKS_CODE
 from stillhash.numeric.validation import check_bits, check_choice, check_integer, check_number
-from stillhash.search import Index
+from stillhash.search import Index, searcher_for
 
 MIN_INIT_ROWS = 300
 DEFAULT_BITS = MIN_LOOKS_CODE
@@ -62,6 +62,7 @@ def open(
     keep_features: bool = False,
     read_only: bool = False,
     searcher: Callable[[int], Any] = Index,
+    device: str = "cpu",
 ) -> Collection:
     """Open a collection, or create one if there is none and `dim`, or `codes_only` with `bits`, is given.
 
@@ -89,8 +90,13 @@ def open(
     keep_features : store the features of items too, as float16, which they are rounded to: `forget` is then exact, and
         so is `reconstruct`. It takes 2 bytes per feature on disk, and learning takes about half as long again.
     read_only : search beside a process that writes. A collection of version 0.1 is converted into a temporary folder.
-    searcher : returns an index for codes of so many bits; `stillhash.cluster.HybridIndexFactory` does so on a cluster.
+    searcher : returns an index for codes of so many bits, in place of `Index`.
+    device : where codes are searched, if not by a searcher: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one.
     """
+    if device != "cpu":
+        if searcher is not Index:
+            raise InvalidInput(f"device: expected cpu with a searcher of your own, got {device!r:.100}")
+        searcher = searcher_for(device)
     path = check_path(path)
     identity = None if encoder is None else identify(encoder)
     exists = (path / "store.db").is_file()

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from stillhash.collection.convert_format_1 import convert
 from stillhash.collection.storage.format_1 import Format1Store, stored_format
-from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
+from stillhash.collection.storage.schema import READABLE_FORMATS, get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.verification import verify_store
 from stillhash.collection.validation import check_path
@@ -65,7 +65,7 @@ def upgrade(path: str | Path, *, delete_old: bool = False) -> UpgradeReport:
             actions = ["an interrupted upgrade is finished"]
         elif not (folders.path / "store.db").is_file():
             raise InvalidInput(f"path: expected the folder of a collection, got {str(path)!r}")
-        elif stored_format(folders.path) == STORE_FORMAT:
+        elif stored_format(folders.path) in READABLE_FORMATS:
             return UpgradeReport([], None)
         else:
             actions = _upgrade(folders)

@@ -203,6 +203,19 @@ class CodeIndex(ABC):
     def close(self) -> None:  # noqa: B027
         """Do nothing: only an index on a cluster holds something to release."""
 
+    @property
+    def plan(self) -> str:
+        """Return how queries begin: on "tables", where an index has some, or as a "scan" of all codes."""
+        return "scan"
+
+    @property
+    def merging(self) -> bool:
+        """Return whether rows are on their way into tables, where an index has some."""
+        return False
+
+    def merge_if_due(self) -> None:  # noqa: B027
+        """Bring rows into tables where enough of them wait, in the background; an index without tables has none."""
+
     @abstractmethod
     def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
         """Return the k best hits of each query, where k is no more than there are rows."""

@@ -33,7 +33,11 @@ class CollectionLifecycle:
     ) -> None:
         """`open_queries` opens the query encoder of a collection with an encoder; without it there are none."""
         self._executors, self._settings, self._open_queries = executors, settings, open_queries
-        self._folder = None if settings.collections_folder is None else CollectionsFolder(settings.collections_folder)
+        self._folder = (
+            None
+            if settings.collections_folder is None
+            else CollectionsFolder(settings.collections_folder, settings.device)
+        )
         self._own: set[str] = set()  # the collections of the folder; others are the caller's
         self._reserved: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()

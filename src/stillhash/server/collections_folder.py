@@ -36,8 +36,8 @@ def check_name(name: str) -> str:
 
 
 class CollectionsFolder:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, device: str = "cpu") -> None:
+        self.path, self.device = path, device
 
     def open_all(self) -> dict[str, Collection]:
         """Open the collections of the folder, by name, after removing what a crash has left."""
@@ -47,7 +47,7 @@ class CollectionsFolder:
                 if entry.name.startswith(UNNAMED_PREFIX) and not entry.is_symlink():
                     shutil.rmtree(entry)
                 elif self._holds_collection(entry):
-                    opened[entry.name] = on_error.enter_context(stillhash.collection.open(entry))
+                    opened[entry.name] = on_error.enter_context(stillhash.collection.open(entry, device=self.device))
             on_error.pop_all()
         return opened
 
@@ -59,7 +59,7 @@ class CollectionsFolder:
         return False
 
     def open(self, name: str) -> Collection:
-        return stillhash.collection.open(self.path / check_name(name))
+        return stillhash.collection.open(self.path / check_name(name), device=self.device)
 
     def create(self, name: str, settings: dict[str, Any]) -> Collection:
         """Create a collection by the arguments of `stillhash.open`, and open it."""

@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from stillhash.errors import Busy, MissingExtra, Unreachable
 
-CONNECT_SECONDS, SILENT_SECONDS = 5.0, 600.0  # until a connection stands, and without a byte of a response
+WRITER_CONNECT_SECONDS, SILENT_SECONDS = 5.0, 600.0  # until a connection stands, and without a byte of a response
 MAX_FORWARDED = 256  # connections to the writer
 FORWARDED_HEADER = "x-stillhash-forwarded"  # of requests that a front has sent on
 HOP_HEADERS = frozenset({"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"})
@@ -25,7 +25,7 @@ class Forwarder:
             import httpx
         except ImportError as error:
             raise MissingExtra("httpx is not installed: pip install 'stillhash[async]'") from error
-        timeout = httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS, pool=CONNECT_SECONDS)
+        timeout = httpx.Timeout(SILENT_SECONDS, connect=WRITER_CONNECT_SECONDS, pool=WRITER_CONNECT_SECONDS)
         limits = httpx.Limits(max_connections=MAX_FORWARDED)
         self._writer, self._failures = writer, httpx.HTTPError
         self._client = httpx.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False, trust_env=False)

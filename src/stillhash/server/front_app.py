@@ -38,7 +38,7 @@ SERVED_ROUTES: tuple[tuple[APIRouter, tuple[str, ...]], ...] = (
     (routes_server.server_router, ("metrics",)),
     (routes_collections.read_router, ("collections",)),
 )
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+FORWARDED_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 ready_router = api_router(None, "server", "/v1")
 
@@ -103,7 +103,7 @@ def create_front_app(
     for router, names in SERVED_ROUTES:
         app.router.routes += [route for route in router.routes if isinstance(route, APIRoute) and route.name in names]
     app.include_router(ready_router)
-    app.router.add_route("/{path:path}", forward, METHODS, include_in_schema=False)
+    app.router.add_route("/{path:path}", forward, FORWARDED_METHODS, include_in_schema=False)
     app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics, memory=memory, sessions=sessions)
     return app
 
@@ -122,7 +122,8 @@ async def ready(request: Request) -> Response:
     state = request.app.state.front.collection.readiness()
     if not state["ready"]:
         raise Busy(f"shards: expected a replica of each, got none of {', '.join(map(str, state['missing']))}")
-    return json_response({"ready": True, "manifest": state["number"], "replicas": state["replicas"]})
+    about = {"manifest": state["number"], "replicas": state["replicas"], "degraded": state["degraded"]}
+    return json_response({"ready": True, **about})
 
 
 async def forward(request: Request) -> Response:

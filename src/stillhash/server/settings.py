@@ -37,6 +37,7 @@ class Settings:
     max_collections: int = 32  # with such a folder: how many there may be in all
     max_image_bytes: int = 32 << 20  # of an image to search for
     max_upload_bytes: int = 1 << 30  # of files to import
+    device: str = "cpu"  # where collections that are created search: cpu, cuda, cuda:1 or auto
     session_idle: float = 3600.0  # seconds until an unused session of a browser ends
     tls_cert: Path | None = None  # PEM file; with it and its key the server speaks HTTPS
     tls_key: Path | None = None

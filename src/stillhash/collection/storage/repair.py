@@ -26,7 +26,7 @@ from stillhash.collection.storage.integrity import (
 from stillhash.collection.storage.lexical import lexical_problems, rebuild_lexical
 from stillhash.collection.storage.new_database import install_database
 from stillhash.collection.storage.salvage import salvage
-from stillhash.collection.storage.schema import STORE_FORMAT, get_meta
+from stillhash.collection.storage.schema import READABLE_FORMATS, STORE_FORMAT, get_meta
 from stillhash.collection.storage.segments import CodedRows, read_segment, read_surviving
 from stillhash.collection.storage.store import Store, check_folders
 from stillhash.collection.storage.verification import verify_store
@@ -61,7 +61,7 @@ def repair(path: str | Path) -> RepairReport:
         raise InvalidInput(f"path: expected the folder of a collection, got {str(path)!r}")
     check_files(path)
     check_folders(path)
-    if (version := stored_format(path)) not in (None, STORE_FORMAT):
+    if (version := stored_format(path)) not in (None, *READABLE_FORMATS):
         raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}, which repair does not know")
     report = RepairReport([], [])
     with locked_folder(path):

@@ -11,6 +11,8 @@ from typing import Any
 from stillhash.errors import BadState, StillhashError
 
 STORE_FORMAT = 5
+COMPACTED_FORMAT = 6  # since a compaction replaced segments: their numbers need not ascend with their rows
+READABLE_FORMATS = (STORE_FORMAT, COMPACTED_FORMAT)
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (

@@ -9,7 +9,15 @@ import functools
 import sqlite3
 from contextlib import closing
 
-from stillhash.collection.storage.schema import LEXICAL_TABLES, OPTIONAL_TABLES, SCHEMA, STORE_FORMAT, get_meta, parsing
+from stillhash.collection.storage.schema import (
+    LEXICAL_TABLES,
+    OPTIONAL_TABLES,
+    READABLE_FORMATS,
+    SCHEMA,
+    STORE_FORMAT,
+    get_meta,
+    parsing,
+)
 from stillhash.errors import BadState
 
 FORMAT_1 = 1
@@ -53,7 +61,7 @@ def check_schema(connection: sqlite3.Connection) -> None:
         return
     meta = next(entry for entry in expected if entry[:2] == ("table", "meta"))
     version = get_meta(connection, "format") if meta in stored else STORE_FORMAT
-    if version not in (STORE_FORMAT, FORMAT_1):
+    if version not in (*READABLE_FORMATS, FORMAT_1):
         return
     if version == FORMAT_1:
         expected, optional = _expected(FORMAT_1_SCHEMA), frozenset()

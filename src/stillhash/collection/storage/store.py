@@ -33,8 +33,10 @@ from stillhash.collection.storage.learnt_rows import LearntRowTable
 from stillhash.collection.storage.lexical import check_new_field, merge_lexical
 from stillhash.collection.storage.new_database import create_database
 from stillhash.collection.storage.schema import (
+    COMPACTED_FORMAT,
     COUNTERS,
     LEXICAL_KEY,
+    READABLE_FORMATS,
     STORE_FORMAT,
     count_rows,
     create_script,
@@ -86,7 +88,7 @@ class Store:
         try:
             with closing(connect(path, "ro")) as connection:
                 version = get_meta(connection, "format")
-                if version != STORE_FORMAT:
+                if version not in READABLE_FORMATS:
                     use = f". Run `stillhash upgrade {path}` to convert it." if version == FORMAT_1 else ""
                     raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version!r:.100}{use}")
                 self.settings = parse_settings(get_meta(connection, "settings"))
@@ -209,6 +211,7 @@ class Store:
         """Register segments in the place of those whose items they hold, in one transaction."""
         with self.transaction() as connection:
             self._exchange(connection, replaced, records)
+            set_meta(connection, "format", COMPACTED_FORMAT)
 
     def _exchange(
         self, connection: sqlite3.Connection, replaced: Sequence[SegmentRecord], records: list[SegmentRecord]

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 from stillhash.collection.storage.integrity import find_damage
 from stillhash.collection.storage.lexical import lexical_problems
@@ -66,6 +67,9 @@ def _contradictions(store: Store, connection: sqlite3.Connection, meter: ShareMe
         problems += lexical_problems(connection)
     if get_meta(connection, SCRUB_KEY) is not None:
         problems.append("store.db: forgetting was interrupted. Run compact to remove what files still hold.")
+    for one, other in pairwise(store.codes.segment_records(connection)):
+        if one.last >= other.first:
+            problems.append(f"segments: expected rows of {other.file} past {one.last}, got {other.first}")
     if stray_labels := store.doubtful_labels.count_stray(connection):
         problems.append(f"store.db: {stray_labels} rows of doubtful_labels have no item")
     return problems
