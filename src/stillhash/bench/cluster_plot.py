@@ -26,7 +26,7 @@ def draw_faults(faults: list[Figures], titles: Mapping[str, str], plot: Path) ->
     """Draw the share of the healthy rate over the seconds since each fault, with one and two replicas."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 5.6), dpi=110, layout="constrained")
+    figure = Figure(figsize=(11, 5.6), dpi=100, layout="constrained")
     panels = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
     for panel, (name, title) in zip(panels, titles.items(), strict=False):
         panel.axvline(0, color="#374151", linewidth=1)
@@ -36,13 +36,13 @@ def draw_faults(faults: list[Figures], titles: Mapping[str, str], plot: Path) ->
         panel.set_title(title, loc="left", fontsize=11)
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(axis="y", color="#e5e7eb", linewidth=0.8)
-        panel.set_ylim(0, 1.6)
+        panel.set_ylim(0, 1.75)
         panel.set_yticks([0, 0.5, 1, 1.5], ["0", "50 %", "100 %", "150 %"])
-    for panel in panels[-3:]:
+    for panel in panels[2 : len(titles)]:  # those at the bottom, and the one above the key
         panel.set_xlabel("seconds since the fault")
         panel.xaxis.set_tick_params(labelbottom=True)
     draw_key(panels[len(titles)])
-    figure.suptitle("Right answers per second, of the mean before the fault", x=0.01, ha="left")
+    figure.suptitle("Right answers per second, as a share of the mean before the fault", x=0.01, ha="left")
     figure.savefig(plot)
 
 
