@@ -133,7 +133,7 @@ def test_readers_search_while_the_head_is_away(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
-    assert set(result["outcomes"]) == {"right"} and result["same"], result
+    assert set(result["outcomes"]) == {"right"} and result["same"] and result["written"], result
     assert any("head" in problem for problem in result["problems"]), result
     assert result["rows"] == ROWS + 10
 
