@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 
 from stillhash.errors import Unreachable
 
-START_SECONDS = 120.0
+CHILD_SECONDS = 120.0
 
 
 class Child:
@@ -42,7 +42,7 @@ class Child:
         """Return the values of this key in all lines so far."""
         return [line[key] for line in list(self.lines) if key in line]
 
-    def wait_for(self, key: str, count: int = 1, seconds: float = START_SECONDS) -> Any:
+    def wait_for(self, key: str, count: int = 1, seconds: float = CHILD_SECONDS) -> Any:
         """Wait for so many lines with this key, and return the value of the last."""
         end = time.monotonic() + seconds
         while len(values := self.values(key)) < count:
@@ -64,7 +64,7 @@ class Child:
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
-            self.process.wait(START_SECONDS)
+            self.process.wait(CHILD_SECONDS)
         finally:
             self.kill()
 

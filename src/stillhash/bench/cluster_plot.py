@@ -11,7 +11,7 @@ from stillhash.bench.timing import Figures
 from stillhash.errors import InvalidInput, MissingExtra
 
 SMOOTHED_BUCKETS = 5  # of the line; the buckets themselves are dots
-COLOURS = {1: "#b45309", 2: "#0f766e"}  # by replicas
+REPLICA_COLOURS = {1: "#b45309", 2: "#0f766e"}  # by replicas
 
 
 def check_plot(plot: Path | None) -> None:
@@ -47,7 +47,7 @@ def draw_faults(faults: list[Figures], titles: Mapping[str, str], plot: Path) ->
 
 
 def draw_rate(panel: Any, fault: Figures) -> None:
-    colour, window = COLOURS[fault["replicas"]], np.ones(SMOOTHED_BUCKETS)
+    colour, window = REPLICA_COLOURS[fault["replicas"]], np.ones(SMOOTHED_BUCKETS)
     shares = np.array(fault["rates"]) / fault["healthy"]
     smooth = np.convolve(shares, window, "same") / np.convolve(np.ones(len(shares)), window, "same")
     middles = np.array(fault["seconds"]) + (fault["seconds"][1] - fault["seconds"][0]) / 2
@@ -58,7 +58,7 @@ def draw_rate(panel: Any, fault: Figures) -> None:
 def draw_key(panel: Any) -> None:
     """Use the last panel to say what the colours are."""
     panel.set_axis_off()
-    for place, (replicas, colour) in enumerate(COLOURS.items()):
+    for place, (replicas, colour) in enumerate(REPLICA_COLOURS.items()):
         words = "1 replica of each shard" if replicas == 1 else f"{replicas} replicas of each shard"
         panel.text(0.08, 0.75 - 0.14 * place, words, color=colour, weight="bold", transform=panel.transAxes)
     about = "dots: 100 ms, lines: mean of 500 ms\nall nodes share the cores of one machine"
