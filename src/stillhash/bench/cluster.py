@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stillhash.bench.cluster_codes import add_codes, make_weights
 from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, Sections, hit_bytes, quantiles_ms, temporary_folder
 from stillhash.cluster import ClusterIndex, LocalCluster
@@ -97,7 +99,7 @@ def cluster_index(folder: Path, codes: int, shards: int, aggregators: int = 0) -
     with ClusterIndex(CODE_BITS, shards, storage=folder, deadline=SEARCH_SECONDS, processes=processes) as index:
         add_codes(index, codes)
         index.wait_ready()
-        processes.wait_ready(index.manifest.number, SEARCH_SECONDS)
+        index.search(np.zeros(CODE_BITS, np.float32), TOP_K)  # lets each shard load what it has not heard of
         while any(actor["merging"] for actor in index.status()["actors"]):
             time.sleep(0.5)
         yield index
