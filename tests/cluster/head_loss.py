@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +35,15 @@ def main(folder: Path) -> None:
             late.wait_ready(DEADLINE)
             same = late.search(weights, 9).ids.tobytes() == reference.search(weights, 9).ids.tobytes()
             late.close()
-            index.add(codes[:10])  # writes need the storage only
-            time.sleep(1.0)
+        index.add(codes[:10])  # writes need the storage only; after the load, whose answers they change
+        reference.add(codes[:10])
+        written = index.search(weights, 300).ids.tobytes() == reference.search(weights, 300).ids.tobytes()
         index.close()
-    print(json.dumps({"outcomes": load.outcomes, "problems": problems, "same": same, "rows": len(index)}))
+    print(
+        json.dumps(
+            {"outcomes": load.outcomes, "problems": problems, "same": same, "written": written, "rows": len(index)}
+        )
+    )
 
 
 if __name__ == "__main__":

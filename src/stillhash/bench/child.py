@@ -6,11 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import IO, Any, cast
 
 from stillhash.errors import Unreachable
 
-START_SECONDS = 120.0
+CHILD_SECONDS = 120.0
 
 
 class Child:
@@ -41,7 +42,7 @@ class Child:
         """Return the values of this key in all lines so far."""
         return [line[key] for line in list(self.lines) if key in line]
 
-    def wait_for(self, key: str, count: int = 1, seconds: float = START_SECONDS) -> Any:
+    def wait_for(self, key: str, count: int = 1, seconds: float = CHILD_SECONDS) -> Any:
         """Wait for so many lines with this key, and return the value of the last."""
         end = time.monotonic() + seconds
         while len(values := self.values(key)) < count:
@@ -55,13 +56,15 @@ class Child:
         self.process.kill()
         self.process.wait()
         self._reader.join()
+        with suppress(OSError):  # a line that nobody read
+            cast("IO[str]", self.process.stdin).close()
 
     def close(self) -> None:
         """End it by the end of its input."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
-            self.process.wait(START_SECONDS)
+            self.process.wait(CHILD_SECONDS)
         finally:
             self.kill()
 

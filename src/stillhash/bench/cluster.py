@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stillhash.bench.cluster_codes import add_codes, make_weights
 from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, Sections, hit_bytes, quantiles_ms, temporary_folder
 from stillhash.cluster import ClusterIndex, LocalCluster
@@ -22,11 +24,11 @@ from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Hits, Index
 
-SHARDS, MANY_SHARDS, AGGREGATORS = 3, 20, 2
+COMPARED_SHARDS, MANY_SHARDS, AGGREGATORS = 3, 20, 2
 SHARD_COUNTS = (1, 2, 4)  # of the throughput by shards
-CLIENTS = (1, 8, 64)
+CLIENT_COUNTS = (1, 8, 64)
 MIN_REPEATS = 8
-DEADLINE = 120.0
+SEARCH_SECONDS = 120.0
 CPUS = 8  # that the node claims to have, for up to 22 actors of a quarter each
 
 Search = Callable[[Floats], Hits]
@@ -45,12 +47,12 @@ def run(repeats: int, quick: bool, progress: ReportProgress, codes: int) -> Figu
     add_codes(single, codes)
     expected = single.search(weights, TOP_K)
     with temporary_folder(None) as folder, LocalCluster(0, cpus=CPUS) as _:
-        progress(f"{codes:,} codes over {SHARDS} shards")
-        with cluster_index(folder / "shards", codes, SHARDS) as index:
+        progress(f"{codes:,} codes over {COMPARED_SHARDS} shards")
+        with cluster_index(folder / "shards", codes, COMPARED_SHARDS) as index:
             progress(f"{queries:,} queries against one index")
             same = compare(index, weights, expected)
             clients = []
-            for count in CLIENTS:
+            for count in CLIENT_COUNTS:
                 progress(f"{count} clients")
                 clients.append(time_beside(single, index, weights, count, repeats))
         rates = []
@@ -63,16 +65,16 @@ def run(repeats: int, quick: bool, progress: ReportProgress, codes: int) -> Figu
             progress(f"{MANY_SHARDS} shards, {aggregators} aggregators")
             with cluster_index(folder / f"many-{aggregators}", codes, MANY_SHARDS, aggregators) as index:
                 wrong = compare(index, weights, expected)["different"]
-                timed = [time_clients(index, weights, count, repeats) for count in CLIENTS]
+                timed = [time_clients(index, weights, count, repeats) for count in CLIENT_COUNTS]
                 many += [{"aggregators": aggregators, "different": wrong, **each} for each in timed]
     wrong = same["different"] + sum(each["different"] for each in many)
     goals = [
         ("answers that differ from one index", "<= 0", wrong),
         ("p50 of one client, of one index", "<= 2", clients[0]["cluster_p50_ms"] / clients[0]["single_p50_ms"]),
-        (f"searches/s of {CLIENTS[-1]} clients, of one index", ">= 0.5", clients[-1]["of_single"]),
+        (f"searches/s of {CLIENT_COUNTS[-1]} clients, of one index", ">= 0.5", clients[-1]["of_single"]),
         ("overhead of a search, one client, p50 ms", "<= 1", clients[0]["overhead_p50_ms"]),
     ]
-    about = {"codes": codes, "bits": CODE_BITS, "k": TOP_K, "shards": SHARDS, "queries": queries}
+    about = {"codes": codes, "bits": CODE_BITS, "k": TOP_K, "shards": COMPARED_SHARDS, "queries": queries}
     return {**about, "same": same, "clients": clients, "rates": rates, "many": many, "goals": goals}
 
 
@@ -94,10 +96,10 @@ def cluster_index(folder: Path, codes: int, shards: int, aggregators: int = 0) -
     """Fill an index, and wait until all shards have loaded it."""
     threads = max(1, usable_cores() // shards)
     processes = AggregatedShards(Storage(folder), {"threads": threads}, aggregators)
-    with ClusterIndex(CODE_BITS, shards, storage=folder, deadline=DEADLINE, processes=processes) as index:
+    with ClusterIndex(CODE_BITS, shards, storage=folder, deadline=SEARCH_SECONDS, processes=processes) as index:
         add_codes(index, codes)
         index.wait_ready()
-        processes.wait_ready(index.manifest.number, DEADLINE)
+        index.search(np.zeros(CODE_BITS, np.float32), TOP_K)  # lets each shard load what it has not heard of
         while any(actor["merging"] for actor in index.status()["actors"]):
             time.sleep(0.5)
         yield index
@@ -195,12 +197,12 @@ def time_clients(index: ClusterIndex, weights: Floats, clients: int, repeats: in
 def measure_rates(index: ClusterIndex, weights: Floats, repeats: int) -> Figures:
     """Return queries per second: one at a time, by many clients, and in batches of 64."""
     alone = time_clients(index, weights, 1, repeats)["per_second"]
-    clients = time_clients(index, weights, CLIENTS[-1], repeats)["per_second"]
+    clients = time_clients(index, weights, CLIENT_COUNTS[-1], repeats)["per_second"]
     batches = max(2, repeats // 16)
     began = time.perf_counter()
     for _ in range(batches):
-        index.search(weights[: CLIENTS[-1]], TOP_K)
-    together = batches * len(weights[: CLIENTS[-1]]) / (time.perf_counter() - began)
+        index.search(weights[: CLIENT_COUNTS[-1]], TOP_K)
+    together = batches * len(weights[: CLIENT_COUNTS[-1]]) / (time.perf_counter() - began)
     return {"plan": index.plan, "alone": alone, "clients": clients, "together": together}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from stillhash.bench.child import Child
 from stillhash.bench.cluster_codes import add_codes, make_weights
-from stillhash.bench.cluster_load import Front, LoadClients, fault_figures
+from stillhash.bench.cluster_load import FrontProcess, LoadClients, fault_figures
 from stillhash.bench.cluster_plot import check_plot, draw_faults
 from stillhash.bench.cluster_writer import marked_code, weigh_first_bit
 from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, Sections, hit_bytes, temporary_folder
@@ -26,7 +26,7 @@ from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.validation import Floats, check_integer
 from stillhash.search import Index
 
-SHARDS, NODES, FRONTS, CLIENTS, QUERIES = 3, 3, 2, 6, 64
+SHARDS, NODES, FRONTS, CLIENTS, LOAD_QUERIES = 3, 3, 2, 6, 64
 DEADLINE = 60.0  # of a search: those for a shard that is being replaced wait for it
 LEASE_SECONDS = 2.0
 BEFORE_SECONDS, AFTER_SECONDS = 5.0, 15.0
@@ -48,7 +48,7 @@ def run(quick: bool, progress: ReportProgress, codes: int, plot: Path | None = N
     check_plot(plot)
     codes = 20_000 if quick else codes
     seconds = QUICK_SECONDS if quick else (BEFORE_SECONDS, AFTER_SECONDS)
-    weights = weigh_first_bit(make_weights(QUERIES))
+    weights = weigh_first_bit(make_weights(LOAD_QUERIES))
     reference = Index(CODE_BITS)
     add_codes(reference, codes)
     expected = hit_bytes(reference.search(weights, TOP_K))
@@ -107,8 +107,8 @@ class FaultCluster(ExitStack):
         self.callback(writer.kill)
         return writer
 
-    def start_front(self) -> Front:
-        front = Front(self.folder, DEADLINE)
+    def start_front(self) -> FrontProcess:
+        front = FrontProcess(self.folder, DEADLINE)
         self.callback(front.process.kill)
         return front
 
@@ -117,10 +117,10 @@ class FaultCluster(ExitStack):
         for front in self.fronts:
             front.wait_ready()
         end = time.monotonic() + READY_SECONDS
-        wanted = dict.fromkeys(range(SHARDS), self.replicas)
-        while (replicas := self.reader.readiness()["replicas"]) != wanted:
+        complete = dict.fromkeys(range(SHARDS), self.replicas)
+        while (replicas := self.reader.readiness()["replicas"]) != complete:
             if time.monotonic() > end:
-                raise Unreachable(f"expected the replicas {wanted} of each shard, got {replicas}")
+                raise Unreachable(f"expected the replicas {complete} of each shard, got {replicas}")
             time.sleep(0.1)
 
     def suffer(self, name: str, before: float, after: float) -> Figures:

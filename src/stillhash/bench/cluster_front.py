@@ -16,7 +16,7 @@ from stillhash.bench.timing import CODE_BITS, TOP_K, hit_bytes
 from stillhash.cluster import ClusterReader
 from stillhash.errors import StillhashError
 
-HIT_BYTES = TOP_K * (4 + 8)
+ANSWER_BYTES = TOP_K * (4 + 8)
 QUERY_BYTES = 4 * CODE_BITS
 
 
@@ -36,7 +36,7 @@ def answer_query(reader: ClusterReader, weights: np.ndarray) -> bytes:
         return hit_bytes(reader.search(weights, TOP_K))[0]
     except StillhashError as error:
         text = f"{type(error).__name__}: {error}".encode()
-        return text if len(text) != HIT_BYTES else text + b"."
+        return text if len(text) != ANSWER_BYTES else text + b"."
 
 
 def main(storage: str, deadline: str) -> None:

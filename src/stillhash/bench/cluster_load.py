@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from stillhash.bench.child import Child
-from stillhash.bench.cluster_front import HIT_BYTES
+from stillhash.bench.cluster_front import ANSWER_BYTES
 from stillhash.bench.timing import Figures
 from stillhash.numeric.validation import Floats
 
@@ -20,7 +20,7 @@ WINDOW_SECONDS, HEALTHY_SHARE = 1.0, 0.9  # service is back when so much of the 
 LOSS_SECONDS = (2.0, 5.0)  # after the fault, in which the share of the healthy rate is reported
 
 
-class Front:
+class FrontProcess:
     """A process that answers queries over TCP."""
 
     def __init__(self, storage: Path, deadline: float) -> None:
@@ -37,7 +37,7 @@ class Front:
 class LoadClients:
     """Threads that send one query after another; one whose front is gone sends it again to the next front."""
 
-    def __init__(self, fronts: list[Front], weights: Floats, expected: list[bytes], clients: int) -> None:
+    def __init__(self, fronts: list[FrontProcess], weights: Floats, expected: list[bytes], clients: int) -> None:
         self.fronts, self.expected = fronts, expected
         self.queries = [row.tobytes() for row in weights]
         self.times: list[float] = []  # of right answers
@@ -70,7 +70,7 @@ class LoadClients:
             self.outcomes["right"] += 1
             self.times.append(now)
             self.latencies.append(now - began)
-        elif len(answer) == HIT_BYTES:
+        elif len(answer) == ANSWER_BYTES:
             self.outcomes["wrong"] += 1
         else:
             self.outcomes["errors"] += 1
