@@ -64,6 +64,7 @@ NOT_OVER_HTTP = {  # arguments of `open` that `create_collection` has not, and w
     "init": "`fit` takes a sample",
     "read_only": "of a process, not of a collection",
     "searcher": "of a process, not of a collection",
+    "device": "of a process, not of a collection",
 }
 
 

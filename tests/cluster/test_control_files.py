@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from stillhash.cluster.connections import Endpoint
 from stillhash.cluster.control_files import ask_status, delete_endpoints, read_drained, write_drained
+from stillhash.cluster.endpoints import Endpoint
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.storage import Storage
 from tests.cluster.search_load import wait_until

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from stillhash import Index
 from stillhash.cluster import ClusterReader
 from stillhash.cluster.calls import Call
-from stillhash.cluster.connections import Endpoint
+from stillhash.cluster.endpoints import Endpoint
 from stillhash.cluster.message_server import Received
 from stillhash.cluster.messages import Message, pack
 from stillhash.cluster.requests import SearchRequest

@@ -26,7 +26,7 @@ import numpy as np
 
 from stillhash import Index
 from stillhash.cluster import ClusterIndex, LocalCluster
-from stillhash.cluster.connections import read_endpoints
+from stillhash.cluster.endpoints import read_endpoints
 from tests.contracts.searchers import random_codes
 
 DEADLINE = 120.0

@@ -253,7 +253,7 @@ def edited(template: Path, to: Path, sql: str, values: list[Any] | None = None) 
 
 
 def test_an_unknown_format_is_refused(template: Path, tmp_path: Path) -> None:
-    path = edited(template, tmp_path / "c", "UPDATE meta SET value = value + 1 WHERE key = 'format'")
+    path = edited(template, tmp_path / "c", "UPDATE meta SET value = value + 2 WHERE key = 'format'")
     for read_only in (False, True, False):  # and no lock stays behind
         with pytest.raises(BadState, match="format"):
             stillhash.open(path, read_only=read_only)

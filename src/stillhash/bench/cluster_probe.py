@@ -18,7 +18,7 @@ from stillhash.numeric.validation import Doubles, Floats
 from stillhash.search import Hits, Scan
 from stillhash.search.merge import merge_top
 
-BATCHES = (1, 8, 64)  # queries of a batch
+PROBE_BATCHES = (1, 8, 64)  # queries of a batch
 MERGED_SHARDS = (1, 2, 8, 64, 256)
 LOAD_SAMPLES, LOAD_SECONDS = 10, 0.3
 
@@ -29,14 +29,14 @@ def make_weights(queries: int) -> Floats:
 
 def measure_scan(sizes: Sequence[int], threads: int, repeats: int) -> list[Figures]:
     """Time batches over random codes: CPU seconds of one thread, or the least wall seconds of more."""
-    rows, weights = [], make_weights(max(BATCHES))
+    rows, weights = [], make_weights(max(PROBE_BATCHES))
     clock = time.process_time if threads == 1 else time.perf_counter
     take: Callable[[list[float]], float] = statistics.median if threads == 1 else min
     codes = np.random.default_rng(6).integers(0, 256, (max(sizes), CODE_BITS // 8), dtype=np.uint8)
     for size in sizes:
         index = Scan(CODE_BITS, threads=threads)
         index.add(codes[:size])
-        for queries in BATCHES:
+        for queries in PROBE_BATCHES:
             times = []
             for _ in range(repeats + 1):
                 start = clock()

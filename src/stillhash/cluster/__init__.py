@@ -1,8 +1,8 @@
 """Search, encode and learn on many machines: shards hold codes and no model. Readers of an index do not import Ray."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers and editors see plain imports
     from stillhash.cluster.bulk import ingest, publish
     from stillhash.cluster.datasets import encode_dataset, learn_dataset
@@ -23,7 +23,7 @@ _MODULES = {
     "publisher": ("Publisher",),
     "reader": ("ClusterReader", "PartialHits"),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_BY_NAME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "ClusterIndex",
@@ -42,11 +42,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'stillhash.cluster' has no attribute {name!r}")
-    if _MODULE_OF[name] in ("bulk", "datasets", "evaluation"):
+    if _MODULE_BY_NAME[name] in ("bulk", "datasets", "evaluation"):
         import_module("stillhash.cluster.local")  # before Ray, which reads its settings at import
-    value = getattr(import_module(f"stillhash.cluster.{_MODULE_OF[name]}"), name)
+    value = getattr(import_module(f"stillhash.cluster.{_MODULE_BY_NAME[name]}"), name)
     globals()[name] = value
     return value
 

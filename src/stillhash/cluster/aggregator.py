@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from stillhash.cluster.calls import Call
-from stillhash.cluster.connections import Endpoint
 from stillhash.cluster.coordinator import Coordinator
+from stillhash.cluster.endpoints import Endpoint
 from stillhash.cluster.message_server import MessageServer, Received
 from stillhash.cluster.requests import SearchRequest, hits_to_message, search_from_message
 from stillhash.cluster.shard_server import RETRY_SECONDS, STALE_HEADER, node_address, node_id

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from stillhash.cluster.messages import Message
-from stillhash.cluster.requests import SearchRequest, split_hits
+from stillhash.cluster.requests import SearchRequest, group_requests, join_requests, search_to_message, split_hits
 from stillhash.errors import StillhashError, Unreachable
 from stillhash.search import Hits
 
 SLACK_SECONDS = 5.0  # past the deadline, after which a call that was not ended is given up
-Target = tuple[int, ...]  # shards that are asked by one message: one, or a group through an aggregator
+ShardGroup = tuple[int, ...]  # shards that are asked by one message: one, or a group through an aggregator
 
 
 class Reply(NamedTuple):
     """What came back from one shard, or from a group of them."""
 
-    shards: Target
+    shards: ShardGroup
     header: dict[str, Any]
     arrays: list[NDArray[Any]]
     hits: list[Hits]  # of a search
@@ -80,11 +80,11 @@ class Call:
             raise Unreachable(f"shards {shards} of {len(self.rows)} did not reply before the deadline{reason}")
 
 
-class Task(NamedTuple):
+class ShardTask(NamedTuple):
     """A call that waits for one target."""
 
     call: Call
-    target: Target
+    target: ShardGroup
 
     @property
     def open(self) -> bool:
@@ -94,7 +94,7 @@ class Task(NamedTuple):
 class Sent:
     """A message under way to a replica, with the tasks of one or more calls; searches of one kind are joined."""
 
-    def __init__(self, tasks: Sequence[Task], groups: list[list[int]]) -> None:
+    def __init__(self, tasks: Sequence[ShardTask], groups: list[list[int]]) -> None:
         self.tasks, self.groups, self.at, self.hedged = tasks, groups, time.monotonic(), False
 
     def split(self, hits: list[list[Hits]]) -> list[list[Hits]]:
@@ -105,3 +105,21 @@ class Sent:
             for place, own in zip(places, split_hits([r for r in requests if r is not None], joined), strict=True):
                 parts[place] = own
         return parts
+
+
+def build_message(
+    tasks: Sequence[ShardTask], now: float
+) -> tuple[dict[str, Any], Sequence[NDArray[Any]], list[list[int]]]:
+    """Return the header and the arrays of a message with these tasks, and which of its searches are joined."""
+    call, target = tasks[0]
+    left = max(task.call.until for task in tasks) - now
+    header: dict[str, Any] = {"call": call.kind, "number": call.number, "seconds": max(0.0, left)}
+    if call.search is None:
+        return {**call.message.header, **header}, call.message.arrays, []
+    requests = [task.call.search for task in tasks if task.call.search is not None]
+    groups = group_requests(requests, max(call.rows[shard] for shard in target))
+    joined = [join_requests([requests[place] for place in places]) for places in groups]
+    header["requests"], arrays = search_to_message(joined)
+    if len(target) > 1:
+        header["rows"] = [[shard, call.rows[shard]] for shard in target]
+    return header, arrays, groups

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillhash.cluster.deletions import load_deletions
-from stillhash.cluster.manifest import SEGMENT_ROWS, ClusterManifest, SegmentEntry
+from stillhash.cluster.manifest import CLUSTER_SEGMENT_ROWS, ClusterManifest, SegmentEntry
 from stillhash.cluster.merged_rows import MergedRows, SegmentRows
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.segment_files import write_entry_from
@@ -34,7 +34,7 @@ class Compaction(NamedTuple):
 
 
 def plan_compaction(
-    manifest: ClusterManifest, shard: int, *, most_rows: int = SEGMENT_ROWS, items: bool = False
+    manifest: ClusterManifest, shard: int, *, most_rows: int = CLUSTER_SEGMENT_ROWS, items: bool = False
 ) -> list[tuple[SegmentEntry, ...]]:
     """Return groups of segments of a shard to rewrite, each into one segment: neighbours by id that are small or have
     many deleted rows.
@@ -63,7 +63,7 @@ def compact_shard(
     manifest: ClusterManifest,
     shard: int,
     *,
-    most_rows: int = SEGMENT_ROWS,
+    most_rows: int = CLUSTER_SEGMENT_ROWS,
     merge_items: MergeItems | None = None,
 ) -> Compaction:
     """Rewrite the segments of a shard that are due; nothing changes before `with_compaction` is committed.

@@ -3,59 +3,21 @@
 A process that ends, or a node that is silent for a second, disconnects: its requests fail at once and go elsewhere.
 """
 
-import json
-import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from stillhash.cluster.calls import ShardGroup
+from stillhash.cluster.endpoints import Endpoint
 from stillhash.cluster.message_server import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_MESSAGE_BYTES
-from stillhash.cluster.storage import Storage
-from stillhash.errors import StillhashError
 
-ENDPOINTS = "endpoints"  # a folder of the storage: where replicas listen
-REFRESH_SECONDS, MIN_REFRESH_SECONDS = 2.0, 0.1  # between two looks at the endpoints, and after a connection was lost
-RECONNECT_MS, MAX_RECONNECT_MS = 20, 500
+MAX_IN_FLIGHT = 2  # messages that a replica has at a time: one that it works on, one that waits there
+MIN_RECONNECT_MS, MAX_RECONNECT_MS = 20, 500
 SUSPECT_SECONDS = 1.0  # that a replica which failed or was late is asked only if no other can be
-
-
-class Endpoint(NamedTuple):
-    """Where a replica of a shard, or an aggregator, listens."""
-
-    name: str
-    kind: str  # "shard" or "aggregator"
-    shard: int | None
-    address: str
-    pid: int
-    node: str  # of Ray
-
-    def to_json(self) -> bytes:
-        return json.dumps(self._asdict()).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> "Endpoint":
-        fields = json.loads(data)
-        return cls(**{name: fields[name] for name in cls._fields})
-
-    @property
-    def file(self) -> str:
-        """The name of its file on the storage."""
-        return f"{ENDPOINTS}/{self.name}.json"
-
-
-def read_endpoints(storage: Storage) -> list[Endpoint]:
-    """Read where all replicas listen; files that cannot be read, such as those removed meanwhile, are left out."""
-    endpoints = []
-    for name in storage.list(ENDPOINTS):
-        try:
-            endpoints.append(Endpoint.from_json(storage.read(name)))
-        except (StillhashError, ValueError, KeyError, TypeError):
-            continue
-    return endpoints
+DOWN_SECONDS = 1.0  # without any replica, after which a partial answer does not wait for a shard
 
 
 class Connection:
@@ -66,7 +28,7 @@ class Connection:
         self.connected = False
         self.sent: dict[bytes, Any] = {}  # requests under way, by their id
         self.suspect_until = 0.0
-        self.asked = 0  # requests in all, so that replicas take turns
+        self.turns = 0  # requests in all, so that replicas take turns
         self.socket: Any = context.socket(zmq.DEALER)
         options = {
             zmq.LINGER: 0,
@@ -74,7 +36,7 @@ class Connection:
             zmq.MAXMSGSIZE: MAX_MESSAGE_BYTES,
             zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
             zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
-            zmq.RECONNECT_IVL: RECONNECT_MS,
+            zmq.RECONNECT_IVL: MIN_RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: MAX_RECONNECT_MS,
         }
         for option, value in options.items():
@@ -105,7 +67,7 @@ class Connection:
 
     def preference(self, now: float) -> tuple[bool, int, int]:
         """Order connections: those that answered, with the fewest requests under way, in turn."""
-        return now < self.suspect_until, len(self.sent), self.asked
+        return now < self.suspect_until, len(self.sent), self.turns
 
     def close(self) -> None:
         self.socket.disable_monitor()
@@ -113,36 +75,59 @@ class Connection:
         self.socket.close(0)
 
 
-class EndpointWatch:
-    """Reads the endpoints on the storage again and again in a thread, and passes them on."""
+class ConnectionTable:
+    """All connections of a front, by the shard that they lead to."""
 
-    def __init__(self, storage: Storage, use: Callable[[list[Endpoint]], None]) -> None:
-        self._storage, self._use = storage, use
-        self._stopped, self._hurry = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stillhash-endpoints", daemon=True)
-        self._thread.start()
+    def __init__(self, context: Any, poller: Any) -> None:
+        self._context, self._poller = context, poller
+        self._connections: dict[Endpoint, Connection] = {}
+        self._by_shard: dict[int | None, list[Connection]] = {}  # those of aggregators under None
+        self._down_since: dict[int, float] = {}  # shards without a replica
 
-    def hurry(self) -> None:
-        """Look at the endpoints soon."""
-        self._hurry.set()
+    def all(self) -> list[Connection]:
+        """Return all connections, whether they are up or not."""
+        return list(self._connections.values())
 
-    def stop(self) -> None:
-        self._stopped.set()
-        self._hurry.set()
-        self._thread.join()
+    def update(self, endpoints: Iterable[Endpoint]) -> list[Connection]:
+        """Connect to new endpoints, and close the connections to those that are gone, which are returned."""
+        current = set(endpoints)
+        gone = [self._connections.pop(endpoint) for endpoint in self._connections.keys() - current]
+        for connection in gone:
+            self._poller.unregister(connection.socket)
+            self._poller.unregister(connection.monitor)
+            connection.close()
+        for endpoint in current - self._connections.keys():
+            connection = self._connections[endpoint] = Connection(self._context, endpoint)
+            self._poller.register(connection.socket, zmq.POLLIN)
+            self._poller.register(connection.monitor, zmq.POLLIN)
+        self._by_shard = {}
+        for connection in self._connections.values():
+            self._by_shard.setdefault(connection.endpoint.shard, []).append(connection)
+        return gone
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            self._hurry.clear()
-            with suppress(StillhashError):  # the storage is away; known replicas go on answering
-                self._use(read_endpoints(self._storage))
-            if not self._stopped.wait(MIN_REFRESH_SECONDS):
-                self._hurry.wait(REFRESH_SECONDS)
+    def alive(self, group: ShardGroup) -> list[Connection]:
+        """Return the connections that can be asked: of one shard or, for several, of aggregators."""
+        connections = self._by_shard.get(group[0] if len(group) == 1 else None, ())
+        return [connection for connection in connections if connection.connected]
 
+    def others(self, connection: Connection) -> list[Connection]:
+        """Return the connections that can be asked in place of this one."""
+        same = self._by_shard.get(connection.endpoint.shard, ())
+        return [other for other in same if other.connected and other is not connection]
 
-def group_by_shard(connections: Iterable[Connection]) -> dict[int | None, list[Connection]]:
-    """Return the connections of each shard; those of aggregators under None."""
-    groups: dict[int | None, list[Connection]] = {}
-    for connection in connections:
-        groups.setdefault(connection.endpoint.shard, []).append(connection)
-    return groups
+    def choose(self, group: ShardGroup, now: float) -> Connection | None:
+        """Return the replica to ask; None if all are busy or away. Busy ones are better than those that failed."""
+        best = min(self.alive(group), key=lambda connection: connection.preference(now), default=None)
+        return None if best is None or len(best.sent) >= MAX_IN_FLIGHT else best
+
+    def are_down(self, shards: Iterable[int], now: float) -> bool:
+        """Whether none of these shards has had a replica for a while."""
+        return all(now - self._down_since.get(shard, now) > DOWN_SECONDS for shard in shards)
+
+    def note_down(self, shards: Iterable[int], now: float) -> None:
+        """Note since when shards have no replica."""
+        for shard in shards:
+            if self.alive((shard,)):
+                self._down_since.pop(shard, None)
+            else:
+                self._down_since.setdefault(shard, now)

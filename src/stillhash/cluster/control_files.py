@@ -7,7 +7,7 @@ from typing import Any
 
 import zmq
 
-from stillhash.cluster.connections import ENDPOINTS, Endpoint
+from stillhash.cluster.endpoints import ENDPOINTS, Endpoint
 from stillhash.cluster.messages import pack, unpack
 from stillhash.cluster.storage import Storage
 from stillhash.errors import NotFound, StillhashError

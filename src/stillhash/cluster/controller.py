@@ -16,15 +16,15 @@ import ray
 from ray.exceptions import RayError
 
 from stillhash.cluster.control_files import ask_status, delete_endpoint, delete_endpoints, read_drained, write_drained
-from stillhash.cluster.dispatcher import GROUP_SHARDS
 from stillhash.cluster.local import alive_nodes, check_head, connect
 from stillhash.cluster.node_choice import best_node, check_capacity, next_move, usable_nodes
-from stillhash.cluster.replica_actors import AGGREGATOR, Replica, ReplicaActors, server_classes
-from stillhash.cluster.replica_table import ReplicaTable
+from stillhash.cluster.replica_actors import Replica, ReplicaActors, server_classes
+from stillhash.cluster.replica_table import ReplicaTable, replica_targets
 from stillhash.cluster.storage import Storage
 from stillhash.errors import Conflict, InvalidInput, StillhashError, Unreachable
-from stillhash.numeric.validation import check_integer, check_number
+from stillhash.numeric.validation import check_number
 
+ROUND_ERRORS = (RayError, StillhashError, ConnectionError, RuntimeError, ValueError)
 ROUND_SECONDS = 0.5  # between two rounds
 SETTLE_SECONDS = 3.0  # until Ray has counted CPUs that were just freed
 ACTOR_STOP_SECONDS = 5.0  # for an actor to stop by itself
@@ -76,10 +76,8 @@ class Controller:
             return
         self._started = True
         for target in (Controller.ping, Controller.reconcile):  # a head that does not answer holds up the second only
-            name = f"stillhash-{target.__name__}"
-            threading.Thread(
-                target=_run, args=(weakref.ref(self), target, self._stopped), name=name, daemon=True
-            ).start()
+            options: Any = {"name": f"stillhash-{target.__name__}", "daemon": True}
+            threading.Thread(target=_run, args=(weakref.ref(self), target, self._stopped), **options).start()
 
     def ensure(
         self, shards: Iterable[int], replicas: int, aggregators: int | None = None, seconds: float = 60.0
@@ -89,11 +87,7 @@ class Controller:
         aggregators : by default, none where a front asks all shards itself, else one for each group of them.
         Unreachable, and no change, if there is no capacity for them, or if one does not start.
         """
-        check_integer(replicas, "replicas", 1)
-        targets = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
-        if aggregators is None:
-            aggregators = -(-len(targets) // GROUP_SHARDS) if len(targets) > GROUP_SHARDS else 0
-        targets |= {AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {}
+        targets = replica_targets(shards, replicas, aggregators)
         self._check()
         with self._round_lock:
             before = self._table.targets

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from stillhash.cluster.calls import Call
-from stillhash.cluster.connections import Endpoint
 from stillhash.cluster.dispatcher import Dispatcher
+from stillhash.cluster.endpoints import Endpoint
 from stillhash.cluster.messages import Message
 from stillhash.cluster.requests import SearchRequest
 from stillhash.cluster.storage import Storage

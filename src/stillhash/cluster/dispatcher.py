@@ -8,23 +8,21 @@ import itertools
 import threading
 import time
 from collections import deque
-from typing import Any
 
 import zmq
 
-from stillhash.cluster.calls import Call, Reply, Sent, Target, Task
-from stillhash.cluster.connections import Connection, Endpoint, EndpointWatch, group_by_shard
+from stillhash.cluster.calls import Call, Reply, Sent, ShardGroup, ShardTask, build_message
+from stillhash.cluster.connections import Connection, ConnectionTable
+from stillhash.cluster.endpoints import Endpoint, EndpointWatch
 from stillhash.cluster.message_server import Wakeup
 from stillhash.cluster.messages import Message, error_from_json, pack, unpack
-from stillhash.cluster.requests import group_requests, hits_from_message, join_requests, search_to_message
+from stillhash.cluster.requests import hits_from_message
 from stillhash.cluster.storage import Storage
 from stillhash.errors import Busy, Closed, InvalidInput, StillhashError, StoreFailed, Unreachable
 
-MAX_IN_FLIGHT = 2  # messages that a replica has at a time: one that it works on, one that waits there
 MAX_MESSAGE_QUERIES = 32  # that go together: more would not cost a shard less for each, and leave replicas idle
 HEDGE_SECONDS = 0.3  # without a reply, before another replica is asked too
-DOWN_SECONDS = 1.0  # without any replica, after which a partial answer does not wait for a shard
-RETRY_SECONDS = 0.05  # before a call that a replica failed is sent again
+RESEND_SECONDS = 0.05  # before a call that a replica failed is sent again
 LOST_SECONDS = 60.0  # after which a reply is not expected any more
 TICK_SECONDS, IDLE_SECONDS = 0.02, 1.0  # between looks at deadlines and late replies, and where nothing is under way
 GROUP_SHARDS = 16  # that a front asks itself; of more, it asks aggregators
@@ -39,15 +37,13 @@ class Dispatcher:
         self._wakeup, self._stopped, self._closed = Wakeup(), False, False
         self._new_calls: deque[Call] = deque()
         self._new_endpoints: list[Endpoint] | None = None
-        self._queues: dict[Target, deque[Task]] = {}
-        self._delayed: list[tuple[float, Task]] = []
+        self._queues: dict[ShardGroup, deque[ShardTask]] = {}
+        self._delayed: list[tuple[float, ShardTask]] = []
         self._open: set[Call] = set()
-        self._connections: dict[Endpoint, Connection] = {}
-        self._by_shard: dict[int | None, list[Connection]] = {}
-        self._down_since: dict[int, float] = {}  # shards without a replica
         self._ids, self._next_tick = itertools.count(), 0.0
         self._poller = zmq.Poller()
         self._poller.register(self._wakeup.handle, zmq.POLLIN)
+        self._table = ConnectionTable(self._context, self._poller)
         self._thread = threading.Thread(target=self._run, name="stillhash-dispatcher", daemon=True)
         self._thread.start()
         self._watch = EndpointWatch(storage, self._use_endpoints)
@@ -61,7 +57,7 @@ class Dispatcher:
 
     def connections(self) -> list[Connection]:
         """Return all connections, whether they are up or not."""
-        return list(self._connections.values())
+        return self._table.all()
 
     def close(self) -> None:
         """Close all connections; calls under way fail."""
@@ -93,7 +89,7 @@ class Dispatcher:
             for call in [*self._open, *self._new_calls]:
                 call.error, call.refused = reason, True
                 call.finish()
-            for connection in self._connections.values():
+            for connection in self._table.all():
                 connection.close()
 
     def _take_turn(self) -> None:
@@ -101,7 +97,7 @@ class Dispatcher:
         events = dict(self._poller.poll(round(1000 * (TICK_SECONDS if self._open else IDLE_SECONDS))))
         self._wakeup.clear()
         self._connect()
-        for connection in list(self._connections.values()):
+        for connection in self._table.all():
             if connection.monitor in events and connection.read_events():
                 self._lose(connection)
             if connection.socket in events:
@@ -115,22 +111,11 @@ class Dispatcher:
             self._send(target, now)
 
     def _connect(self) -> None:
-        """Connect to new endpoints, and close the connections to those that are gone."""
+        """Connect to the latest endpoints; what those that are gone had goes to others."""
         endpoints, self._new_endpoints = self._new_endpoints, None
-        if endpoints is None:
-            return
-        for endpoint in self._connections.keys() - set(endpoints):
-            connection = self._connections.pop(endpoint)
-            self._poller.unregister(connection.socket)
-            self._poller.unregister(connection.monitor)
-            connection.close()
-            self._retry(connection)
-        for endpoint in endpoints:
-            if endpoint not in self._connections:
-                connection = self._connections[endpoint] = Connection(self._context, endpoint)
-                self._poller.register(connection.socket, zmq.POLLIN)
-                self._poller.register(connection.monitor, zmq.POLLIN)
-        self._by_shard = group_by_shard(self._connections.values())
+        if endpoints is not None:
+            for connection in self._table.update(endpoints):
+                self._retry(connection)
 
     def _accept(self) -> None:
         """Queue the calls that came in: for each shard, or for groups of shards if there are many."""
@@ -143,25 +128,24 @@ class Dispatcher:
             shards = sorted(call.rows)
             size = GROUP_SHARDS if call.grouped and len(shards) > GROUP_SHARDS else 1
             for start in range(0, len(shards), size):
-                self._queue(Task(call, tuple(shards[start : start + size])))
+                self._queue(ShardTask(call, tuple(shards[start : start + size])))
 
     def _notify_all(self, call: Call) -> None:
         header = {"call": "update", "number": call.number, "seconds": LOST_SECONDS}
         for shard in call.rows:
-            for connection in self._by_shard.get(shard, ()):
-                if connection.connected:
-                    connection.send(b"", pack({**header, "to": connection.endpoint.name}))
+            for connection in self._table.alive((shard,)):
+                connection.send(b"", pack({**header, "to": connection.endpoint.name}))
 
-    def _queue(self, task: Task) -> None:
+    def _queue(self, task: ShardTask) -> None:
         self._queues.setdefault(task.target, deque()).append(task)
 
-    def _send(self, target: Target, now: float) -> None:
+    def _send(self, target: ShardGroup, now: float) -> None:
         """Send as much of a queue as the replicas of its target take."""
         queue = self._queues[target]
         while queue:
-            connection = self._choose(target, now)
+            connection = self._table.choose(target, now)
             if connection is None:
-                if not self._alive(target):
+                if not self._table.alive(target):
                     self._watch.hurry()
                     if len(target) > 1:
                         self._split(queue)
@@ -171,27 +155,17 @@ class Dispatcher:
                 queue.extendleft(reversed(tasks))
                 return  # the next turn knows more of the connection
 
-    def _choose(self, target: Target, now: float) -> Connection | None:
-        """Return the replica to ask; None if all are busy or away. Busy ones are better than those that failed."""
-        best = min(self._alive(target), key=lambda connection: connection.preference(now), default=None)
-        return None if best is None or len(best.sent) >= MAX_IN_FLIGHT else best
-
-    def _alive(self, target: Target) -> list[Connection]:
-        """Return the connections that can be asked for a target: of its shard or, for a group, of aggregators."""
-        connections = self._by_shard.get(target[0] if len(target) == 1 else None, ())
-        return [connection for connection in connections if connection.connected]
-
-    def _split(self, queue: deque[Task]) -> None:
+    def _split(self, queue: deque[ShardTask]) -> None:
         """Ask the shards of a group one by one, since no aggregator is left."""
         while queue:
             call, target = queue.popleft()
             for shard in target:
                 if shard in call.waiting:
-                    self._queue(Task(call, (shard,)))
+                    self._queue(ShardTask(call, (shard,)))
 
-    def _take(self, queue: deque[Task]) -> list[Task]:
+    def _take(self, queue: deque[ShardTask]) -> list[ShardTask]:
         """Take the tasks that go as one message: searches that join each other, or one task of another kind."""
-        tasks: list[Task] = []
+        tasks: list[ShardTask] = []
         queries = 0
         while queue and queries < MAX_MESSAGE_QUERIES:
             task = queue[0]
@@ -203,28 +177,16 @@ class Dispatcher:
             queue.popleft()
         return tasks
 
-    def _send_message(self, connection: Connection, tasks: list[Task], now: float) -> bool:
+    def _send_message(self, connection: Connection, tasks: list[ShardTask], now: float) -> bool:
         """Send tasks as one message; whether the connection took it."""
-        call, target = tasks[0]
-        left = max(task.call.until for task in tasks) - now
-        header: dict[str, Any] = {"call": call.kind, "number": call.number, "seconds": max(0.0, left)}
-        groups: list[list[int]] = []
-        if call.search is not None:
-            requests = [task.call.search for task in tasks if task.call.search is not None]
-            groups = group_requests(requests, max(call.rows[shard] for shard in target))
-            joined = [join_requests([requests[place] for place in places]) for places in groups]
-            header["requests"], arrays = search_to_message(joined)
-            if len(target) > 1:
-                header["rows"] = [[shard, call.rows[shard]] for shard in target]
-        else:
-            header, arrays = {**call.message.header, **header}, call.message.arrays
+        header, arrays, groups = build_message(tasks, now)
         header["to"] = connection.endpoint.name
         name = next(self._ids).to_bytes(8, "little")
         if not connection.send(name, pack(header, arrays)):
             connection.suspect()
             return False
         connection.sent[name] = Sent(tasks, groups)
-        connection.asked += 1
+        connection.turns += 1
         return True
 
     def _receive(self, connection: Connection) -> None:
@@ -264,7 +226,7 @@ class Dispatcher:
             call.replies.append(Reply(target, header, arrays, own))
             call.waiting -= answered
             for shard in missing:  # an aggregator did not reach it
-                self._queue(Task(call, (shard,)))
+                self._queue(ShardTask(call, (shard,)))
             if not call.waiting:
                 self._close_call(call)
 
@@ -281,7 +243,7 @@ class Dispatcher:
                 continue
             task.call.error = error
             if isinstance(error, RETRIED):
-                self._delayed.append((time.monotonic() + RETRY_SECONDS, task))
+                self._delayed.append((time.monotonic() + RESEND_SECONDS, task))
             else:
                 task.call.refused = True
                 self._close_call(task.call)
@@ -307,31 +269,22 @@ class Dispatcher:
             self._queue(task)
         for target, queue in list(self._queues.items()):  # a shard that is away for long collects no ended calls
             self._queues[target] = deque(task for task in queue if task.open)
-        for connection in self._connections.values():
+        for connection in self._table.all():
             for name, sent in list(connection.sent.items()):
                 if now - sent.at > LOST_SECONDS:
                     del connection.sent[name]
                 elif now - sent.at > HEDGE_SECONDS and not sent.hedged:
                     self._hedge(connection, sent)
-        alive = {c.endpoint.shard for c in self._connections.values() if c.connected}
         for call in list(self._open):
-            for shard in call.waiting:
-                if shard in alive:
-                    self._down_since.pop(shard, None)
-                else:
-                    self._down_since.setdefault(shard, now)
-            if now >= call.until or (call.partial and self._all_down(call.waiting, now)):
+            self._table.note_down(call.waiting, now)
+            if now >= call.until or (call.partial and self._table.are_down(call.waiting, now)):
                 self._close_call(call)
 
     def _hedge(self, connection: Connection, sent: Sent) -> None:
         """Ask another replica too, if there is one."""
         connection.suspect()
-        others = self._by_shard.get(connection.endpoint.shard, ())
-        if any(other.connected and other is not connection for other in others):
+        if self._table.others(connection):
             sent.hedged = True
             for task in sent.tasks:
                 if task.open:
                     self._queue(task)
-
-    def _all_down(self, shards: set[int], now: float) -> bool:
-        return all(now - self._down_since.get(shard, now) > DOWN_SECONDS for shard in shards)

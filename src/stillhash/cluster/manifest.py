@@ -17,7 +17,7 @@ from stillhash.cluster.storage import Storage
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFound, StoreFailed
 
 CLUSTER_FORMAT = 1
-SEGMENT_ROWS = 131_072 * 8  # the most of one segment
+CLUSTER_SEGMENT_ROWS = 131_072 * 8  # the most of one segment
 UNPLACED = -1  # the shard of an entry that has none yet
 MANIFEST_MAGIC = re.compile(rb"stillhash-manifest (\d{1,9}) ")
 MANIFEST_HEAD = re.compile(rb"stillhash-manifest (\d{1,9}) (\d{1,20}) (\d{1,20}) (\d{1,12}) ([0-9a-f]{32})\n")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import stillhash.errors
 from stillhash.errors import InvalidInput, StillhashError, Unreachable
 
-MAX_HEADER_BYTES = 1 << 26
+MAX_MESSAGE_HEADER_BYTES = 1 << 26
 MAX_ARRAYS = 1 << 16
 ARRAY_TYPES = frozenset({"<f4", "<f8", "<i8", "|u1"})
 
@@ -36,7 +36,7 @@ def pack(header: dict[str, Any], arrays: Sequence[NDArray[Any]] = ()) -> list[An
 def unpack(frames: Sequence[Any]) -> Message:
     """Return the message of these frames; InvalidInput if they are none. Arrays share the memory of their frames."""
     try:
-        if not frames or len(frames[0]) > MAX_HEADER_BYTES or len(frames) > MAX_ARRAYS:
+        if not frames or len(frames[0]) > MAX_MESSAGE_HEADER_BYTES or len(frames) > MAX_ARRAYS:
             raise ValueError(f"{len(frames)} frames")
         header = json.loads(bytes(frames[0]))
         shapes = header.pop("arrays")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stillhash.cluster.manifest import SEGMENT_ROWS, ClusterManifest, SegmentEntry
+from stillhash.cluster.manifest import CLUSTER_SEGMENT_ROWS, ClusterManifest, SegmentEntry
 from stillhash.cluster.partition import PATCH_ROWS
 from stillhash.errors import BadState
 
@@ -46,7 +46,7 @@ def plan_rewrites(manifest: ClusterManifest, patched: Mapping[str, int]) -> list
     """
     groups = [[entry] for entry in _patched_most(manifest, patched)]
     chosen = {entry.name for group in groups for entry in group}
-    left = SEGMENT_ROWS  # so that a publication does not take long
+    left = CLUSTER_SEGMENT_ROWS  # so that a publication does not take long
     for shard in manifest.shards:
         entries = [entry for entry in manifest.of_shard(shard) if entry.name not in chosen]
         for group in _outdated(entries):

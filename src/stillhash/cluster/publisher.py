@@ -18,7 +18,7 @@ import numpy as np
 from stillhash.cluster.catalog import catalog_key, write_catalog
 from stillhash.cluster.deletions import load_deletions, without_ids
 from stillhash.cluster.index import ClusterIndex
-from stillhash.cluster.manifest import SEGMENT_ROWS, ClusterManifest, SegmentEntry
+from stillhash.cluster.manifest import CLUSTER_SEGMENT_ROWS, ClusterManifest, SegmentEntry
 from stillhash.cluster.partition import LivePartition, Patch
 from stillhash.cluster.placement import cleared, place
 from stillhash.cluster.publish_plan import MAX_PATCHES, PublishedSource, plan_rewrites
@@ -141,7 +141,9 @@ class Publisher:
         if not is_fitted(connection):
             return manifest, last
         count = int(connection.execute("SELECT count(*) FROM items WHERE row > ?", [last]).fetchone()[0])
-        most = max(LEAST_PIECE_ROWS, min(SEGMENT_ROWS, -(-count // len(manifest.shards))))  # so all shards get some
+        most = max(
+            LEAST_PIECE_ROWS, min(CLUSTER_SEGMENT_ROWS, -(-count // len(manifest.shards)))
+        )  # so all shards get some
         for rows in rows_after(self._store, connection, last, most):
             entry = write_rows(self._cluster.storage, self._store, connection, rows)
             manifest = place(manifest, [entry])

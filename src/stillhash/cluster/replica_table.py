@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from stillhash.cluster.dispatcher import GROUP_SHARDS
 from stillhash.cluster.node_choice import Placed, best_node, next_move
 from stillhash.cluster.replica_actors import AGGREGATOR, ActorName, Replica
+from stillhash.numeric.validation import check_integer
 
 MAX_MOVES = 2  # at a time
-MAX_ASKED = 8  # replicas that are asked by message in one round
+MAX_STATUS_MESSAGES = 8  # replicas that are asked by message in one round
 PLACE_SECONDS = 60.0  # for a new actor to answer for the first time
 FULL_SECONDS = 60.0  # for which a node that took no actor is not tried again
 START_RETRY_SECONDS = 5.0  # between two attempts to start a replica that did not start
@@ -99,7 +101,9 @@ class ReplicaTable:
     def unreached(self) -> list[Replica]:
         """Return some replicas of shards that Ray does not reach, though it lists them."""
         silent = (r for r in self._replicas.values() if r.is_direct or (r.failure and r.status is None))
-        return [replica for replica in silent if replica.name.shard is not None and not replica.ended][:MAX_ASKED]
+        return [replica for replica in silent if replica.name.shard is not None and not replica.ended][
+            :MAX_STATUS_MESSAGES
+        ]
 
     def requests(self) -> list[Any]:
         """Ask every replica for its status, and return the references of the replies."""
@@ -221,3 +225,12 @@ class ReplicaTable:
             }
             for move in self.moves
         ]
+
+
+def replica_targets(shards: Iterable[int], replicas: int, aggregators: int | None) -> dict[str, int]:
+    """Return how many replicas of each shard there should be, and aggregators: one for each group of many shards."""
+    check_integer(replicas, "replicas", 1)
+    targets = {f"shard-{check_integer(shard, 'shards', 0)}": replicas for shard in shards}
+    if aggregators is None:
+        aggregators = -(-len(targets) // GROUP_SHARDS) if len(targets) > GROUP_SHARDS else 0
+    return targets | ({AGGREGATOR: check_integer(aggregators, "aggregators", 0)} if aggregators else {})

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
-from stillhash.cluster.manifest import SEGMENT_ROWS, UNPLACED, SegmentEntry
+from stillhash.cluster.manifest import CLUSTER_SEGMENT_ROWS, UNPLACED, SegmentEntry
 from stillhash.cluster.merged_rows import MergedRows
 from stillhash.cluster.segment_cache import seal_checksum
 from stillhash.cluster.storage import Storage
@@ -20,7 +20,7 @@ LEAST_PIECE_ROWS = 4096  # an addition is not split into smaller pieces
 
 
 def write_segments(
-    storage: Storage, codes: Codes, ids: IdArray, bits: int, *, shards: int, most_rows: int = SEGMENT_ROWS
+    storage: Storage, codes: Codes, ids: IdArray, bits: int, *, shards: int, most_rows: int = CLUSTER_SEGMENT_ROWS
 ) -> list[SegmentEntry]:
     """Write codes (n, bytes) with ids, in any order, to new segments, on disk when this returns; no shard has them yet.
 

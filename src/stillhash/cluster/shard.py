@@ -197,9 +197,9 @@ class Shard:
         """Return those of the ascending ids that this shard holds, in any order, and their codes."""
         state = self._state(number)
         located = [(loaded.segment.tiles, *loaded.places(ids)) for loaded in state.segments]
-        found = [(some, read_tiles(tiles, places)) for tiles, some, places in located if len(some)]
+        codes = [read_tiles(tiles, places) for tiles, _, places in located]
         none = np.empty((0, width(state.index.bits)), np.uint8)
-        return np.concatenate([NO_IDS, *(some for some, _ in found)]), np.concatenate([none, *(c for _, c in found)])
+        return np.concatenate([NO_IDS, *(some for _, some, _ in located)]), np.concatenate([none, *codes])
 
     def status(self) -> ShardStatus:
         """Return what the shard holds, and let searches use tables that were finished since the last commit."""

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from stillhash.cluster.connections import Endpoint
+from stillhash.cluster.endpoints import Endpoint
 from stillhash.cluster.item_calls import ITEM_CALLS, answer_item_call
 from stillhash.cluster.message_server import MessageServer, Received
 from stillhash.cluster.requests import SearchRequest, hits_to_message, search_from_message
@@ -34,7 +34,7 @@ class ShardServer:
         cache = SegmentCache(self.storage, options.get("cache"), options.get("cache_bytes", CACHE_BYTES))
         self.shard = Shard(self.storage, shard, cache, options.get("threads"), options.get("device", "cpu"))
         self._parked: list[Received] = []  # searches of commits that are not loaded yet
-        self._wanted, self._want, self._stopped = -1, threading.Event(), threading.Event()
+        self._requested, self._load_event, self._stopped = -1, threading.Event(), threading.Event()
         self._failure: Exception | None = None  # of the last update
         self._server = MessageServer(options.get("host") or node_address(), name, self._answer, WORK_THREADS)
         self.endpoint = Endpoint(name, "shard", shard, self._server.address, os.getpid(), node_id())
@@ -55,7 +55,7 @@ class ShardServer:
     def stop(self) -> None:
         """Stop answering, and withdraw the endpoint."""
         self._stopped.set()
-        self._want.set()
+        self._load_event.set()
         self._server.stop()
         with suppress(StillhashError):
             self.storage.delete(self.endpoint.file)
@@ -69,12 +69,12 @@ class ShardServer:
                     self.storage.replace(self.endpoint.file, self.endpoint.to_json())
                     announced = True
                     self.shard.update()
-                if self._wanted > self.shard.number:
-                    self.shard.update(self._wanted)
+                if self._requested > self.shard.number:
+                    self.shard.update(self._requested)
                 self._failure = None
                 self._server.wake()
-                self._want.wait()
-                self._want.clear()
+                self._load_event.wait()
+                self._load_event.clear()
             except Exception as error:  # of any kind: without this thread the shard would stay as it is
                 self._failure = error
                 self._server.wake()
@@ -108,9 +108,9 @@ class ShardServer:
             self._search(number, messages)
 
     def _load(self, number: int) -> None:
-        if number > self._wanted:
-            self._wanted = number
-        self._want.set()
+        if number > self._requested:
+            self._requested = number
+        self._load_event.set()
 
     def _search(self, number: int, messages: list[Received]) -> None:
         """Search for all messages at once, and reply to each."""

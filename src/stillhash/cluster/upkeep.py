@@ -101,7 +101,8 @@ class Upkeep:
     def _run(self) -> None:
         while not self._stopped.wait(UPKEEP_SECONDS):
             try:
-                compact_index(self._index, least=MANY_SEGMENTS)
+                if not self._index.manifest.source:  # else its publisher joins segments
+                    compact_index(self._index, least=MANY_SEGMENTS)
                 if time.monotonic() - self._collected > GARBAGE_SECONDS and self._index.cache.storage is not None:
                     self._collected = time.monotonic()
                     collect_garbage(self._index.cache.storage)
