@@ -123,9 +123,7 @@ class Controller:
             if not capacity:
                 raise Conflict(f"node: {node!r} is the last that is not drained. Add another first.")
             if sum(capacity.values()) < len(self._table.placed()):
-                raise Conflict(
-                    f"node: the other nodes have no capacity for the replicas of {node!r}. Add another first."
-                )
+                raise Conflict(f"node: the others have no capacity for the replicas of {node!r}. Add another first.")
             moving = len(self._table.on(node))
             write_drained(self.storage, self._drained | {node})
             self._drained |= {node}
@@ -161,12 +159,8 @@ class Controller:
                 "nodes": [node.id for node in self._nodes],
                 "addresses": {node.id: node.address for node in self._nodes},
                 "drained": sorted(self._drained),
-                "actors": self._table.describe(),
-                "moves": self._table.describe_moves(),
+                **self._table.status(),
                 "problems": problems,
-                "missing": self._table.unavailable(),
-                "degraded": self._table.degraded(),
-                "ready": self._table.ready(0),
             }
 
     def ping(self) -> None:

@@ -105,6 +105,11 @@ class ReplicaTable:
             :MAX_STATUS_MESSAGES
         ]
 
+    def status(self) -> dict[str, Any]:
+        """Return actors and moves, and which shards have no replica, or too few."""
+        state = {"actors": self.describe(), "moves": self.describe_moves()}
+        return {**state, "missing": self.unavailable(), "degraded": self.degraded(), "ready": self.ready(0)}
+
     def requests(self) -> list[Any]:
         """Ask every replica for its status, and return the references of the replies."""
         self.ping()
