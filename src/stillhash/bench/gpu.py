@@ -23,6 +23,7 @@ from stillhash.search.gpu.card import Card
 
 GPU_BITS = (32, 64, 128, 256)
 GPU_BATCHES = (64, 128)
+MANY_CODES = 1 << 29  # from so many on there are goals on time
 MORE_HITS = 100
 ALLOWED_SHARE = 0.01
 COMPARED_QUERIES = 8
@@ -114,9 +115,14 @@ def compare(index: GpuScan, plain: Scan, queries: Any, allowed: Any) -> int:
 
 def goals_of(row: Figures) -> list[Goal]:
     name = f"{row['codes']:,} x {row['bits']}"
-    return [
+    goals: list[Goal] = [
         (f"hits unlike the CPU's, {name}", "<= 0", row["wrong_hits"]),
         (f"card / bytes of codes, {name}", "<= 1.05", row["memory"]),
+    ]
+    if row["codes"] < MANY_CODES:  # a search takes less time than its start
+        return goals
+    return [
+        *goals,
         (f"one query / read, {name}", "<= 1.4", row["one/read"]["median"]),
         (f"k = {MORE_HITS} / k = {TOP_K}, {name}", "<= 1.3", row["more/one"]["median"]),
         (f"1 % allowed / all, {name}", "<= 1", row["filtered/one"]["median"]),

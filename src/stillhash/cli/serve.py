@@ -31,6 +31,7 @@ KEYS_HELP = "File of 'stillhash keys add'; also STILLHASH_READ_KEYS, ..._FEEDBAC
 FOLDER_HELP = "Folder in which clients with an admin key may create and delete collections."
 LOG_HELP = "json, text or off; text on a terminal."
 IDLE_HELP = "How long an unused session of the page lasts."
+DEVICES = ("cpu", "cuda", "auto")
 DEVICE_HELP = "Where to search: cpu, cuda, cuda:1, or auto, a GPU if there is one."
 CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
 
@@ -55,7 +56,7 @@ def serve(
     snapshots: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
     collections_folder: Annotated[Path | None, Option(metavar="FOLDER", help=FOLDER_HELP)] = None,
     max_collections: Annotated[int, Option(min=1, metavar="N", help="With such a folder: collections in all.")] = 32,
-    device: Annotated[str, Option(metavar="DEVICE", help=DEVICE_HELP)] = "cpu",
+    device: Annotated[str, Option(metavar="DEVICE", help=DEVICE_HELP, autocompletion=one_of(*DEVICES))] = "cpu",
     cluster: Annotated[str | None, Option(metavar="ADDRESS", help=CLUSTER_HELP)] = None,
     shards: Annotated[int, Option(min=1, help="With --cluster: number of shards.")] = 4,
     replicas: Annotated[int, Option(min=1, help="With --cluster: replicas of each shard.")] = 1,

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import stillhash
 from stillhash import Index, index_for
+from stillhash.cli.main import app
 from stillhash.errors import InvalidInput, MissingExtra, Unsupported
 from stillhash.search import GpuScan, searcher_for
 from tests.support.gpu import gpu_reason
@@ -43,6 +45,13 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(tmp_path: Path) -> None
 def test_a_searcher_and_a_device_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"^device"):
         stillhash.open(tmp_path / "a", 8, searcher=GpuScan, device="cuda")
+
+
+@pytest.mark.parametrize("options", [["--device", "gpu"], ["--device", "cuda", "--cluster", "auto"]])
+def test_serve_refuses_a_device_that_it_cannot_use(options: list[str], tmp_path: Path) -> None:
+    stillhash.open(tmp_path / "a", 8).close()
+    outcome = CliRunner().invoke(app, ["serve", str(tmp_path / "a"), "--port", "0", *options])
+    assert isinstance(outcome.exception, InvalidInput) and str(outcome.exception).startswith("device")
 
 
 def fill(path: Path) -> None:

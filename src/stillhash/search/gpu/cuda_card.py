@@ -14,11 +14,12 @@ from stillhash.search.gpu.compiler import BATCH_THREADS, TENSOR_CAPABILITY, batc
 from stillhash.search.gpu.cuda_memory import THREADS, CudaMemory
 from stillhash.search.gpu.recorded import NOT_RECORDED, RecordedSearches
 
-PLAN_BYTES, TAU_AT = 368, 32  # of a plan, and where it has its threshold
+PLAN_BYTES, TAU_AT = 496, 32  # of a plan, and where it has its threshold
 ENTRY = np.dtype([("key", np.uint64), ("score", np.float32), ("unused", np.uint32)])
 HEADER_BYTES = 32
 BATCHES = (16, 32, 64, 128)  # queries that a compiled scan takes
-FEW_PLANES_FROM, FEW_PLANES_WORDS = 1 << 22, 4  # with so many rows per hit, 3 bits a weight of short codes prune enough
+SHORT_CODE_WORDS, LONG_CODE_PLANES = 4, 6  # as in scan.cu: bits a weight of the bound of one query, for long codes
+FEW_PLANES_FROM = 1 << 22  # from so many rows per hit on, 3 bits a weight prune enough
 
 
 NO_CANDIDATES = Candidates(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32), True)
@@ -31,7 +32,7 @@ class CudaCard(CudaMemory):
         super().__init__(device, limits or CardLimits())
         self.batches = self.capability >= TENSOR_CAPABILITY
         self._graphs, self._recording = RecordedSearches(), False
-        self.planes = 0  # bits a weight of the bound of one query; 0 chooses
+        self.planes = 0  # bits a weight of the bound of one query, for short codes; 0 chooses
         with self.holding():
             self._allocate_buffers()
             self._stream.synchronize()
@@ -119,8 +120,9 @@ class CudaCard(CudaMemory):
 
     def tighten(self, k: int, *, clear: bool = False) -> None:
         at = self._at
-        few = self._mirror.rows >= FEW_PLANES_FROM * k and self._mirror.words <= FEW_PLANES_WORDS
-        planes = self.planes or (3 if few else 4)
+        planes = LONG_CODE_PLANES
+        if self._mirror.words <= SHORT_CODE_WORDS:
+            planes = self.planes or (3 if self._mirror.rows >= FEW_PLANES_FROM * k else 4)
         sizes = np.int32(self._queries), np.uint64(k), np.uint64(self.limits.candidates), np.int32(planes)
         self._launch(
             "tighten",

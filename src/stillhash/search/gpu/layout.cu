@@ -14,7 +14,7 @@ typedef unsigned long long u64;
 #define NIBBLES (WORDS * 8)
 #define PIECE 32           // tiles that a block takes at a time
 #define SPLIT 16           // few pieces are scanned first, then so many times as many, then all, to tighten the threshold
-#define MOST_PLANES 4
+#define MOST_PLANES 6
 #define INFINITE __int_as_float(0x7f800000)
 #define NEVER (1 << 30)
 
@@ -35,7 +35,7 @@ struct Plan {              // of one query
   double sum;              // of the weights
   float tau;               // no hit has a lower score
   int limit;               // a row may be a hit if its quantised loss is at most this
-  int planes;              // 3 or 4
+  int planes;              // 3 or 4; 6 for long codes
   int least;               // a row may be a hit if its int8 sum is at least this
   u32 sign[16];            // the best code
   u32 plane[MOST_PLANES][16];

@@ -17,8 +17,9 @@ def empty_mirror(card: Card, bits: int) -> Mirror:
     """Return the mirror of an empty index of codes of `bits` bits."""
     words = -(-bits // 32)
     shift = max(PIECE_TILES, card.limits.chunk_bytes // (words * WORD_BYTES)).bit_length() - 1
-    nothing = card.arrays.zeros(0, np.uint32)
-    return Mirror((), np.empty(0, np.int64), words, shift, (), card.address_all(()), nothing, 0, 0)
+    with card.writing():
+        nothing, addresses = card.arrays.zeros(0, np.uint32), card.address_all(())
+    return Mirror((), np.empty(0, np.int64), words, shift, (), addresses, nothing, 0, 0)
 
 
 def append_blocks(card: Card, mirror: Mirror, blocks: tuple[Block, ...]) -> Mirror:

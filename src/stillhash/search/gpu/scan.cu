@@ -109,7 +109,7 @@ __global__ void tighten(Plan* plans, const double* weights, u32* histograms, Res
     if (q == 0) results->scanned = results->found < capacity ? results->found : capacity;
   }
   __syncthreads();
-  // Losses are quantised to 3 or 4 bits, rounded down. Which scale loses least, on the rows at the threshold?
+  // Losses are quantised to few bits, rounded down. Which scale loses least, on the rows at the threshold?
   // There, bit i is lost by a share of 1 / (1 + e^(x loss)) of the rows.
   const int lane = at % 32, warp = at / 32, top = (1 << planes) - 1;
   const double allowance = plan.best - lowest_score(plan.tau);
@@ -295,14 +295,14 @@ template <int B> __device__ __forceinline__ void scan_long_codes(const Codes& co
 
 extern "C" {
 
-// One query over all codes of a phase: a bound of 3 or 4 bits a weight, then the score of what passes.
+// One query over all codes of a phase: a bound of few bits a weight, then the score of what passes.
 __global__ void __launch_bounds__(256) scan_one(CODES, int phase, const Plan* plan, const double* tables,
                                                 u32* histogram, Results* results, Entry* found, u64 capacity) {
   USE_CODES;
   __shared__ double table[NIBBLES * 16];
   for (int i = threadIdx.x; i < NIBBLES * 16; i += 256) table[i] = tables[i];
   __syncthreads();
-  if constexpr (WORDS > 4) scan_long_codes<4>(codes, phase, *plan, table, histogram, results, found, capacity);
+  if constexpr (WORDS > 4) scan_long_codes<MOST_PLANES>(codes, phase, *plan, table, histogram, results, found, capacity);
   else if (plan->planes == 3) scan_pieces<3>(codes, phase, *plan, table, histogram, results, found, capacity);
   else scan_pieces<4>(codes, phase, *plan, table, histogram, results, found, capacity);
 }
