@@ -142,7 +142,6 @@ class Controller:
     def rebalance(self, seconds: float = 600.0) -> int:
         """Move replicas until the nodes hold alike; how many moved since the call."""
         before = self._table.moved
-        self.reconcile()
         self._wait(self._balanced, seconds, "not all replicas had moved")
         return self._table.moved - before
 
