@@ -210,3 +210,10 @@ def test_compaction_goes_on_beside_searches_and_removals(tmp_path: Path) -> None
         assert_same_hits(index, reference, weights, 6000)
     with thread_index(tmp_path, 64) as index:
         assert_same_hits(index, reference, weights, 6000)
+
+
+def test_an_unknown_device_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"^device"):  # noqa: F405
+        thread_index(tmp_path / "a", 64, device="gpu")
+    with thread_index(tmp_path / "a", 64, device="cpu") as index:
+        assert len(index) == 0

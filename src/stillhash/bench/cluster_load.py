@@ -5,8 +5,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Client
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class FrontProcess:
     def wait_ready(self) -> None:
         self.port = int(self.process.wait_for("port"))
 
-    def connect(self) -> Connection:
+    def connect(self) -> Any:  # a Connection, or what takes its place on Windows
         return Client(("127.0.0.1", self.port))
 
 

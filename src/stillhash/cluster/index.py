@@ -27,6 +27,7 @@ from stillhash.cluster.upkeep import CompactionProgress, Upkeep, compact_index
 from stillhash.errors import Conflict
 from stillhash.numeric import validation
 from stillhash.search.blocks import NO_IDS, IdArray, assign_ids
+from stillhash.search.gpu import parse_device
 
 
 class ShardProcesses(Protocol):
@@ -83,6 +84,7 @@ class ClusterIndex(ClusterReader):
         validation.check_number(cpus, "cpus", above=0)
         validation.check_number(deadline, "deadline", above=0)
         validation.check_integer(cache_bytes, "cache_bytes", 0)
+        parse_device(device)
         opened = Storage(storage)
         self._cache = SegmentCache(opened, cache, cache_bytes)
         self._writing, self._resources = threading.RLock(), ExitStack()

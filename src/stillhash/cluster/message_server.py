@@ -3,7 +3,7 @@
 All messages that wait are taken at once, so that whoever answers them can answer them together.
 """
 
-import os
+import socket
 import threading
 import time
 from collections import deque
@@ -30,22 +30,23 @@ class Wakeup:
     """Wakes a thread that polls, from any other thread."""
 
     def __init__(self) -> None:
-        self.handle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._lock = threading.Lock()  # the number of a closed handle may be another file's by now
+        self._receiver, self._sender = socket.socketpair()
+        for end in (self._receiver, self._sender):
+            end.setblocking(False)
+        self.handle = self._receiver.fileno()  # to poll
 
     def wake(self) -> None:
-        with self._lock, suppress(OSError):  # awake already
-            if self.handle >= 0:  # else it is closed
-                os.eventfd_write(self.handle, 1)
+        with suppress(OSError):  # awake already, or closed
+            self._sender.send(b"\0")
 
     def clear(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.handle)
+        with suppress(OSError):  # nothing is left to read
+            while self._receiver.recv(4096):
+                pass
 
     def close(self) -> None:
-        with self._lock:
-            handle, self.handle = self.handle, -1
-            os.close(handle)
+        self._sender.close()
+        self._receiver.close()
 
 
 class Received:

@@ -47,10 +47,9 @@ def test_a_searcher_and_a_device_exclude_each_other(tmp_path: Path) -> None:
         stillhash.open(tmp_path / "a", 8, searcher=GpuScan, device="cuda")
 
 
-@pytest.mark.parametrize("options", [["--device", "gpu"], ["--device", "cuda", "--cluster", "auto"]])
-def test_serve_refuses_a_device_that_it_cannot_use(options: list[str], tmp_path: Path) -> None:
+def test_serve_refuses_an_unknown_device(tmp_path: Path) -> None:
     stillhash.open(tmp_path / "a", 8).close()
-    outcome = CliRunner().invoke(app, ["serve", str(tmp_path / "a"), "--port", "0", *options])
+    outcome = CliRunner().invoke(app, ["serve", str(tmp_path / "a"), "--port", "0", "--device", "gpu"])
     assert isinstance(outcome.exception, InvalidInput) and str(outcome.exception).startswith("device")
 
 

@@ -25,18 +25,24 @@ def searcher_for(device: str) -> Callable[..., Any]:
 
     Raises MissingExtra or Unsupported if a GPU is named and there is none.
     """
-    name, _, number = str(device).partition(":")
-    if name not in (CPU, CUDA, AUTO) or (number and (name != CUDA or not number.isdigit())):
-        raise InvalidInput(f"device: expected cpu, cuda, cuda:NUMBER or auto, got {device!r:.100}")
+    name, number = parse_device(device)
     if name == CPU:
         return Index
     try:
-        open_card(int(number or 0))
+        open_card(number)
     except StillhashError:
         if name == AUTO:
             return Index
         raise
-    return partial(GpuScan, device=int(number or 0))
+    return partial(GpuScan, device=number)
+
+
+def parse_device(device: str) -> tuple[str, int]:
+    """Return the kind of a device and the number of the GPU, whether there is one or not."""
+    name, _, number = str(device).partition(":")
+    if name not in (CPU, CUDA, AUTO) or (number and (name != CUDA or not number.isdigit())):
+        raise InvalidInput(f"device: expected cpu, cuda, cuda:NUMBER or auto, got {device!r:.100}")
+    return name, int(number or 0)
 
 
 def restore_for(saved: SavedIndex, *, device: str = AUTO, threads: int | None = None) -> CodeIndex:
