@@ -80,6 +80,8 @@ def test_a_collection_is_served_by_shards_and_fronts(tmp_path: Path) -> None:
                 command("rebalance", *url, cwd=tmp_path)
                 assert command("compact", *url, cwd=tmp_path)["files"] >= 0
                 assert [hit.id for hit in reader.search(query, k=5).hits] == expected
+        assert command("stop", "films.shards", "--address", cluster["address"], cwd=tmp_path)["stopped"] >= 2
+        assert not list((tmp_path / "films.shards" / "endpoints").iterdir())
         assert run("cluster", "down", cwd=tmp_path).returncode == 0
     wait_until(lambda: not (tmp_path / ".stillhash-cluster.json").exists(), "end of the cluster")
     assert run("cluster", "down", cwd=tmp_path).returncode == NotFound.exit_code

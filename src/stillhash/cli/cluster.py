@@ -15,7 +15,7 @@ from stillhash.cli import cluster_shards
 from stillhash.cli.completion import one_of
 from stillhash.cli.defaults import ENCODER_PREFIXES, LOG_FORMATS, NEW_CODE_BITS, PORT
 from stillhash.cli.options import BITS_HELP, CodesSeeLabels, optional_module
-from stillhash.cli.output import AsJson, answer, progress_bar, status_line
+from stillhash.cli.output import AsJson, answer, count_of, progress_bar, status_line
 from stillhash.cli.serve import (
     HOST_HELP,
     KEYS_HELP,
@@ -127,6 +127,25 @@ def down(as_json: AsJson = False) -> None:
         CLUSTER_FILE.unlink(missing_ok=True)
         raise NotFound("no cluster runs in this folder. Start one with 'stillhash cluster up'.") from None
     answer({"address": running["address"]}, as_json, f"the cluster at {running['address']} is stopping")
+
+
+@app.command()
+def stop(
+    storage: Annotated[str, Argument(metavar="STORAGE", help="Folder or URL of the shards.")],
+    address: Annotated[str, Option(help="Ray cluster that they run on.")],
+    as_json: AsJson = False,
+) -> None:
+    """Stop the shards of a storage, which go on when their server ends. Stop the server first; all data stays.
+
+    \b
+    Examples:
+      stillhash cluster stop films.shards --address 127.0.0.2:6379
+    """
+    control, files = optional_module("cluster.controller", "cluster"), optional_module("cluster.storage", "cluster")
+    controller = control.Controller(files.Storage(storage, create=False), address=address)
+    stopped = len(controller.status()["actors"])
+    controller.close(stop=True)
+    answer({"stopped": stopped}, as_json, f"{count_of(stopped, 'actor')} stopped")
 
 
 @app.command()
