@@ -9,27 +9,19 @@ from typing import Any, NamedTuple
 from stillhash.cluster import publish_plan
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher
+from tests.cluster.shard_threads import WithoutNodes
 
 
 class Folder(NamedTuple):
     path: Path
 
 
-class NoProcesses:
+class NoProcesses(WithoutNodes):
     """Shards that the test itself has started."""
 
     def ensure(self, shards: Any, replicas: int) -> None: ...
     def status(self) -> dict[str, Any]:
         return {"actors": []}
-
-    def rebalance(self) -> int:
-        return 0
-
-    def drain(self, node: str) -> int:
-        return 0
-
-    def undrain(self, node: str) -> int:
-        return 0
 
     def close(self) -> None: ...
 

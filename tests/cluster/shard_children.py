@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from stillhash.cluster.storage import Storage
+from tests.cluster.shard_threads import WithoutNodes
 
 
-class ShardChildren:
+class ShardChildren(WithoutNodes):
     """Starts and stops processes as `ShardProcesses` asks."""
 
     def __init__(self, storage: str | Path) -> None:
@@ -37,15 +38,6 @@ class ShardChildren:
 
     def status(self) -> dict[str, Any]:
         return {"actors": [{"pid": child.pid} for child in self.children.values()]}
-
-    def rebalance(self) -> int:
-        return 0
-
-    def drain(self, node: str) -> int:
-        return 0
-
-    def undrain(self, node: str) -> int:
-        return 0
 
     def close(self) -> None:
         for child in self.children.values():

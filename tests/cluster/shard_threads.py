@@ -16,7 +16,20 @@ from stillhash.cluster.shard_server import ShardServer
 from stillhash.cluster.storage import Storage
 
 
-class ShardThreads:
+class WithoutNodes:
+    """What `ShardProcesses` says of nodes, where there is only this machine."""
+
+    def rebalance(self) -> int:
+        return 0
+
+    def drain(self, node: str) -> int:
+        return 0
+
+    def undrain(self, node: str) -> int:
+        return 0
+
+
+class ShardThreads(WithoutNodes):
     """Starts and stops servers as `ShardProcesses` asks."""
 
     def __init__(self, storage: str | Path, aggregators: int = 0) -> None:
@@ -39,15 +52,6 @@ class ShardThreads:
 
     def status(self) -> dict[str, Any]:
         return {"actors": [server.status() for server in self.servers.values()]}
-
-    def rebalance(self) -> int:
-        return 0
-
-    def drain(self, node: str) -> int:
-        return 0
-
-    def undrain(self, node: str) -> int:
-        return 0
 
     def close(self) -> None:
         for server in [*self.servers.values(), *self.aggregators]:
