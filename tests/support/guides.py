@@ -50,7 +50,7 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     },
     "gpu.md": {
         "pip install 'stillhash[gpu]'     # for CUDA 12; for CUDA 13: pip install stillhash cupy-cuda13x": INSTALLS,
-        'films = stillhash.open("films", device="cuda")        # or "cuda:1", or "auto", a GPU if any': NEEDS_GPU,
+        'films = stillhash.open("films", device="cuda")  # or "cuda:1", or "auto", a GPU if any': NEEDS_GPU,
         "recent = index.prepare_filter(allowed)": NEEDS_GPU,
     },
     "http.md": {

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 from stillhash.errors import Unreachable, Unsupported
 
 NODE_START_SECONDS = 120.0
+HEAD_PORTS = (20_000, 32_000)  # below those that systems choose, above those of Ray's workers
 NODE_STOP_SECONDS = 30.0  # for killed processes to disappear
 LOG_TAIL = 2000  # characters of a node's log in an error
 # The shell leads the session. It ends Ray's daemons as soon as `ray start` has ended, or the process that holds its
@@ -113,7 +115,14 @@ def is_running(pid: int) -> bool:
 
 
 def free_port(address: str) -> int:
-    """Return a port that nothing listens at."""
-    with socket.socket() as listener:
-        listener.bind((address, 0))
-        return int(listener.getsockname()[1])
+    """Return a port that nothing listens at, outside of those that systems and Ray give to other processes.
+
+    Servers of gRPC share ports that are given to two of them, and each would get some of the other's requests.
+    """
+    while True:
+        port = random.randint(*HEAD_PORTS)
+        with socket.socket() as here, socket.socket() as anywhere, contextlib.suppress(OSError):
+            here.bind((address, port))
+            here.close()
+            anywhere.bind(("", port))
+            return port
