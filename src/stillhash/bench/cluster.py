@@ -99,7 +99,7 @@ def cluster_index(folder: Path, codes: int, shards: int, aggregators: int = 0) -
     with ClusterIndex(CODE_BITS, shards, storage=folder, deadline=SEARCH_SECONDS, processes=processes) as index:
         add_codes(index, codes)
         index.wait_ready()
-        index.search(np.zeros(CODE_BITS, np.float32), TOP_K)  # lets each shard load what it has not heard of
+        index.search(np.zeros(CODE_BITS, np.float32), TOP_K)  # lets each shard load a commit that it missed
         while any(actor["merging"] for actor in index.status()["actors"]):
             time.sleep(0.5)
         yield index

@@ -1,6 +1,6 @@
 """Serve messages on a port: one thread receives and replies, and others work on what takes long.
 
-All messages that wait are taken at once, so that whoever answers them can answer them together.
+All messages that wait are taken at once, so that they can be answered together.
 """
 
 import socket

@@ -200,7 +200,7 @@ class ReplicaTable:
         for group, count in (self.targets or {}).items():
             missing = count - self.count(group)
             if missing > 0:
-                reason, _ = self._failures.get(group, ("no node has room for it", 0.0))
+                reason, _ = self._failures.get(group, ("no node has capacity for it", 0.0))
                 yield f"{group}: {missing} of {count} replicas are missing: {reason}"
 
     def describe(self) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stillhash.cluster.deletions import load_deletions
 from stillhash.cluster.manifest import ClusterManifest, SegmentEntry, read_latest, read_manifest
 from stillhash.cluster.partition import ItemPartition, LivePartition, Patch
-from stillhash.cluster.requests import SearchRequest, join_requests, split_hits
+from stillhash.cluster.requests import SearchRequest, group_requests, join_requests, split_hits
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard_items import ShardItems, open_partition, open_patch
 from stillhash.cluster.storage import Storage
@@ -164,11 +164,8 @@ class Shard:
         Requests of one kind are answered at once.
         """
         index = self._state(number).index
-        by_kind: dict[tuple[Any, ...], list[int]] = {}
-        for place, request in enumerate(requests):
-            by_kind.setdefault(request.kind(len(index)), []).append(place)
         hits: list[list[Hits]] = [[] for _ in requests]
-        for places in by_kind.values():
+        for places in group_requests(requests, len(index)):
             some = [requests[place] for place in places]
             parts = split_hits(some, self._answer(number, index, join_requests(some)))
             for place, part in zip(places, parts, strict=True):
