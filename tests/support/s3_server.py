@@ -6,15 +6,15 @@ is on S3, and forgets everything when it ends; so what stops and returns is the 
 
 from __future__ import annotations
 
+import select
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-S3_SECONDS = 60  # until it answers
+S3_SECONDS = 60  # until it listens
 REFUSALS = {  # status and code by which servers refuse an upload
     "full": (b"507 Insufficient Storage", b"XMinioStorageFull"),
     "exists": (b"412 Precondition Failed", b"PreconditionFailed"),
@@ -23,9 +23,9 @@ REFUSALS = {  # status and code by which servers refuse an upload
 REFUSAL = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>refused</Message></Error>"
 REPLY = b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
 SERVE = """
-import io, sys, threading
+import io, threading
 from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
+from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
 moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
 def serve(environ, start_response):
@@ -33,7 +33,9 @@ def serve(environ, start_response):
     environ.update({"wsgi.input": io.BytesIO(body), "wsgi.input_terminated": False, "CONTENT_LENGTH": str(len(body))})
     with lock:
         return [b"".join(moto(environ, start_response))]
-run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
+server = make_server("127.0.0.1", 0, serve, threaded=True)
+print(server.port, flush=True)
+server.serve_forever()
 """
 SETTINGS = {
     "AWS_ACCESS_KEY_ID": "key",
@@ -140,24 +142,14 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 @contextmanager
 def running_s3() -> Iterator[Forwarder]:
-    """Run a server on a free port of this machine, and yield the way to it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", SERVE, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    """Run a server on a port that it chooses itself, so that nobody else can have it, and yield the way to it."""
+    command = [sys.executable, "-c", SERVE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8") as server:
         try:
-            _await_s3(port, server)
-            yield Forwarder(port)
+            assert server.stdout is not None
+            ready, _, _ = select.select([server.stdout], [], [], S3_SECONDS)
+            if not ready or not (port := server.stdout.readline().strip()):
+                raise RuntimeError(f"moto: expected its port within {S3_SECONDS} s, got exit code {server.poll()}")
+            yield Forwarder(int(port))
         finally:
             server.terminate()
-
-
-def _await_s3(port: int, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + S3_SECONDS
-    while time.monotonic() < end and server.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise RuntimeError(f"moto: expected it to answer within {S3_SECONDS} s, got exit code {server.poll()}")

@@ -10,8 +10,9 @@ decay by the rows that came after.
 
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -172,26 +173,22 @@ def learn_dataset(
         job["codes"] = jobs.check_encoded(stored, files, parts, fingerprint(hasher.functions().state()))
     if folder is not None:
         jobs.write_manifest(folder, files, parts, job)
-    learn, merge = (jobs.remote_task(function, returns=2) for function in (learn_part, merge_learnt))
-    state_ref = ray.put(state)
-    level = [learn.remote(state_ref, files.folder, encoder, part, folder, stored) for part in parts]
-    running = {rows: part for (_, rows), part in zip(level, parts, strict=True)}
-    while len(level) > 1:  # neighbours, so that labels come in the order of the rows
-        pairs = [level[n : n + 2] for n in range(0, len(level), 2)]
-        level = [merge.remote(*pair[0], *pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-    try:
-        rows_done = 0
-        while running:
-            (done,), _ = ray.wait(list(running))
-            jobs.get_result(done)
-            part = running.pop(done)
-            rows_done += part.end - part.first
-            speed = rows_done / max(1e-9, time.perf_counter() - began)
-            progress(len(parts) - len(running), len(parts), rows_done, speed)
-        learnt, rows = jobs.get_result(list(level[0]))
-    except BaseException:
-        jobs.cancel([*running, level[0][1]])
-        raise
+    learn, merges = jobs.remote_task(learn_part, returns=2), OrderedMerges()
+    state_ref, queue, rows_done, parts_done = ray.put(state), iter(parts), 0, 0
+    running: dict[Any, SourcePart] = {}
+    while True:
+        for part in islice(queue, max(0, jobs.most_tasks() - len(running))):
+            learnt_part = learn.remote(state_ref, files.folder, encoder, part, folder, stored)
+            merges.add(learnt_part)
+            running[learnt_part[1]] = part
+        if not running:
+            break
+        (done,), _ = ray.wait(list(running))
+        jobs.get_result(done)
+        part = running.pop(done)
+        rows_done, parts_done = rows_done + part.end - part.first, parts_done + 1
+        progress(parts_done, len(parts), rows_done, rows_done / max(1e-9, time.perf_counter() - began))
+    learnt, rows = jobs.get_result(merges.result())
     if not rows:
         raise InvalidInput(f"source: expected rows with labels, got none in {source!r}")
     if folder is not None:
@@ -225,6 +222,28 @@ def learn_part(
     if file is not None:
         write_sealed(file, [labelled.to_bytes(8, "little") + learnt])
     return learnt, labelled
+
+
+class OrderedMerges:
+    """Merge what parts have learnt, neighbours first, so that labels come in the order of the rows: a tree of tasks."""
+
+    def __init__(self) -> None:
+        self._merge = jobs.remote_task(merge_learnt, returns=2)
+        self._trees: list[tuple[int, Any]] = []  # each with its depth, which falls from the first to the last
+
+    def add(self, learnt: Any) -> None:
+        """Add the result of the next part."""
+        depth = 0
+        while self._trees and self._trees[-1][0] == depth:
+            learnt, depth = self._merge.remote(*self._trees.pop()[1], *learnt), depth + 1
+        self._trees.append((depth, learnt))
+
+    def result(self) -> list[Any]:
+        """Return the result of all parts."""
+        learnt = self._trees.pop()[1]
+        while self._trees:
+            learnt = self._merge.remote(*self._trees.pop()[1], *learnt)
+        return list(learnt)
 
 
 def merge_learnt(earlier: bytes, rows: int, later: bytes, more: int) -> tuple[bytes, int]:

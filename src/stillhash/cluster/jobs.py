@@ -14,7 +14,7 @@ continues when it is started again.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,30 +192,32 @@ def remote_task(function: Callable[..., Any], returns: int = 1) -> Any:
     return ray.remote(num_cpus=1, max_retries=TASK_RETRIES, num_returns=returns)(function)
 
 
+def most_tasks() -> int:
+    """Return how many tasks to have under way: a few for each core that the cluster has now."""
+    return TASKS_PER_CORE * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+
+
 def run_tasks(
     function: Callable[..., Any], shared: Any, arguments: Iterable[tuple[Any, ...]], max_tasks: int | None = None
 ) -> Iterator[tuple[int, Any]]:
     """Yield the results of function(shared, *arguments[n]) as they come, each with its n.
 
     At most `max_tasks` are under way, or a few for each core that the cluster has at the time. When one fails
-    permanently, the others are cancelled.
+    permanently, no more are started, and those under way end by themselves: to cancel a task that is about to end
+    makes Ray 2.60 end this process (https://github.com/ray-project/ray/pull/54798 mends a case of it).
     """
     remote, queue = remote_task(function), enumerate(arguments)
     shared_ref = ray.put(shared)
     running: dict[Any, int] = {}
-    try:
-        while True:
-            cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
-            free = (max_tasks or TASKS_PER_CORE * max(1, cores)) - len(running)
-            for _, (number, args) in zip(range(free), queue, strict=False):  # in this order: nothing is skipped
-                running[remote.remote(shared_ref, *args)] = number
-            if not running:
-                return
-            done, _ = ray.wait(list(running))
-            for ref in done:
-                yield running.pop(ref), get_result(ref)
-    finally:
-        cancel(running)
+    while True:
+        free = max(0, (max_tasks or most_tasks()) - len(running))
+        for number, args in islice(queue, free):
+            running[remote.remote(shared_ref, *args)] = number
+        if not running:
+            return
+        done, _ = ray.wait(list(running))
+        for ref in done:
+            yield running.pop(ref), get_result(ref)
 
 
 def get_result(ref: Any) -> Any:
@@ -231,10 +233,3 @@ def get_result(ref: Any) -> Any:
         if isinstance(error, RayTaskError):
             raise
         raise Unreachable(f"a task failed after {TASK_RETRIES} retries: {cause}") from error
-
-
-def cancel(refs: Iterable[Any]) -> None:
-    """Cancel tasks that still run."""
-    for ref in refs:
-        with suppress(RayError):
-            ray.cancel(ref)
