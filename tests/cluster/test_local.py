@@ -61,8 +61,16 @@ def command(pid: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_cluster_ends_with_the_process_that_started_it(cluster: LocalCluster) -> None:
-    process = subprocess.Popen([sys.executable, "-c", HEAD_ALONE], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("mode", [None, "token"])
+def test_a_cluster_ends_with_the_process_that_started_it(
+    cluster: LocalCluster, mode: str | None, tmp_path: Path
+) -> None:
+    """Whether nodes ask for a token or not, and although there is one: `ray start` would ask for it."""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text(64 * "a", encoding="utf-8")
+    environment = {**os.environ, "HOME": str(tmp_path)} | ({} if mode is None else {"RAY_AUTH_MODE": mode})
+    command = [sys.executable, "-c", HEAD_ALONE]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
     assert process.stdout is not None
     pids = [int(word) for word in process.stdout.readline().split()]
     process.stdout.close()

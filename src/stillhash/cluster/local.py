@@ -34,6 +34,7 @@ except ImportError as error:
     raise MissingExtra("a cluster needs Ray: pip install 'stillhash[cluster]'") from error
 
 NAMESPACE = "stillhash"  # of the names of actors
+AUTHENTICATION = "RAY_AUTH_MODE"  # "token", or "disabled"
 CONNECT_SECONDS = 2.0  # for the head to accept a connection
 LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for a mistake and looks for another address
 # How soon a node that was cut off is given up. Ray's own values wait for about 15 seconds.
@@ -61,8 +62,12 @@ def connect(address: str | None, **options: Any) -> bool:
         return False
     if address is None:
         address, options = "local", {"include_dashboard": False}
-    with quiet_ray():
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE, **options)
+    try:
+        with quiet_ray():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace=NAMESPACE, **options)
+    except ConnectionError as error:
+        hint = f"If it asks for a token, set {AUTHENTICATION}=token"
+        raise Unreachable(f"no Ray cluster answers at {address}: {error}. {hint}") from error
     return True
 
 
@@ -127,7 +132,9 @@ class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
         check_integer(object_store_bytes, "object_store_bytes", 80 * 2**20)
         self._size = ["--num-cpus", str(check_integer(cpus, "cpus", 1))]
         self._size += ["--object-store-memory", str(object_store_bytes)]
-        self._settings = FAST_HEALTH_CHECK if fast_health_check else {}
+        # Without this, nodes ask for a token where there is a file of one, which this process would not send.
+        self._settings = {AUTHENTICATION: os.environ.get(AUTHENTICATION, "disabled")}
+        self._settings |= FAST_HEALTH_CHECK if fast_health_check else {}
         if redis is not None:  # the head's name in Redis must be the same after a restart, and no other cluster's
             self._settings |= {"RAY_REDIS_ADDRESS": redis, "RAY_external_storage_namespace": uuid.uuid4().hex}
         self._nodes: dict[str, LocalNode] = {}  # by their id
