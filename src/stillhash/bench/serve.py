@@ -136,9 +136,10 @@ def measure_load(url: str, items: int, seconds: float) -> Figures:
     return {"clients": CLIENT_THREADS, "seconds": seconds, **searches, **added, "versions": versions, **failures}
 
 
-def search_all(url: str, seconds: float, key: str | None = None) -> LoadOutcome:
+def search_all(url: str, seconds: float, key: str | None = None, Q: Floats | None = None) -> LoadOutcome:
     """Run sixteen clients, a thread each."""
-    Q, times, errors = queries(), list[float](), list[str]()
+    times, errors = list[float](), list[str]()
+    Q = queries() if Q is None else Q
     start = threading.Barrier(CLIENT_THREADS)
 
     def search(turn: int) -> None:
@@ -148,7 +149,7 @@ def search_all(url: str, seconds: float, key: str | None = None) -> LoadOutcome:
             end = time.perf_counter() + seconds
             while (began := time.perf_counter()) < end:
                 try:
-                    answer = client.search(Q[turn % SERVED_QUERIES], TOP_K)
+                    answer = client.search(Q[turn % len(Q)], TOP_K)
                     times.append(time.perf_counter() - began)
                     if len(answer.hits) != TOP_K:
                         errors.append(f"{len(answer.hits)} hits")

@@ -83,15 +83,30 @@ def gpu(
     quick: Quick = False,
     codes: Annotated[str, typer.Option(help="Numbers of codes, separated by commas.")] = "16777216,134217728",
     bits: Annotated[str, typer.Option(help="Code lengths, separated by commas.")] = "32,64,128,256",
+    orders: Annotated[bool, typer.Option("--orders", help="Sorted codes too; 100 queries are checked.")] = False,
+    http: Annotated[bool, typer.Option("--http", help="A server with 64 clients; --repeats is then seconds.")] = False,
+    folder: DiskFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Search on a GPU, against a bare read of the same codes, the CPU's scan, and FAISS on the GPU.
 
     \b
+    --orders compares 100 queries with a product of matrices over all codes, loads them from a file, and searches
+    codes that are sorted. --http searches a server, beside one that scans on the CPU.
+
+    \b
     Examples:
       stillhash bench gpu --codes 1073741824 --bits 64
+      stillhash bench gpu --codes 1073741824 --bits 64 --orders
+      stillhash bench gpu --codes 100000000 --http --repeats 10
     """
-    _bench("gpu", as_json, repeats=repeats, quick=quick, codes=_numbers(codes, "codes"), bits=_numbers(bits, "bits"))
+    counts, lengths = _numbers(codes, "codes"), _numbers(bits, "bits")
+    if http:
+        _bench("gpu_serve", as_json, repeats=repeats, quick=quick, codes=counts[0], folder=folder)
+    elif orders:
+        _bench("gpu_orders", as_json, repeats=repeats, quick=quick, codes=counts, bits=lengths, folder=folder)
+    else:
+        _bench("gpu", as_json, repeats=repeats, quick=quick, codes=counts, bits=lengths)
 
 
 @app.command()
