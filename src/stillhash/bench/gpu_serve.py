@@ -112,6 +112,7 @@ def serve_with_codes(path: Path, name: str, count: int, started: Connection) -> 
         return index
 
     collection = stillhash.open(path, searcher=make)
+    collection.search(served_queries()[0], TOP_K)  # waits for the index
     serve({"served": collection}, Settings(port=0), started.send)
     os._exit(0)
 
