@@ -28,11 +28,12 @@ def make_codes(start: int, rows: int, codes: int) -> Codes:
     return chunk
 
 
-def make_weights(queries: int) -> Floats:
-    """Make weights; every other query has -1, 0 and 1 only, so that most of its scores are ties."""
+def make_weights(queries: int, *, ties: bool = True) -> Floats:
+    """Make weights; with ties, every other query has -1, 0 and 1 only, so that most of its scores are equal."""
     rng = np.random.default_rng(9)
     weights = rng.standard_normal((queries, CODE_BITS)).astype(np.float32)
-    weights[::2] = rng.integers(-1, 2, weights[::2].shape)
+    if ties:
+        weights[::2] = rng.integers(-1, 2, weights[::2].shape)
     return weights
 
 

@@ -1,6 +1,5 @@
 """Measure on this machine what the model of a cluster needs: the scan, messages, merging and the front."""
 
-import json
 import os
 import statistics
 import time
@@ -11,25 +10,25 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from stillhash.bench.cluster_harness import STOP, HarnessFront, pack_queries, shard_processes, unpack_hits
+from stillhash.bench.cluster_codes import make_weights
+from stillhash.bench.cluster_processes import RealCluster, cpu_seconds, real_cluster
 from stillhash.bench.cluster_scenario import MessageCosts, ServiceTime
-from stillhash.bench.timing import CODE_BITS, TOP_K, Figures
-from stillhash.numeric.validation import Doubles, Floats
+from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, temporary_folder
+from stillhash.experiments.tables import ReportProgress
+from stillhash.numeric.codes import TILE
+from stillhash.numeric.validation import Doubles
 from stillhash.search import Hits, Scan
 from stillhash.search.merge import merge_top
 
 PROBE_BATCHES = (1, 8, 64)  # queries of a batch
+PROBE_SHARDS, PROBE_QUERIES, PROBE_WARM_UP = (1, 4), 32, 20  # of the messages that are measured
 MERGED_SHARDS = (1, 2, 8, 64, 256)
 LOAD_SAMPLES, LOAD_SECONDS = 10, 0.3
 
 
-def make_weights(queries: int) -> Floats:
-    return np.random.default_rng(5).standard_normal((queries, CODE_BITS), dtype=np.float32)
-
-
 def measure_scan(sizes: Sequence[int], threads: int, repeats: int) -> list[Figures]:
     """Time batches over random codes: CPU seconds of one thread, or the least wall seconds of more."""
-    rows, weights = [], make_weights(max(PROBE_BATCHES))
+    rows, weights = [], make_weights(max(PROBE_BATCHES), ties=False)
     clock = time.process_time if threads == 1 else time.perf_counter
     take: Callable[[list[float]], float] = statistics.median if threads == 1 else min
     codes = np.random.default_rng(6).integers(0, 256, (max(sizes), CODE_BITS // 8), dtype=np.uint8)
@@ -73,42 +72,38 @@ def fit_error(service: ServiceTime, rows: list[Figures]) -> float:
     return float(np.abs(errors).max())
 
 
-def measure_trips(port: int, queries: int, repeats: int) -> tuple[float, float, float]:
-    """Send and receive one message pair after another; return wall, own thread's and whole process' CPU seconds."""
-    weights = make_weights(queries)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.connect(f"tcp://127.0.0.1:{port}")
-        walls = []
-        for turn in range(repeats + 20):
-            if turn == 20:
-                own, whole = time.thread_time(), time.process_time()
-            start = time.perf_counter()
-            socket.send_multipart(pack_queries(turn, weights), copy=False)
-            unpack_hits(socket.recv_multipart(copy=False))
-            walls.append(time.perf_counter() - start)
-        used = (time.thread_time() - own) / repeats, (time.process_time() - whole) / repeats
-    return statistics.median(walls[20:]), *used
+def measure_messages(repeats: int, progress: ReportProgress) -> Figures:
+    """Measure searches of real shards with next to no codes, of one query and of many: seconds of each search.
 
-
-def stop_shard(port: int) -> tuple[float, float]:
-    """Stop a shard; return its own thread's and its whole process' CPU seconds."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.connect(f"tcp://127.0.0.1:{port}")
-        socket.send(STOP)
-        own, whole = json.loads(socket.recv())
-    return own, whole
-
-
-def measure_messages(repeats: int) -> Figures:
-    """Measure message pairs between two processes, of one query and of many."""
+    The CPU time of the front and the mean of the shards', for Python and for ZeroMQ's threads.
+    """
     pairs: Figures = {}
-    for queries in (1, 64):
-        with shard_processes(1, 0) as (port,):
-            wall, own, whole = measure_trips(port, queries, repeats)
-            shard_own, shard_whole = (seconds / (repeats + 20) for seconds in stop_shard(port))
-        parts = {"front": own, "front_io": whole - own, "shard": shard_own, "shard_io": shard_whole - shard_own}
-        pairs[str(queries)] = {"wall": wall, **parts}
+    with temporary_folder(None) as folder:
+        for shards in PROBE_SHARDS:
+            progress(f"messages to {shards} shards")
+            with real_cluster(folder / str(shards), shards, shards * TILE) as cluster:
+                for queries in (1, PROBE_QUERIES):
+                    pairs[f"{shards} shards, {queries} queries"] = measure_searches(cluster, queries, repeats)
     return pairs
+
+
+def measure_searches(cluster: RealCluster, queries: int, repeats: int) -> Figures:
+    """Search so often, one search after another."""
+    weights, walls = make_weights(queries, ties=False), []
+    for _ in range(PROBE_WARM_UP):
+        cluster.search(weights)
+    before = [cpu_seconds(), *map(cpu_seconds, cluster.pids)]
+    for _ in range(repeats):
+        start = time.perf_counter()
+        cluster.search(weights)
+        walls.append(time.perf_counter() - start)
+    after = [cpu_seconds(), *map(cpu_seconds, cluster.pids)]
+    used = np.subtract(after, before) / repeats
+    (front, front_io), (shard, shard_io) = used[0].tolist(), used[1:].mean(axis=0).tolist()
+    return {
+        "wall": statistics.median(walls),
+        **{"front": front, "front_io": front_io, "shard": shard, "shard_io": shard_io},
+    }
 
 
 def measure_merge(repeats: int) -> tuple[float, float]:
@@ -129,42 +124,33 @@ def measure_merge(repeats: int) -> tuple[float, float]:
     return fixed, each
 
 
-def measure_front(repeats: int) -> float:
-    """Return CPU seconds of the front's process for a query to one shard without codes, everything included."""
-    weights = make_weights(1)[0]
-    with shard_processes(1, 0) as ports:
-        front = HarnessFront(ports)
-        try:
-            for _ in range(20):
-                front.search(weights)
-            start = time.process_time()
-            for _ in range(repeats):
-                front.search(weights)
-            return (time.process_time() - start) / repeats
-        finally:
-            front.close()
-
-
-def measure_costs_of_messages(repeats: int) -> tuple[MessageCosts, float, Figures]:
+def measure_costs_of_messages(repeats: int, progress: ReportProgress) -> tuple[MessageCosts, float, Figures]:
     """Return the costs of messages, the latency between two processes of this machine, and what they were read from."""
-    pairs, (merge, merge_source), front = measure_messages(repeats), measure_merge(repeats), measure_front(repeats)
-    one, many = pairs["1"], pairs["64"]
-    grow = {name: max(0.0, many[name] - one[name]) / 63 for name in one}
-    cpu = one["front"] + one["front_io"] + one["shard"] + one["shard_io"]
+    pairs = measure_messages(repeats, progress)
+    merge, merge_source = measure_merge(repeats)
+    few, more = PROBE_SHARDS
+    one, many = (pairs[f"{few} shards, {queries} queries"] for queries in (1, PROBE_QUERIES))
+    each, each_of_many = (
+        (pairs[f"{more} shards, {queries} queries"]["front"] - base["front"]) / (more - few)
+        for queries, base in ((1, one), (PROBE_QUERIES, many))
+    )  # what one more shard costs the front
+    message = max(0.0, each - merge_source)
+    per_query = max(0.0, (each_of_many - each) / (PROBE_QUERIES - 1) - merge_source)
     costs = MessageCosts(
-        query=max(0.0, front - one["front"] - one["front_io"] - merge - merge_source),
-        send=one["front"] / 2,
-        send_query=grow["front"] / 2,
-        receive=one["front"] / 2,
-        receive_query=grow["front"] / 2,
+        query=max(0.0, one["front"] - few * each - merge),
+        send=message / 2,
+        send_query=per_query / 2,
+        receive=message / 2,
+        receive_query=per_query / 2,
         merge=merge,
         merge_source=merge_source,
         shard=one["shard"],
-        shard_query=grow["shard"],
+        shard_query=max(0.0, many["shard"] - one["shard"]) / (PROBE_QUERIES - 1),
         io=(one["front_io"] + one["shard_io"]) / 4,
     )
+    cpu = one["front"] + one["front_io"] + one["shard"] + one["shard_io"]
     latency = max(0.0, one["wall"] - cpu) / 2
-    return costs, latency, {"pairs": pairs, "front": front, "costs": asdict(costs), "latency": latency}
+    return costs, latency, {"pairs": pairs, "costs": asdict(costs), "latency": latency}
 
 
 def measure_poll(sockets: int, repeats: int) -> float:

@@ -1,6 +1,6 @@
 """How large a cluster can get: measure costs here, validate the model against real processes, and extrapolate.
 
-Measured: the scan, messages between processes over ZeroMQ, merging, and small real clusters on this machine's cores.
+Measured: the scan, messages of a `ClusterIndex` and its shards, merging, and small real clusters on this machine.
 Modelled: everything about more than one machine. The error of the model on this machine is printed with it.
 """
 
@@ -22,9 +22,11 @@ from stillhash.bench.cluster_probe import (
     measure_scan,
 )
 from stillhash.bench.cluster_scenario import MessageCosts, Network, Scenario, ServiceTime
-from stillhash.bench.cluster_validation import MeasureReal, real_cluster, validate
+from stillhash.bench.cluster_validation import closed_loop, validate
 from stillhash.bench.miwq import check_plot
 from stillhash.bench.timing import Figures, Sections
+from stillhash.cluster.connections import MAX_IN_FLIGHT
+from stillhash.cluster.dispatcher import MAX_MESSAGE_QUERIES
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.threads import usable_cores
 
@@ -75,8 +77,8 @@ def run(
     codes, seconds = (20_000, 0.2) if quick else (2_000_000, 1.0)
     scenario = here(codes, service, costs, latency)
     progress("starting shard processes")
-    with real_cluster(shards, codes, seconds) as real:
-        different = real.different_answers(2 if quick else 10)
+    with closed_loop(shards, codes, seconds) as real:
+        different = real.different_answers(codes, 2 if quick else 50)
         rows = validate(real.measure, scenario, shards, clients, 1 if quick else repeats, progress)
     errors = error_summary(rows)
     extrapolated = extrapolate(large, costs, machines, quick, progress)
@@ -102,8 +104,7 @@ def measure(
     small, large = (measure_scan(sizes, 1, repeats) for sizes in (small_sizes, large_sizes))
     threads = min(2, usable_cores())
     more = measure_scan(large_sizes[:1], threads, repeats)
-    progress("messages between two processes")
-    costs, latency, messages = measure_costs_of_messages(200 if quick else 2000)
+    costs, latency, messages = measure_costs_of_messages(200 if quick else 2000, progress)
     polls = {str(count): measure_poll(count, 50 if quick else 500) for count in POLLED_SOCKETS[: 2 if quick else None]}
     service, large_service = fit_service(small), fit_service(large)
     error = max(fit_error(service, small), fit_error(large_service, large))
@@ -128,19 +129,11 @@ def here(codes: int, service: ServiceTime, costs: MessageCosts, latency: float) 
         network=Network(latency=latency),
         one_node=True,
         node_cores=usable_cores(),
+        in_flight=MAX_IN_FLIGHT,
+        most_queries=MAX_MESSAGE_QUERIES,
         seconds=1.0,
         warm_up=0.1,
     )
-
-
-def validate_against(
-    measure_real: MeasureReal, codes: int, repeats: int, progress: ReportProgress, quick: bool = False
-) -> Figures:
-    """Validate the model against any real cluster on this machine, given its measurement of a closed loop."""
-    _, service, _, costs, latency = measure(repeats, quick, progress)
-    shards, clients = validated(quick)
-    rows = validate(measure_real, here(codes, service, costs, latency), shards, clients, repeats, progress)
-    return {"codes": codes, "rows": rows, "errors": error_summary(rows)}
 
 
 def validated(quick: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -10,11 +10,12 @@ from itertools import product
 
 import numpy as np
 
-from stillhash.bench.cluster_harness import HarnessFront, random_codes, shard_processes
+from stillhash.bench.cluster_codes import add_codes, make_weights
 from stillhash.bench.cluster_model import simulate
-from stillhash.bench.cluster_probe import make_weights, other_threads
+from stillhash.bench.cluster_probe import other_threads
+from stillhash.bench.cluster_processes import RealCluster, real_cluster
 from stillhash.bench.cluster_scenario import Scenario
-from stillhash.bench.timing import CODE_BITS, TOP_K, Figures
+from stillhash.bench.timing import CODE_BITS, TOP_K, Figures, hit_bytes, temporary_folder
 from stillhash.experiments.tables import ReportProgress
 from stillhash.numeric.validation import Doubles
 from stillhash.search import Index
@@ -68,58 +69,50 @@ def summarise_rounds(shards: int, clients: int, rounds: list[Figures]) -> Figure
     return {"shards": shards, "clients": clients, **row, **errors, "rounds": rounds}
 
 
-class RealCluster:
-    """Sets of shard processes with a front each, by their number of shards."""
+class ClosedLoop:
+    """Clients that search real clusters, by their number of shards, one query after another."""
 
-    def __init__(self, fronts: dict[int, HarnessFront], codes: int, seconds: float) -> None:
-        self.fronts, self.codes, self.seconds = fronts, codes, seconds
-        self.weights = make_weights(QUERIES)
+    def __init__(self, clusters: dict[int, RealCluster], seconds: float) -> None:
+        self.clusters, self.seconds = clusters, seconds
+        self.weights = make_weights(QUERIES, ties=False)
 
-    def different_answers(self, queries: int) -> int:
+    def different_answers(self, codes: int, queries: int) -> int:
         """Count queries whose hits are not those of one index over the same codes."""
         wrong = 0
-        for shards, front in self.fronts.items():
-            part, index = self.codes // shards, Index(CODE_BITS, threads=1)
-            for number in range(shards):
-                index.add(random_codes(part, number), np.arange(number * part, (number + 1) * part))
-            expected = index.search(self.weights[:queries], TOP_K)
-            for row in range(queries):
-                hits = front.search(self.weights[row])
-                same_ids = np.array_equal(hits.ids[0], expected.ids[row])
-                wrong += not (same_ids and np.array_equal(hits.scores[0], expected.scores[row]))
+        for shards, cluster in self.clusters.items():
+            index = Index(CODE_BITS, threads=1)
+            add_codes(index, codes, max(1, codes // shards))
+            expected = hit_bytes(index.search(self.weights[:queries], TOP_K))
+            alone = [hit_bytes(cluster.search(query))[0] for query in self.weights[:queries]]
+            wrong += sum(a != b for a, b in zip(alone, expected, strict=True))
         return wrong
 
     def measure(self, shards: int, clients: int) -> Doubles:
-        """Return the seconds of each query while so many threads search, one query after another."""
-        front, latencies = self.fronts[shards], list[float]()
-        for row in range(WARM_UP_QUERIES):
-            front.search(self.weights[row])
+        """Return the seconds of each query while so many threads search."""
+        cluster, latencies = self.clusters[shards], list[float]()
+        for query in self.weights[:WARM_UP_QUERIES]:
+            cluster.search(query)
         end = time.perf_counter() + self.seconds
-        threads = [
-            threading.Thread(target=self._search_until, args=(front, end, first, latencies)) for first in range(clients)
-        ]
+
+        def search(turn: int) -> None:
+            start = time.perf_counter()
+            while start < end:
+                cluster.search(self.weights[turn % QUERIES])
+                now = time.perf_counter()
+                latencies.append(now - start)
+                start, turn = now, turn + 1
+
+        threads = [threading.Thread(target=search, args=(first,)) for first in range(clients)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         return np.array(latencies)
 
-    def _search_until(self, front: HarnessFront, end: float, first: int, latencies: list[float]) -> None:
-        turn, start = first, time.perf_counter()
-        while start < end:
-            front.search(self.weights[turn % QUERIES])
-            now = time.perf_counter()
-            latencies.append(now - start)
-            start, turn = now, turn + 1
-
 
 @contextmanager
-def real_cluster(shards: Sequence[int], codes: int, seconds: float) -> Iterator[RealCluster]:
-    """Start the processes of each number of shards; those that are not measured wait without work."""
-    with ExitStack() as stack:
-        fronts = {}
-        for count in shards:
-            front = HarnessFront(stack.enter_context(shard_processes(count, codes)))
-            stack.callback(front.close)
-            fronts[count] = front
-        yield RealCluster(fronts, codes, seconds)
+def closed_loop(shards: Sequence[int], codes: int, seconds: float) -> Iterator[ClosedLoop]:
+    """Start a cluster of each number of shards; those that are not measured wait without work."""
+    with temporary_folder(None) as folder, ExitStack() as stack:
+        clusters = {count: stack.enter_context(real_cluster(folder / str(count), count, codes)) for count in shards}
+        yield ClosedLoop(clusters, seconds)
