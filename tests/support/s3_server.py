@@ -10,11 +10,13 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 S3_SECONDS = 60  # until it listens
+LOG_BYTES = 4000  # of its log in an error
 REFUSALS = {  # status and code by which servers refuse an upload
     "full": (b"507 Insufficient Storage", b"XMinioStorageFull"),
     "exists": (b"412 Precondition Failed", b"PreconditionFailed"),
@@ -144,12 +146,16 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 def running_s3() -> Iterator[Forwarder]:
     """Run a server on a port that it chooses itself, so that nobody else can have it, and yield the way to it."""
     command = [sys.executable, "-c", SERVE]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8") as server:
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as server:
         try:
             assert server.stdout is not None
             ready, _, _ = select.select([server.stdout], [], [], S3_SECONDS)
             if not ready or not (port := server.stdout.readline().strip()):
                 raise RuntimeError(f"moto: expected its port within {S3_SECONDS} s, got exit code {server.poll()}")
             yield Forwarder(int(port))
+        except BaseException as error:
+            log.seek(0)
+            error.add_note(f"moto, exit code {server.poll()}: {log.read()[-LOG_BYTES:].decode(errors='replace')}")
+            raise
         finally:
             server.terminate()
