@@ -145,6 +145,8 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 @contextmanager
 def running_s3() -> Iterator[Forwarder]:
     """Run a server on a port that it chooses itself, so that nobody else can have it, and yield the way to it."""
+    from s3fs import S3FileSystem  # tests that need it skip without it
+
     command = [sys.executable, "-c", SERVE]
     with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as server:
         try:
@@ -152,7 +154,10 @@ def running_s3() -> Iterator[Forwarder]:
             ready, _, _ = select.select([server.stdout], [], [], S3_SECONDS)
             if not ready or not (port := server.stdout.readline().strip()):
                 raise RuntimeError(f"moto: expected its port within {S3_SECONDS} s, got exit code {server.poll()}")
-            yield Forwarder(int(port))
+            S3FileSystem.clear_instance_cache()  # one that was made for another server goes on calling that
+            way = Forwarder(int(port))
+            yield way
+            way.change("away")
         except BaseException as error:
             log.seek(0)
             error.add_note(f"moto, exit code {server.poll()}: {log.read()[-LOG_BYTES:].decode(errors='replace')}")
