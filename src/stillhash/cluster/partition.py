@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.cluster.items_file import ItemsFile, StoredItem, write_items
-from stillhash.cluster.manifest import ITEM_SUFFIXES
+from stillhash.cluster.manifest import ITEM_SUFFIXES, SegmentEntry
 from stillhash.collection.column_use import ColumnUse, column_names, group_blocks, match_groups
 from stillhash.collection.filter_matching import NotInColumns, column_tree
 from stillhash.collection.filters import Condition
@@ -34,6 +34,7 @@ from stillhash.collection.storage.column_files import (
 from stillhash.collection.storage.item_contents import ItemRecord
 from stillhash.collection.storage.segments import Segment
 from stillhash.errors import BadState
+from stillhash.files.checksums import file_checksum
 from stillhash.files.sealed_files import display_name
 from stillhash.numeric.validation import Mask
 from stillhash.search.blocks import Bitmap, clear, is_set
@@ -209,6 +210,16 @@ def write_partition(segment: Segment, rows: Iterable[StoredItem], named: list[st
             path.unlink()
             raise BadState(f"{display_name(path)}: expected the {segment.rows} rows of its segment, got {count} others")
         items.write_columns(segment, beside(segment.path, COLUMNS_SUFFIX))
+
+
+def with_items(entry: SegmentEntry, segment: Path) -> SegmentEntry:
+    """Return an entry with the checksums of the items and columns that were written beside a segment."""
+    columns = beside(segment, COLUMNS_SUFFIX)
+    return entry._replace(
+        items=True,
+        items_checksum=file_checksum(beside(segment, ITEMS_SUFFIX)),
+        columns_checksum=file_checksum(columns) if columns.exists() else "",
+    )
 
 
 def merge_partitions(parts: Sequence[LivePartition], patches: Sequence[Patch], segment: Segment) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 from stillhash.cluster.compaction import Compaction, MergeItems, compact_group, plan_compaction, with_compaction
 from stillhash.cluster.garbage import collect_garbage
 from stillhash.cluster.manifest import ITEM_SUFFIXES, ClusterManifest, SegmentEntry
-from stillhash.cluster.partition import LivePartition, beside, merge_partitions
+from stillhash.cluster.partition import LivePartition, beside, merge_partitions, with_items
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard_items import open_partition, open_patch
 from stillhash.errors import Conflict, StillhashError
@@ -79,7 +79,7 @@ def _item_merger(cache: SegmentCache, manifest: ClusterManifest) -> MergeItems:
             for suffix in ITEM_SUFFIXES:
                 if (file := beside(segment.path, suffix)).exists():
                     cache.storage.put_file(file, new.name + suffix)
-        return new._replace(items=True)
+        return with_items(new, segment.path)
 
     return merge
 
