@@ -106,15 +106,6 @@ def test_a_layout_has_whole_shards_and_enough_cores() -> None:
 
 
 @pytest.mark.slow
-def test_another_cluster_can_be_validated() -> None:
-    with real_cluster((1, 2), 20_000, 0.2) as real:
-        figures = cluster_scale.validate_against(real.measure, 20_000, 1, lambda _: None, quick=True)
-    assert [(row["shards"], row["clients"]) for row in figures["rows"]] == [(1, 1), (1, 8), (2, 1), (2, 8)]
-    assert figures["errors"]["p50"] <= figures["errors"]["p50_max"]
-    assert all(row["real_p50"] > 0 < row["model_p50"] and row["queries"] > 0 for row in figures["rows"])
-
-
-@pytest.mark.slow
 def test_the_command_measures_validates_and_extrapolates(tmp_path: Path) -> None:
     plot = tmp_path / "scale.png"
     result = run_bench("cluster-scale", "--repeats", "1", "--plot", str(plot), "--price", "tiny:4:8:0.1")

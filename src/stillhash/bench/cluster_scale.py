@@ -22,7 +22,7 @@ from stillhash.bench.cluster_probe import (
     measure_scan,
 )
 from stillhash.bench.cluster_scenario import MessageCosts, Network, Scenario, ServiceTime
-from stillhash.bench.cluster_validation import MeasureReal, real_cluster, validate
+from stillhash.bench.cluster_validation import real_cluster, validate
 from stillhash.bench.miwq import check_plot
 from stillhash.bench.timing import Figures, Sections
 from stillhash.experiments.tables import ReportProgress, format_table
@@ -131,16 +131,6 @@ def here(codes: int, service: ServiceTime, costs: MessageCosts, latency: float) 
         seconds=1.0,
         warm_up=0.1,
     )
-
-
-def validate_against(
-    measure_real: MeasureReal, codes: int, repeats: int, progress: ReportProgress, quick: bool = False
-) -> Figures:
-    """Validate the model against any real cluster on this machine, given its measurement of a closed loop."""
-    _, service, _, costs, latency = measure(repeats, quick, progress)
-    shards, clients = validated(quick)
-    rows = validate(measure_real, here(codes, service, costs, latency), shards, clients, repeats, progress)
-    return {"codes": codes, "rows": rows, "errors": error_summary(rows)}
 
 
 def validated(quick: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

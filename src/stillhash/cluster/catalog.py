@@ -213,8 +213,3 @@ class Catalog:
             connections, self._connections = self._connections, []
         for connection in connections:
             connection.close()
-
-
-def open_catalog(path: Path, *, check: bool = True) -> Catalog:
-    """Open a catalog."""
-    return Catalog(path, check=check)

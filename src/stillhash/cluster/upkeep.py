@@ -44,7 +44,7 @@ def compact_index(index: CompactedIndex, progress: CompactionProgress = lambda d
     least : segments that are joined at least, unless rows of them are deleted.
     """
     manifest, saved, done = index.manifest, 0, 0
-    groups = [group for shard in manifest.shards for group in plan_compaction(manifest, shard, items=True)]
+    groups = [group for shard in manifest.shards for group in plan_compaction(manifest, shard)]
     groups = [group for group in groups if len(group) >= least or any(entry.deleted for entry in group)]
     rows = sum(entry.live for group in groups for entry in group)
     for group in groups:
