@@ -1,7 +1,7 @@
 """Search a published collection without its store: the answers of the collection at the latest commit published.
 
-A front reads manifests and catalogs from the storage, and asks the shards for everything else. It keeps nothing that
-another one could not read as well, so any number of them can serve.
+A front reads manifests and catalogs from the storage, and gets everything else from the shards. It has no state of its
+own, so any number of them can serve.
 """
 
 import functools
@@ -51,7 +51,7 @@ class FrontCollection(SearchReader, ItemGetter):
     """A published collection, to search from any process that reaches its storage and its shards.
 
     storage : the folder that all nodes see, or URL, which the collection is published to.
-    deadline, partial : of everything that is asked of shards, as for ClusterReader. Only searches may be partial.
+    deadline, partial : of every call to the shards, as for ClusterReader. Only searches may be partial.
     cache : folder for copies of catalogs, if the storage is a URL.
     """
 
@@ -104,7 +104,7 @@ class FrontCollection(SearchReader, ItemGetter):
         self._view.close()
 
     def refresh(self) -> int:
-        """Look for the latest commit now, not within half a second; return the number of its manifest."""
+        """Read the latest manifest at once, which otherwise happens twice a second; return its number."""
         return self._reader.refresh().number
 
     def readiness(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@
     <name>.columns    labels and metadata by column, for filters (collection/storage/column_files.py)
 
 Both are sealed files and never change (sealed_database.py). Items whose labels or metadata changed after their segment
-was written are in a patch: another file of items, which counts more than the segments and earlier patches.
+was written are in a patch: another file of items, which replace those of the segments and of earlier patches.
 """
 
 import heapq
@@ -57,7 +57,7 @@ class RowBits(NamedTuple):
 
     @classmethod
     def empty(cls, first: int, last: int) -> "RowBits":
-        """Return one without any row, with space from one to another."""
+        """Return one without any row, with space for the rows from `first` to `last`."""
         return cls(first // 8, np.zeros(last // 8 - first // 8 + 1, np.uint8))
 
     def add_to(self, bitmap: Bitmap) -> None:

@@ -64,7 +64,7 @@ def plan_rewrites(
 
 
 def _patched_most(manifest: ClusterManifest, patched: Mapping[str, int]) -> list[SegmentEntry]:
-    """Return the segments with most patched items, if there are so many that they would not fit one patch soon."""
+    """Return the segments with most patched items, if all of these would soon be too many for one patch."""
     left, chosen = sum(patched.values()), []
     if left > PATCH_ROWS // 2:
         for entry in sorted(manifest.segments, key=lambda entry: (-patched.get(entry.name, 0), entry.name)):

@@ -23,7 +23,7 @@ from stillhash.search.blocks import Bitmap
 LOG = logging.getLogger("stillhash.cluster")
 UPKEEP_SECONDS = 10.0  # between two looks at the segments
 GARBAGE_SECONDS = 600.0  # between two looks for files that no manifest names
-MANY_SEGMENTS = 8  # small ones, which are joined without being asked
+MANY_SEGMENTS = 8  # small ones, which are joined without a call of `compact`
 
 CompactionProgress = Callable[[int, int], object]  # rows done, and rows in all
 
