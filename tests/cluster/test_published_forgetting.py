@@ -115,6 +115,24 @@ def test_a_front_and_shards_that_are_open_go_on(
         assert np.array_equal(front.search(some_rows(1).X[0], 400).hits, collection.search(some_rows(1).X[0], 400).hits)
 
 
+def test_a_patch_whose_segment_is_gone_is_not_left(
+    collection: Collection, index: ClusterIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher_module, "FORGET_SECONDS", -1.0)
+    with Publisher(collection, index) as publisher:
+        publisher.publish()
+        names = {entry.name for entry in index.manifest.segments}
+        collection.add(["secret-id"], some_rows(1, seed=5).X, learn=False)  # a segment of one row
+        publisher.publish()
+        collection.upsert(["secret-id"], metadata=[{"owner": "patched-secret"}])
+        publisher.publish()
+        assert len(index.manifest.patches) == 1 and secrets_in(index.storage.url) == {"secret-id", "patched-secret"}
+        collection.forget(["secret-id"])
+        publisher.publish()
+        assert index.manifest.patches == () and secrets_in(index.storage.url) == set()
+        assert {entry.name for entry in index.manifest.segments} == names  # which had nothing of it
+
+
 def test_forgetting_before_the_first_publication_rewrites_nothing(collection: Collection, index: ClusterIndex) -> None:
     collection.forget([3])
     with Publisher(collection, index) as publisher:
