@@ -57,3 +57,8 @@ def read_all_parts(out: Path) -> tuple[NDArray[np.uint8], list[Any]]:
 def file_contents(out: Path) -> dict[str, bytes]:
     """Return every file below a folder, by its path."""
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs: one that ended and was not waited for yet does not."""
+    return Path(f"/proc/{pid}/exe").exists()

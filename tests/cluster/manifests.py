@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.cluster.compaction import Compaction, MergeItems, compact_group, plan_compaction
 from stillhash.cluster.deletions import load_deletions
 from stillhash.cluster.manifest import ClusterManifest, SegmentEntry
 from stillhash.cluster.segment_cache import SegmentCache
@@ -41,6 +42,19 @@ def content(storage: Storage, manifest: ClusterManifest, cache: SegmentCache | N
             assert int(numbers[row]) not in held, f"id {numbers[row]} is stored twice"
             held[int(numbers[row])] = codes[row].tobytes()
     return held
+
+
+def compact_shard(
+    cache: SegmentCache,
+    manifest: ClusterManifest,
+    most_rows: int,
+    shard: int = 0,
+    merge_items: MergeItems | None = None,
+) -> Compaction:
+    """Rewrite all groups of a shard that are due, as `compact_index` does with a commit for each."""
+    groups = plan_compaction(manifest, shard, most_rows=most_rows)
+    new = [entry for group in groups for entry in compact_group(cache, manifest, group, merge_items)]
+    return Compaction(tuple(entry for group in groups for entry in group), tuple(new))
 
 
 def expected(ids: object) -> dict[int, bytes]:

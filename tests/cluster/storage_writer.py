@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stillhash.cluster.compaction import compact_shard, with_compaction
+from stillhash.cluster.compaction import with_compaction
 from stillhash.cluster.deletions import without_ids
 from stillhash.cluster.garbage import collect_garbage
 from stillhash.cluster.manifest import ClusterManifest, commit_manifest, first_manifest, latest_number, read_latest
@@ -27,7 +27,7 @@ from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.segment_files import write_segments
 from stillhash.cluster.storage import Storage
 from stillhash.errors import BadState, NotFound, StoreFailed
-from tests.cluster.manifests import BITS, codes_of, content, expected
+from tests.cluster.manifests import BITS, codes_of, compact_shard, content, expected
 from tests.collection import disk
 
 STEP_ROWS, MOST_ATTEMPTS, NO_CALL = 60, 200, 10**9
@@ -64,7 +64,7 @@ def take_step(storage: Storage) -> ClusterManifest:
         manifest, _ = without_ids(cache, manifest, removed_in(before.number + 1))
         if before.number % 2:
             for shard in manifest.shards:
-                manifest = with_compaction(manifest, compact_shard(cache, manifest, shard, most_rows=200))
+                manifest = with_compaction(manifest, compact_shard(cache, manifest, 200, shard))
         manifest = manifest.next(1)
     commit_manifest(storage, manifest)
     if manifest.number % 3 == 0:

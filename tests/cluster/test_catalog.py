@@ -13,7 +13,7 @@ import pytest
 
 from stillhash import Collection
 from stillhash.cluster import catalog as catalog_module
-from stillhash.cluster.catalog import Catalog, catalog_key, open_catalog, write_catalog
+from stillhash.cluster.catalog import Catalog, catalog_key, write_catalog
 from stillhash.collection.input_rows import input_rows
 from stillhash.collection.search_reader import SearchReader
 from stillhash.collection.types import Vote
@@ -42,7 +42,7 @@ class CatalogReader(SearchReader):
 def write(collection: Collection, path: Path) -> Catalog:
     with collection._store.reading() as connection:
         write_catalog(collection._store, connection, path)
-    return open_catalog(path)
+    return Catalog(path)
 
 
 def key_of(collection: Collection) -> str:
@@ -180,6 +180,6 @@ def test_damaged_catalogs_are_refused(collection: Collection, tmp_path: Path) ->
     ):
         (tmp_path / "d.db").write_bytes(damaged)
         with pytest.raises(BadState):
-            open_catalog(tmp_path / "d.db")
+            Catalog(tmp_path / "d.db")
     with pytest.raises((BadState, InvalidInput)):
-        open_catalog(tmp_path / "absent.db")
+        Catalog(tmp_path / "absent.db")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stillhash.cluster import compaction as compaction_module
 from stillhash.cluster import merged_rows
-from stillhash.cluster.compaction import compact_group, compact_shard, plan_compaction, with_compaction
+from stillhash.cluster.compaction import compact_group, plan_compaction, with_compaction
 from stillhash.cluster.deletions import without_ids
 from stillhash.cluster.garbage import collect_garbage
 from stillhash.cluster.manifest import ClusterManifest, SegmentEntry, commit_manifest, first_manifest, read_latest
@@ -27,7 +27,7 @@ from stillhash.cluster.storage import Storage
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.numeric.feature_digests import NO_DIGEST
-from tests.cluster.manifests import BITS, codes_of, content, entry, expected, names_below
+from tests.cluster.manifests import BITS, codes_of, compact_shard, content, entry, expected, names_below
 from tests.collection.test_crash import ROOT
 
 
@@ -65,7 +65,7 @@ def test_compaction_changes_no_row(
         for shard in manifest.shards:
             plan = plan_compaction(manifest, shard, most_rows=most)
             assert all(sum(each.live for each in group) <= max(most, *(e.rows for e in group)) for group in plan)
-            compaction = compact_shard(cache, manifest, shard, most_rows=most)
+            compaction = compact_shard(cache, manifest, most, shard)
             assert set(compaction.removed) == {each for group in plan for each in group}
             assert all(each.shard == shard and not each.deleted for each in compaction.added)
             manifest = with_compaction(manifest, compaction)
@@ -149,7 +149,7 @@ def test_groups_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_segments_that_changed_since_are_not_replaced(storage: Storage) -> None:
     cache, manifest = SegmentCache(storage), added(storage, first_manifest(BITS, [0]), range(300), 30)
-    compaction = compact_shard(cache, manifest, 0)
+    compaction = compact_shard(cache, manifest, 1000)
     assert len(compaction.removed) == 10 and len(compaction.added) == 1
     changed, _ = without_ids(cache, manifest, np.array([7]))
     with pytest.raises(Conflict, match="changed"):
@@ -172,10 +172,9 @@ def test_items_are_merged_by_the_function_for_them(storage: Storage) -> None:
         storage.create(new.name + ".items", b"")
         return new._replace(items=True)
 
-    assert compact_shard(cache, manifest, 0).added == ()
     with pytest.raises(InvalidInput, match="merge_items"):
         compact_group(cache, manifest, manifest.segments)
-    compaction = compact_shard(cache, manifest, 0, merge_items=merge_items)
+    compaction = compact_shard(cache, manifest, 1000, merge_items=merge_items)
     assert calls == [[(each, 10) for each in manifest.segments]] and compaction.added[0].items
     assert content(storage, with_compaction(manifest, compaction)) == expected(set(range(90)) - set(range(0, 90, 3)))
 
@@ -186,10 +185,11 @@ def test_a_failed_compaction_leaves_nothing(storage: Storage) -> None:
     segments = tuple(each._replace(items=True) for each in manifest.segments)
 
     def refuse(old: object, new: SegmentEntry) -> SegmentEntry:
+        storage.create(new.name + ".items", b"half")
         raise StoreFailed("no space")
 
     with pytest.raises(StoreFailed):
-        compact_shard(SegmentCache(storage), manifest._replace(segments=segments), 0, merge_items=refuse)
+        compact_group(SegmentCache(storage), manifest, segments, refuse)
     assert names_below(Path(storage.url)) == before
 
 
@@ -229,7 +229,7 @@ def test_manifests_in_use_keep_their_files(storage: Storage) -> None:
     for number in range(2, 8):
         manifest = added(storage, manifest, range(number * 100, number * 100 + 50), 30)
         manifest, _ = without_ids(cache, manifest, np.arange(number * 100, number * 100 + 25))
-        manifest = with_compaction(manifest, compact_shard(cache, manifest, 0)).next(0)
+        manifest = with_compaction(manifest, compact_shard(cache, manifest, 1000)).next(0)
         commit_manifest(storage, manifest)
         collect_garbage(storage, keep=3, older_than=-1)
         numbers = [int(name[-20:]) for name in storage.list("manifests")]

@@ -15,9 +15,9 @@ import ray
 from stillhash.cluster import LocalCluster
 from stillhash.cluster.controller import Controller
 from stillhash.cluster.local import NAMESPACE
-from stillhash.cluster.local_node import is_running
 from stillhash.cluster.storage import Storage
 from stillhash.errors import Conflict, InvalidInput, Unreachable
+from tests.cluster.fixtures import is_running
 from tests.cluster.small_server import CLASSES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -18,8 +18,8 @@ import pytest
 from stillhash.bench.child import Child
 from stillhash.bench.cluster_writer import marked_code, weigh_first_bit
 from stillhash.cluster import ClusterIndex, ClusterReader, LocalCluster
-from stillhash.cluster.local_node import is_running
 from stillhash.errors import Conflict, InvalidInput, Unreachable
+from tests.cluster.fixtures import is_running
 from tests.cluster.search_load import DEADLINE, ROWS, SEGMENTS, reference_index, search_load, wait_until
 from tests.contracts.searchers import random_codes
 

@@ -13,6 +13,7 @@ pytest.importorskip("moto", reason="moto is not installed: pip install 'stillhas
 
 import fsspec
 
+from stillhash.cluster import publisher as publisher_module
 from stillhash.cluster.front import FrontCollection
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher
@@ -27,7 +28,9 @@ def test_a_collection_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with running_s3() as way, collection:
         for name, value in {**SETTINGS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{way.port}"}.items():
             monkeypatch.setenv(name, value)
-        fsspec.filesystem("s3").mkdir("items")
+        fsspec.get_filesystem_class("s3").clear_instance_cache()  # of the server of another test
+        bucket = fsspec.filesystem("s3", use_listings_cache=False)
+        bucket.mkdir("items")
         url = f"s3://items/{uuid.uuid4().hex}"
         shards = ShardThreads(url)
         index = ClusterIndex(BITS, 2, storage=url, processes=shards, cache=tmp_path / "cache")
@@ -38,7 +41,7 @@ def test_a_collection_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 check_equal(front, collection)
                 collection.relabel([5, 6], [["z"], []], learn=False)
                 collection.delete([7])
-                collection.upsert(["new"], some_rows(1, seed=4).X, [["a"]], [{"odd": True}])
+                collection.upsert(["new"], some_rows(1, seed=4).X, [["a"]], [{"odd": True, "owner": "s3-secret"}])
                 collection.feedback(some_rows(1).X[0], 9, "up")
                 publisher.publish()
                 front.refresh()
@@ -46,6 +49,13 @@ def test_a_collection_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 index.compact()
                 front.refresh()
                 check_equal(front, collection)
+                assert any(b"s3-secret" in bucket.cat_file(name) for name in bucket.find("items"))
+                monkeypatch.setattr(publisher_module, "FORGET_SECONDS", -1.0)
+                collection.forget(["new"])
+                publisher.publish()
+                front.refresh()
+                check_equal(front, collection)
+                assert not any(b"s3-secret" in bucket.cat_file(name) for name in bucket.find("items"))
 
 
 def check_equal(front: FrontCollection, collection: object) -> None:

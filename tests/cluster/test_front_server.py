@@ -136,7 +136,7 @@ def test_headers_and_status(site: Site) -> None:
     assert get(site.front, "/v1/collections").json()["collections"] == ["c"]
     metrics = get(site.front, "/v1/metrics").data.decode()
     assert 'stillhash_rows{collection="c"}' in metrics and 'stillhash_shards_missing{collection="c"} 0.0' in metrics
-    assert "stillhash_request_seconds_count" in metrics
+    assert "stillhash_request_seconds_count" in metrics and 'stillhash_manifest{collection="c"}' in metrics
     crossing = get(site.front, "/v1/collections/c/delete", "POST", headers={"origin": "http://elsewhere.example"})
     assert crossing.status == 403
 

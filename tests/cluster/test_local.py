@@ -11,8 +11,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stillhash.cluster import LocalCluster
-from stillhash.cluster.local_node import LocalNode, is_running, session_processes
+from stillhash.cluster.local_node import LocalNode, session_processes
 from stillhash.errors import InvalidInput, Unreachable
+from tests.cluster.fixtures import is_running
 
 pytestmark = pytest.mark.cluster
 DEADLINE = 60.0  # seconds; only a test that fails waits so long

@@ -70,6 +70,7 @@ WRITES = st.one_of(
     st.tuples(st.just("relabel"), st.lists(st.integers(0, 319), min_size=1, max_size=9, unique=True)),
     st.tuples(st.just("metadata"), st.lists(st.integers(0, 319), min_size=1, max_size=9, unique=True)),
     st.tuples(st.just("delete"), st.lists(st.integers(0, 340), min_size=1, max_size=99, unique=True)),
+    st.tuples(st.just("forget"), st.lists(st.integers(0, 340), min_size=1, max_size=9, unique=True)),
     st.tuples(st.just("vote"), st.lists(st.integers(0, 319), min_size=1, max_size=2, unique=True)),
     st.tuples(st.sampled_from(["seal", "compact"]), st.just([])),
 )
@@ -92,6 +93,7 @@ def test_every_commit_arrives_whole(
         patch.setattr(publish_plan, "TIER_SEGMENTS", 3)
         patch.setattr(publish_plan, "PATCH_ROWS", data.draw(st.sampled_from([8, 1000]), label="rows of a patch"))
         patch.setattr(publisher_module, "MAX_PATCHES", 2)
+        patch.setattr(publisher_module, "FORGET_SECONDS", -1.0)
         publisher = Publisher(collection, index)
         publisher.publish()
         with FrontCollection(folder / "storage") as front:
@@ -121,8 +123,8 @@ def write(collection: Collection, verb: str, ids: list[int], data: st.DataObject
         collection.upsert(some, metadata=[data.draw(METADATA) for _ in some])
     elif verb == "vote" and some:
         collection.feedback(some_rows(3).X[1], some, "up")
-    elif verb == "delete":
-        collection.delete(ids)
+    elif verb in ("delete", "forget"):
+        getattr(collection, verb)(ids)
     elif verb in ("seal", "compact"):
         getattr(collection, verb)()
 

@@ -30,6 +30,8 @@ from stillhash.errors import NotFound
 
 CLUSTER_GROUP_HELP = """Distribute collections over a Ray cluster, on this machine or on many.
 
+'stillhash serve PATH --cluster ADDRESS' starts the shards of a collection; these commands show and change them.
+
 \b
 Examples:
   stillhash cluster up --nodes 2
@@ -39,21 +41,23 @@ app = Typer(help=CLUSTER_GROUP_HELP, no_args_is_help=True)
 app.add_typer(cluster_shards.app)
 CLUSTER_FILE = Path(".stillhash-cluster.json")  # which process runs the local cluster of this folder
 
-REDIS_HELP = "A Redis server that keeps what the head knows, such as 127.0.0.1:6379."
+CPUS_HELP = "CPUs that Ray counts for each node; all nodes share those of this machine."
+REDIS_HELP = "Redis server that stores the state of the head, for the next one; such as 127.0.0.1:6379."
 FRONT_NAME_HELP = "Name of the collection in URLs; default: the last part of STORAGE."
 WRITER_HELP = "URL of the server that writes the collection, for requests that change it; default: the published one."
-PARTIAL_HELP = "Answer without missing shards, and report their share."
+COPIES_HELP = "Folder for copies of files, if STORAGE is a URL."
+PARTIAL_HELP = "Answer even if shards are missing, and report which share of the rows that is."
 
 
 @app.command()
 def up(
-    nodes: Annotated[int, Option(min=1, help="Nodes besides the head.")] = 4,
-    cpus: Annotated[int, Option(min=1, help="CPUs that each node claims to have; they are all the same.")] = 1,
+    nodes: Annotated[int, Option(min=1, help="Nodes to start besides the head.")] = 4,
+    cpus: Annotated[int, Option(min=1, help=CPUS_HELP)] = 1,
     port: Annotated[int, Option(min=0, max=65535, help="Port of the head; 0 picks a free one.")] = 0,
     redis: Annotated[str | None, Option(metavar="ADDRESS", help=REDIS_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a head and nodes on this machine, all on loopback, and run them until Ctrl-C or 'cluster down'.
+    """Start a Ray cluster on this machine, on loopback addresses, and run it until Ctrl-C or 'cluster down'.
 
     \b
     Examples:
@@ -79,9 +83,9 @@ def up(
 
 @app.command()
 def ingest(
-    source: Annotated[Path, Argument(help="A folder of .npy or .parquet files, or of images.")],
+    source: Annotated[Path, Argument(metavar="SOURCE", help="A folder of .npy or .parquet files, or of images.")],
     path: Annotated[Path, Argument(metavar="PATH", help="Collection to create.")],
-    address: Annotated[str | None, Option(help="Ray cluster; without it, this machine alone.")] = None,
+    address: Annotated[str | None, Option(help="Address of a Ray cluster; default: this machine alone.")] = None,
     bits: Annotated[int, Option(min=8, max=512, help=BITS_HELP)] = NEW_CODE_BITS,
     encoder: Annotated[
         str | None,
@@ -92,7 +96,9 @@ def ingest(
     learn: Annotated[bool, Option("--learn/--no-learn", help="Learn from labels.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Encode and learn a data set on all machines, and publish it in one commit. An interrupted run continues.
+    """Encode a data set on all nodes, learn from its labels, and create a collection of it, in one commit.
+
+    After an interruption, the same command continues.
 
     \b
     Examples:
@@ -131,11 +137,11 @@ def down(as_json: AsJson = False) -> None:
 
 @app.command()
 def stop(
-    storage: Annotated[str, Argument(metavar="STORAGE", help="Folder or URL of the shards.")],
-    address: Annotated[str, Option(help="Ray cluster that they run on.")],
+    storage: Annotated[str, Argument(metavar="STORAGE", help="Folder or URL that the shards are stored at.")],
+    address: Annotated[str, Option(help="Address of the Ray cluster that they run on.")],
     as_json: AsJson = False,
 ) -> None:
-    """Stop the shards of a storage, which go on when their server ends. Stop the server first; all data stays.
+    """Stop shards that keep running after their server has ended. Stop the server first; no data is deleted.
 
     \b
     Examples:
@@ -158,7 +164,7 @@ def front(
     writer: Annotated[str | None, Option(metavar="URL", help=WRITER_HELP)] = None,
     deadline: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long shards may take to reply.")] = 10.0,
     partial: Annotated[bool, Option("--partial", help=PARTIAL_HELP)] = False,
-    cache: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for copies, if STORAGE is a URL.")] = None,
+    cache: Annotated[Path | None, Option(metavar="FOLDER", help=COPIES_HELP)] = None,
     rate: Annotated[float | None, Option(min=0, metavar="N", help=RATE_HELP)] = None,
     log: Annotated[str, Option(metavar="FORMAT", help=LOG_HELP, autocompletion=one_of(*LOG_FORMATS))] = "",
     as_json: AddressAsJson = False,

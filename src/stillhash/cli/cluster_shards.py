@@ -1,6 +1,8 @@
-"""Commands on the shards of a served collection: they ask the server that writes it."""
+"""Commands on the shards of a served collection: each is a request to the server that writes it."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
@@ -14,126 +16,123 @@ LOCAL_SERVER = "http://127.0.0.1:8000"
 
 Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
 NodeName = Annotated[str, Argument(metavar="NODE", help="Id of the node, or its beginning, from 'cluster status'.")]
+ShardNumber = Annotated[int, Argument(metavar="N", min=0, help="Number of the shard, from 'cluster status'.")]
+Reported = tuple[Any, Any]  # what --json prints, and what is printed otherwise
 
 
-@app.command()
-def status(
-    url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
-) -> None:
-    """Show nodes, shards, actors, moves with their progress, and problems.
+def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+SERVER_OPTIONS = (
+    _option("url", Url, LOCAL_SERVER),
+    _option("key", ServerKey, None),
+    _option("collection", CollectionName, None),
+    _option("as_json", AsJson, False),
+)
+
+
+def server_command(request: Callable[..., Reported]) -> Callable[..., None]:
+    """Make a command of a function of a client and its own arguments: with the options of the server, and --json."""
+
+    def command(url: str, key: str | None, collection: str | None, as_json: bool, **arguments: Any) -> None:
+        with stillhash.Client(url, key, collection=collection) as client:
+            result, message = request(client, **arguments)
+        answer(result, as_json, message)
+
+    _, *own = inspect.signature(request).parameters.values()
+    signature = inspect.Signature([*own, *SERVER_OPTIONS])
+    command.__name__, command.__doc__ = request.__name__, request.__doc__
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    return app.command()(command)
+
+
+@server_command
+def status(client: "stillhash.Client") -> Reported:
+    """Show nodes, shards, actors (the processes of shards), moves with their progress, and problems.
 
     \b
     Examples:
       stillhash cluster status
       stillhash cluster status --url http://127.0.0.1:8080 --json
     """
-    with stillhash.Client(url, key, collection=collection) as client:
-        answer(client.cluster(), as_json, show_cluster)
+    return client.cluster(), show_cluster
 
 
-@app.command()
-def add_shard(
-    url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
-) -> None:
+@server_command
+def add_shard(client: "stillhash.Client") -> Reported:
     """Add a shard and move its share of the rows to it; searches continue meanwhile.
 
     \b
     Examples:
       stillhash cluster add-shard --collection films
     """
-    with stillhash.Client(url, key, collection=collection) as client:
-        number = client.add_shard()
-    answer({"shard": number}, as_json, f"shard {number} added")
+    number = client.add_shard()
+    return {"shard": number}, f"shard {number} added"
 
 
-@app.command()
-def remove_shard(
-    shard: Annotated[int, Argument(metavar="N", min=0, help="Number of the shard, from 'cluster status'.")],
-    url: Url = LOCAL_SERVER,
-    key: ServerKey = None,
-    collection: CollectionName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Give the rows of a shard to the others, and stop it; searches continue meanwhile.
+@server_command
+def remove_shard(client: "stillhash.Client", shard: ShardNumber) -> Reported:
+    """Move the rows of a shard to the others, and stop it; searches continue meanwhile.
 
     \b
     Examples:
       stillhash cluster remove-shard 3
     """
-    with stillhash.Client(url, key, collection=collection) as client:
-        client.remove_shard(shard)
-    answer({"shard": shard}, as_json, f"shard {shard} removed")
+    client.remove_shard(shard)
+    return {"shard": shard}, f"shard {shard} removed"
 
 
-@app.command()
-def drain(
-    node: NodeName,
-    url: Url = LOCAL_SERVER,
-    key: ServerKey = None,
-    collection: CollectionName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Move all actors off a node, before it is removed.
+@server_command
+def drain(client: "stillhash.Client", node: NodeName) -> Reported:
+    """Move all actors (the processes of shards) off a node, so that it can be removed.
 
     \b
     Examples:
       stillhash cluster drain 3f2a9c
     """
-    with stillhash.Client(url, key, collection=collection) as client:
-        moved = client.drain(_whole_id(client, node))
-    answer({"moved": moved}, as_json, f"{count_of(moved, 'actor')} moved")
+    moved = client.drain(_whole_id(client, node))
+    return {"moved": moved}, f"{count_of(moved, 'actor')} moved"
 
 
-@app.command()
-def undrain(
-    node: NodeName,
-    url: Url = LOCAL_SERVER,
-    key: ServerKey = None,
-    collection: CollectionName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Use a drained node again, and move actors to it.
+@server_command
+def undrain(client: "stillhash.Client", node: NodeName) -> Reported:
+    """Use a drained node again, and move actors (the processes of shards) to it.
 
     \b
     Examples:
       stillhash cluster undrain 3f2a9c
     """
-    with stillhash.Client(url, key, collection=collection) as client:
-        moved = client.undrain(_whole_id(client, node))
-    answer({"moved": moved}, as_json, f"{count_of(moved, 'actor')} moved")
+    moved = client.undrain(_whole_id(client, node))
+    return {"moved": moved}, f"{count_of(moved, 'actor')} moved"
 
 
-@app.command()
-def rebalance(
-    url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
-) -> None:
+@server_command
+def rebalance(client: "stillhash.Client") -> Reported:
     """Move actors between nodes, then segments between shards, until they are even.
 
     \b
     Examples:
       stillhash cluster rebalance
     """
-    with stillhash.Client(url, key, collection=collection) as client:
-        moved = client.rebalance()
-    answer({"moved": moved}, as_json, f"{moved:,} moved")
+    moved = client.rebalance()
+    return {"moved": moved}, f"{moved:,} moved"
 
 
-@app.command()
-def compact(
-    url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
-) -> None:
+@server_command
+def compact(client: "stillhash.Client") -> Reported:
     """Join small segments and drop deleted rows, on all shards; searches and writes continue meanwhile.
 
     \b
     Examples:
       stillhash cluster compact --collection films
     """
-    with stillhash.Client(url, key, collection=collection) as client:
-        result = client.compact_shards()
-    answer(result, as_json, f"{count_of(result['files'], 'file')} fewer")
+    result = client.compact_shards()
+    return result, f"{count_of(result['files'], 'file')} fewer"
 
 
 def _whole_id(client: "stillhash.Client", node: str) -> str:
-    """Return the one id that begins so; what fits none or several is for the server to refuse."""
+    """Return the one id that begins so; the server refuses what fits none or several."""
     matches = [each for each in client.cluster().get("nodes", ()) if each.startswith(node)]
     return str(matches[0]) if len(matches) == 1 else node

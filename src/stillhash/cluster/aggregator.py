@@ -1,4 +1,4 @@
-"""An aggregator: asks a group of shards for a front and merges their hits, so that a front need not ask them all.
+"""An aggregator: searches a group of shards for a front and merges their hits, so that the front gets one reply.
 
 Merges compose exactly: the best of the best of groups are the best of all. An aggregator keeps nothing, so any of them
 can serve any group.

@@ -1,4 +1,4 @@
-"""Calls to shards: what a caller asks of some of them, what came back so far, and what is under way for it."""
+"""Calls to shards: what is sent to some of them, which replies have come, and what is under way."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ from stillhash.cluster.requests import SearchRequest, group_requests, join_reque
 from stillhash.errors import StillhashError, Unreachable
 from stillhash.search import Hits
 
-SLACK_SECONDS = 5.0  # past the deadline, after which a call that was not ended is given up
-ShardGroup = tuple[int, ...]  # shards that are asked by one message: one, or a group through an aggregator
+SLACK_SECONDS = 5.0  # past the deadline, until a caller stops waiting for a call that the dispatcher did not end
+ShardGroup = tuple[int, ...]  # that one message is for: one shard, or a group through an aggregator
 
 
 class Reply(NamedTuple):

@@ -54,7 +54,7 @@ KEY_BYTES = 16
 
 
 def catalog_key(connection: Connection) -> str:
-    """Return what changes when a catalog written at this commit would say something else."""
+    """Return a text that differs between two commits if their catalogs would differ."""
     small = [name for name in COPIED_META if name != "functions"]  # which `fingerprint` is of
     queries: list[tuple[str, list[Any]]] = [
         (f"SELECT key, value FROM meta WHERE key IN ({', '.join('?' * len(small))}) ORDER BY key", small),
@@ -131,7 +131,7 @@ class CatalogVersions(VersionTable):
 
     def model(self, connection: Connection, version: int) -> tuple[str, bytes | None]:
         if connection.execute("SELECT 1 FROM left_out_versions WHERE version = ?", [version]).fetchone():
-            raise Unsupported(f"version: the model of version {version} is not published. Ask the writer for it.")
+            raise Unsupported(f"version: the model of version {version} is not published. Use the writer.")
         return super().model(connection, version)
 
 
@@ -142,7 +142,7 @@ class CatalogVotes(VoteTable):
         if (text := get_meta(connection, SHARES_KEY)) is None:
             return super().source_shares(connection, version)
         if version != get_meta(connection, "version"):
-            raise Unsupported(f"version: not all votes up to version {version} are published. Ask the writer for it.")
+            raise Unsupported(f"version: not all votes up to version {version} are published. Use the writer.")
         shares: SourceShares = json.loads(text)
         return shares
 
@@ -159,7 +159,7 @@ class CatalogVotes(VoteTable):
         for marks, batch in batches(keys):
             sql = f"SELECT 1 FROM left_out_queries WHERE digest IN ({marks})"
             if connection.execute(sql, batch).fetchone():
-                raise Unsupported("query: the votes on it are not published. Ask the writer for it.")
+                raise Unsupported("query: the votes on it are not published. Use the writer.")
 
 
 class Catalog:
@@ -213,8 +213,3 @@ class Catalog:
             connections, self._connections = self._connections, []
         for connection in connections:
             connection.close()
-
-
-def open_catalog(path: Path, *, check: bool = True) -> Catalog:
-    """Open a catalog."""
-    return Catalog(path, check=check)

@@ -16,6 +16,7 @@ from stillhash.cluster.manifest import CLUSTER_SEGMENT_ROWS, ClusterManifest, Se
 from stillhash.cluster.merged_rows import MergedRows, SegmentRows
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.segment_files import write_entry_from
+from stillhash.cluster.storage import Storage
 from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.search.blocks import Bitmap, is_set
 
@@ -34,15 +35,15 @@ class Compaction(NamedTuple):
 
 
 def plan_compaction(
-    manifest: ClusterManifest, shard: int, *, most_rows: int = CLUSTER_SEGMENT_ROWS, items: bool = False
+    manifest: ClusterManifest, shard: int, *, most_rows: int = CLUSTER_SEGMENT_ROWS
 ) -> list[tuple[SegmentEntry, ...]]:
     """Return groups of segments of a shard to rewrite, each into one segment: neighbours by id that are small or have
     many deleted rows.
 
-    items : include the segments that have items. Segments that are not owned stay as they are.
+    Segments with items and those without are in different groups. Segments that are not owned stay as they are.
     """
     groups: list[tuple[SegmentEntry, ...]] = []
-    for with_items in (False, True) if items else (False,):
+    for with_items in (False, True):
         entries = [entry for entry in manifest.of_shard(shard) if entry.owned and entry.items == with_items]
         group: list[SegmentEntry] = []
         for entry in sorted(entries, key=lambda entry: (entry.first, entry.last)):
@@ -58,38 +59,17 @@ def plan_compaction(
     return [group for group in groups if len(group) > 1 or group[0].deleted]
 
 
-def compact_shard(
-    cache: SegmentCache,
-    manifest: ClusterManifest,
-    shard: int,
-    *,
-    most_rows: int = CLUSTER_SEGMENT_ROWS,
-    merge_items: MergeItems | None = None,
-) -> Compaction:
-    """Rewrite the segments of a shard that are due; nothing changes before `with_compaction` is committed.
-
-    merge_items : called for segments with items, with the old entries, their deleted rows, and the new entry; writes
-        the items beside the new segment, and returns its entry.
-    """
-    removed: list[SegmentEntry] = []
-    added: list[SegmentEntry] = []
-    try:
-        for group in plan_compaction(manifest, shard, most_rows=most_rows, items=merge_items is not None):
-            removed += group
-            added += compact_group(cache, manifest, group, merge_items)
-    except BaseException:
-        _delete(cache, added)
-        raise
-    return Compaction(tuple(removed), tuple(added))
-
-
 def compact_group(
     cache: SegmentCache,
     manifest: ClusterManifest,
     group: Sequence[SegmentEntry],
     merge_items: MergeItems | None = None,
 ) -> list[SegmentEntry]:
-    """Write the live rows of some segments of one shard to a new one; none if all are deleted."""
+    """Write the live rows of some segments of one shard to a new one; none if all are deleted.
+
+    merge_items : called for segments with items, with the old entries, their deleted rows, and the new entry; writes
+        the items beside the new segment, and returns its entry.
+    """
     if cache.storage is None or len({(entry.shard, entry.items) for entry in group}) != 1:
         raise InvalidInput("group: expected segments of one shard of a storage, with items or without, got others")
     entries_have_items = group[0].items
@@ -108,7 +88,7 @@ def compact_group(
             entry = merge_items(list(zip(group, deletions, strict=True)), entry)
         return [entry]
     except BaseException:
-        _delete(cache, [entry])
+        _delete(cache.storage, entry)
         raise
 
 
@@ -128,9 +108,7 @@ def _live_part(cache: SegmentCache, manifest: ClusterManifest, entry: SegmentEnt
     return SegmentRows(segment, rows[~is_set(deleted, rows)].astype(np.uint32))
 
 
-def _delete(cache: SegmentCache, entries: Sequence[SegmentEntry]) -> None:
-    for entry in entries:
-        for name in entry.files():
-            with suppress(StoreFailed):  # garbage collection deletes it later
-                if cache.storage is not None:
-                    cache.storage.delete(name)
+def _delete(storage: Storage, entry: SegmentEntry) -> None:
+    for name in entry._replace(items=True).files():  # some of the items may be written
+        with suppress(StoreFailed):  # garbage collection deletes it later
+            storage.delete(name)

@@ -1,6 +1,6 @@
 """Connections of a front to the replicas of all shards, and what is known of their health.
 
-A process that ends, or a node that is silent for a second, disconnects: its requests fail at once and go elsewhere.
+A process that ends, or a node that sends nothing for a second, disconnects: its requests go to others at once.
 """
 
 import time
@@ -16,7 +16,7 @@ from stillhash.cluster.message_server import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS,
 
 MAX_IN_FLIGHT = 2  # messages that a replica has at a time: one that it works on, one that waits there
 MIN_RECONNECT_MS, MAX_RECONNECT_MS = 20, 500
-SUSPECT_SECONDS = 1.0  # that a replica which failed or was late is asked only if no other can be
+SUSPECT_SECONDS = 1.0  # for which a replica that failed or was late is used only if no other can be
 DOWN_SECONDS = 1.0  # without any replica, after which a partial answer does not wait for a shard
 
 
@@ -106,17 +106,17 @@ class ConnectionTable:
         return gone
 
     def alive(self, group: ShardGroup) -> list[Connection]:
-        """Return the connections that can be asked: of one shard or, for several, of aggregators."""
+        """Return the connections that are up: of one shard or, for several, of aggregators."""
         connections = self._by_shard.get(group[0] if len(group) == 1 else None, ())
         return [connection for connection in connections if connection.connected]
 
     def others(self, connection: Connection) -> list[Connection]:
-        """Return the connections that can be asked in place of this one."""
+        """Return the connections that are up and can replace this one."""
         same = self._by_shard.get(connection.endpoint.shard, ())
         return [other for other in same if other.connected and other is not connection]
 
     def choose(self, group: ShardGroup, now: float) -> Connection | None:
-        """Return the replica to ask; None if all are busy or away. Busy ones are better than those that failed."""
+        """Return the one to use; None if all replicas are busy or away. Busy ones are better than those that failed."""
         best = min(self.alive(group), key=lambda connection: connection.preference(now), default=None)
         return None if best is None or len(best.sent) >= MAX_IN_FLIGHT else best
 

@@ -17,7 +17,7 @@ PLACEMENT_FILE = "control/placement.json"
 
 
 def ask_status(storage: Storage, name: str) -> dict[str, Any] | None:
-    """Ask a replica of a shard for its status by a message to its endpoint; None if it does not reply."""
+    """Request the status of a replica by a message to its endpoint; None if it does not reply."""
     with suppress(StillhashError, ValueError, KeyError, zmq.ZMQError):
         endpoint = Endpoint.from_json(storage.read(f"{ENDPOINTS}/{name}.json"))
         dealer: Any = zmq.Context.instance().socket(zmq.DEALER)

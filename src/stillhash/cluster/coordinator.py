@@ -1,6 +1,6 @@
-"""Ask one replica of every shard at once, ask others where one fails or is late, and keep one deadline.
+"""Send a call to one replica of every shard at once, to others where one fails or is late, until one deadline.
 
-With many shards, groups of them are asked through aggregators, which merge the hits of a group.
+With many shards, calls go to aggregators, each of which searches a group of shards and merges their hits.
 """
 
 import time

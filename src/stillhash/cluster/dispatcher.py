@@ -1,7 +1,7 @@
 """The thread of a front that has all its connections: it sends, receives, retries, and ends calls at their deadline.
 
 Each target has a queue of its own: while a replica works, the searches that arrive wait for it together and then go as
-one message, and a shard that is stuck delays nobody but those who need it.
+one message, and a shard that is stuck delays only the calls that need it.
 """
 
 import itertools
@@ -21,11 +21,11 @@ from stillhash.cluster.storage import Storage
 from stillhash.errors import Busy, Closed, InvalidInput, StillhashError, StoreFailed, Unreachable
 
 MAX_MESSAGE_QUERIES = 32  # that go together: more would not cost a shard less for each, and leave replicas idle
-HEDGE_SECONDS = 0.3  # without a reply, before another replica is asked too
+HEDGE_SECONDS = 0.3  # without a reply, before the message is sent to another replica too
 RESEND_SECONDS = 0.05  # before a call that a replica failed is sent again
 LOST_SECONDS = 60.0  # after which a reply is not expected any more
 TICK_SECONDS, IDLE_SECONDS = 0.02, 1.0  # between looks at deadlines and late replies, and where nothing is under way
-GROUP_SHARDS = 16  # that a front asks itself; of more, it asks aggregators
+GROUP_SHARDS = 16  # that a front sends messages to itself; with more, aggregators do
 RETRIED = (Unreachable, StoreFailed, Busy)  # errors that another replica may not have
 
 
@@ -156,7 +156,7 @@ class Dispatcher:
                 return  # the next turn knows more of the connection
 
     def _split(self, queue: deque[ShardTask]) -> None:
-        """Ask the shards of a group one by one, since no aggregator is left."""
+        """Send to the shards of a group one by one, since no aggregator is left."""
         while queue:
             call, target = queue.popleft()
             for shard in target:
@@ -235,7 +235,7 @@ class Dispatcher:
         call.finish()
 
     def _fail(self, connection: Connection, sent: Sent, error: StillhashError) -> None:
-        """Ask another replica, or the same one again later; an error of the request itself ends the call."""
+        """Send to another replica, or to the same one again later; an error of the request itself ends the call."""
         if isinstance(error, RETRIED):
             connection.suspect()
         for task in sent.tasks:
@@ -262,7 +262,7 @@ class Dispatcher:
         connection.sent.clear()
 
     def _check_time(self, now: float) -> None:
-        """End calls whose time is up, ask others where a reply is late, and queue what was delayed."""
+        """End calls whose time is up, send late messages to others too, and queue what was delayed."""
         due = [task for at, task in self._delayed if at <= now]
         self._delayed = [(at, task) for at, task in self._delayed if at > now]
         for task in due:
@@ -281,7 +281,7 @@ class Dispatcher:
                 self._close_call(call)
 
     def _hedge(self, connection: Connection, sent: Sent) -> None:
-        """Ask another replica too, if there is one."""
+        """Send a late message to another replica too, if there is one."""
         connection.suspect()
         if self._table.others(connection):
             sent.hedged = True

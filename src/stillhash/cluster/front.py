@@ -1,13 +1,13 @@
 """Search a published collection without its store: the answers of the collection at the latest commit published.
 
-A front reads manifests and catalogs from the storage, and asks the shards for everything else. It keeps nothing that
-another one could not read as well, so any number of them can serve.
+A front reads manifests and catalogs from the storage, and gets everything else from the shards. It has no state of its
+own, so any number of them can serve.
 """
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from numpy.typing import NDArray
 
@@ -19,12 +19,12 @@ from stillhash.cluster.shard import StaleNumber
 from stillhash.cluster.storage import Storage
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.input_rows import input_rows
+from stillhash.collection.item_getter import ItemGetter
 from stillhash.collection.prequential import load_history
 from stillhash.collection.search_reader import SearchReader
 from stillhash.collection.storage.lexical import lexical_field
-from stillhash.collection.types import Filter, Id, IdLike, Item, ItemIds
+from stillhash.collection.types import Filter, Id, Item, ItemIds
 from stillhash.collection.validation import check_ids
-from stillhash.collection.values import is_single_id
 from stillhash.errors import Unsupported, report_shortages
 from stillhash.numeric.validation import Codes, check_integer
 
@@ -47,11 +47,11 @@ def retry_stale(verb: Verb) -> Verb:
 
 
 @report_shortages
-class FrontCollection(SearchReader):
+class FrontCollection(SearchReader, ItemGetter):
     """A published collection, to search from any process that reaches its storage and its shards.
 
     storage : the folder that all nodes see, or URL, which the collection is published to.
-    deadline, partial : of everything that is asked of shards, as for ClusterReader. Only searches may be partial.
+    deadline, partial : of every call to the shards, as for ClusterReader. Only searches may be partial.
     cache : folder for copies of catalogs, if the storage is a URL.
     """
 
@@ -77,6 +77,7 @@ class FrontCollection(SearchReader):
         self.codes_only: bool = view.settings["codes_only"]
         self._input = input_rows(view.settings)
 
+    get = retry_stale(ItemGetter.get)
     search = retry_stale(SearchReader.search)
     range_search = retry_stale(SearchReader.range_search)
     weigh = retry_stale(SearchReader.weigh)
@@ -103,7 +104,7 @@ class FrontCollection(SearchReader):
         self._view.close()
 
     def refresh(self) -> int:
-        """Look for the latest commit now, not within half a second; return the number of its manifest."""
+        """Read the latest manifest at once, which otherwise happens twice a second; return its number."""
         return self._reader.refresh().number
 
     def readiness(self) -> dict[str, Any]:
@@ -124,16 +125,7 @@ class FrontCollection(SearchReader):
         """Which commit of which collection is served, and who writes it."""
         return published_source(self._reader.manifest)
 
-    @overload
-    def get(self, ids: IdLike, *, max_bytes: int | None = None) -> Item | None: ...  # type: ignore[overload-overlap]
-    @overload
-    def get(self, ids: ItemIds, *, max_bytes: int | None = None) -> list[Item | None]: ...
-    @retry_stale
-    def get(self, ids: IdLike | ItemIds, *, max_bytes: int | None = None) -> Item | list[Item | None] | None:
-        """Return the item with this id, or for a list of ids a list of items, as `Collection.get` does."""
-        if is_single_id(ids):
-            return self.get([ids], max_bytes=max_bytes)[0]
-        names = check_ids(ids, distinct=False)
+    def _read_items(self, names: list[Id], max_bytes: int | None) -> list[Item | None]:
         with self._view.pinned() as snapshot:
             snapshot.check_published("get")
             rows = snapshot.rows_of(list(dict.fromkeys(names)))

@@ -31,7 +31,7 @@ from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import NO_IDS, IdArray
 
 OPEN_CATALOGS = 4
-ASK_WRITER = "Ask the server that writes the collection."
+ASK_WRITER = "Send the request to the server that writes the collection."
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class FrontSnapshot:
 
 
 class AwaitedRows(Sequence[IdArray]):
-    """Rows that shards have been asked for, while a search goes on; the first use waits for them."""
+    """Rows requested from the shards while a search goes on; the first use waits for the replies."""
 
     def __init__(self, index: ClusterSnapshot, call: Call) -> None:
         self._index, self._call = index, call
@@ -193,7 +193,7 @@ class FrontView:
 
     @contextmanager
     def until_deadline(self) -> Iterator[None]:
-        """Let everything in the block end at one time."""
+        """Give everything in the block one deadline."""
         if getattr(self._local, "until", None) is not None:
             yield
             return
@@ -207,7 +207,7 @@ class FrontView:
         """Look for a later commit, until the deadline."""
         self.reader.refresh()
         if time.monotonic() > self._local.until:
-            raise Unreachable("commits: the shards moved on during every try until the deadline")
+            raise Unreachable("commits: the shards dropped each one before the deadline")
 
     @contextmanager
     def pinned(self, condition: Condition | None = None) -> Iterator[FrontSnapshot]:

@@ -1,7 +1,7 @@
 """Write an index on a cluster: one process at a time, with a lease; what a call acknowledged is on storage.
 
 A write creates files, then commits the next manifest, which shards and readers follow. Shards need not be there for it:
-they load what they lack when they are asked. Ray places and restarts the shards' processes (controller.py).
+they load what they lack with the next request. Ray places and restarts the shards' processes (controller.py).
 """
 
 import os
@@ -55,7 +55,7 @@ class ClusterIndex(ClusterReader):
     device : where shards search: "cpu", "cuda", or "auto", on a GPU where their node has one.
     cache, cache_bytes : folder and size of each node's copies of segments, if they come from a URL.
     detached : let the shards go on when this process ends, so that readers can be served without a writer.
-    lease_seconds : without a sign of life after which another process may take over as the writer.
+    lease_seconds : without a renewal of the lease, after which another process may take over as the writer.
     processes : starts the shards in place of Ray.
     """
 

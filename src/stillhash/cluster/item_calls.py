@@ -1,4 +1,4 @@
-"""What fronts ask of shards about items, besides searches: the shard's side of each call.
+"""Calls of fronts to shards about items, besides searches: how a shard answers each of them.
 
 get        the records of rows, or of ids                   repeats    the rows that have these digests of features
 count      how many items meet a filter                     select     which of these rows meet a filter
@@ -23,7 +23,7 @@ ITEM_CALLS = frozenset({"get", "rows", "count", "select", "repeats", "list"})
 
 
 def answer_item_call(items: ShardItems, call: str, header: dict[str, Any], arrays: Sequence[NDArray[Any]]) -> Message:
-    """Return the reply to a call; InvalidInput if it is none."""
+    """Return the reply to a call; InvalidInput if it is not a call about items."""
     try:
         where = header.get("where")
         condition = None if where is None else Condition.from_json(where)

@@ -55,7 +55,7 @@ class ItemsFile:
     def __init__(self, path: Path, identity: bytes = NO_SEGMENT, *, check: bool = True) -> None:
         """Open the file of the segment with this identity; BadState if it is damaged, or of another one.
 
-        check: verify its checksums, unless that has been done since it was written.
+        check: verify its checksums.
         """
         self.path, self._lock = path, threading.Lock()
         check_database(path, checksums=check)
@@ -64,7 +64,9 @@ class ItemsFile:
             try:
                 meta = dict(self._connection.execute("SELECT key, value FROM meta"))
                 if meta["format"] != ITEMS_FORMAT or meta["segment"] != identity:
-                    raise BadState(f"{display_name(path)}: of another segment or format")
+                    raise BadState(
+                        f"{display_name(path)}: expected items of format {ITEMS_FORMAT} of its segment, got others"
+                    )
                 self.named: list[str] | None = json.loads(meta["filter_fields"])
             except BaseException:
                 self._connection.close()

@@ -20,14 +20,14 @@ from stillhash.cluster.storage import Storage
 from stillhash.errors import Conflict, NotFound, StoreFailed
 
 RENEWALS = 4  # in the time after which a lease is taken over
-POLLS = 10  # of a waiting process in that time
+POLLS = 10  # that a waiting process makes in that time
 OLD_LEASES = 16
 
 
 class WriterLease:
     """The right to commit, for one process at a time; a context manager that releases it.
 
-    owner : a name for messages. seconds : without a sign of life after which others take the lease over.
+    owner : a name for messages. seconds : without a renewal, after which others take the lease over.
     """
 
     def __init__(self, storage: Storage, owner: str, seconds: float = 10.0) -> None:

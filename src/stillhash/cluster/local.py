@@ -109,12 +109,12 @@ def connected(address: str | None = None) -> Iterator[None]:
 class LocalCluster(contextlib.AbstractContextManager["LocalCluster"]):
     """A head and `nodes` more nodes, each with processes and an address of its own, and this process at the head.
 
-    cpus : that each node claims to have; they are all the same cores.
+    cpus : that Ray counts for each node; all nodes share the cores of this machine.
     object_store_bytes : of each node.
     fast_health_check : give up lost nodes after 2 seconds, not 15.
     port : of the head; 0 picks a free one.
-    redis : address of a Redis server ("127.0.0.1:6379") that keeps what the head knows, so that `restart_head` finds
-        nodes and actors again.
+    redis : address of a Redis server ("127.0.0.1:6379") that stores the state of the head, so that `restart_head`
+        finds nodes and actors again.
     """
 
     def __init__(

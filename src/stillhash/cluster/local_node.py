@@ -109,11 +109,6 @@ def session_processes(session: int) -> list[int]:
     return sorted(pids)
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process runs: one that ended and was not waited for yet does not."""
-    return Path(f"/proc/{pid}/exe").exists()
-
-
 def free_port(address: str) -> int:
     """Return a port that nothing listens at, outside of those that systems and Ray give to other processes.
 

@@ -40,6 +40,8 @@ class SegmentEntry(NamedTuple):
     deleted: int = 0
     deletions: str = ""  # a bitmap file, or "inline:" and the deleted rows (deletions.py)
     items: bool = False  # whether .items and .columns are beside it
+    items_checksum: str = ""  # of the .items file, as Storage.put_file returns it; "" is not compared
+    columns_checksum: str = ""  # of the .columns file; "" where there is none
 
     @property
     def live(self) -> int:
@@ -259,4 +261,6 @@ def _digest(numbers: tuple[int, ...], body: bytes) -> bytes:
 
 
 def _without_defaults(entry: SegmentEntry) -> Sequence[Any]:
-    return entry if entry.deleted or entry.items else entry[:7]
+    if entry.items_checksum:
+        return entry
+    return entry[:10] if entry.deleted or entry.items else entry[:7]

@@ -50,7 +50,7 @@ class Wakeup:
 
 
 class Received:
-    """A message that came in, and the way back to who sent it."""
+    """A message that came in, and the address of its sender."""
 
     def __init__(self, sender: bytes, call_id: bytes, message: Message) -> None:
         self.sender, self.call_id, self.header, self.arrays = sender, call_id, message.header, message.arrays
@@ -69,8 +69,8 @@ class Received:
 class MessageServer:
     """Binds a free port of this address, and passes what comes in to `answer`, which replies now or later.
 
-    Every message gets a reply, also one that came too late: who sent it counts those under way. `name` is that of the
-    endpoint. A message for another one is refused: its sender knows a port of a process that has ended.
+    Every message gets a reply, also one that came too late, since its sender counts those under way. `name` is that of
+    the endpoint. A message for another one is refused: its sender knows a port of a process that has ended.
     """
 
     def __init__(self, host: str, name: str, answer: Callable[[list[Received]], None], threads: int) -> None:

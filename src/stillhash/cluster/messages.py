@@ -1,6 +1,6 @@
 """Messages between fronts, aggregators and shards: a JSON header and raw arrays, each in a frame of ZeroMQ.
 
-Nothing is unpickled. What does not fit its description is refused, so a message from elsewhere cannot do harm.
+Nothing is unpickled. What does not fit its description is refused, so a message of a stranger cannot do harm.
 """
 
 import json

@@ -41,7 +41,7 @@ def best_node(group: str, placed: Sequence[Placed], slots: dict[str, int]) -> st
 
 
 def next_move(placed: Sequence[Placed], slots: dict[str, int], fixed: Iterable[str] = ()) -> PlannedMove | None:
-    """Return a replica to move and its new node: off other nodes, off its twin's node, or off the fullest.
+    """Return a replica to move and its new node: off an unusable node, one with two of its group, or the fullest.
 
     Groups with a replica in `fixed`, which moves already, wait.
     """

@@ -4,7 +4,7 @@
     <name>.columns    labels and metadata by column, for filters (collection/storage/column_files.py)
 
 Both are sealed files and never change (sealed_database.py). Items whose labels or metadata changed after their segment
-was written are in a patch: another file of items, which counts more than the segments and earlier patches.
+was written are in a patch: another file of items, which replace those of the segments and of earlier patches.
 """
 
 import heapq
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.cluster.items_file import ItemsFile, StoredItem, write_items
-from stillhash.cluster.manifest import ITEM_SUFFIXES
+from stillhash.cluster.manifest import ITEM_SUFFIXES, SegmentEntry
 from stillhash.collection.column_use import ColumnUse, column_names, group_blocks, match_groups
 from stillhash.collection.filter_matching import NotInColumns, column_tree
 from stillhash.collection.filters import Condition
@@ -34,6 +34,7 @@ from stillhash.collection.storage.column_files import (
 from stillhash.collection.storage.item_contents import ItemRecord
 from stillhash.collection.storage.segments import Segment
 from stillhash.errors import BadState
+from stillhash.files.checksums import file_checksum
 from stillhash.files.sealed_files import display_name
 from stillhash.numeric.validation import Mask
 from stillhash.search.blocks import Bitmap, clear, is_set
@@ -56,7 +57,7 @@ class RowBits(NamedTuple):
 
     @classmethod
     def empty(cls, first: int, last: int) -> "RowBits":
-        """Return one without any row, with space from one to another."""
+        """Return one without any row, with space for the rows from `first` to `last`."""
         return cls(first // 8, np.zeros(last // 8 - first // 8 + 1, np.uint8))
 
     def add_to(self, bitmap: Bitmap) -> None:
@@ -209,6 +210,16 @@ def write_partition(segment: Segment, rows: Iterable[StoredItem], named: list[st
             path.unlink()
             raise BadState(f"{display_name(path)}: expected the {segment.rows} rows of its segment, got {count} others")
         items.write_columns(segment, beside(segment.path, COLUMNS_SUFFIX))
+
+
+def with_items(entry: SegmentEntry, segment: Path) -> SegmentEntry:
+    """Return an entry with the checksums of the items and columns that were written beside a segment."""
+    columns = beside(segment, COLUMNS_SUFFIX)
+    return entry._replace(
+        items=True,
+        items_checksum=file_checksum(beside(segment, ITEMS_SUFFIX)),
+        columns_checksum=file_checksum(columns) if columns.exists() else "",
+    )
 
 
 def merge_partitions(parts: Sequence[LivePartition], patches: Sequence[Patch], segment: Segment) -> None:

@@ -23,6 +23,7 @@ class PublishedSource(NamedTuple):
     catalog_key: str
     items: int  # those that wait for hash functions too, which are not published
     writer: str = ""  # the URL of the server that writes the collection
+    clean_from: int = 0  # the first manifest without what was forgotten; those before it are to be deleted
 
     def to_json(self) -> str:
         return json.dumps(self._asdict())
@@ -34,15 +35,17 @@ class PublishedSource(NamedTuple):
             return None
         try:
             fields: dict[str, Any] = json.loads(text)
-            return cls(**{name: fields[name] for name in cls._fields})
+            return cls(**{name: fields[name] for name in cls._fields if name in fields})
         except (ValueError, KeyError, TypeError) as error:
             raise BadState(f"source: expected a commit of a collection, got {text!r:.100}") from error
 
 
-def plan_rewrites(manifest: ClusterManifest, patched: Mapping[str, int]) -> list[list[SegmentEntry]]:
+def plan_rewrites(
+    manifest: ClusterManifest, patched: Mapping[str, int], forgetting: bool = False
+) -> list[list[SegmentEntry]]:
     """Return groups of segments to be written again, each as one: small ones, and those with much that is outdated.
 
-    patched: how many items of each segment are in patches.
+    patched: how many items of each segment are in patches. forgetting: all segments with anything that is outdated.
     """
     groups = [[entry] for entry in _patched_most(manifest, patched)]
     chosen = {entry.name for group in groups for entry in group}
@@ -53,11 +56,15 @@ def plan_rewrites(manifest: ClusterManifest, patched: Mapping[str, int]) -> list
             if sum(entry.live for entry in group) <= left:
                 left -= sum(entry.live for entry in group)
                 groups.append(group)
+    if forgetting:
+        chosen = {entry.name for group in groups for entry in group}
+        outdated = (entry for entry in manifest.segments if entry.deleted or patched.get(entry.name, 0))
+        groups += [[entry] for entry in outdated if entry.name not in chosen]
     return groups
 
 
 def _patched_most(manifest: ClusterManifest, patched: Mapping[str, int]) -> list[SegmentEntry]:
-    """Return the segments with most patched items, if there are so many that they would not fit one patch soon."""
+    """Return the segments with most patched items, if all of these would soon be too many for one patch."""
     left, chosen = sum(patched.values()), []
     if left > PATCH_ROWS // 2:
         for entry in sorted(manifest.segments, key=lambda entry: (-patched.get(entry.name, 0), entry.name)):

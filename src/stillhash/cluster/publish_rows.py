@@ -18,6 +18,7 @@ from stillhash.cluster.partition import (
     Patch,
     beside,
     live_items,
+    with_items,
     write_partition,
 )
 from stillhash.cluster.segment_cache import seal_checksum
@@ -85,7 +86,8 @@ def write_rows(
             if (file := beside(path, suffix)).exists():  # without columns, filters take longer
                 storage.put_file(file, name + suffix)
         first, last = int(rows.numbers[0]), int(rows.numbers[-1])
-        return SegmentEntry(name, len(rows.numbers), seal_checksum(path), first, last, shard, owned=True, items=True)
+        entry = SegmentEntry(name, len(rows.numbers), seal_checksum(path), first, last, shard, owned=True)
+        return with_items(entry, path)
 
 
 def write_patch(storage: Storage, store: Store, connection: Connection, numbers: list[int]) -> PatchEntry:

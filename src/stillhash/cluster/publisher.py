@@ -8,6 +8,7 @@ collection exists: a compaction of the collection changes no published segment.
 import logging
 import tempfile
 import threading
+import time
 import uuid
 from pathlib import Path
 from sqlite3 import Connection
@@ -17,6 +18,7 @@ import numpy as np
 
 from stillhash.cluster.catalog import catalog_key, write_catalog
 from stillhash.cluster.deletions import load_deletions, without_ids
+from stillhash.cluster.garbage import collect_before
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.manifest import CLUSTER_SEGMENT_ROWS, ClusterManifest, SegmentEntry
 from stillhash.cluster.partition import LivePartition, Patch
@@ -27,7 +29,7 @@ from stillhash.cluster.segment_files import LEAST_PIECE_ROWS
 from stillhash.cluster.shard_items import open_partition, open_patch
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.segments import CodedRows
-from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.store import FORGOTTEN_KEY, Store
 from stillhash.errors import BadState, Conflict, StillhashError
 from stillhash.numeric.validation import check_number
 from stillhash.search.blocks import NO_IDS, IdArray
@@ -35,6 +37,8 @@ from stillhash.search.blocks import NO_IDS, IdArray
 log = logging.getLogger("stillhash.cluster")
 PUBLISH_TRIES = 5  # while the collection's writer replaces files that are being read
 REPUBLISH_SECONDS = 1.0  # after a failure
+FORGET_SECONDS = 60.0  # from the publication of a `forget` to the end of earlier manifests, which readers may still use
+FORGET_TRY_SECONDS = 5.0  # between two looks whether that time has passed
 
 
 class PublishedCollection(Protocol):
@@ -61,6 +65,7 @@ class Publisher:
             self._store.close()
             raise Conflict(f"bits: expected {self._store.settings['bits']}, as the collection has, got {cluster.bits}")
         self._patches: dict[str, Patch] = {}  # that are open, by name
+        self._collected, self._next_look = 0, 0.0  # manifests before this one are deleted; when to look for others
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.failure: StillhashError | None = None  # of the last try in the thread
@@ -95,7 +100,20 @@ class Publisher:
         return {"seq": seq, "published": published, "number": self._cluster.manifest.number, "failure": failure}
 
     def publish(self) -> ClusterManifest:
-        """Bring the cluster to the latest commit of the collection, and return the manifest of it."""
+        """Bring the cluster to the latest commit of the collection, and return the manifest of it.
+
+        What was forgotten more than FORGET_SECONDS ago is deleted from the storage.
+        """
+        manifest = self._publish_latest()
+        source = PublishedSource.from_json(manifest.source)
+        if source is not None and source.clean_from > self._collected and time.monotonic() >= self._next_look:
+            if collect_before(self._cluster.storage, source.clean_from, FORGET_SECONDS):
+                self._collected = source.clean_from
+            else:
+                self._next_look = time.monotonic() + min(FORGET_SECONDS, FORGET_TRY_SECONDS)
+        return manifest
+
+    def _publish_latest(self) -> ClusterManifest:
         with self._cluster.writing() as manifest:
             for left in reversed(range(PUBLISH_TRIES)):
                 try:
@@ -114,17 +132,21 @@ class Publisher:
         source = self._check_source(manifest)
         if source is not None and (source.seq, source.writer) == (seq, self._writer):
             return manifest
+        clean_from = 0 if source is None else source.clean_from
+        forgetting = source is not None and int(get_meta(connection, FORGOTTEN_KEY) or 0) > source.seq
+        if forgetting:
+            clean_from = manifest.number + 1
         if source is not None and source.seq > seq:  # it was restored from a copy, whose rows may be others
             manifest, source = cleared(manifest)._replace(patches=()), None
         if source is not None and source.seq < seq:
-            manifest = self._change_rows(manifest, connection, source, generation)
+            manifest = self._change_rows(manifest, connection, source, generation, forgetting)
         last = -1 if source is None else source.last_row
         manifest, last = self._add_rows(manifest, connection, last)
         key = catalog_key(connection)
-        if source is None or source.catalog_key != key or not manifest.catalog:
+        if source is None or source.catalog_key != key or not manifest.catalog or forgetting:
             manifest = manifest._replace(catalog=self._write_catalog(connection))
         items, name = int(get_meta(connection, "items")), self._store.codes.collection.hex()
-        now = PublishedSource(name, seq, generation, last, key, items, self._writer)
+        now = PublishedSource(name, seq, generation, last, key, items, self._writer, clean_from)
         return self._cluster.commit(manifest._replace(source=now.to_json()))
 
     def _check_source(self, manifest: ClusterManifest) -> PublishedSource | None:
@@ -151,9 +173,17 @@ class Publisher:
         return manifest._replace(next_id=max(manifest.next_id, last + 1)), last
 
     def _change_rows(
-        self, manifest: ClusterManifest, connection: Connection, source: PublishedSource, generation: int
+        self,
+        manifest: ClusterManifest,
+        connection: Connection,
+        source: PublishedSource,
+        generation: int,
+        forgetting: bool,
     ) -> ClusterManifest:
-        """Return the manifest with what was deleted or changed since, and with some segments written again."""
+        """Return the manifest with what was deleted or changed since, and with some segments written again.
+
+        forgetting: write all segments and patches again that have something deleted or outdated.
+        """
         patches = self._open_patches(manifest)
         if generation == source.generation:
             deleted = self._store.codes.deleted_after(connection, source.seq)
@@ -166,13 +196,13 @@ class Publisher:
             manifest, _ = without_ids(self._cluster.cache, manifest, np.sort(deleted))
         patched = np.unique(np.concatenate([changed, *(patch.numbers for patch in patches)]))
         counts = {entry.name: len(self._held(entry, patched)) for entry in manifest.segments} if len(patched) else {}
-        groups = plan_rewrites(manifest, counts)
+        groups = plan_rewrites(manifest, counts, forgetting)
         for group in groups:
             patched = np.setdiff1d(patched, np.concatenate([self._held(entry, patched) for entry in group]))
             manifest = self._rewrite(manifest, connection, group)
         empty = {entry.name for entry in manifest.segments if not entry.live}
         manifest = manifest._replace(segments=tuple(one for one in manifest.segments if one.name not in empty))
-        together = bool(groups and patches) or len(patches) >= MAX_PATCHES
+        together = forgetting or bool(groups and patches) or len(patches) >= MAX_PATCHES
         return self._patch(manifest, connection, patched if together else np.intersect1d(changed, patched), together)
 
     def _patch(

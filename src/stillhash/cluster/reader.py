@@ -33,7 +33,7 @@ from stillhash.search.merge import Floors, drop_below, merge_all, merge_top, no_
 
 Read = TypeVar("Read")
 PARTIAL_SHARE = 0.7  # of the time until the deadline, that a search which may be partial waits for all shards
-POLL_SECONDS = 0.5  # between two looks for a new manifest
+POLL_SECONDS = 0.5  # between two reads of the number of the latest manifest
 
 
 class PartialHits(Hits):
@@ -124,7 +124,7 @@ class ClusterSnapshot:
         return self._check(self._coordinator.search(request, number, rows, until, partial=self.partial))
 
     def _end(self, partial: bool) -> float:
-        """Return when a call ends: if it may be partial, early enough to ask the shards that did reply for more."""
+        """Return when a call ends: if it may be partial, early enough for more calls to the shards that did reply."""
         now = time.monotonic()
         return now + PARTIAL_SHARE * (self._until - now) if partial else self._until
 
@@ -213,7 +213,7 @@ class ClusterReader:
             except StaleNumber:
                 self.refresh()
                 if time.monotonic() > until:
-                    raise Unreachable("commits: the shards moved on during every try until the deadline") from None
+                    raise Unreachable("commits: the shards dropped each one before the deadline") from None
 
     def refresh(self) -> ClusterManifest:
         """Read the latest manifest from the storage."""

@@ -1,4 +1,4 @@
-"""Replicas as Ray actors: start them by name, find them again, ask for their status, and stop them."""
+"""Replicas as Ray actors: start them by name, find them again, request their status, and stop them."""
 
 import sys
 import time
@@ -92,11 +92,11 @@ class Replica:
         return self.request is not None and time.monotonic() > self._pinged_at + OVERDUE_SECONDS
 
     def renew(self, actor: Any) -> None:
-        """Ask through another handle from now on."""
+        """Send requests through another handle from now on."""
         self.actor, self.request, self.status = actor, None, None
 
     def accept(self, status: dict[str, Any] | None) -> None:
-        """Take a status that did not come through Ray; without one, Ray is asked again."""
+        """Take a status that did not come through Ray; without one, it is requested through Ray again."""
         if status is not None:
             self.is_direct, self.status, self.failure, self.request = True, status, "", None
             self.node, self.replied_at = str(status.get("node") or self.node), time.monotonic()

@@ -12,7 +12,7 @@ from stillhash.cluster.replica_actors import AGGREGATOR, ActorName, Replica
 from stillhash.numeric.validation import check_integer
 
 MAX_MOVES = 2  # at a time
-MAX_STATUS_MESSAGES = 8  # replicas that are asked by message in one round
+MAX_STATUS_MESSAGES = 8  # requests for a status, by message and not through Ray, in one round
 PLACE_SECONDS = 60.0  # for a new actor to answer for the first time
 FULL_SECONDS = 60.0  # for which a node that took no actor is not tried again
 START_RETRY_SECONDS = 5.0  # between two attempts to start a replica that did not start
@@ -111,7 +111,7 @@ class ReplicaTable:
         return {**state, "missing": self.unavailable(), "degraded": self.degraded(), "ready": self.ready(0)}
 
     def requests(self) -> list[Any]:
-        """Ask every replica for its status, and return the references of the replies."""
+        """Request the status of every replica, and return the references of the replies."""
         self.ping()
         return [replica.request for replica in self._replicas.values() if replica.request is not None]
 

@@ -1,4 +1,4 @@
-"""What fronts ask of shards: searches in groups that a shard answers at once, and how these are put into messages."""
+"""Searches that fronts send to shards: which are answered as one, and how they are put into messages."""
 
 from collections.abc import Sequence
 from itertools import accumulate

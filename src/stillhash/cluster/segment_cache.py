@@ -50,7 +50,7 @@ class SegmentCache:
         self.storage, self.max_bytes = storage, max_bytes
         self.folder = default if folder is None else Path(folder)
         self._numbers: OrderedDict[tuple[str, str, int], NDArray[np.int64]] = OrderedDict()
-        self._checked: set[str] = set()  # copies that this process compared with their checksums
+        self._checked: set[str] = set()  # files that this process compared with their checksums
         self._lock = threading.Lock()
 
     def open(self, entry: NamedSegment, bits: int) -> Segment:
@@ -81,7 +81,7 @@ class SegmentCache:
     def fetch(self, name: str, checksum: str) -> Path:
         """Return the path of any other file, or of a copy of it; `checksum` is what `Storage.put_file` returned.
 
-        A copy is compared with the checksum once by each process; "" compares nothing.
+        Each process compares a file with the checksum once; "" compares nothing.
         """
         url = self._url(name)
         path = self._copy_path(url, checksum) if is_remote(url) else Path(url)

@@ -138,10 +138,13 @@ class ShardItems:
 
 
 def open_partition(cache: SegmentCache, entry: SegmentEntry, segment: Segment) -> ItemPartition:
-    """Open the items of a segment, or copies of them; columns that cannot be read are built again."""
-    items = cache.fetch(entry.name + ITEMS_SUFFIX, "")
+    """Open the items of a segment, or copies of them; BadState if they are not those that the manifest names.
+
+    Columns that are absent or damaged are built again from the items.
+    """
+    items = cache.fetch(entry.name + ITEMS_SUFFIX, entry.items_checksum)
     try:
-        columns = cache.fetch(entry.name + COLUMNS_SUFFIX, "")
+        columns = cache.fetch(entry.name + COLUMNS_SUFFIX, entry.columns_checksum)
     except (BadState, NotFound):
         columns = beside(items, COLUMNS_SUFFIX)  # a file that does not exist
     return ItemPartition.open(segment, items, columns)

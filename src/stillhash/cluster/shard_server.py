@@ -61,7 +61,7 @@ class ShardServer:
             self.storage.delete(self.endpoint.file)
 
     def _keep_updated(self) -> None:
-        """Announce the endpoint and load commits as they are wanted, again and again while the storage fails."""
+        """Write the endpoint and load commits as they are requested, again and again while the storage fails."""
         announced = False
         while not self._stopped.is_set():
             try:
@@ -130,7 +130,7 @@ class ShardServer:
         except Exception as error:
             if len(messages) == 1:
                 self._server.refuse(messages[0], error)
-            else:  # one of them is at fault, and the others get their hits
+            else:  # one of them is invalid; the others get their hits
                 for message in messages:
                     self._search(number, [message])
             return
@@ -171,7 +171,7 @@ class ShardServer:
 
 
 def has_filter(message: Received) -> bool:
-    """Whether a search has to evaluate a filter, or is none: what takes long is not for the thread that replies."""
+    """Whether a search has to evaluate a filter, or is not valid: both are left to the threads for long work."""
     requests = message.header.get("requests")
     return not isinstance(requests, list) or not all(isinstance(r, dict) and r.get("where") is None for r in requests)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from stillhash.cluster.compaction import Compaction, MergeItems, compact_group, plan_compaction, with_compaction
 from stillhash.cluster.garbage import collect_garbage
 from stillhash.cluster.manifest import ITEM_SUFFIXES, ClusterManifest, SegmentEntry
-from stillhash.cluster.partition import LivePartition, beside, merge_partitions
+from stillhash.cluster.partition import LivePartition, beside, merge_partitions, with_items
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard_items import open_partition, open_patch
 from stillhash.errors import Conflict, StillhashError
@@ -23,7 +23,7 @@ from stillhash.search.blocks import Bitmap
 LOG = logging.getLogger("stillhash.cluster")
 UPKEEP_SECONDS = 10.0  # between two looks at the segments
 GARBAGE_SECONDS = 600.0  # between two looks for files that no manifest names
-MANY_SEGMENTS = 8  # small ones, which are joined without being asked
+MANY_SEGMENTS = 8  # small ones, which are joined without a call of `compact`
 
 CompactionProgress = Callable[[int, int], object]  # rows done, and rows in all
 
@@ -44,7 +44,7 @@ def compact_index(index: CompactedIndex, progress: CompactionProgress = lambda d
     least : segments that are joined at least, unless rows of them are deleted.
     """
     manifest, saved, done = index.manifest, 0, 0
-    groups = [group for shard in manifest.shards for group in plan_compaction(manifest, shard, items=True)]
+    groups = [group for shard in manifest.shards for group in plan_compaction(manifest, shard)]
     groups = [group for group in groups if len(group) >= least or any(entry.deleted for entry in group)]
     rows = sum(entry.live for group in groups for entry in group)
     for group in groups:
@@ -79,7 +79,7 @@ def _item_merger(cache: SegmentCache, manifest: ClusterManifest) -> MergeItems:
             for suffix in ITEM_SUFFIXES:
                 if (file := beside(segment.path, suffix)).exists():
                     cache.storage.put_file(file, new.name + suffix)
-        return new._replace(items=True)
+        return with_items(new, segment.path)
 
     return merge
 

@@ -15,9 +15,9 @@ from stillhash.collection.storage.features import round_to_half
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
 from stillhash.collection.storage.lexical import rebuild_lexical
-from stillhash.collection.storage.schema import is_fitted, set_meta
+from stillhash.collection.storage.schema import get_meta, is_fitted, set_meta
 from stillhash.collection.storage.segments import CodedRows
-from stillhash.collection.storage.store import SCRUB_KEY, Store
+from stillhash.collection.storage.store import FORGOTTEN_KEY, SCRUB_KEY, Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import ForgetReport, Id
 from stillhash.errors import InvalidInput, StillhashError
@@ -68,6 +68,7 @@ def forget(
             current = trainer.forget(connection, partial(_unlearn, learnt))
             dropped = store.versions.drop_others(connection, current, min(versions))
         set_meta(connection, SCRUB_KEY, 1)
+        set_meta(connection, FORGOTTEN_KEY, get_meta(connection, "seq") + 1)
         change.rows = len(rows) + votes
     remains += compact().remains
     return ForgetReport(len(rows), votes, len(learnt.rows), dropped, elsewhere, remains)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stillhash.collection.duplicates import find_duplicates, read_codes
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.input_rows import input_rows
+from stillhash.collection.item_getter import ItemGetter
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
@@ -17,9 +18,8 @@ from stillhash.collection.storage.item_pages import page_rows, pictured_ids, rea
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
-from stillhash.collection.types import Filter, Id, IdLike, Item, ItemIds
+from stillhash.collection.types import Filter, Id, Item, ItemIds
 from stillhash.collection.validation import check_ids
-from stillhash.collection.values import is_single_id
 from stillhash.errors import report_shortages
 from stillhash.numeric.near_groups import ShareProgress
 from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
@@ -27,7 +27,7 @@ from stillhash.search import Index
 
 
 @report_shortages
-class ItemReader:
+class ItemReader(ItemGetter):
     """The verbs that read items by their ids, or list them."""
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
@@ -73,18 +73,7 @@ class ItemReader:
         """Turn on or off the warning of filters that compare a field that no item has; it is on at first."""
         self._view.filter_columns.warn_unknown = on
 
-    @overload
-    def get(self, ids: IdLike, *, max_bytes: int | None = None) -> Item | None: ...  # type: ignore[overload-overlap]
-    @overload
-    def get(self, ids: ItemIds, *, max_bytes: int | None = None) -> list[Item | None]: ...
-    def get(self, ids: IdLike | ItemIds, *, max_bytes: int | None = None) -> Item | list[Item | None] | None:
-        """Return the item with this id, or for a list of ids a list of items; None where there is no such item.
-
-        max_bytes: refuse items that take more bytes as JSON, about.
-        """
-        if is_single_id(ids):
-            return self.get([ids], max_bytes=max_bytes)[0]
-        names = check_ids(ids, distinct=False)
+    def _read_items(self, names: list[Id], max_bytes: int | None) -> list[Item | None]:
         with self._store.reading() as connection:
             rows = self._store.items.rows_of(connection, names)
             known = (rows[name] for name in names if name in rows)

@@ -74,16 +74,12 @@ class Snapshot:
 
 
 class ReadView:
-    """A search sees the latest commit, frozen, for as long as it takes; later ones do not wait for it.
-
-    Only an index that cannot be frozen, on a cluster, is pinned: it moves on when no search is left that reads it.
-    """
+    """A search sees the latest commit, frozen, for as long as it takes; later ones do not wait for it."""
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:
         self.store, self._searcher = store, searcher
         self.filter_columns = FilterColumns(store)
-        self._changed = threading.Condition()
-        self._pins = 0
+        self._lock = threading.Lock()
         self._seq = self._generation = self._last_row = -1
         self._index: Any = Index(store.settings["bits"])  # empty, until the first use
         self._functions: LinearHasher | None = None
@@ -100,7 +96,7 @@ class ReadView:
             with self.store.reading() as connection:
                 seq = int(get_meta(connection, "seq"))
                 try:
-                    snapshot = self._pin(connection, seq)
+                    snapshot = self._snapshot(connection, seq)
                 except StillhashError as error:
                     snapshot, failure = None, error
                 if snapshot is not None:
@@ -109,8 +105,6 @@ class ReadView:
                         return
                     except MovedOn:  # another filter has seen a later commit
                         continue
-                    finally:
-                        self._unpin(snapshot)
             if failure is not None:
                 with self.store.reading() as connection:
                     if int(get_meta(connection, "seq")) == seq:  # else a later commit removed files of this one
@@ -124,37 +118,28 @@ class ReadView:
     def release(self) -> None:
         """Unmap all files, except those that a search uses now; the next search maps those of the latest commit."""
         self.filter_columns.release()
-        with self._changed:
+        with self._lock:
             self._mapped = {}
-            if not self._pins:  # an index on a cluster is pinned, and maps nothing here
-                self._index.close()
-                self._index = Index(self.store.settings["bits"])
-                self._seq = self._generation = self._last_row = -1
-                self._stored_features.use([])
+            self._index.close()
+            self._index = Index(self.store.settings["bits"])
+            self._seq = self._generation = self._last_row = -1
+            self._stored_features.use([])
 
     def _restrict(self, snapshot: Snapshot, condition: Condition | None) -> Snapshot:
         if condition is None:
             return snapshot
         return replace(snapshot, allowed=self.filter_columns.matching(snapshot.connection, condition))
 
-    def _pin(self, connection: Connection, seq: int) -> Snapshot | None:
+    def _snapshot(self, connection: Connection, seq: int) -> Snapshot | None:
         """Return the view at the commit of this transaction; None if it has moved past it."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._seq >= seq or not self._pins)
+        with self._lock:
             if self._seq < seq:
                 self._update(connection, seq)
             if self._seq > seq:
                 return None
             index, stored = self._index.frozen(), self._stored_features.frozen(self._last_row)
-            self._pins += index is self._index
             state = self._functions, self._version, self._model, self._source_shares
             return Snapshot(self.store, connection, index, *state, stored, None)
-
-    def _unpin(self, snapshot: Snapshot) -> None:
-        with self._changed:
-            self._pins -= snapshot.index is self._index
-            if not self._pins:
-                self._changed.notify_all()
 
     def _update(self, connection: Connection, seq: int) -> None:
         """Bring the view to this commit."""

@@ -63,6 +63,7 @@ from stillhash.files.sealed_files import (
 
 STORE_FOLDERS = ("segments", "learner")
 SCRUB_KEY = "unscrubbed"  # in `meta`, from when something is forgotten until nothing of it is in any file
+FORGOTTEN_KEY = "forgotten"  # in `meta`: the commit in which something was last forgotten, for publishers
 LOOSE_KEY = "loose_rows"  # in `meta`, once compacted: rows sealed or dropped since, which leaves pages partly unused
 LOOSE_SHARE = 8  # store.db is written again once they are one in so many items
 LOG_SECONDS = 10.0  # that the end of other processes' reads is waited for
