@@ -65,7 +65,7 @@ def test_orders_are_timed_and_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_product_equals_brute_force(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     codes, weights = rng.integers(0, 4, (1024, 3), dtype=np.uint8), rng.integers(-2, 3, (5, 20)).astype(np.float32)
-    monkeypatch.setattr(gpu_orders, "PIECE_TILES", 4 // pieces)
+    monkeypatch.setattr(gpu_orders, "ORDER_TILES", 4 // pieces)
     found = gpu_orders.product_hits(np, to_tiles(codes, 20), weights, 9)
     assert count_different(found, brute_force(np.arange(1024), codes, weights, 9, None)) == 0
 

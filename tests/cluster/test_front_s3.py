@@ -28,7 +28,6 @@ def test_a_collection_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with running_s3() as way, collection:
         for name, value in {**SETTINGS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{way.port}"}.items():
             monkeypatch.setenv(name, value)
-        fsspec.get_filesystem_class("s3").clear_instance_cache()  # of the server of another test
         bucket = fsspec.filesystem("s3", use_listings_cache=False)
         bucket.mkdir("items")
         url = f"s3://items/{uuid.uuid4().hex}"

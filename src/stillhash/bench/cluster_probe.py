@@ -21,7 +21,7 @@ from stillhash.search import Hits, Scan
 from stillhash.search.merge import merge_top
 
 PROBE_BATCHES = (1, 8, 64)  # queries of a batch
-PROBE_SHARDS, PROBE_QUERIES, PROBE_WARM_UP = (1, 4), 32, 20  # of the messages that are measured
+MESSAGE_SHARDS, MESSAGE_QUERIES, MESSAGE_WARM_UP = (1, 4), 32, 20  # of the messages that are measured
 MERGED_SHARDS = (1, 2, 8, 64, 256)
 LOAD_SAMPLES, LOAD_SECONDS = 10, 0.3
 
@@ -79,10 +79,10 @@ def measure_messages(repeats: int, progress: ReportProgress) -> Figures:
     """
     pairs: Figures = {}
     with temporary_folder(None) as folder:
-        for shards in PROBE_SHARDS:
+        for shards in MESSAGE_SHARDS:
             progress(f"messages to {shards} shards")
             with real_cluster(folder / str(shards), shards, shards * TILE) as cluster:
-                for queries in (1, PROBE_QUERIES):
+                for queries in (1, MESSAGE_QUERIES):
                     pairs[f"{shards} shards, {queries} queries"] = measure_searches(cluster, queries, repeats)
     return pairs
 
@@ -90,7 +90,7 @@ def measure_messages(repeats: int, progress: ReportProgress) -> Figures:
 def measure_searches(cluster: RealCluster, queries: int, repeats: int) -> Figures:
     """Search so often, one search after another."""
     weights, walls = make_weights(queries, ties=False), []
-    for _ in range(PROBE_WARM_UP):
+    for _ in range(MESSAGE_WARM_UP):
         cluster.search(weights)
     before = [cpu_seconds(), *map(cpu_seconds, cluster.pids)]
     for _ in range(repeats):
@@ -128,14 +128,14 @@ def measure_costs_of_messages(repeats: int, progress: ReportProgress) -> tuple[M
     """Return the costs of messages, the latency between two processes of this machine, and what they were read from."""
     pairs = measure_messages(repeats, progress)
     merge, merge_source = measure_merge(repeats)
-    few, more = PROBE_SHARDS
-    one, many = (pairs[f"{few} shards, {queries} queries"] for queries in (1, PROBE_QUERIES))
+    few, more = MESSAGE_SHARDS
+    one, many = (pairs[f"{few} shards, {queries} queries"] for queries in (1, MESSAGE_QUERIES))
     each, each_of_many = (
         (pairs[f"{more} shards, {queries} queries"]["front"] - base["front"]) / (more - few)
-        for queries, base in ((1, one), (PROBE_QUERIES, many))
+        for queries, base in ((1, one), (MESSAGE_QUERIES, many))
     )  # what one more shard costs the front
     message = max(0.0, each - merge_source)
-    per_query = max(0.0, (each_of_many - each) / (PROBE_QUERIES - 1) - merge_source)
+    per_query = max(0.0, (each_of_many - each) / (MESSAGE_QUERIES - 1) - merge_source)
     costs = MessageCosts(
         query=max(0.0, one["front"] - few * each - merge),
         send=message / 2,
@@ -145,7 +145,7 @@ def measure_costs_of_messages(repeats: int, progress: ReportProgress) -> tuple[M
         merge=merge,
         merge_source=merge_source,
         shard=one["shard"],
-        shard_query=max(0.0, many["shard"] - one["shard"]) / (PROBE_QUERIES - 1),
+        shard_query=max(0.0, many["shard"] - one["shard"]) / (MESSAGE_QUERIES - 1),
         io=(one["front_io"] + one["shard_io"]) / 4,
     )
     cpu = one["front"] + one["front_io"] + one["shard"] + one["shard_io"]

@@ -26,10 +26,10 @@ from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import GpuScan, Hits, Scan
 from stillhash.search.gpu.card import Card
 
-PIECE_TILES = 1 << 12  # that one generator makes, and one product takes
+ORDER_TILES = 1 << 12  # that one generator makes, and one product takes
 PRODUCT_QUERIES = 100
 SCANNED_QUERIES = 4  # compared with the CPU's scan, in orders that have no product
-LABELS = 1000
+ORDER_LABELS = 1000
 CALLERS = 4  # threads that search batches of 64 at the same time
 ORDERS = {"random": None, "sorted by code": "random", "labels mixed": None, "sorted by label": "labels mixed"}
 
@@ -133,8 +133,8 @@ def product_hits(arrays: Any, tiles: Tiles, weights: Floats, k: int) -> Hits:
     """Return the k best rows of each query by a product of matrices, of CuPy's or NumPy's arrays."""
     grid = arrays.asarray(snap(weights))
     scores, ids = np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64)
-    for start in range(0, len(tiles), PIECE_TILES):
-        piece = arrays.asarray(tiles[start : start + PIECE_TILES])
+    for start in range(0, len(tiles), ORDER_TILES):
+        piece = arrays.asarray(tiles[start : start + ORDER_TILES])
         codes = piece.transpose(0, 2, 1).reshape(-1, piece.shape[1])
         ones = (codes[:, :, None] >> arrays.arange(8, dtype=np.uint8)) & 1
         values = ones.reshape(len(codes), -1)[:, : grid.shape[1]].astype(np.float64) * 2 - 1
@@ -162,12 +162,12 @@ def ordered_tiles(order: str, count: int, bits: int) -> Tiles:
     make = MAKERS[order]
 
     def fill(start: int) -> None:
-        part = tiles[start : start + PIECE_TILES]
+        part = tiles[start : start + ORDER_TILES]
         rng = np.random.Generator(np.random.SFC64([bits, start]))
         kernels.write_tiles(part, 0, make(rng, start / len(tiles), len(part) / len(tiles), len(part) * TILE, bits))
 
     with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(fill, range(0, len(tiles), PIECE_TILES)))
+        list(pool.map(fill, range(0, len(tiles), ORDER_TILES)))
     return tiles
 
 
@@ -193,11 +193,11 @@ def sorted_by_code(rng: np.random.Generator, at: float, share: float, rows: int,
 
 
 def sorted_by_label(rng: np.random.Generator, at: float, share: float, rows: int, bits: int) -> Codes:
-    return near_labels(rng, ((at + share * np.arange(rows) / rows) * LABELS).astype(np.int64), bits)
+    return near_labels(rng, ((at + share * np.arange(rows) / rows) * ORDER_LABELS).astype(np.int64), bits)
 
 
 def labels_mixed(rng: np.random.Generator, at: float, share: float, rows: int, bits: int) -> Codes:
-    return near_labels(rng, np.arange(rows) % LABELS, bits)
+    return near_labels(rng, np.arange(rows) % ORDER_LABELS, bits)
 
 
 def near_labels(rng: np.random.Generator, labels: NDArray[np.int64], bits: int) -> Codes:
@@ -209,7 +209,7 @@ def near_labels(rng: np.random.Generator, labels: NDArray[np.int64], bits: int) 
 
 
 def label_codes(bits: int) -> Codes:
-    return random_codes(np.random.default_rng(bits), LABELS, bits)
+    return random_codes(np.random.default_rng(bits), ORDER_LABELS, bits)
 
 
 MAKERS: dict[str, Callable[[np.random.Generator, float, float, int, int], Codes]] = {
@@ -225,7 +225,7 @@ def ordered_weights(order: str, queries: int, bits: int) -> Floats:
     rng = np.random.default_rng(bits + 1)
     weights = rng.standard_normal((queries, bits), dtype=np.float32)
     if "label" in order:
-        return np.abs(weights) * signs(label_codes(bits)[rng.integers(0, LABELS, queries)], bits)
+        return np.abs(weights) * signs(label_codes(bits)[rng.integers(0, ORDER_LABELS, queries)], bits)
     return weights
 
 
