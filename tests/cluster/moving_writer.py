@@ -14,7 +14,7 @@ from tests.cluster.publisher_process import NoProcesses
 STEP_ROWS = 1000
 
 if __name__ == "__main__":
-    segment_moves.STEP_ROWS = STEP_ROWS
+    segment_moves.MOVE_STEP_ROWS = STEP_ROWS
     index = ClusterIndex(int(sys.argv[2]), storage=sys.argv[1], processes=NoProcesses(), lease_seconds=0.5)
     index.add_shard(lambda done, rows: print(done, flush=True))
     print("end", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ class Interrupted(Exception):
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_moves, "STEP_ROWS", STEP_ROWS)
+    monkeypatch.setattr(segment_moves, "MOVE_STEP_ROWS", STEP_ROWS)
     assert STEP_ROWS == SEGMENT  # so one segment moves in a step
 
 
@@ -73,7 +74,7 @@ def test_each_step_is_one_commit_that_the_shards_load_before_the_next(tmp_path: 
         assert rows >= 0.4 * ROWS and seen == [(done, rows) for done in range(SEGMENT, rows + 1, SEGMENT)]
         manifests = [read_manifest(index.storage, number) for number in range(first + 1, index.manifest.number + 1)]
         assert manifests[0].shards == (0, 1)
-        steps = [moved_rows(a, b) for a, b in zip(manifests, manifests[1:], strict=False)]
+        steps = [moved_rows(a, b) for a, b in itertools.pairwise(manifests)]
         assert steps == len(seen) * [STEP_ROWS]
         assert index.status()["segment_moves"] is None and index.rebalance() == 0
         assert_same(index, reference, weights)
@@ -155,11 +156,11 @@ def test_a_step_that_is_not_loaded_ends_the_move(tmp_path: Path, monkeypatch: py
             if (1, 0) in servers.servers:
                 servers.stop(1)
 
-        monkeypatch.setattr(segment_moves, "STEP_SECONDS", 0.5)
+        monkeypatch.setattr(segment_moves, "MOVE_STEP_SECONDS", 0.5)
         with pytest.raises(Unreachable, match=rf"^shards \[1\].* {SEGMENT} of "):
             index.add_shard(lose)
         assert index.manifest.shard_rows()[1] == 2 * SEGMENT  # the second step is committed, and loaded later
-        monkeypatch.setattr(segment_moves, "STEP_SECONDS", DEADLINE)
+        monkeypatch.setattr(segment_moves, "MOVE_STEP_SECONDS", DEADLINE)
         servers.start(1)
         left = len(plan_moves(index.manifest))
         assert left > 0 and index.rebalance() == left

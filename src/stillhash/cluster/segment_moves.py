@@ -16,9 +16,9 @@ from stillhash.cluster.manifest import CLUSTER_SEGMENT_ROWS, ClusterManifest
 from stillhash.cluster.placement import Move, plan_departures, split_steps, with_moves, without_left
 from stillhash.errors import Closed, Unreachable
 
-STEP_ROWS = CLUSTER_SEGMENT_ROWS  # the most of one step: segments move as a whole, so it cannot be less
-STEP_SEGMENTS = 64  # the most of one step: each is several files to open or to fetch
-STEP_SECONDS = 600.0  # for the shards to load a step
+MOVE_STEP_ROWS = CLUSTER_SEGMENT_ROWS  # the most of one step: segments move as a whole, so it cannot be less
+MOVE_STEP_SEGMENTS = 64  # the most of one step: each is several files to open or to fetch
+MOVE_STEP_SECONDS = 600.0  # for the shards to load a step
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.01, 0.5  # between two looks at what the shards have loaded
 
 SegmentMoveProgress = Callable[[int, int], object]  # rows moved, and rows in all
@@ -85,7 +85,7 @@ class SegmentMoves:
             rows = sum(move.entry.live for move in moves)
             self._counts = counts = MoveCounts(len(moves), rows)
             try:
-                for step in split_steps(moves, STEP_ROWS, STEP_SEGMENTS):
+                for step in split_steps(moves, MOVE_STEP_ROWS, MOVE_STEP_SEGMENTS):
                     self._take_step(step)
                     counts.segments += len(step)
                     counts.rows += sum(move.entry.live for move in step)
@@ -112,10 +112,10 @@ class SegmentMoves:
             raise Closed(f"the index is being closed: {self._done()}")
         number = self._index.commit_change(lambda manifest: with_moves(manifest, step)).number
         shards = {move.shard for move in step}  # their former shards need not be there: a lost one can be removed
-        end, pause = time.monotonic() + STEP_SECONDS, MIN_PAUSE_SECONDS
+        end, pause = time.monotonic() + MOVE_STEP_SECONDS, MIN_PAUSE_SECONDS
         while behind := self._index.coordinator.behind(number, shards):
             if time.monotonic() > end:
-                problem = f"shards {behind} have not loaded commit {number} within {STEP_SECONDS:g} seconds"
+                problem = f"shards {behind} have not loaded commit {number} within {MOVE_STEP_SECONDS:g} seconds"
                 raise Unreachable(f"{problem}: {self._done()}")
             self._index.coordinator.notify(number, behind)  # again: one that was not connected has missed the first
             if self._stopped.wait(pause):
