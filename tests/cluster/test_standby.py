@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 def start_server(folder: Path, address: str, log: Path, *options: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", LAUNCHER, "serve", "films", "--port", "0", "--json", "--shards", "1"]
     words += ["--cluster", address, "--storage", "shards", "--log", "text", *options]
-    with log.open("w") as errors:
+    with log.open("w", encoding="utf-8") as errors:
         return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 def read_url(server: subprocess.Popen[str], log: Path) -> str:
     assert server.stdout is not None
     line = server.stdout.readline()
-    assert line, log.read_text()
+    assert line, log.read_text(encoding="utf-8")
     return str(json.loads(line)["url"])
 
 
@@ -67,7 +67,9 @@ def test_a_standby_takes_over_when_the_writer_is_killed(cluster: LocalCluster, t
     try:
         url = read_url(servers[0], logs[0])
         servers.append(start_server(tmp_path, cluster.address, logs[1], "--standby"))
-        wait_until(lambda: "films: another process is writing to it; waiting" in logs[1].read_text(), "message")
+        wait_until(
+            lambda: "films: another process is writing to it; waiting" in logs[1].read_text(encoding="utf-8"), "message"
+        )
         load = WriteLoad(url)
         wait_until(lambda: len(load.acknowledged) >= 20, "writes")
         servers[0].kill()

@@ -1,5 +1,9 @@
 """Commands on the shards of a served collection: they ask the server that writes it."""
 
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 from typer import Argument, Option, Typer
@@ -7,10 +11,13 @@ from typer import Argument, Option, Typer
 import stillhash
 from stillhash.cli.cluster_tables import show_cluster
 from stillhash.cli.options import CollectionName, ServerKey
-from stillhash.cli.output import AsJson, answer, count_of
+from stillhash.cli.output import AsJson, UpdateProgress, answer, count_of, progress_bar
+from stillhash.errors import StillhashError
 
 app = Typer()
 LOCAL_SERVER = "http://127.0.0.1:8000"
+MOVE_TIMEOUT = 86_400.0  # seconds; the server ends a move that does not go on
+WATCH_SECONDS = 0.5  # between two looks at the progress of a move
 
 Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
 NodeName = Annotated[str, Argument(metavar="NODE", help="Id of the node, or its beginning, from 'cluster status'.")]
@@ -41,7 +48,7 @@ def add_shard(
     Examples:
       stillhash cluster add-shard --collection films
     """
-    with stillhash.Client(url, key, collection=collection) as client:
+    with moving_client(url, key, collection) as client:
         number = client.add_shard()
     answer({"shard": number}, as_json, f"shard {number} added")
 
@@ -60,7 +67,7 @@ def remove_shard(
     Examples:
       stillhash cluster remove-shard 3
     """
-    with stillhash.Client(url, key, collection=collection) as client:
+    with moving_client(url, key, collection) as client:
         client.remove_shard(shard)
     answer({"shard": shard}, as_json, f"shard {shard} removed")
 
@@ -79,7 +86,7 @@ def drain(
     Examples:
       stillhash cluster drain 3f2a9c
     """
-    with stillhash.Client(url, key, collection=collection) as client:
+    with stillhash.Client(url, key, collection=collection, timeout=MOVE_TIMEOUT) as client:
         moved = client.drain(_whole_id(client, node))
     answer({"moved": moved}, as_json, f"{count_of(moved, 'actor')} moved")
 
@@ -98,7 +105,7 @@ def undrain(
     Examples:
       stillhash cluster undrain 3f2a9c
     """
-    with stillhash.Client(url, key, collection=collection) as client:
+    with stillhash.Client(url, key, collection=collection, timeout=MOVE_TIMEOUT) as client:
         moved = client.undrain(_whole_id(client, node))
     answer({"moved": moved}, as_json, f"{count_of(moved, 'actor')} moved")
 
@@ -107,13 +114,15 @@ def undrain(
 def rebalance(
     url: Url = LOCAL_SERVER, key: ServerKey = None, collection: CollectionName = None, as_json: AsJson = False
 ) -> None:
-    """Move actors between nodes, then segments between shards, until they are even.
+    """Replace lost actors, move actors between nodes, then segments between shards, until they are even.
+
+    Segments move in steps, while searches and writes continue. Ctrl-C ends this command; the server goes on.
 
     \b
     Examples:
       stillhash cluster rebalance
     """
-    with stillhash.Client(url, key, collection=collection) as client:
+    with moving_client(url, key, collection) as client:
         moved = client.rebalance()
     answer({"moved": moved}, as_json, f"{moved:,} moved")
 
@@ -128,9 +137,39 @@ def compact(
     Examples:
       stillhash cluster compact --collection films
     """
-    with stillhash.Client(url, key, collection=collection) as client:
+    with stillhash.Client(url, key, collection=collection, timeout=MOVE_TIMEOUT) as client:
         result = client.compact_shards()
     answer(result, as_json, f"{count_of(result['files'], 'file')} fewer")
+
+
+@contextmanager
+def moving_client(url: str, key: str | None, collection: str | None) -> Iterator["stillhash.Client"]:
+    """Yield a client for a call that moves segments; meanwhile, show their progress if stderr is a terminal."""
+    ended = threading.Event()
+    options = {"key": key, "collection": collection}
+    with (
+        stillhash.Client(url, **options, timeout=MOVE_TIMEOUT) as client,  # type: ignore[arg-type]
+        stillhash.Client(url, **options) as watcher,  # type: ignore[arg-type]
+        progress_bar("moving", None) as update,
+    ):
+        thread = threading.Thread(target=_watch_moves, args=(watcher, update, ended), daemon=True)
+        if sys.stderr.isatty():
+            thread.start()
+        try:
+            yield client
+        finally:
+            ended.set()
+            if thread.ident is not None:
+                thread.join()
+
+
+def _watch_moves(client: "stillhash.Client", update: UpdateProgress, ended: threading.Event) -> None:
+    while not ended.wait(WATCH_SECONDS):
+        with suppress(StillhashError):  # the call itself reports what is wrong
+            moves = client.cluster().get("segment_moves")
+            if moves is not None:
+                segments = f"{moves['segments']:,} of {moves['of_segments']:,} segments moved, rows:"
+                update(description=segments, completed=moves["rows"], total=moves["of_rows"])
 
 
 def _whole_id(client: "stillhash.Client", node: str) -> str:
