@@ -43,17 +43,20 @@ class SlowSteps(ServedCluster):
 def unbalanced_server(folder: Path) -> Iterator[LiveServer]:
     """Serve a collection with all its segments in one of two shards."""
     collection, _ = begin(folder / "c")
-    with collection, thread_index(folder / "shards", collection.bits, shards=1) as index:
-        with closing(SlowSteps(index, Publisher(collection, index))) as cluster:
-            for number in range(5):
-                collection.add([f"{number}-{n}" for n in range(300)], *some_rows(300, seed=number), learn=False)
-                cluster.publisher.publish()
-            with pytest.MonkeyPatch.context() as patch:  # a shard that stays empty
-                patch.setattr("stillhash.cluster.index.plan_moves", lambda manifest: [])
-                cluster.add_shard()
-            assert len(plan_moves(index.manifest)) >= 2
-            with live_server({"c": collection}, None, None, {"c": cluster}) as server:
-                yield server
+    with (
+        collection,
+        thread_index(folder / "shards", collection.bits, shards=1) as index,
+        closing(SlowSteps(index, Publisher(collection, index))) as cluster,
+    ):
+        for number in range(5):
+            collection.add([f"{number}-{n}" for n in range(300)], *some_rows(300, seed=number), learn=False)
+            cluster.publisher.publish()
+        with pytest.MonkeyPatch.context() as patch:  # a shard that stays empty
+            patch.setattr("stillhash.cluster.index.plan_moves", lambda manifest: [])
+            cluster.add_shard()
+        assert len(plan_moves(index.manifest)) >= 2
+        with live_server({"c": collection}, None, None, {"c": cluster}) as server:
+            yield server
 
 
 @pytest.fixture(autouse=True)

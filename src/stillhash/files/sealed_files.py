@@ -28,7 +28,7 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
 MAX_SEALED_BYTES = 1 << 40
 CHECKED_BLOCKS = 1 << 16  # at a time
 TABLE_BYTES = 1 << 20  # of checksums that are read at a time
-LOCK_POLL_SECONDS = 0.1  # of a process that waits for the write lock of a folder
+FOLDER_LOCK_POLL_SECONDS = 0.1  # of a process that waits for the write lock of a folder
 STORED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 log = logging.getLogger("stillhash.files")
@@ -255,7 +255,7 @@ def lock_folder(path: Path, wait: float = 0.0) -> int:
         if not waiting:
             log.warning("%s: another process is writing to it; waiting for its end, to take over", path.name)
         waiting = True
-        time.sleep(LOCK_POLL_SECONDS)
+        time.sleep(FOLDER_LOCK_POLL_SECONDS)
     return handle
 
 
