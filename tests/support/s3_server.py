@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from fsspec import get_filesystem_class
+
 S3_SECONDS = 60  # until it listens
 REFUSALS = {  # status and code by which servers refuse an upload
     "full": (b"507 Insufficient Storage", b"XMinioStorageFull"),
@@ -150,6 +152,7 @@ def running_s3() -> Iterator[Forwarder]:
             ready, _, _ = select.select([server.stdout], [], [], S3_SECONDS)
             if not ready or not (port := server.stdout.readline().strip()):
                 raise RuntimeError(f"moto: expected its port within {S3_SECONDS} s, got exit code {server.poll()}")
+            get_filesystem_class("s3").clear_instance_cache()  # which remembers the address of an earlier server
             yield Forwarder(int(port))
         finally:
             server.terminate()
