@@ -7,7 +7,7 @@ that a shard is being removed, which the manifest says (`leaving`).
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -107,19 +107,26 @@ class SegmentMoves:
         return True
 
     def _take_step(self, step: Sequence[Move]) -> None:
-        """Commit some moves, unless their segments were replaced meanwhile, and wait until they are loaded."""
-        if self._stopped.is_set():
-            raise Closed(f"the index is being closed: {self._done()}")
-        number = self._index.commit_change(lambda manifest: with_moves(manifest, step)).number
-        shards = {move.shard for move in step}  # their former shards need not be there: a lost one can be removed
+        """Commit some moves, unless their segments were replaced meanwhile, and wait until they are loaded.
+
+        Their former shards need not be there: a lost one can be removed. The new ones must be, before segments are
+        theirs, so that no search waits for a process that is still starting.
+        """
+        shards = {move.shard for move in step}
+        self._wait_loaded(self._index.manifest.number, shards)
+        manifest = self._index.commit_change(lambda current: with_moves(current, step))
+        self._wait_loaded(manifest.number, shards)
+
+    def _wait_loaded(self, number: int, shards: Iterable[int]) -> None:
+        """Wait until all replicas of these shards that are connected, and one at least, have loaded a commit."""
         end, pause = time.monotonic() + MOVE_STEP_SECONDS, MIN_PAUSE_SECONDS
-        while behind := self._index.coordinator.behind(number, shards):
+        while (behind := self._index.coordinator.behind(number, shards)) or self._stopped.is_set():
+            if self._stopped.wait(pause):
+                raise Closed(f"the index is being closed: {self._done()}")
             if time.monotonic() > end:
                 problem = f"shards {behind} have not loaded commit {number} within {MOVE_STEP_SECONDS:g} seconds"
                 raise Unreachable(f"{problem}: {self._done()}")
             self._index.coordinator.notify(number, behind)  # again: one that was not connected has missed the first
-            if self._stopped.wait(pause):
-                raise Closed(f"the index is being closed: {self._done()}")
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
     def _done(self) -> str:
