@@ -15,6 +15,7 @@ import ray
 from stillhash.cluster import LocalCluster
 from stillhash.cluster.controller import Controller
 from stillhash.cluster.local import NAMESPACE
+from stillhash.cluster.manifest import commit_manifest, first_manifest
 from stillhash.cluster.storage import Storage
 from stillhash.errors import Conflict, InvalidInput, Unreachable
 from tests.cluster.fixtures import is_running
@@ -130,6 +131,39 @@ def test_a_killed_process_is_restarted_by_ray(start: Start) -> None:
     wait_until(controller, lambda: endpoints(controller) == {a["name"] for a in actors(controller)}, "endpoints")
     assert len(actors(controller)) == 2
     assert_apart(controller, range(1), 2)
+
+
+def test_a_replica_that_missed_a_notice_is_up_to_date_later(start: Start) -> None:
+    """Neither a writer nor a search names the commit to it."""
+    controller = start(classes=None)  # real shards
+    manifest = first_manifest(64, [0])
+    commit_manifest(controller.storage, manifest)
+    controller.ensure([0], 2)
+    controller.wait_ready(1, DEADLINE)
+    commit_manifest(controller.storage, manifest.next(0))
+    controller.wait_ready(2, DEADLINE)
+    assert [actor["number"] for actor in actors(controller)] == [2, 2]
+
+
+def test_rebalancing_waits_for_lost_replicas(start: Start) -> None:
+    controller = start()
+    controller.ensure([0, 1], 2)
+    controller.wait_ready(1, DEADLINE)
+    before = {actor["name"]: actor["pid"] for actor in actors(controller)}
+    restarted, replaced = sorted(before)[:2]
+    os.kill(before[restarted], signal.SIGKILL)
+    ray.kill(ray.get_actor(replaced, namespace=NAMESPACE))  # Ray does not restart it
+    controller.rebalance(DEADLINE)
+    after = {actor["name"]: actor["pid"] for actor in controller.status()["actors"] if actor["ready"]}
+    assert len(after) == 4 and replaced not in after and after[restarted] != before[restarted]
+    assert_apart(controller, range(2), 2)
+    os.kill(after[restarted], signal.SIGSTOP)
+    try:
+        with pytest.raises(Unreachable, match=rf"replaced.*{restarted} does not answer"):
+            controller.rebalance(2.0)
+    finally:
+        os.kill(after[restarted], signal.SIGCONT)
+    controller.rebalance(DEADLINE)
 
 
 def test_nodes_are_lost_join_and_are_drained(start: Start, cluster: LocalCluster) -> None:

@@ -91,8 +91,9 @@ def test_nodes_leave_and_join_under_load(cluster: LocalCluster, tmp_path: Path) 
             new = cluster.add_node()
             wait_until(lambda: new in actor_nodes(index), "replica on the new node")
             load.wait_for_answers()
-            index.rebalance()  # so that no move is under way
-            assert index.drain(new) > 0 and new not in actor_nodes(index)
+            index.rebalance()  # from here on no replica moves or is being replaced
+            held = sum(actor["node"] == new for actor in actors(index))
+            assert index.drain(new) == held > 0 and new not in actor_nodes(index)
             assert index.status()["drained"] == [new]
             load.wait_for_answers()
             assert index.undrain(new) > 0 and new in actor_nodes(index) and index.status()["drained"] == []

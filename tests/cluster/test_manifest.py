@@ -122,6 +122,13 @@ def test_damage_is_noticed_and_named(data: st.DataObject) -> None:
             unpack_manifest(damaged, 12)
 
 
+def test_shards_that_are_being_removed_are_named_only_if_there_are_any() -> None:
+    manifest = first_manifest(64, [0, 1, 2])._replace(leaving=(1,), segments=(entry(1, shard=1), entry(2, shard=2)))
+    assert unpack_manifest(pack_manifest(manifest), 1) == manifest and manifest.staying == (0, 2)
+    without = pack_manifest(manifest._replace(leaving=()))
+    assert b"leaving" not in without and unpack_manifest(without, 1).leaving == ()
+
+
 def test_another_number_or_format_is_refused() -> None:
     packed = pack_manifest(first_manifest(64, [0]))
     with pytest.raises(BadState, match="damaged"):

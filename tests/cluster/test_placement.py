@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillhash.cluster.manifest import ClusterManifest, first_manifest
-from stillhash.cluster.placement import BALANCE, cleared, place, plan_moves, with_moves, with_shard, without_shard
+from stillhash.cluster.placement import (
+    BALANCE,
+    cleared,
+    place,
+    plan_departures,
+    plan_moves,
+    split_steps,
+    with_leaving,
+    with_moves,
+    with_shard,
+    without_left,
+)
 from stillhash.errors import InvalidInput
 from tests.cluster.manifests import entry
 
@@ -96,19 +107,69 @@ def test_moves_are_not_many_more_rows_than_the_fewest(manifest: ClusterManifest)
 
 
 @settings(deadline=None)
-@given(manifests())
-def test_a_shard_that_is_removed_leaves_its_segments_to_others(manifest: ClusterManifest) -> None:
+@given(manifests(), st.integers(0, 10))
+def test_a_shard_that_is_removed_leaves_its_segments_to_others(manifest: ClusterManifest, done: int) -> None:
+    """Also if the move was interrupted after some segments, and rows came meanwhile."""
     shard = manifest.shards[0]
     if len(manifest.shards) == 1:
         with pytest.raises(InvalidInput, match="shard"):
-            without_shard(manifest, shard)
+            with_leaving(manifest, shard)
         return
-    after = without_shard(manifest, shard)
-    assert set(after.shards) == set(manifest.shards) - {shard} and without_places(after) == without_places(manifest)
-    for old, new in zip(manifest.segments, after.segments, strict=True):
+    leaving = with_leaving(manifest, shard)
+    assert (leaving.segments, leaving.shards, leaving.leaving) == (manifest.segments, manifest.shards, (shard,))
+    assert with_leaving(leaving, shard) == leaving
+    assert (without_left(leaving) == leaving) == bool(manifest.of_shard(shard))
+    moves = plan_departures(leaving)
+    assert {move.entry for move in moves} == set(manifest.of_shard(shard))
+    halfway = place(with_moves(leaving, moves[:done]), [entry(1000, 5, 10**6, -1)])
+    assert halfway.segments[-1].shard != shard
+    after = without_left(with_moves(halfway, plan_departures(halfway)))
+    assert set(after.shards) == set(manifest.shards) - {shard} and after.leaving == ()
+    assert without_places(after) == without_places(halfway)
+    for old, new in zip(manifest.segments, after.segments, strict=False):
         assert new.shard in after.shards and (old.shard == shard or new == old)
     with pytest.raises(InvalidInput, match="shard"):
-        without_shard(after, shard)
+        with_leaving(after, shard)
+
+
+@settings(deadline=None)
+@given(manifests())
+def test_balancing_empties_shards_that_are_removed(manifest: ClusterManifest) -> None:
+    leaving = manifest.shards[: len(manifest.shards) // 2]
+    for shard in leaving:
+        manifest = with_leaving(manifest, shard)
+    after = without_left(with_moves(manifest, plan_moves(manifest)))
+    assert without_places(after) == without_places(manifest) and set(after.shards) == set(manifest.staying)
+    mean = after.rows / len(after.shards)
+    if all(each.live <= BALANCE * mean for each in after.segments):
+        assert all(abs(count - mean) <= BALANCE * mean for count in after.shard_rows().values())
+
+
+@settings(deadline=None)
+@given(manifests(), st.integers(1, 3000), st.integers(1, 10))
+def test_steps_are_bounded_and_together_the_whole_plan(manifest: ClusterManifest, rows: int, segments: int) -> None:
+    moves = plan_moves(manifest)
+    steps = split_steps(moves, rows, segments)
+    assert [move for step in steps for move in step] == moves and all(steps)
+    stepwise = manifest
+    for step, after in itertools.zip_longest(steps, steps[1:]):
+        size = sum(move.entry.rows for move in step)
+        assert len(step) == 1 or (size <= rows and len(step) <= segments)
+        if after is not None:  # no step could have been longer
+            assert len(step) == segments or size + after[0].entry.rows > rows
+        stepwise = with_moves(stepwise, step)
+    assert stepwise == with_moves(manifest, moves)
+
+
+@settings(deadline=None)
+@given(manifests(), st.integers(0, 10))
+def test_a_plan_that_was_interrupted_is_finished_by_the_next(manifest: ClusterManifest, done: int) -> None:
+    halfway = with_moves(manifest, plan_moves(manifest)[:done])
+    after = with_moves(halfway, plan_moves(halfway))
+    assert without_places(after) == without_places(manifest)
+    mean = after.rows / len(after.shards)
+    if all(each.live <= BALANCE * mean for each in after.segments):
+        assert all(abs(count - mean) <= BALANCE * mean for count in after.shard_rows().values())
 
 
 def test_clearing_keeps_the_shards() -> None:

@@ -69,6 +69,7 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     },
     "cluster.md": {
         "stillhash cluster up --nodes 4 --port 6379": NEEDS_RAY,
+        "stillhash serve photos --cluster HEAD:6379 --storage URL --port 8000": NEEDS_RAY,
         "stillhash serve photos --cluster 127.0.0.2:6379 --shards 4 --replicas 2": NEEDS_RAY,
         "from stillhash.cluster import ClusterIndex, ClusterReader, LocalCluster": NEEDS_RAY,
         "stillhash cluster ingest FOLDER photos --address HEAD:6379": NEEDS_RAY,

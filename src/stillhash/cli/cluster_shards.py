@@ -1,7 +1,10 @@
 """Commands on the shards of a served collection: each is a request to the server that writes it."""
 
 import inspect
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
@@ -9,10 +12,13 @@ from typer import Argument, Option, Typer
 import stillhash
 from stillhash.cli.cluster_tables import show_cluster
 from stillhash.cli.options import CollectionName, ServerKey
-from stillhash.cli.output import AsJson, answer, count_of
+from stillhash.cli.output import AsJson, UpdateProgress, answer, count_of, progress_bar
+from stillhash.errors import StillhashError
 
 app = Typer()
 LOCAL_SERVER = "http://127.0.0.1:8000"
+LONG_TIMEOUT = 86_400.0  # seconds; the server ends what does not go on
+WATCH_SECONDS = 0.5  # between two looks at the progress of a move
 
 Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
 NodeName = Annotated[str, Argument(metavar="NODE", help="Id of the node, or its beginning, from 'cluster status'.")]
@@ -32,23 +38,59 @@ SERVER_OPTIONS = (
 )
 
 
-def server_command(request: Callable[..., Reported]) -> Callable[..., None]:
-    """Make a command of a function of a client and its own arguments: with the options of the server, and --json."""
+def server_command(doing: str = "") -> Callable[[Callable[..., Reported]], Callable[..., None]]:
+    """Make a command of a function of a client and its own arguments: with the options of the server, and --json.
 
-    def command(url: str, key: str | None, collection: str | None, as_json: bool, **arguments: Any) -> None:
-        with stillhash.Client(url, key, collection=collection) as client:
-            result, message = request(client, **arguments)
-        answer(result, as_json, message)
+    doing: what the server does meanwhile, if that may take long.
+    """
 
-    _, *own = inspect.signature(request).parameters.values()
-    signature = inspect.Signature([*own, *SERVER_OPTIONS])
-    command.__name__, command.__doc__ = request.__name__, request.__doc__
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    return app.command()(command)
+    def decorate(request: Callable[..., Reported]) -> Callable[..., None]:
+        def command(url: str, key: str | None, collection: str | None, as_json: bool, **arguments: Any) -> None:
+            options: dict[str, Any] = {"url": url, "key": key, "collection": collection}
+            with patient_client(doing, options) if doing else stillhash.Client(**options) as client:
+                result, message = request(client, **arguments)
+            answer(result, as_json, message)
+
+        _, *own = inspect.signature(request).parameters.values()
+        signature = inspect.Signature([*own, *SERVER_OPTIONS])
+        command.__name__, command.__doc__ = request.__name__, request.__doc__
+        command.__signature__ = signature  # type: ignore[attr-defined]
+        command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        return app.command()(command)
+
+    return decorate
 
 
-@server_command
+@contextmanager
+def patient_client(doing: str, options: dict[str, Any]) -> Iterator["stillhash.Client"]:
+    """Yield a client that waits long; meanwhile, show the progress of moved segments if stderr is a terminal."""
+    ended = threading.Event()
+    with (
+        stillhash.Client(**options, timeout=LONG_TIMEOUT) as client,
+        stillhash.Client(**options) as watcher,
+        progress_bar(doing, None) as update,
+    ):
+        thread = threading.Thread(target=_watch_moves, args=(watcher, update, ended), daemon=True)
+        if sys.stderr.isatty():
+            thread.start()
+        try:
+            yield client
+        finally:
+            ended.set()
+            if thread.ident is not None:
+                thread.join()
+
+
+def _watch_moves(client: "stillhash.Client", update: UpdateProgress, ended: threading.Event) -> None:
+    while not ended.wait(WATCH_SECONDS):
+        with suppress(StillhashError):  # the call itself reports what is wrong
+            moves = client.cluster().get("segment_moves")
+            if moves is not None:
+                segments = f"{moves['segments']:,} of {moves['of_segments']:,} segments moved, rows:"
+                update(description=segments, completed=moves["rows"], total=moves["of_rows"])
+
+
+@server_command()
 def status(client: "stillhash.Client") -> Reported:
     """Show nodes, shards, actors (the processes of shards), moves with their progress, and problems.
 
@@ -60,7 +102,7 @@ def status(client: "stillhash.Client") -> Reported:
     return client.cluster(), show_cluster
 
 
-@server_command
+@server_command("moving")
 def add_shard(client: "stillhash.Client") -> Reported:
     """Add a shard and move its share of the rows to it; searches continue meanwhile.
 
@@ -72,7 +114,7 @@ def add_shard(client: "stillhash.Client") -> Reported:
     return {"shard": number}, f"shard {number} added"
 
 
-@server_command
+@server_command("moving")
 def remove_shard(client: "stillhash.Client", shard: ShardNumber) -> Reported:
     """Move the rows of a shard to the others, and stop it; searches continue meanwhile.
 
@@ -84,7 +126,7 @@ def remove_shard(client: "stillhash.Client", shard: ShardNumber) -> Reported:
     return {"shard": shard}, f"shard {shard} removed"
 
 
-@server_command
+@server_command("moving")
 def drain(client: "stillhash.Client", node: NodeName) -> Reported:
     """Move all actors (the processes of shards) off a node, so that it can be removed.
 
@@ -96,7 +138,7 @@ def drain(client: "stillhash.Client", node: NodeName) -> Reported:
     return {"moved": moved}, f"{count_of(moved, 'actor')} moved"
 
 
-@server_command
+@server_command("moving")
 def undrain(client: "stillhash.Client", node: NodeName) -> Reported:
     """Use a drained node again, and move actors (the processes of shards) to it.
 
@@ -108,7 +150,7 @@ def undrain(client: "stillhash.Client", node: NodeName) -> Reported:
     return {"moved": moved}, f"{count_of(moved, 'actor')} moved"
 
 
-@server_command
+@server_command("moving")
 def rebalance(client: "stillhash.Client") -> Reported:
     """Move actors between nodes, then segments between shards, until they are even.
 
@@ -120,7 +162,7 @@ def rebalance(client: "stillhash.Client") -> Reported:
     return {"moved": moved}, f"{moved:,} moved"
 
 
-@server_command
+@server_command("compacting")
 def compact(client: "stillhash.Client") -> Reported:
     """Join small segments and drop deleted rows, on all shards; searches and writes continue meanwhile.
 

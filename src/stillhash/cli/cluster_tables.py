@@ -19,8 +19,11 @@ def show_cluster(status: dict[str, Any], console: "Console") -> None:
         for node in status.get("nodes", ())
     ]
     _print(console, "nodes", ["id", "address", "actors", ""], nodes)
-    shards = [[each["shard"], f"{each['rows']:,}", each.get("segments", "")] for each in status.get("shards", ())]
-    _print(console, "shards", ["shard", "rows", "segments"], shards)
+    shards = [
+        [each["shard"], f"{each['rows']:,}", each.get("segments", ""), "being removed" if each.get("leaving") else ""]
+        for each in status.get("shards", ())
+    ]
+    _print(console, "shards", ["shard", "rows", "segments", ""], shards)
     rows = [
         [
             actor.get("role", "shard") if actor["shard"] is None else actor["shard"],
@@ -40,6 +43,8 @@ def show_cluster(status: dict[str, Any], console: "Console") -> None:
     ]
     if moves:
         _print(console, "moves", ["what", "from", "to", "rows", "for"], moves)
+    if segment_moves := status.get("segment_moves"):
+        console.print(describe_segments(segment_moves), highlight=False)
     for problem in status.get("problems", ()):
         console.print(f"problem: {problem}", style="yellow", highlight=False, markup=False)
     console.print("ready" if status.get("ready") else "not ready", style="bold", highlight=False)
@@ -56,6 +61,13 @@ def actor_state(actor: dict[str, Any]) -> str:
     if actor.get("moving"):
         return "arriving"
     return "merging" if actor.get("merging") else "ready"
+
+
+def describe_segments(moves: dict[str, Any]) -> str:
+    """Return how many segments and rows have moved between shards, of how many."""
+    segments = f"{moves['segments']:,} of {moves['of_segments']:,} segments"
+    rows = progress({"rows": moves["rows"], "of": moves["of_rows"]})
+    return f"moving between shards: {segments}, {rows} rows, for {moves['seconds']:.0f} s"
 
 
 def progress(move: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The command that serves collections over HTTP, with a page."""
 
 import functools
+import math
 import socket
 import sys
 from contextlib import ExitStack, closing
@@ -22,6 +23,7 @@ app = Typer()
 REMOTE_RATE_LIMIT = 100.0  # requests a second of one client, if other machines can reach the server
 HOST_HELP = "Where to listen; addresses other than localhost require keys."
 IMAGE_ENCODER_HELP = "Encoder of query images and texts, if not the collections' own."
+STANDBY_HELP = "Wait while another process writes a collection, and take over when it ends."
 IMAGES_HELP = "Folder that `image` paths in metadata are relative to."
 CLUSTER_HELP = "Ray cluster whose shards serve fronts: see 'stillhash cluster front'."
 STORAGE_HELP = "With --cluster: folder that all nodes see, or URL, to publish to; default: PATH.shards."
@@ -51,6 +53,7 @@ def serve(
     tls_cert: Annotated[Path | None, Option(metavar="FILE", help=CERT_HELP)] = None,
     tls_key: Annotated[Path | None, Option(metavar="FILE", help="Private key of the certificate, in PEM.")] = None,
     read_only: Annotated[bool, Option("--read-only", help="Search only; another process may write.")] = False,
+    standby: Annotated[bool, Option("--standby", help=STANDBY_HELP)] = False,
     encoder: Annotated[str | None, Option(metavar="NAME", help=IMAGE_ENCODER_HELP)] = None,
     images: Annotated[Path | None, Option(metavar="FOLDER", help=IMAGES_HELP)] = None,
     snapshots: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
@@ -81,6 +84,7 @@ def serve(
       stillhash serve films --device cuda
       stillhash serve films --host 0.0.0.0 --keys keys.json
       stillhash serve films --cluster 127.0.0.2:6379 --replicas 2
+      stillhash serve films --cluster 127.0.0.2:6379 --standby --port 8001
     """
     server = optional_module("server", "server")
     folders = {path.resolve().name: path for path in paths or ()}
@@ -88,6 +92,8 @@ def serve(
         raise InvalidInput("paths: expected a folder of a collection, or --collections-folder, got none")
     if collections_folder is not None and (read_only or cluster is not None):
         raise InvalidInput("collections-folder: expected neither --read-only nor --cluster with it, got one of them")
+    if standby and (read_only or not folders):
+        raise InvalidInput("standby: expected folders of collections with it, and not --read-only")
     if len(folders) < len(paths or ()):
         raise InvalidInput("paths: expected different folder names, since the server uses them as collection names")
     for name, folder in (("images", images), ("snapshots", snapshots), ("collections-folder", collections_folder)):
@@ -122,15 +128,16 @@ def serve(
         stack.enter_context(server.on_hangup(None))  # until the server runs, and reloads its keys
         collections: dict[str, stillhash.Collection] = {}
         for name, path in folders.items():
-            on = "cpu" if cluster is not None else device
-            collections[name] = stack.enter_context(stillhash.open(path, read_only=read_only, device=on))
+            how: dict[str, Any] = {"device": "cpu" if cluster is not None else device}
+            how["wait"] = math.inf if standby else 0.0
+            collections[name] = stack.enter_context(stillhash.open(path, read_only=read_only, **how))
         clusters = {}
         if cluster is not None:
             options: dict[str, Any] = {"shards": shards, "replicas": replicas, "address": cluster, "device": device}
             options["writer"] = writer_url(settings)
             for name, collection in collections.items():
-                place = storage or str(folders[name].resolve().with_name(f"{name}.shards"))
-                clusters[name] = stack.enter_context(closing(publish_to_cluster(collection, place, **options)))
+                target = storage or str(folders[name].resolve().with_name(f"{name}.shards"))
+                clusters[name] = stack.enter_context(closing(publish_to_cluster(collection, target, **options)))
         announcement = functools.partial(announce, as_json=as_json)
         encoders, open_encoder = (
             _query_encoders(collections, encoder),

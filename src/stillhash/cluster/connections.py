@@ -26,6 +26,7 @@ class Connection:
     def __init__(self, context: Any, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.connected = False
+        self.number = -1  # the latest commit that the replica reported to have loaded
         self.sent: dict[bytes, Any] = {}  # requests under way, by their id
         self.suspect_until = 0.0
         self.turns = 0  # requests in all, so that replicas take turns
@@ -51,6 +52,7 @@ class Connection:
             event = recv_monitor_message(self.monitor)["event"]
             lost = lost or event == zmq.EVENT_DISCONNECTED
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self.number = -1  # it may be another process from now on
         return lost
 
     def send(self, name: bytes, frames: list[Any]) -> bool:

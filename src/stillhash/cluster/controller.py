@@ -24,7 +24,6 @@ from stillhash.cluster.storage import Storage
 from stillhash.errors import Conflict, InvalidInput, StillhashError, Unreachable
 from stillhash.numeric.validation import check_number
 
-ROUND_ERRORS = (RayError, StillhashError, ConnectionError, RuntimeError, ValueError)
 ROUND_SECONDS = 0.5  # between two rounds
 SETTLE_SECONDS = 3.0  # until Ray has counted CPUs that were just freed
 ACTOR_STOP_SECONDS = 5.0  # for an actor to stop by itself
@@ -56,8 +55,7 @@ class Controller:
         classes: Mapping[str, type] | None = None,
         replaced: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._replaced = replaced
-        self.storage, self._cpus = storage, check_number(cpus, "cpus", above=0)
+        self.storage, self._cpus, self._replaced = storage, check_number(cpus, "cpus", above=0), replaced
         self._connected = connect(address)
         self._actors = ReplicaActors(
             storage.id[:12], storage.url, cpus, classes or server_classes(), options or {}, detached
@@ -124,7 +122,7 @@ class Controller:
                 raise Conflict(f"node: {node!r} is the last that is not drained. Add another first.")
             if sum(capacity.values()) < len(self._table.placed()):
                 raise Conflict(f"node: the others have no capacity for the replicas of {node!r}. Add another first.")
-            moving = len(self._table.on(node))
+            moving = self._table.count_on(node)
             write_drained(self.storage, self._drained | {node})
             self._drained |= {node}
         self._wait(lambda: not self._table.on(node), seconds, f"not all replicas had left {node!r}")
@@ -140,9 +138,12 @@ class Controller:
         return self.rebalance(seconds)
 
     def rebalance(self, seconds: float = 600.0) -> int:
-        """Move replicas until the nodes hold alike; how many moved since the call."""
-        before = self._table.moved
-        self._wait(self._balanced, seconds, "not all replicas had moved")
+        """Move replicas until the nodes hold alike and lost ones are replaced; how many moved since the call.
+
+        All replicas have answered since then, and none moves or stops. Unreachable, and why, if that takes longer.
+        """
+        before, began = self._table.moved, time.monotonic()
+        self._wait(lambda: self._is_settled(began), seconds, "not all replicas had been replaced and moved")
         return self._table.moved - before
 
     def status(self) -> dict[str, Any]:
@@ -181,9 +182,7 @@ class Controller:
                 slots = usable_nodes(nodes, self._cpus, self._drained, self._here)
                 withdrawn, stopping = self._table.advance(slots)
                 unreached = self._table.unreached()
-            for (
-                replica
-            ) in unreached:  # a process that ended after Ray's head had is restarted, but Ray does not tell us
+            for replica in unreached:  # restarted after Ray's head had ended, which Ray does not report
                 status = ask_status(self.storage, str(replica.name))
                 with self._lock:
                     replica.accept(status)
@@ -268,20 +267,21 @@ class Controller:
             time.sleep(0.1)
 
     def _wait(self, condition: Callable[[], bool], seconds: float, failure: str) -> None:
-        end = time.monotonic() + seconds
+        began = time.monotonic()
         while True:
             self.reconcile()
             with self._lock:
                 if condition():
                     return
-                problems = "; ".join(self._table.problems())
-            if time.monotonic() > end:
+                problems = "; ".join([*self._table.problems(), *self._table.silent(began)])
+            if time.monotonic() > began + seconds:
                 raise Unreachable(f"{failure} within {seconds:g} seconds" + (f": {problems}" if problems else ""))
             time.sleep(0.1)
 
-    def _balanced(self) -> bool:
+    def _is_settled(self, since: float) -> bool:
         slots = usable_nodes(self._nodes, self._cpus, self._drained, self._here)
-        return not self._table.moves and next_move(self._table.placed(), slots) is None
+        complete = not self._table.is_changing and self._table.ready(0, since)
+        return complete and next_move(self._table.placed(), slots) is None
 
     def _stop(self, replica: Replica) -> None:
         with self._lock:

@@ -4,7 +4,7 @@ With many shards, calls go to aggregators, each of which searches a group of sha
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stillhash.cluster.calls import Call
 from stillhash.cluster.dispatcher import Dispatcher
@@ -55,6 +55,17 @@ class Coordinator:
     def notify(self, number: int, shards: Sequence[int]) -> None:
         """Let all replicas of these shards load a commit, without waiting for it."""
         self._dispatcher.submit(Call("update", number, dict.fromkeys(shards, 0), time.monotonic(), grouped=False))
+
+    def behind(self, number: int, shards: Iterable[int]) -> list[int]:
+        """Return those of the shards of which no replica is connected, or one that has not reported this commit yet.
+
+        Replicas report what they have loaded in every reply, also to `notify`.
+        """
+        numbers: dict[int | None, list[int]] = {}
+        for connection in self._dispatcher.connections():
+            if connection.connected:
+                numbers.setdefault(connection.endpoint.shard, []).append(connection.number)
+        return sorted(shard for shard in shards if min(numbers.get(shard, [-1])) < number)
 
     def ready_shards(self) -> dict[int, int]:
         """Return how many replicas of each shard are connected."""

@@ -26,6 +26,7 @@ RESEND_SECONDS = 0.05  # before a call that a replica failed is sent again
 LOST_SECONDS = 60.0  # after which a reply is not expected any more
 TICK_SECONDS, IDLE_SECONDS = 0.02, 1.0  # between looks at deadlines and late replies, and where nothing is under way
 GROUP_SHARDS = 16  # that a front sends messages to itself; with more, aggregators do
+NOTICE = b""  # the name of a message whose reply no call waits for
 RETRIED = (Unreachable, StoreFailed, Busy)  # errors that another replica may not have
 
 
@@ -133,8 +134,11 @@ class Dispatcher:
     def _notify_all(self, call: Call) -> None:
         header = {"call": "update", "number": call.number, "seconds": LOST_SECONDS}
         for shard in call.rows:
-            for connection in self._table.alive((shard,)):
-                connection.send(b"", pack({**header, "to": connection.endpoint.name}))
+            connections = self._table.alive((shard,))
+            for connection in connections:
+                connection.send(NOTICE, pack({**header, "to": connection.endpoint.name}))
+            if not connections:
+                self._watch.hurry()
 
     def _queue(self, task: ShardTask) -> None:
         self._queues.setdefault(task.target, deque()).append(task)
@@ -197,12 +201,16 @@ class Dispatcher:
             except zmq.Again:
                 return
             sent = connection.sent.pop(bytes(name), None)
-            if sent is None:
+            if sent is None and bytes(name) != NOTICE:
                 continue
             try:
-                self._take_reply(connection, sent, unpack([frame.buffer for frame in frames]))
+                reply = unpack([frame.buffer for frame in frames])
+                connection.number = max(connection.number, int(reply.header.get("latest", -1)))
+                if sent is not None:
+                    self._take_reply(connection, sent, reply)
             except (InvalidInput, LookupError, TypeError, ValueError) as error:
-                self._fail(connection, sent, Unreachable(f"{connection.endpoint.name}: {error}"))
+                if sent is not None:
+                    self._fail(connection, sent, Unreachable(f"{connection.endpoint.name}: {error}"))
 
     def _take_reply(self, connection: Connection, sent: Sent, reply: Message) -> None:
         header, arrays = reply

@@ -18,10 +18,11 @@ from numpy.typing import ArrayLike
 from stillhash.cluster.deletions import existing_ids, load_deletions, without_ids
 from stillhash.cluster.lease import WriterLease, fence
 from stillhash.cluster.manifest import UNPLACED, ClusterManifest, SegmentEntry, commit_manifest, first_manifest
-from stillhash.cluster.placement import cleared, place, plan_moves, with_moves, with_shard, without_shard
+from stillhash.cluster.placement import cleared, place, plan_moves, with_leaving, with_shard
 from stillhash.cluster.reader import POLL_SECONDS, ClusterReader
 from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache, url_checksum
 from stillhash.cluster.segment_files import write_segments
+from stillhash.cluster.segment_moves import SegmentMoveProgress, SegmentMoves
 from stillhash.cluster.storage import Storage, absolute_url
 from stillhash.cluster.upkeep import CompactionProgress, Upkeep, compact_index
 from stillhash.errors import Conflict
@@ -37,7 +38,9 @@ class ShardProcesses(Protocol):
         """Start what is missing of so many replicas of these shards, and stop those of other shards."""
 
     def status(self) -> dict[str, Any]: ...
-    def rebalance(self) -> int: ...
+    def rebalance(self) -> int:
+        """Wait until all replicas run and nodes hold alike; how many moved."""
+
     def drain(self, node: str) -> int: ...
     def undrain(self, node: str) -> int: ...
     def close(self) -> None: ...
@@ -88,6 +91,7 @@ class ClusterIndex(ClusterReader):
         opened = Storage(storage)
         self._cache = SegmentCache(opened, cache, cache_bytes)
         self._writing, self._resources = threading.RLock(), ExitStack()
+        self._moves = SegmentMoves(self)
         lease = WriterLease(opened, f"{socket.gethostname()}:{os.getpid()}", lease_seconds)
         self._epoch = lease.acquire()
         self._resources.callback(lease.release)
@@ -103,6 +107,7 @@ class ClusterIndex(ClusterReader):
             self._resources.callback(self._processes.close)
             self._processes.ensure(self.manifest.shards, self.replicas)
             self._resources.callback(Upkeep(self).close)
+            self._resources.callback(self._moves.close)
         except BaseException:
             self._resources.close()
             raise
@@ -165,21 +170,26 @@ class ClusterIndex(ClusterReader):
             self._commit(cleared(self.manifest))
 
     def status(self) -> dict[str, Any]:
-        """Return nodes, shards and their processes, what moves, and whether all of them are up to date."""
-        manifest = self.manifest
-        rows, segments = manifest.shard_rows(), {shard: manifest.of_shard(shard) for shard in manifest.shards}
-        shards = [{"shard": shard, "rows": rows[shard], "segments": len(segments[shard])} for shard in manifest.shards]
-        about = {"rows": manifest.rows, "bits": manifest.bits, "number": manifest.number, "shards": shards}
-        return {**about, **self._processes.status()}
+        """Return nodes, shards and their processes, what moves, and whether all of them are up to date.
 
-    def rebalance(self) -> int:
-        """Move processes between nodes, then segments between shards, until they are even; how many moved."""
-        moved = self._processes.rebalance()
-        with self._writing:
-            moves = plan_moves(self.manifest)
-            if moves:
-                self._commit(with_moves(self.manifest, moves))
-        return moved + len(moves)
+        `segment_moves`: segments and rows that have moved to other shards, of how many; None while none move.
+        """
+        manifest, leaving = self.manifest, self.manifest.leaving
+        sizes = {shard: (n, len(manifest.of_shard(shard))) for shard, n in manifest.shard_rows().items()}
+        shards = [{"shard": s, "rows": n, "segments": m, "leaving": s in leaving} for s, (n, m) in sizes.items()]
+        about = {"rows": manifest.rows, "bits": manifest.bits, "number": manifest.number, "shards": shards}
+        return {**about, "segment_moves": self._moves.status(), **self._processes.status()}
+
+    def rebalance(self, progress: SegmentMoveProgress = lambda done, rows: None) -> int:
+        """Move processes between nodes, then segments between shards, until they are even; how many moved.
+
+        Before segments move, all replicas run, and those that were lost are replaced; Unreachable if that takes too
+        long. Segments move in steps, while searches and writes go on. One that was interrupted, or a `remove_shard`,
+        is finished by the next. progress: called with the rows that have moved and those in all, after each step.
+        """
+        moved = self._processes.rebalance() + self._moves.run(plan_moves, progress)
+        self._finish_removals(progress)
+        return moved
 
     def compact(self, progress: CompactionProgress = lambda done, rows: None) -> int:
         """Join small segments and drop deleted rows, while searches and writes go on; how many files are fewer.
@@ -188,22 +198,31 @@ class ClusterIndex(ClusterReader):
         """
         return compact_index(self, progress)
 
-    def add_shard(self) -> int:
-        """Add a shard with its share of the rows; its number."""
+    def add_shard(self, progress: SegmentMoveProgress = lambda done, rows: None) -> int:
+        """Add a shard, and move its share of the rows to it in steps, as `rebalance` does; its number."""
         with self._writing:
             manifest = with_shard(self.manifest)
             self._processes.ensure(manifest.shards, self.replicas)
             self._commit(manifest)
-        self.rebalance()
+        self._moves.run(plan_moves, progress)
         return manifest.shards[-1]
 
-    def remove_shard(self, shard: int) -> None:
-        """Give the rows of a shard to the others, and stop it."""
-        with self._writing:
-            self._commit(without_shard(self.manifest, validation.check_integer(shard, "shard", 0)))
-        self.wait_ready(self.deadline)
-        self._stopped.wait(2 * POLL_SECONDS)  # readers that have not seen the new manifest still ask it
-        self._processes.ensure(self.manifest.shards, self.replicas)
+    def remove_shard(self, shard: int, progress: SegmentMoveProgress = lambda done, rows: None) -> None:
+        """Give the rows of a shard to the others in steps, as `rebalance` does, and stop it."""
+        number = validation.check_integer(shard, "shard", 0)
+        self.commit_change(lambda manifest: with_leaving(manifest, number))
+        self._finish_removals(progress)
+
+    def _finish_removals(self, progress: SegmentMoveProgress) -> None:
+        """Empty and stop the shards that are being removed, also those of an earlier call that was interrupted."""
+        if self._moves.remove_leaving(progress):
+            self.wait_ready(self.deadline)
+            self._stopped.wait(2 * POLL_SECONDS)  # readers that have not seen the new manifest ask the shards meanwhile
+            self._processes.ensure(self.manifest.shards, self.replicas)
+
+    def stop_moves(self) -> None:
+        """Let a move of segments end after the step under way; what is left is for the next writer."""
+        self._moves.stop()
 
     def drain(self, node: str) -> int:
         """Move every process off this node, and use it no more; how many moved."""

@@ -83,6 +83,12 @@ class ClusterManifest(NamedTuple):
     catalog: str = ""
     patches: tuple[PatchEntry, ...] = ()
     source: str = ""  # JSON of the publisher
+    leaving: tuple[int, ...] = ()  # those of the shards that get no more segments, and are removed once they have none
+
+    @property
+    def staying(self) -> tuple[int, ...]:
+        """The shards that are not being removed."""
+        return tuple(shard for shard in self.shards if shard not in self.leaving)
 
     @property
     def rows(self) -> int:
@@ -208,18 +214,17 @@ def pack_manifest(manifest: ClusterManifest) -> bytes:
     for entry in manifest.segments:
         if entry.shard not in manifest.shards:
             raise InvalidInput(f"shard: expected one of {manifest.shards}, got {entry.shard} for {entry.name}")
-    body = json.dumps(
-        {
-            "bits": manifest.bits,
-            "next_id": manifest.next_id,
-            "shards": manifest.shards,
-            "segments": [_without_defaults(entry) for entry in manifest.segments],
-            "catalog": manifest.catalog,
-            "patches": manifest.patches,
-            "source": manifest.source,
-        },
-        separators=(",", ":"),
-    ).encode()
+    fields = {
+        "bits": manifest.bits,
+        "next_id": manifest.next_id,
+        "shards": manifest.shards,
+        "segments": [_without_defaults(entry) for entry in manifest.segments],
+        "catalog": manifest.catalog,
+        "patches": manifest.patches,
+        "source": manifest.source,
+        **({"leaving": manifest.leaving} if manifest.leaving else {}),
+    }
+    body = json.dumps(fields, separators=(",", ":")).encode()
     numbers = CLUSTER_FORMAT, manifest.number, manifest.epoch, len(body)
     return b"stillhash-manifest %d %d %d %d %s\n" % (*numbers, _digest(numbers, body)) + body
 
@@ -233,7 +238,7 @@ def unpack_manifest(data: bytes, number: int) -> ClusterManifest:
         raise BadState(f"{name}: damaged: expected manifest {number} with its checksum, got other content")
     try:
         fields = json.loads(body)
-        fields["shards"] = tuple(fields["shards"])
+        fields["shards"], fields["leaving"] = tuple(fields["shards"]), tuple(fields.get("leaving", ()))
         fields["segments"] = tuple([SegmentEntry(*entry) for entry in fields["segments"]])
         fields["patches"] = tuple([PatchEntry(*entry) for entry in fields["patches"]])
         manifest = ClusterManifest(number, numbers[2], **fields)

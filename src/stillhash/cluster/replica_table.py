@@ -76,6 +76,15 @@ class ReplicaTable:
         leaving = [replica for replica, _ in self._leaving]
         return [replica for replica in [*self._replicas.values(), *leaving] if replica.node == node]
 
+    def count_on(self, node: str) -> int:
+        """Return how many replicas are on a node, without those that leave already."""
+        return sum(replica.node == node for replica in self._replicas.values())
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether replicas move, or leave and have not stopped yet."""
+        return bool(self.moves or self._leaving)
+
     def adopt(self, names: Iterable[ActorName], find: Callable[[ActorName], Replica | None]) -> None:
         """Add actors that exist and are not known yet, and look those up again that do not reply."""
         for name in names:
@@ -194,6 +203,12 @@ class ReplicaTable:
         groups = (self.targets or {}).items()
         answering = {group: sum(r.answers() for r in self._group(group)) for group, _ in groups}
         return sorted(group for group, count in groups if 0 < answering[group] < count)
+
+    def silent(self, since: float) -> Iterator[str]:
+        """Yield which replicas run, or should, and have not answered since this time."""
+        for name, replica in sorted(self._replicas.items()):
+            if not replica.answers(since):
+                yield f"{name} does not answer: {replica.failure or 'no reply'}"
 
     def problems(self) -> Iterator[str]:
         """Yield why replicas are missing."""

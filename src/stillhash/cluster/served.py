@@ -47,6 +47,10 @@ class ServedCluster:
         """Move actors between nodes, and segments between shards; how many moved."""
         return self.index.rebalance()
 
+    def stop_moves(self) -> None:
+        """Let a move of segments end after the step under way, before the server ends."""
+        self.index.stop_moves()
+
     def compact(self) -> dict[str, Any]:
         """Join small segments and drop deleted rows; how many files are fewer."""
         return {"files": self.index.compact()}

@@ -9,6 +9,7 @@ from typing import Any
 
 from stillhash.cluster.endpoints import Endpoint
 from stillhash.cluster.item_calls import ITEM_CALLS, answer_item_call
+from stillhash.cluster.manifest import latest_number
 from stillhash.cluster.message_server import MessageServer, Received
 from stillhash.cluster.requests import SearchRequest, hits_to_message, search_from_message
 from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
@@ -16,6 +17,7 @@ from stillhash.cluster.shard import Shard, StaleNumber
 from stillhash.cluster.storage import Storage
 from stillhash.errors import InvalidInput, StillhashError, Unreachable
 
+FOLLOW_SECONDS = 2.0  # without a notice, until a replica looks for a new commit itself
 RETRY_SECONDS = 1.0  # until the next try to reach a storage that failed
 WORK_THREADS = 2  # for filters and items, beside the thread that searches
 STALE_HEADER = {"stale": True}
@@ -61,19 +63,23 @@ class ShardServer:
             self.storage.delete(self.endpoint.file)
 
     def _keep_updated(self) -> None:
-        """Write the endpoint and load commits as they are requested, again and again while the storage fails."""
-        announced = False
+        """Write the endpoint and load commits as they are requested, again and again while the storage fails.
+
+        Where none was requested for a while, look for one: a replica that was not connected missed its notice.
+        """
+        announced, committed = False, -1
         while not self._stopped.is_set():
             try:
                 if not announced:
                     self.storage.replace(self.endpoint.file, self.endpoint.to_json())
                     announced = True
                     self.shard.update()
-                if self._requested > self.shard.number:
-                    self.shard.update(self._requested)
+                if (number := max(self._requested, committed)) > self.shard.number:
+                    self.shard.update(number)
                 self._failure = None
                 self._server.wake()
-                self._load_event.wait()
+                if not self._load_event.wait(FOLLOW_SECONDS):
+                    committed = latest_number(self.storage)
                 self._load_event.clear()
             except Exception as error:  # of any kind: without this thread the shard would stay as it is
                 self._failure = error

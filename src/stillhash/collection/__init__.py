@@ -1,5 +1,6 @@
 """The durable, growing index: `open` a folder, add items, search, and let the similarity learn."""
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -63,6 +64,7 @@ def open(
     read_only: bool = False,
     searcher: Callable[[int], Any] = Index,
     device: str = "cpu",
+    wait: float = 0.0,
 ) -> Collection:
     """Open a collection, or create one if there is none and `dim`, or `codes_only` with `bits`, is given.
 
@@ -92,7 +94,11 @@ def open(
     read_only : search beside a process that writes. A collection of version 0.1 is converted into a temporary folder.
     searcher : returns an index for codes of so many bits, in place of `Index`.
     device : where codes are searched, if not by a searcher: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one.
+    wait : seconds for another process that writes to an existing collection to end; then this one takes over. Conflict
+        if it does not; infinity waits for as long as it takes.
     """
+    if wait != math.inf:
+        check_number(wait, "wait", low=0)
     if device != "cpu":
         if searcher is not Index:
             raise InvalidInput(f"device: expected cpu with a searcher of your own, got {device!r:.100}")
@@ -108,7 +114,7 @@ def open(
         dim = None if exists else identity.dim
     codes_only = check_flag(codes_only)
     if exists or read_only or (dim is None and not codes_only):
-        return Collection(_open_store(path, dim, bits, identity, read_only, codes_only), searcher)
+        return Collection(_open_store(path, dim, bits, identity, read_only, codes_only, wait), searcher)
     check_choice(keep_features, "keep_features", choices=(True, False))
     settings: dict[str, Any] = {
         "dim": 0 if dim is None else check_integer(dim, "dim", 1),
@@ -155,12 +161,18 @@ def _with_precision(params: dict[str, Any] | None, method: str, keep_features: b
 
 
 def _open_store(
-    path: Path, dim: int | None, bits: int | None, encoder: EncoderIdentity | None, read_only: bool, codes_only: bool
+    path: Path,
+    dim: int | None,
+    bits: int | None,
+    encoder: EncoderIdentity | None,
+    read_only: bool,
+    codes_only: bool,
+    wait: float,
 ) -> Store:
     """Open an existing store, if these are its own."""
     with ExitStack() as on_error:
         old = read_only and stored_format(path) == FORMAT_1
-        store = ConvertedStore(path) if old else Store(path, writer=not read_only)
+        store = ConvertedStore(path) if old else Store(path, writer=not read_only, wait=wait)
         on_error.callback(store.remove_temporary_files)
         on_error.callback(store.close)
         if encoder is not None:

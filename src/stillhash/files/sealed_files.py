@@ -4,11 +4,13 @@ A sealed file is its content, the checksums of each 4,096 bytes of it, and check
 """
 
 import errno
+import logging
 import mmap
 import os
 import re
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +28,10 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700  # of what is created: for the owner alone
 MAX_SEALED_BYTES = 1 << 40
 CHECKED_BLOCKS = 1 << 16  # at a time
 TABLE_BYTES = 1 << 20  # of checksums that are read at a time
+FOLDER_LOCK_POLL_SECONDS = 0.1  # of a process that waits for the write lock of a folder
 STORED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+log = logging.getLogger("stillhash.files")
 
 
 def stored_file(folder: Path, name: Any) -> Path:
@@ -241,8 +246,21 @@ def remove_unlisted(folder: Path, names: set[str]) -> bool:
     return not any(map(os.path.lexists, files))
 
 
-def lock_folder(path: Path) -> int:
-    """Take the write lock of this folder, which one process has at a time; return its file handle."""
+def lock_folder(path: Path, wait: float = 0.0) -> int:
+    """Take the write lock of this folder, which one process has at a time, within so many seconds; its handle."""
+    began, waiting = time.monotonic(), False
+    while (handle := _try_lock_folder(path)) is None:
+        if time.monotonic() - began >= wait:
+            raise Conflict(f"{path.name}: another process is writing to it. Use read_only=True to search it.")
+        if not waiting:
+            log.warning("%s: another process is writing to it; waiting for its end, to take over", path.name)
+        waiting = True
+        time.sleep(FOLDER_LOCK_POLL_SECONDS)
+    return handle
+
+
+def _try_lock_folder(path: Path) -> int | None:
+    """Take the write lock of this folder, and return its file handle; None if another process has it."""
     try:
         handle = SYSTEM.open_file(path / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
     except OSError as error:
@@ -250,7 +268,7 @@ def lock_folder(path: Path) -> int:
         raise StoreFailed(problem) from error
     if not SYSTEM.try_lock(handle):
         os.close(handle)
-        raise Conflict(f"{path.name}: another process is writing to it. Use read_only=True to search it.")
+        return None
     return handle
 
 

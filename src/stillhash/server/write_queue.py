@@ -60,6 +60,7 @@ class ClusterControl(OnShards, Protocol):
     def drain(self, node: str) -> int: ...
     def undrain(self, node: str) -> int: ...
     def rebalance(self) -> int: ...
+    def stop_moves(self) -> None: ...
     def compact(self) -> dict[str, Any]: ...
 
 
@@ -177,9 +178,11 @@ class CollectionExecutor(ReadExecutor):
     def close(self) -> None:
         """Wait for running calls; those that have not started raise Closed. The caller closes the collection.
 
-        Tasks are cancelled, so that none of them is waited for long.
+        Tasks are cancelled, and moves between shards stopped, so that none of them is waited for long.
         """
         self._closed = True
+        if self.cluster is not None:
+            self.cluster.stop_moves()
         self.tasks.close()
         self._writer.shutdown(cancel_futures=True)
         for readers in self._readers.values():

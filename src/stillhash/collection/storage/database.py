@@ -46,14 +46,14 @@ class Database:
 
     unclosed: ClassVar[list[sqlite3.Connection]] = []  # connections that could not be closed safely
 
-    def __init__(self, path: Path, *, writer: bool) -> None:
+    def __init__(self, path: Path, *, writer: bool, wait: float = 0.0) -> None:
         self.path = path
         self._local = threading.local()
         self._read_connections: weakref.WeakSet[sqlite3.Connection] = weakref.WeakSet()  # of all threads
         self._verified = self._closed = False
         self._verify_lock = threading.Lock()
         self._process = os.getpid()
-        self._folder_lock = lock_folder(path) if writer else None
+        self._folder_lock = lock_folder(path, wait) if writer else None
         self._write_lock = threading.RLock()
         self._writer: sqlite3.Connection | None = None
         self._wal_checksums = WalChecksums(path)

@@ -77,12 +77,12 @@ class Store:
     follow from codes, also `features` and `learnt_rows`.
     """
 
-    def __init__(self, path: Path, *, writer: bool) -> None:
+    def __init__(self, path: Path, *, writer: bool, wait: float = 0.0) -> None:
         self.path, self.read_only = path, not writer
         self.settings: dict[str, Any]
         check_exists(path)
         check_folders(path)
-        self.db = Database(path, writer=writer)
+        self.db = Database(path, writer=writer, wait=wait)
         self.reading = self.db.reading
         self._close_at_exit = weakref.finalize(self, self.db.close)
         self._files_checked = not writer
