@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+import time
 import sys
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,10 @@ def test_a_shard_that_is_away_ends_the_move(tmp_path: Path, monkeypatch: pytest.
         def lose(done: int, rows: int) -> None:
             if (1, 0) in servers.servers:
                 servers.stop(1)
+                end = time.monotonic() + DEADLINE
+                while index.readiness()["ready"]:  # until the closed connection is noticed
+                    assert time.monotonic() < end
+                    time.sleep(0.01)
 
         monkeypatch.setattr(segment_moves, "MOVE_STEP_SECONDS", 0.5)
         with pytest.raises(Unreachable, match=rf"^shards \[1\].* {SEGMENT} of "):
