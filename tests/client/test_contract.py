@@ -65,6 +65,7 @@ NOT_OVER_HTTP = {  # arguments of `open` that `create_collection` has not, and w
     "read_only": "of a process, not of a collection",
     "searcher": "of a process, not of a collection",
     "device": "of a process, not of a collection",
+    "wait": "of a process, not of a collection",
 }
 
 
