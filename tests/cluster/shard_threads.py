@@ -8,25 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from stillhash import Collection
+from stillhash.bench.cluster_processes import WithoutNodes
 from stillhash.cluster.aggregator import AggregatorServer
 from stillhash.cluster.front import FrontCollection
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher
 from stillhash.cluster.shard_server import ShardServer
 from stillhash.cluster.storage import Storage
-
-
-class WithoutNodes:
-    """What `ShardProcesses` says of nodes, where there is only this machine."""
-
-    def rebalance(self) -> int:
-        return 0
-
-    def drain(self, node: str) -> int:
-        return 0
-
-    def undrain(self, node: str) -> int:
-        return 0
 
 
 class ShardThreads(WithoutNodes):

@@ -29,6 +29,10 @@ class Interrupted(Exception):
     """What a progress callback raises to end a move."""
 
 
+def interrupt(done: int, rows: int) -> None:
+    raise Interrupted
+
+
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_moves, "MOVE_STEP_ROWS", STEP_ROWS)
@@ -105,9 +109,6 @@ def test_an_interrupted_move_is_finished_by_the_next_writer(tmp_path: Path) -> N
 def test_a_shard_that_is_being_removed_gets_no_rows_and_is_removed_later(tmp_path: Path) -> None:
     reference, codes, weights = reference_index()
 
-    def interrupt(done: int, rows: int) -> None:
-        raise Interrupted
-
     with thread_index(tmp_path, 64, 3, deadline=DEADLINE) as index:
         fill(index, codes)
         with pytest.raises(Interrupted):
@@ -130,9 +131,6 @@ def test_a_shard_that_is_being_removed_gets_no_rows_and_is_removed_later(tmp_pat
 
 def test_the_next_writer_finishes_a_removal_and_stops_the_shard(tmp_path: Path) -> None:
     reference, codes, weights = reference_index()
-
-    def interrupt(done: int, rows: int) -> None:
-        raise Interrupted
 
     with thread_index(tmp_path, 64, 3, deadline=DEADLINE) as index:
         fill(index, codes)

@@ -221,5 +221,5 @@ def tables(result: Figures) -> Sections:
         format_table(f"{size}: answers against one index", same, [result["same"]]),
         format_table("Beside one index in this process, with as many threads as clients", clients, result["clients"]),
         format_table("By shards, all on the same cores", rates, result["rates"]),
-        format_table(f"{MANY_SHARDS} shards, asked one by one and through aggregators", many, result["many"]),
+        format_table(f"{MANY_SHARDS} shards, searched one by one and through aggregators", many, result["many"]),
     ]

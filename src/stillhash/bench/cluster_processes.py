@@ -20,7 +20,20 @@ FRONT_SECONDS = 60.0  # of a search, and until shards have loaded
 IO_THREADS = "ZMQbg"  # how the names of ZeroMQ's threads begin
 
 
-class ChildShards:
+class WithoutNodes:
+    """What `ShardProcesses` says of nodes, where there is only this machine."""
+
+    def rebalance(self) -> int:
+        return 0
+
+    def drain(self, node: str) -> int:
+        return 0
+
+    def undrain(self, node: str) -> int:
+        return 0
+
+
+class ChildShards(WithoutNodes):
     """Starts the shards of an index as child processes, one replica of each."""
 
     def __init__(self, storage: Path) -> None:
@@ -33,15 +46,6 @@ class ChildShards:
 
     def status(self) -> dict[str, Any]:
         return {"actors": []}
-
-    def rebalance(self) -> int:
-        return 0
-
-    def drain(self, node: str) -> int:
-        return 0
-
-    def undrain(self, node: str) -> int:
-        return 0
 
     def close(self) -> None:
         for child in self.children.values():

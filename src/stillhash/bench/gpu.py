@@ -5,7 +5,7 @@ scan. FAISS's binary index ranks by plain Hamming distance, an easier job, and o
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -88,17 +88,25 @@ def batch_contender(index: GpuScan, queries: Any, size: int) -> Any:
 
 
 def random_tiles(count: int, bits: int) -> Tiles:
-    """Return tiles of random codes, a multiple of 256 of them: by several threads, since there may be a billion."""
-    tiles = empty_tiles(count // TILE * TILE, bits)
+    """Return tiles of random codes, a multiple of 256 of them."""
 
-    def fill(start: int) -> None:
-        part = tiles[start : start + RANDOM_TILES]
-        rng = np.random.Generator(np.random.SFC64([bits, start]))
+    def fill(rng: np.random.Generator, part: Tiles, start: int) -> None:
         words = rng.integers(0, 2**64 - 1, part.size // 8, np.uint64, endpoint=True)
         part[...] = words.view(np.uint8).reshape(part.shape)
 
+    return filled_tiles(count, bits, fill)
+
+
+def filled_tiles(count: int, bits: int, fill: Callable[[np.random.Generator, Tiles, int], None]) -> Tiles:
+    """Return tiles that several threads fill, since there may be a billion codes: each part given its first tile."""
+    tiles = empty_tiles(count // TILE * TILE, bits)
+
+    def fill_part(start: int) -> None:
+        rng = np.random.Generator(np.random.SFC64([bits, start]))
+        fill(rng, tiles[start : start + RANDOM_TILES], start)
+
     with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(fill, range(0, len(tiles), RANDOM_TILES)))
+        list(pool.map(fill_part, range(0, len(tiles), RANDOM_TILES)))
     return tiles
 
 

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from stillhash.bench import timing
 from stillhash.bench.exactness import count_different
+from stillhash.bench.gpu import filled_tiles
 from stillhash.bench.timing import TOP_K, Contenders, Figures, Goal, Sections, interleaved
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric import kernels
-from stillhash.numeric.codes import TILE, Tiles, empty_tiles, signs, width
+from stillhash.numeric.codes import TILE, Tiles, signs, width
 from stillhash.numeric.exact_scores import snap
-from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import GpuScan, Hits, Scan
 from stillhash.search.gpu.card import Card
 
-ORDER_TILES = 1 << 12  # that one generator makes, and one product takes
+ORDER_TILES = 1 << 12  # that one product takes
 PRODUCT_QUERIES = 100
 SCANNED_QUERIES = 4  # compared with the CPU's scan, in orders that have no product
 ORDER_LABELS = 1000
@@ -75,7 +75,8 @@ def load(index: GpuScan, tiles: Tiles) -> Figures:
     began = time.perf_counter()
     index.add_tiles(tiles, len(tiles) * TILE)
     seconds = time.perf_counter() - began
-    return {"load_s": seconds, "load_gb_per_second": tiles.nbytes / seconds / 1e9, "memory": card_share(index, tiles)}
+    speed, memory = tiles.nbytes / seconds / 1e9, index.card_bytes / tiles.nbytes
+    return {"load_s": seconds, "load_gb_per_second": speed, "memory": memory}
 
 
 def load_mapped(index: GpuScan, tiles: Tiles, folder: Path | None) -> Figures:
@@ -84,10 +85,6 @@ def load_mapped(index: GpuScan, tiles: Tiles, folder: Path | None) -> Figures:
         path = temporary / "codes.tiles"
         tiles.tofile(path)
         return load(index, np.memmap(path, np.uint8, "r", shape=tiles.shape))
-
-
-def card_share(index: GpuScan, tiles: Tiles) -> float:
-    return index.card_bytes / tiles.nbytes
 
 
 def times_ms(index: GpuScan, weights: Floats, repeats: int) -> dict[str, float]:
@@ -157,18 +154,13 @@ def product_hits(arrays: Any, tiles: Tiles, weights: Floats, k: int) -> Hits:
 
 
 def ordered_tiles(order: str, count: int, bits: int) -> Tiles:
-    """Return tiles of codes in this order, a multiple of 256: by several threads, since there may be a billion."""
-    tiles = empty_tiles(count // TILE * TILE, bits)
-    make = MAKERS[order]
+    """Return tiles of codes in this order, a multiple of 256 of them."""
+    tiles, make = count // TILE, MAKERS[order]
 
-    def fill(start: int) -> None:
-        part = tiles[start : start + ORDER_TILES]
-        rng = np.random.Generator(np.random.SFC64([bits, start]))
-        kernels.write_tiles(part, 0, make(rng, start / len(tiles), len(part) / len(tiles), len(part) * TILE, bits))
+    def fill(rng: np.random.Generator, part: Tiles, start: int) -> None:
+        kernels.write_tiles(part, 0, make(rng, start / tiles, len(part) / tiles, len(part) * TILE, bits))
 
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(fill, range(0, len(tiles), ORDER_TILES)))
-    return tiles
+    return filled_tiles(count, bits, fill)
 
 
 def random_codes(rng: np.random.Generator, rows: int, bits: int) -> Codes:

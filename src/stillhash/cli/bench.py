@@ -90,7 +90,6 @@ def gpu(
 ) -> None:
     """Search on a GPU, against a bare read of the same codes, the CPU's scan, and FAISS on the GPU.
 
-    \b
     --orders compares 100 queries with a product of matrices over all codes, loads them from a file, and searches
     codes that are sorted. --http searches a server, beside one that scans on the CPU.
 

@@ -118,7 +118,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 @ready_router.get("/ready", response_model=dict[str, Any])
 async def ready(request: Request) -> Response:
-    """Return whether all shards can be asked: 503 with the reason while some cannot."""
+    """Return whether all shards can be searched: 503 with the reason while some cannot."""
     state = request.app.state.front.collection.readiness()
     if not state["ready"]:
         raise Busy(f"shards: expected a replica of each, got none of {', '.join(map(str, state['missing']))}")
