@@ -90,8 +90,8 @@ def gpu(
 ) -> None:
     """Search on a GPU, against a bare read of the same codes, the CPU's scan, and FAISS on the GPU.
 
-    --orders compares 100 queries with a product of matrices over all codes, loads them from a file, and searches
-    codes that are sorted. --http searches a server, beside one that scans on the CPU.
+    --orders compares 100 queries with a product of matrices, loads codes from a file,
+    and searches sorted ones. --http searches a server, beside one that scans on the CPU.
 
     \b
     Examples:
