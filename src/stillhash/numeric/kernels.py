@@ -291,3 +291,33 @@ def rank_quality(scores: Array, grades: Array) -> NDArray[np.float64]:
     scores, grades = np.ascontiguousarray(scores), np.ascontiguousarray(grades)
     native.rank_quality(scores, grades, reference_quality.FIRST_PAGE, reference_quality.FIRST_HUNDRED, out)
     return out
+
+
+def rotate(X: Array, signs: Array, back: bool) -> Array:
+    """Return rows X (n, dim) after the orthogonal transform of signs (rounds, dim), all float32; `back`: its inverse.
+
+    Each round flips the signs, applies a Hadamard transform to the first (then the last) coordinates, as many as the
+    largest power of two, and turns the two halves by 45 degrees. The same to the last bit on all lanes.
+    """
+    return reference.rotate(X, signs, back)
+
+
+def rescore_encode(X: Array, signs: Array, steps: float, bits: int, threads: int = 1) -> NDArray[np.uint8]:
+    """Return the rescoring codes of prepared rows X (n, dim), rotated by `signs`, with so many steps to a unit.
+
+    The layout is that of `rescoring`. The same to the last bit on all lanes.
+    """
+    return reference.rescore_encode(X, signs, steps, bits)
+
+
+def rescore_levels(codes: Array, dim: int, bits: int) -> Array:
+    """Return the levels (n, dim) float32 of rescoring codes (n, width); zeros where the correction is 0 or NaN."""
+    return reference.rescore_levels(codes, dim, bits)
+
+
+def rescore_products(codes: Array, queries: Array, bits: int) -> NDArray[np.int64]:
+    """Return the products (m, n) of the levels of queries (m, dim) int16 and those of their codes (m, n, width).
+
+    They are exact, whatever the corrections; queries have magnitudes up to `rescoring.QUERY_LEVELS`.
+    """
+    return reference.rescore_products(codes, queries, bits)

@@ -261,3 +261,81 @@ def table_top(tables: list[Table], slots: Slots, weights: Array, k: int, floors:
         scores[q, : len(top[0])], ids[q, : len(top[0])] = top
         effort[q, 2] = 1
     return scores, ids, effort
+
+
+def rotate(X: Array, signs: Array, back: bool) -> Array:
+    """Rotate rows by rounds of signs (rounds, dim), a Hadamard transform of a power of two, and turns by 45 degrees.
+
+    All is elementwise in float32, so that the kernel gives the same to the last bit.
+    """
+    X, dim = X.copy(), signs.shape[1]
+    for r in reversed(range(len(signs))) if back else range(len(signs)):
+        if back:
+            _turn_halves(X)
+            _hadamard(X, r)
+            X *= signs[r]
+        else:
+            X *= signs[r]
+            _hadamard(X, r)
+            _turn_halves(X)
+    return X.reshape(-1, dim)
+
+
+def _hadamard(X: Array, r: int) -> None:
+    """Transform the first coordinates in even rounds, and the last in odd ones: as many as the largest power of two."""
+    n, dim = X.shape
+    p = 1 << dim.bit_length() - 1
+    part = X[:, dim - p :] if r % 2 else X[:, :p]
+    Z = part.copy()
+    for h in (1 << stage for stage in range(p.bit_length() - 1)):
+        pairs = Z.reshape(n, p // (2 * h), 2, h)
+        sums = pairs[:, :, 0] + pairs[:, :, 1]
+        np.subtract(pairs[:, :, 0], pairs[:, :, 1], out=pairs[:, :, 1])
+        pairs[:, :, 0] = sums
+    np.multiply(Z, np.float32(1 / np.sqrt(p)), out=part)
+
+
+def _turn_halves(X: Array) -> None:
+    """Turn coordinates i and i + dim // 2 by 45 degrees; where dim is a power of two, the transform mixes them all."""
+    dim = X.shape[1]
+    half, c = dim // 2, np.float32(np.sqrt(0.5))
+    if dim & dim - 1:
+        a, b = X[:, :half].copy(), X[:, half : 2 * half].copy()
+        X[:, :half], X[:, half : 2 * half] = (a + b) * c, (a - b) * c
+
+
+def rescore_encode(X: Array, signs: Array, steps: float, bits: int) -> NDArray[np.uint8]:
+    plane, half = (signs.shape[1] + 7) // 8, 1 << bits - 1
+    codes = np.empty((len(X), bits * plane + 4), np.uint8)
+    for some in (slice(s, s + ENCODE_BATCH) for s in range(0, len(X), ENCODE_BATCH)):
+        R = rotate(X[some], signs, back=False)
+        u = (np.floor(np.clip(R * np.float32(steps), -half, half - 1)) + half).astype(np.uint8)
+        for b in range(bits):
+            codes[some, b * plane : (b + 1) * plane] = np.packbits(u >> b & 1, axis=1, bitorder="little")
+        products = R.astype(np.float64) * (2.0 * u - (2 * half - 1))
+        padded = np.pad(products, ((0, 0), (0, -products.shape[1] % 4))).reshape(len(R), -1, 4)
+        sums = padded.cumsum(axis=1)[:, -1]  # four sums, each in order, as the kernel has them
+        total = (sums[:, 0] + sums[:, 1]) + (sums[:, 2] + sums[:, 3])
+        correction = np.where(total > 0, 1 / np.where(total > 0, total, 1), 0)
+        codes[some, bits * plane :] = correction.astype("<f4")[:, None].view(np.uint8)
+    return codes
+
+
+def rescore_values(codes: Array, dim: int, bits: int) -> NDArray[np.uint8]:
+    """Return the value of the bits of each dimension, (n, dim)."""
+    planes = codes[:, :-4].reshape(len(codes), bits, (dim + 7) // 8)
+    ones = np.unpackbits(planes, axis=2, count=dim, bitorder="little")
+    return np.asarray((ones << np.arange(bits, dtype=np.uint8)[:, None]).sum(axis=1, dtype=np.uint8))
+
+
+def rescore_levels(codes: Array, dim: int, bits: int) -> Array:
+    corrections = np.ascontiguousarray(codes[:, -4:]).view("<f4")
+    levels = rescore_values(codes, dim, bits).astype(np.float32) * 2 - (2**bits - 1)
+    return np.where(np.isfinite(corrections) & (corrections != 0), levels, np.float32(0))
+
+
+def rescore_products(codes: Array, queries: Array, bits: int) -> NDArray[np.int64]:
+    products = np.empty(codes.shape[:2], np.int64)
+    for q, levels in enumerate(queries.astype(np.int64)):
+        products[q] = (rescore_values(codes[q], len(levels), bits).astype(np.int64) * 2 - (2**bits - 1)) @ levels
+    return products
