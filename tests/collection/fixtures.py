@@ -17,7 +17,7 @@ from tests.collection.reference import Twin
 from tests.support.toys import toy
 
 DIM, BITS, INIT, LEARN = 8, 16, 300, 40
-ONLY_OF_COLLECTIONS = ("source_cap", "codes_see_labels", "filter_fields", "keep_features")
+ONLY_OF_COLLECTIONS = ("source_cap", "codes_see_labels", "filter_fields", "keep_features", "rescore_bits")
 
 
 class Rows(NamedTuple):

@@ -361,7 +361,7 @@ def test_before_hash_functions_there_is_nothing_to_seal(tmp_path: Path) -> None:
 
 
 def test_many_unsealed_rows_are_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stillhash.collection.item_writer.SEAL_ROWS", 350)
+    monkeypatch.setattr("stillhash.collection.storage.store.SEAL_ROWS", 350)
     collection, twin = begin(tmp_path / "c")
     rows = some_rows(60, seed=1)
     collection.add([f"t{r}" for r in range(60)], *rows)

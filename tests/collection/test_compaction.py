@@ -91,11 +91,11 @@ def test_seal_writes_bounded_segments(tmp_path: Path) -> None:
     assert collection.seal() and sizes(collection) == [64] * 5 + [33, 32]
     assert not collection.seal() and collection.verify() == []
     agree(collection, twin, QUERIES[0], 500)
-    assert {file.suffix for file in (tmp_path / "c" / "segments").iterdir()} == {".tiles", ".columns"}
+    assert {file.suffix for file in (tmp_path / "c" / "segments").iterdir()} == {".tiles", ".columns", ".rescoring"}
 
 
 def test_add_seals_bounded_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stillhash.collection.item_writer.SEAL_ROWS", SEGMENT_ROWS)
+    monkeypatch.setattr("stillhash.collection.storage.store.SEAL_ROWS", SEGMENT_ROWS)
     collection, _ = begin(tmp_path / "c")
     assert collection.stats()["unsealed"] == 0 and max(sizes(collection)) <= SEGMENT_ROWS
     collection.add([f"t{r}" for r in range(200)], *some_rows(200, seed=2))
@@ -103,8 +103,8 @@ def test_add_seals_bounded_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_bound_is_the_number_of_rows_that_are_sealed() -> None:
-    from stillhash.collection.item_writer import SEAL_ROWS
     from stillhash.collection.storage.segments import SEGMENT_ROWS as BOUND
+    from stillhash.collection.storage.store import SEAL_ROWS
 
     assert BOUND == SEAL_ROWS == 131_072
 
@@ -132,8 +132,11 @@ def test_seal_registers_all_segments_or_none(tmp_path: Path, monkeypatch: pytest
     agree(collection, twin, QUERIES[0], 500)
 
 
-@pytest.mark.parametrize("options", [{}, {"keep_features": True}, {"filter_fields": ["odd"]}])
-def test_compaction_changes_no_answer(tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("options", "files_of_each"),
+    [({}, 3), ({"keep_features": True}, 4), ({"filter_fields": ["odd"], "rescore_bits": 0}, 2)],
+)
+def test_compaction_changes_no_answer(tmp_path: Path, options: dict[str, Any], files_of_each: int) -> None:
     collection = many_segments(tmp_path / "c", **options)
     with collection, stillhash.open(tmp_path / "c", read_only=True) as reader:
         expected, deleted = answers(collection), collection.stats()["deleted"]
@@ -149,14 +152,14 @@ def test_compaction_changes_no_answer(tmp_path: Path, options: dict[str, Any]) -
         assert np.array_equal(collection._features(collection.ids())[0], features)
         assert collection.compact() == 0 and sizes(collection) == after
         files = sorted(file.suffix for file in (tmp_path / "c" / "segments").iterdir())
-        assert len(files) == len(after) * (3 if "keep_features" in options else 2)
+        assert len(files) == len(after) * files_of_each
         with stillhash.open(tmp_path / "c", read_only=True) as late:
             assert answers(late) == expected
 
 
 def test_earlier_releases_refuse_a_store_whose_segments_were_replaced(tmp_path: Path) -> None:
     """They order segments by their numbers, which need not ascend with the rows any more."""
-    collection, _ = begin(tmp_path / "c")
+    collection, _ = begin(tmp_path / "c", rescore_bits=0)
     collection.seal()
     assert stored_format(tmp_path / "c") == STORE_FORMAT
     collection.delete([0, 1])
@@ -174,7 +177,7 @@ def test_full_segments_without_changes_stay(tmp_path: Path) -> None:
     collection.delete([70])  # in the second of five
     collection.compact()
     after = sorted(file.name for file in (tmp_path / "c" / "segments").iterdir())
-    assert len(set(before) - set(after)) == 2 and len(after) == 10 and sizes(collection) == [64, 63, 64, 64, 64]
+    assert len(set(before) - set(after)) == 3 and len(after) == 15 and sizes(collection) == [64, 63, 64, 64, 64]
     with collection._store.reading() as connection:
         generation = connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
     collection.compact()

@@ -12,7 +12,7 @@ from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
 from stillhash.collection.import_export import import_export, is_export
 from stillhash.collection.layout import ItemLayout
-from stillhash.collection.method_settings import check_codes_see_labels, check_params
+from stillhash.collection.method_settings import check_codes_see_labels, check_params, check_rescore_bits
 from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.repair import RepairReport, repair
@@ -61,6 +61,7 @@ def open(
     filter_fields: Iterable[str] | None = None,
     lexical_field: str | None = None,
     keep_features: bool = False,
+    rescore_bits: int | None = None,
     read_only: bool = False,
     searcher: Callable[[int], Any] = Index,
     device: str = "cpu",
@@ -91,6 +92,9 @@ def open(
         changed later by `set_lexical_field`.
     keep_features : store the features of items too, as float16, which they are rounded to: `forget` is then exact, and
         so is `reconstruct`. It takes 2 bytes per feature on disk, and learning takes about half as long again.
+    rescore_bits : store a rescoring code of each item, of 1, 2, 4 or 8 bits per feature, by which the first hits can be
+        scored again; 0: none. The default is 2, and 0 with `codes_only` or where `unit_norm` is off. For an existing
+        collection it must be its own.
     read_only : search beside a process that writes. A collection of version 0.1 is converted into a temporary folder.
     searcher : returns an index for codes of so many bits, in place of `Index`.
     device : where codes are searched, if not by a searcher: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one.
@@ -114,7 +118,7 @@ def open(
         dim = None if exists else identity.dim
     codes_only = check_flag(codes_only)
     if exists or read_only or (dim is None and not codes_only):
-        return Collection(_open_store(path, dim, bits, identity, read_only, codes_only, wait), searcher)
+        return Collection(_open_store(path, dim, bits, rescore_bits, identity, read_only, codes_only, wait), searcher)
     check_choice(keep_features, "keep_features", choices=(True, False))
     settings: dict[str, Any] = {
         "dim": 0 if dim is None else check_integer(dim, "dim", 1),
@@ -133,6 +137,7 @@ def open(
     }
     if codes_only:
         settings = check_codes_only(settings, dim, bits, init)
+    settings["rescore_bits"] = check_rescore_bits(rescore_bits, settings)
     sample = init if isinstance(init, tuple) else (init,)
     if not 1 <= len(sample) <= 2:
         raise InvalidInput(f"init: expected features, or features and labels, got {len(sample)} parts")
@@ -164,6 +169,7 @@ def _open_store(
     path: Path,
     dim: int | None,
     bits: int | None,
+    rescore_bits: int | None,
     encoder: EncoderIdentity | None,
     read_only: bool,
     codes_only: bool,
@@ -178,7 +184,7 @@ def _open_store(
         if encoder is not None:
             with store.reading() as connection:
                 check_encoder(store, connection, encoder)
-        for name, value in (("dim", dim), ("bits", bits)):
+        for name, value in (("dim", dim), ("bits", bits), ("rescore_bits", rescore_bits)):
             if value is not None and value != store.settings[name]:
                 raise Conflict(f"{name}: expected {store.settings[name]}, as {path.name} has, got {value}")
         if codes_only and not store.settings["codes_only"]:

@@ -12,12 +12,13 @@ from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillhash.collection.column_use import ColumnUse, GroupColumns, column_names, group_blocks, match_groups
 from stillhash.collection.filter_matching import NotInColumns, column_tree
 from stillhash.collection.filter_tree import valued_fields
 from stillhash.collection.filters import Condition
-from stillhash.collection.row_groups import GROUP_ROWS, ColumnSource, GrowingRows, ItemTexts, RowGroup
+from stillhash.collection.row_groups import GROUP_ROWS, ColumnSource, GrowingRows, ItemTexts, LabelReader, RowGroup
 from stillhash.collection.storage.column_builder import LABELS, MAX_FIELDS
 from stillhash.collection.storage.column_files import ColumnFile, build_blocks, segment_contents
 from stillhash.collection.storage.schema import batches, get_meta
@@ -26,6 +27,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.values import brief
 from stillhash.errors import BadState, UnknownField, warn_caller
 from stillhash.files.sealed_files import stored_file
+from stillhash.numeric.labels import Labels
 from stillhash.search.blocks import Bitmap
 
 MAX_CACHED_FILTERS = 16  # bitmaps of the latest filters, of one commit
@@ -68,6 +70,7 @@ class FilterColumns:
         self._max_changed = GROUP_ROWS
         self._deleted = np.zeros(0, np.uint8)  # a bitmap
         self._use = ColumnUse()
+        self._labels = LabelReader()
         self._cache: OrderedDict[Any, Bitmap] = OrderedDict()
 
     def matching(self, connection: Connection, condition: Condition) -> Bitmap:
@@ -126,6 +129,12 @@ class FilterColumns:
                 except NotInColumns:
                     names.discard(name)
             return ColumnTable(groups, names, self._deleted)
+
+    def labels_of(self, connection: Connection, rows: NDArray[np.int64]) -> Labels:
+        """Return the labels of these rows at this transaction's commit. Raises MovedOn as `matching` does."""
+        with self._lock:
+            self._update(connection, int(get_meta(connection, "seq")))
+            return self._labels.read(self._groups(), rows)
 
     def release(self) -> None:
         """Unmap all columns; the next filter maps them again."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillhash.collection.compaction import CompactionReport
-from stillhash.collection.storage.features import round_to_half
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.learnt_rows import LearntRow, lineage_of
 from stillhash.collection.storage.lexical import rebuild_lexical
+from stillhash.collection.storage.row_arrays import round_to_half
 from stillhash.collection.storage.schema import get_meta, is_fitted, set_meta
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.store import FORGOTTEN_KEY, SCRUB_KEY, Store

@@ -27,7 +27,7 @@ from stillhash.collection.export_formats.records import (
 )
 from stillhash.collection.import_state import StateImporter, check_label_texts
 from stillhash.collection.storage.exported_items import ItemBatch, insert_items
-from stillhash.collection.storage.features import round_features
+from stillhash.collection.storage.row_arrays import round_features
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, count_rows, parsing
 from stillhash.collection.storage.segments import CodedRows
 from stillhash.collection.storage.settings import parse_settings
@@ -147,7 +147,7 @@ def _check_batch(batch: ItemBatch, shape: ExportShape, last: int, next_row: int)
     features = None if batch.features is None else _check_vectors(batch.features, shape)
     pictures = check_pictures(batch.pictures, count) or []
     texts = check_label_texts([json.loads(text) for text in batch.labels]), check_metadata(objects, count)
-    return ItemBatch(rows, check_ids(batch.ids), *texts, pictures, codes, batch.digests, features)
+    return ItemBatch(rows, check_ids(batch.ids), *texts, pictures, codes, batch.digests, features, batch.rescoring)
 
 
 def _check_vectors(features: Floats, shape: ExportShape) -> Floats:

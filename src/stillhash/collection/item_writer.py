@@ -12,10 +12,9 @@ from stillhash.collection.filters import Condition
 from stillhash.collection.input_rows import learn_codes
 from stillhash.collection.layout_reader import LayoutReader
 from stillhash.collection.storage.bitmaps import list_rows
-from stillhash.collection.storage.features import round_features
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
+from stillhash.collection.storage.row_arrays import round_features
 from stillhash.collection.storage.schema import get_meta
-from stillhash.collection.storage.segments import SEGMENT_ROWS
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id, ItemIds
@@ -30,7 +29,6 @@ from stillhash.errors import InvalidInput, StillhashError, report_shortages
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.search import Index
 
-SEAL_ROWS = SEGMENT_ROWS  # unsealed rows that become a segment
 MAX_SELECTED = 16_384  # items that meet a condition, changed at a time
 MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # items, and their features, that are learnt at a time
 
@@ -129,6 +127,9 @@ class ItemWriter(LayoutReader):
                     numbers = items.append(connection, new, codes, digests=digests)
                     if self._store.features is not None:
                         self._store.features.add(connection, np.asarray(numbers), rows.features)
+                    if self._store.rescoring is not None:
+                        rescoring = self._trainer.rescoring_codes(connection, rows.features)
+                        self._store.rescoring.add(connection, np.asarray(numbers), rescoring)
                 if learn and new.codes is not None:
                     learn_codes(self._trainer, connection, numbers, rows, new.codes)
                 elif learn:
@@ -137,7 +138,7 @@ class ItemWriter(LayoutReader):
                     self._trainer.flush(connection)
             if fits and waiting:
                 self._drop_features()
-            if numbers.stop // SEAL_ROWS > numbers.start // SEAL_ROWS:
+            if numbers.stop // self._store.seal_rows > numbers.start // self._store.seal_rows:
                 with suppress(StillhashError, OSError, MemoryError):  # the rows are on disk; sealed later
                     self._store.seal()
         return len(new.ids)

@@ -7,7 +7,10 @@ import numpy as np
 
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers import METHODS, Hasher
+from stillhash.numeric.rescoring import RESCORE_BITS
+from stillhash.numeric.validation import check_choice, check_integer
 
+DEFAULT_RESCORE_BITS = 2
 OWN_ARGUMENTS = ("bits", "codes_see_labels")  # parameters of methods that are settings of their own
 
 
@@ -35,6 +38,21 @@ def check_codes_see_labels(value: Any, method: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise WrongType(f"codes_see_labels: expected true or false, got {value!r}")
     return bool(value) and _can_see_labels(METHODS[method])
+
+
+def check_rescore_bits(value: Any, settings: dict[str, Any]) -> int:
+    """Return the bits a dimension of rescoring codes; of None 2, or 0 where there can be none.
+
+    settings: the others of the collection. Ready codes have no features, and a rescoring code is of unit norm.
+    """
+    possible = not settings.get("codes_only", False) and new_hasher(settings).unit_norm
+    if value is None:
+        return DEFAULT_RESCORE_BITS if possible else 0
+    bits = check_integer(value, "rescore_bits", 0, max(RESCORE_BITS))
+    if bits and not possible:
+        raise InvalidInput(f"rescore_bits: expected 0, since codes_only is true or unit_norm is off, got {bits}")
+    check_choice(bits, "rescore_bits", (0, *RESCORE_BITS))
+    return bits
 
 
 def new_hasher(settings: dict[str, Any]) -> Hasher:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from stillhash.collection.search_view import ModelStore, SearchSnapshot
-from stillhash.collection.storage.features import round_to_half
+from stillhash.collection.storage.row_arrays import round_to_half
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import IdArray

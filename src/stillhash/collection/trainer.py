@@ -28,7 +28,8 @@ from stillhash.errors import BadState, NotFitted
 from stillhash.files.sealed_files import remove_unlisted
 from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric.feature_digests import feature_digests
-from stillhash.numeric.validation import Codes, Mask, check_integer
+from stillhash.numeric.threads import usable_cores
+from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
 
 MIN_STEP_ROWS = 100
 MAX_STEPS = 100  # of one write
@@ -64,6 +65,8 @@ class Trainer:
         if self.store.features is not None:
             self.store.features.add(connection, numbers, waiting.features)
         self.start(connection, hasher, "fit", len(sample.features))
+        if self.store.rescoring is not None:
+            self.store.rescoring.add(connection, numbers, self.rescoring_codes(connection, waiting.features))
         return codes[len(numbers) :]
 
     def start(self, connection: Connection, hasher: Hasher, kind: str, rows: int) -> None:
@@ -84,6 +87,12 @@ class Trainer:
         if self.store.settings["codes_see_labels"] and len(rows.labels.indices):
             return self.hasher(connection).encode_checked(rows.features, rows.labels)
         return functions.encode_checked(rows.features)
+
+    def rescoring_codes(self, connection: Connection, features: Floats) -> Codes:
+        """Return the rescoring codes of features, in a collection that has them and whose hash functions are fixed."""
+        functions, rescorer = self.functions(connection), self.store.rescorer
+        assert functions is not None and rescorer is not None
+        return rescorer.encode(functions.prepare(features), usable_cores())
 
     def learn_items(
         self,

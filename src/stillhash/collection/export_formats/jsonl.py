@@ -21,6 +21,7 @@ from stillhash.collection.validation import JSON_ENCODER, json_text
 from stillhash.errors import BadState
 from stillhash.files.sealed_files import create_private, open_regular
 from stillhash.numeric.feature_digests import NO_DIGEST
+from stillhash.numeric.validation import Codes
 
 HEADER_START = f'{{"{EXPORT_KEY}": '.encode()
 END_START = b'{"record": "end"'
@@ -65,6 +66,9 @@ def _columns(batch: ItemBatch) -> Iterator[list[str]]:
     if batch.features is not None:
         vectors = ["null" if row[0] != row[0] else json.dumps(row) for row in batch.features.tolist()]  # NaN: lost
         contents = [f'{content}, "features": {vector}' for content, vector in zip(contents, vectors, strict=True)]
+    if batch.rescoring is not None:
+        rescoring = [base64.b64encode(code).decode() for code in batch.rescoring]
+        contents = [f'{content}, "rescoring": "{code}"' for content, code in zip(contents, rescoring, strict=True)]
     yield contents
 
 
@@ -124,6 +128,7 @@ class JsonLinesExportReader:
 def _parse_lines(lines: list[bytes], shape: ExportShape) -> ItemBatch:
     items: list[dict[str, Any]] = [json.loads(line) for line in lines]
     fields = ITEM_FIELDS | (CODE_FIELDS if shape.fitted else set()) | ({"features"} if shape.features else set())
+    fields |= {"rescoring"} if shape.rescoring_bytes else set()
     for item in items:
         if not isinstance(item, dict) or item.keys() != fields:
             raise BadState(f"item: expected {', '.join(sorted(fields))}, got {item!r:.200}")
@@ -140,11 +145,16 @@ def _parse_lines(lines: list[bytes], shape: ExportShape) -> ItemBatch:
         features = np.array([item["features"] or lost for item in items], np.float64).astype(np.float32)
     if not shape.fitted:
         return ItemBatch(rows, ids, *texts, pictures, None, None, features)
-    packed = [base64.b64decode(item["code"], validate=True) for item in items]
-    if {*map(len, packed)} != {shape.code_bytes}:
-        raise BadState(f"item: code: expected {shape.code_bytes} bytes, got others")
-    codes = np.frombuffer(b"".join(packed), np.uint8).reshape(len(items), -1)
+    codes = _parse_codes(items, "code", shape.code_bytes)
+    rescoring = _parse_codes(items, "rescoring", shape.rescoring_bytes) if shape.rescoring_bytes else None
     digests = np.array([NO_DIGEST if item["feature_digest"] is None else item["feature_digest"] for item in items])
     if digests.dtype != np.int64:
         raise BadState(f"item: feature_digest: expected 64-bit integers, got {digests.dtype}")
-    return ItemBatch(rows, ids, *texts, pictures, codes, digests, features)
+    return ItemBatch(rows, ids, *texts, pictures, codes, digests, features, rescoring)
+
+
+def _parse_codes(items: list[dict[str, Any]], field: str, size: int) -> Codes:
+    packed = [base64.b64decode(item[field], validate=True) for item in items]
+    if {*map(len, packed)} != {size}:
+        raise BadState(f"item: {field}: expected {size} bytes, got others")
+    return np.frombuffer(b"".join(packed), np.uint8).reshape(len(items), size)

@@ -34,6 +34,7 @@ STATE_MEMBER, END_MEMBER = "stillhash.jsonl", "stillhash_end.json"
 ZIP_MAGIC = b"PK\x03\x04"
 COPY_BYTES = 1 << 20
 MAX_NPY_HEADER = 1 << 12
+COMPACT_ARRAYS = ("codes", "features", "rescoring", "feature_digests", "pictures_data")  # as small as they get
 VALUE_COLUMNS = ("labels", "metadata", "pictures")
 DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError)
 
@@ -48,6 +49,7 @@ def array_columns(shape: ExportShape) -> dict[str, ColumnType]:
     columns |= {f"{name}_ends": ("<i8", ()) for name in value_columns(shape)}
     if shape.fitted:
         columns |= {"codes": ("|u1", (shape.code_bytes,)), "feature_digests": ("<i8", ())}
+    columns |= {"rescoring": ("|u1", (shape.rescoring_bytes,))} if shape.rescoring_bytes else {}
     return columns | ({"features": ("<f4", (shape.dim,))} if shape.features else {})
 
 
@@ -81,7 +83,7 @@ class NpzExportWriter:
             "pictures": [data or b"" for data in batch.pictures],
         }
         arrays: dict[str, Any] = {"rows": batch.rows, "codes": batch.codes, "features": batch.features}
-        arrays["feature_digests"] = batch.digests
+        arrays |= {"feature_digests": batch.digests, "rescoring": batch.rescoring}
         if self._shape.ids == "integers":
             arrays["ids"] = np.array(batch.ids, np.int64)
         else:
@@ -99,7 +101,7 @@ class NpzExportWriter:
         for name, file in self._columns.items():
             dtype, row_shape = types.get(name, ("|u1", ()))
             length = self._rows if name in types else self._ends[name.removesuffix("_data")]
-            compact = name in ("codes", "features", "feature_digests", "pictures_data")  # as small as they get
+            compact = name in COMPACT_ARRAYS
             self._archive.compression = zipfile.ZIP_STORED if compact else zipfile.ZIP_DEFLATED
             with self._archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 member.write(_npy_header(dtype, (length, *row_shape)))
@@ -279,5 +281,5 @@ def _parse_values(shape: ExportShape, arrays: dict[str, NDArray[Any]], values: d
         ids = shape.parse_ids([data.decode() for data in values["ids"]])
     labels, metadata = ([data.decode() for data in values[name]] for name in ("labels", "metadata"))
     pictures = [data or None for data in values["pictures"]]
-    coded = arrays.get("codes"), arrays.get("feature_digests"), arrays.get("features")
+    coded = arrays.get("codes"), arrays.get("feature_digests"), arrays.get("features"), arrays.get("rescoring")
     return ItemBatch(arrays["rows"], ids, labels, [text or None for text in metadata], pictures, *coded)

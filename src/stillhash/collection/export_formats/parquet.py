@@ -48,6 +48,8 @@ def export_schema(shape: ExportShape) -> Any:
         columns += [("code", arrow.binary(shape.code_bytes)), ("feature_digest", arrow.int64())]
     if shape.features:
         columns += [("features", arrow.list_(arrow.float32()))]  # pyarrow reads null among lists of one size from 26 on
+    if shape.rescoring_bytes:
+        columns += [("rescoring", arrow.binary(shape.rescoring_bytes))]
     return arrow.schema(columns)
 
 
@@ -79,6 +81,8 @@ class ParquetExportWriter:
             ends = np.cumsum(np.where(lost, 0, self._shape.dim), dtype=np.int32)
             starts, values = arrow.array(np.insert(ends, 0, 0)), arrow.array(batch.features[~lost].ravel())
             columns += [arrow.ListArray.from_arrays(starts, values, mask=arrow.array(lost))]
+        if batch.rescoring is not None:
+            columns += [[code.tobytes() for code in batch.rescoring]]
         arrays = [arrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._writer.write_table(arrow.table(arrays, schema=self._schema), row_group_size=len(batch.ids))
 
@@ -169,4 +173,8 @@ def _parse_batch(batch: Any, shape: ExportShape) -> ItemBatch:
         return ItemBatch(rows, names, labels, metadata, pictures, None, None, features)
     codes = np.frombuffer(b"".join(columns["code"].to_pylist()), np.uint8).reshape(len(rows), shape.code_bytes)
     digests = columns["feature_digest"].fill_null(NO_DIGEST).to_numpy(zero_copy_only=False)
-    return ItemBatch(rows, names, labels, metadata, pictures, codes, digests, features)
+    rescoring = None
+    if shape.rescoring_bytes:
+        data = b"".join(columns["rescoring"].to_pylist())
+        rescoring = np.frombuffer(data, np.uint8).reshape(len(rows), shape.rescoring_bytes)
+    return ItemBatch(rows, names, labels, metadata, pictures, codes, digests, features, rescoring)

@@ -17,6 +17,7 @@ from stillhash.collection.storage.schema import parsing
 from stillhash.collection.types import Id
 from stillhash.errors import BadState
 from stillhash.numeric.codes import width
+from stillhash.numeric.rescoring import Rescorer
 
 EXPORT_FORMAT = 1
 EXPORT_KEY = "stillhash_export"  # the first key of the header
@@ -65,12 +66,16 @@ class ExportShape(NamedTuple):
     fitted: bool  # codes, and digests of features
     features: bool  # while there are no codes, or where they are kept
     ids: str  # one of ID_KINDS
+    rescoring_bytes: int  # of each rescoring code; 0 where there are none
 
     @classmethod
     def of(cls, header: "Record") -> "ExportShape":
         """Return what a header says of the items."""
-        sizes = header["items"], header["settings"]["dim"], header["settings"]["bits"]
-        return cls(*sizes, header["fitted"], header["features"], header["ids"])
+        settings, rescoring_bytes = header["settings"], 0
+        if header["fitted"] and settings.get("rescore_bits", 0):
+            rescoring_bytes = Rescorer(settings["dim"], settings["rescore_bits"]).width
+        sizes = header["items"], settings["dim"], settings["bits"]
+        return cls(*sizes, header["fitted"], header["features"], header["ids"], rescoring_bytes)
 
     @property
     def code_bytes(self) -> int:
@@ -165,8 +170,8 @@ class ExportDigest:
     """Digest all that an export holds, whatever its format and its batches."""
 
     def __init__(self) -> None:
-        self._parts = [hashlib.blake2b(digest_size=32) for _ in range(7)]
-        self.items = 0
+        self._parts = [hashlib.blake2b(digest_size=32) for _ in range(8)]
+        self._count, self.items = 7, 0  # an export without rescoring codes has no eighth part
 
     def add_line(self, line: bytes) -> None:
         """Add a line of the state."""
@@ -178,13 +183,15 @@ class ExportDigest:
         columns = zip(map(json.dumps, batch.ids), batch.labels, batch.metadata, sizes, strict=True)
         self._parts[1].update("".join(f"{name}\n{a}\n{b}\n{size}\n" for name, a, b, size in columns).encode())
         self._parts[2].update(b"".join(data for data in batch.pictures if data is not None))
-        arrays: tuple[NDArray[Any] | None, ...] = batch.rows, batch.codes, batch.digests, batch.features
+        arrays: list[NDArray[Any] | None] = [batch.rows, batch.codes, batch.digests, batch.features, batch.rescoring]
         for part, array in zip(self._parts[3:], arrays, strict=True):
             if array is not None:
                 part.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+        self._count = 7 if batch.rescoring is None else 8
         self.items += len(batch.ids)
 
     def end_line(self) -> bytes:
         """Return the last line of an export."""
-        digest = hashlib.blake2b(b"".join(part.digest() for part in self._parts), digest_size=32).hexdigest()
+        parts = b"".join(part.digest() for part in self._parts[: self._count])
+        digest = hashlib.blake2b(parts, digest_size=32).hexdigest()
         return json.dumps({"record": "end", "items": self.items, "digest": digest}).encode() + b"\n"

@@ -104,6 +104,11 @@ class LabelBuilder:
             self.places.setdefault(text, len(self.places))
         self.chunks.append(np.fromiter(map(self.places.__getitem__, texts), np.uint32, len(texts)))
 
+    def sets(self) -> tuple[NDArray[np.uint32], list[str]]:
+        """Return the set of each row so far, and the sets as they are stored."""
+        self.chunks = [np.concatenate(self.chunks)]
+        return self.chunks[0], list(self.places)
+
     def column(self) -> Column | None:
         """Return the column of all labels so far, None if only SQL can compare them."""
         sets: list[list[Any]] = json.loads(f"[{','.join(self.places)}]")
@@ -146,6 +151,7 @@ class TableBuilder:
         self.rows = 0
         self.complete = named is None  # False once a field was left out
         self.labels = LabelBuilder()
+        self.growing = True  # until `freeze`
         self._automatic = named is None
         self._fields = {name: FieldBuilder(0) for name in named or ()}
         self._columns: dict[str, Column | None] = {}  # of all rows so far
@@ -205,6 +211,7 @@ class TableBuilder:
         """Build all columns, and forget what they were built from: no more rows can be appended."""
         for name in self.names():
             self.column(name)
+        self.growing = False
         self.labels, self._fields = LabelBuilder(), dict.fromkeys(self._fields, FieldBuilder(0))
         return self
 

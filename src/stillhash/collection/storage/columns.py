@@ -178,6 +178,18 @@ class LabelColumn:
     def values(self) -> SortedValues:
         return SortedValues(self.numbers, self.text_data, self.text_ends)
 
+    @cached_property
+    def names(self) -> list[Any]:
+        """Return all labels, numbers before texts."""
+        return [*self.values.numbers.tolist(), *(text.decode() for text in self.values.texts)]
+
+    @cached_property
+    def labels_of_sets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the labels of all sets one after another, as places in `names`, and where those of each set begin."""
+        counts = np.bincount(self.sets, minlength=int(self.set_count[0]))
+        labels = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts.astype(np.int64)))
+        return labels[np.argsort(self.sets, kind="stable")], np.concatenate([[0], np.cumsum(counts)])
+
     def matcher(self, selection: Selection) -> Matcher:
         """Return which rows have one of these labels; MISSING selects rows without labels, OTHER those with any."""
         if OTHER in selection.words:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.lexical import index_words
+from stillhash.collection.storage.row_arrays import FEATURES, RESCORING, find_lost
 from stillhash.collection.storage.schema import batches, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.segments import PLACES_PART, Segment
 from stillhash.collection.storage.store import Store
@@ -39,6 +40,7 @@ class ItemBatch(NamedTuple):
     codes: Codes | None  # None while items wait for hash functions
     digests: NDArray[np.int64] | None  # of features; NO_DIGEST where they were never known
     features: Floats | None  # None once there are hash functions, unless they are kept; NaN where they are lost
+    rescoring: Codes | None = None  # None where there are none; all bytes 0xFF where they are lost
 
 
 class SealedRows(NamedTuple):
@@ -47,7 +49,7 @@ class SealedRows(NamedTuple):
     numbers: RowNumbers
     codes: Codes
     digests: NDArray[np.int64]
-    features: Floats  # (n, dim), or (n, 0) where they are not kept; NaN where they are lost
+    arrays: list[NDArray[Any]]  # of each table of `Store.row_arrays`
 
 
 class Segments:
@@ -55,9 +57,8 @@ class Segments:
 
     def __init__(self, store: Store, connection: Connection) -> None:
         self._segments = list(store.codes.segments(connection))
-        table = store.features
-        self._features = [None] * len(self._segments) if table is None else table.mapped(connection)
-        self._bits, self._columns = store.settings["bits"], 0 if table is None else table.dim
+        self._tables = [(table, table.mapped(connection)) for table in store.row_arrays]
+        self._bits = store.settings["bits"]
 
     def read(self, rows: RowNumbers) -> SealedRows:
         """Return those of these ascending rows that are sealed."""
@@ -65,22 +66,25 @@ class Segments:
         for number, segment in enumerate(self._segments):
             first, last = segment.bounds()
             parts.append(self._part(rows[np.searchsorted(rows, first) : np.searchsorted(rows, last, "right")], number))
-        return SealedRows(*map(np.concatenate, zip(*parts, strict=True)))
+        numbers, codes, digests, arrays = zip(*parts, strict=True)
+        joined = [np.concatenate(each) for each in zip(*arrays, strict=True)]
+        return SealedRows(np.concatenate(numbers), np.concatenate(codes), np.concatenate(digests), joined)
 
     def _part(self, rows: RowNumbers, number: int | None) -> SealedRows:
         """Return those of these rows, between the first and the last one of a segment, that it holds."""
         if number is None or not len(rows):
-            codes, features = np.empty((0, width(self._bits)), np.uint8), np.empty((0, self._columns), np.float32)
-            return SealedRows(rows[:0], codes, np.empty(0, np.int64), features)
-        segment, stored = self._segments[number], self._features[number]
+            codes, arrays = np.empty((0, width(self._bits)), np.uint8), [table.lost(0) for table, _ in self._tables]
+            return SealedRows(rows[:0], codes, np.empty(0, np.int64), arrays)
+        segment = self._segments[number]
         places = rows - segment.first if segment.numbers is None else np.searchsorted(segment.numbers, rows)
         if segment.numbers is not None:
             held = segment.numbers[places] == rows
             rows, places = rows[held], places[held]
-        features = np.full((len(rows), self._columns), np.nan, np.float32)
-        if stored is not None:
-            features = stored[places].astype(np.float32)
-        return SealedRows(rows, read_tiles(segment.tiles, places), _digests(segment, places), features)
+        arrays = []
+        for table, mapped in self._tables:
+            stored = mapped[number]
+            arrays.append(table.lost(len(rows)) if stored is None else stored[places])
+        return SealedRows(rows, read_tiles(segment.tiles, places), _digests(segment, places), arrays)
 
 
 def _digests(segment: Segment, places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -138,16 +142,15 @@ class ExportedItems:
         rows = np.array(numbers, np.int64)
         texts = list(map(JSON_ENCODER.encode, lists)), [None if one is None else json_text(one) for one in objects]
         if self._fitted:
-            packed, known_digests, vectors = self._coded(rows, codes, digests)
-            return ItemBatch(rows, ids, *texts, pictures, packed, known_digests, vectors)
+            packed, known_digests, vectors, rescoring = self._coded(rows, codes, digests)
+            return ItemBatch(rows, ids, *texts, pictures, packed, known_digests, vectors, rescoring)
         X = np.frombuffer(b"".join(features), np.float32).reshape(len(rows), self._store.settings["dim"])
         return ItemBatch(rows, ids, *texts, pictures, None, None, X)
 
     def _coded(
         self, rows: RowNumbers, blobs: list[Any], digests: list[Any]
-    ) -> tuple[Codes, NDArray[np.int64], Floats | None]:
-        """Return codes, digests and, where they are kept, features of rows, sealed or not."""
-        table = self._store.features
+    ) -> tuple[Codes, NDArray[np.int64], Floats | None, Codes | None]:
+        """Return codes, digests and, where there are such, features and rescoring codes of rows, sealed or not."""
         codes = np.zeros((len(rows), width(self._store.settings["bits"])), np.uint8)
         numbers, known = np.full(len(rows), NO_DIGEST, np.int64), np.zeros(len(rows), bool)
         for place, blob in enumerate(blobs):
@@ -156,16 +159,18 @@ class ExportedItems:
                 numbers[place] = digests[place] or NO_DIGEST
         sealed = self._sealed.read(rows[~known])
         places = np.searchsorted(rows, sealed.numbers)
-        features = None
-        if table is not None:
-            features = np.full((len(rows), table.dim), np.nan, np.float32)
-            features[known] = table.read(self._connection, rows[known])[0]
-            features[places] = sealed.features
-            features[np.isnan(features[:, 0])] = np.nan  # the same bytes for all that are lost
+        arrays = {}
+        for table, stored in zip(self._store.row_arrays, sealed.arrays, strict=True):
+            values = table.lost(len(rows)).astype(table.kind.read)
+            values[known] = table.read(self._connection, rows[known])[0]
+            values[places] = stored
+            if table is self._store.features:
+                values[find_lost(values)] = np.nan  # the same bytes for all that are lost
+            arrays[table.kind] = values
         codes[places], numbers[places], known[places] = sealed.codes, sealed.digests, True
         if not known.all():
             raise BadState(f"items: {int((~known).sum())} items have no code, the first in row {rows[~known][0]}")
-        return codes, numbers, features
+        return codes, numbers, arrays.get(FEATURES), arrays.get(RESCORING)
 
 
 STORED_KINDS = (int, str), (list,), (dict, type(None)), (bytes, type(None))
@@ -188,7 +193,10 @@ def insert_items(store: Store, connection: Connection, batch: ItemBatch) -> None
     index_words(connection, columns[0], batch.metadata)
     pictures = ((row, data) for row, data in zip(columns[0], batch.pictures, strict=True) if data is not None)
     connection.executemany("INSERT INTO pictures VALUES (?, ?)", pictures)
-    if batch.features is not None and batch.codes is not None and store.features is not None:
-        known = ~np.isnan(batch.features[:, 0])
-        store.features.add(connection, batch.rows[known], batch.features[known])
+    values = {FEATURES: batch.features, RESCORING: batch.rescoring}
+    for table in store.row_arrays if batch.codes is not None else ():
+        array = values[table.kind]
+        assert array is not None
+        known = ~find_lost(array)
+        table.add(connection, batch.rows[known], array[known])
     set_meta(connection, "items", get_meta(connection, "items") + len(batch.ids))

@@ -67,9 +67,9 @@ def repair(path: str | Path) -> RepairReport:
     with locked_folder(path):
         _repair_database(path, report)
     with closing(Store(path, writer=True)) as store:
-        if store.features is not None:
-            with store.reading() as connection:
-                store.features.repair(connection, report.actions)
+        with store.reading() as connection:
+            for table in store.row_arrays:
+                table.repair(connection, report.actions)
         _repair_segments(store, report.actions)
         _repair_learners(store, report.actions)
         _repair_lexical(store, report.actions)

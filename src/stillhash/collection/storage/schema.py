@@ -12,7 +12,8 @@ from stillhash.errors import BadState, StillhashError
 
 STORE_FORMAT = 5
 COMPACTED_FORMAT = 6  # since a compaction replaced segments: their numbers need not ascend with their rows
-READABLE_FORMATS = (STORE_FORMAT, COMPACTED_FORMAT)
+RESCORING_FORMAT = 7  # with rescoring codes, compacted or not
+READABLE_FORMATS = (STORE_FORMAT, COMPACTED_FORMAT, RESCORING_FORMAT)
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE items (
@@ -46,6 +47,7 @@ OPTIONAL_TABLES = {
     "what TEXT NOT NULL, rows INTEGER NOT NULL, ids TEXT NOT NULL, "
     "version_before INTEGER NOT NULL, version_after INTEGER NOT NULL);",
     "features": "CREATE TABLE features (row INTEGER PRIMARY KEY, features BLOB NOT NULL);",
+    "rescoring": "CREATE TABLE rescoring (row INTEGER PRIMARY KEY, codes BLOB NOT NULL);",
     "learnt_rows": "CREATE TABLE learnt_rows (number INTEGER PRIMARY KEY, version INTEGER NOT NULL, "
     "position INTEGER NOT NULL, row INTEGER NOT NULL, labels TEXT NOT NULL);"
     "CREATE INDEX learnt_rows_by_row ON learnt_rows (row);",
@@ -124,7 +126,8 @@ def is_fitted(connection: sqlite3.Connection) -> bool:
 def optional_tables(settings: dict[str, Any]) -> list[str]:
     """Return the optional tables of a store with these settings, apart from the audit log."""
     features, codes_only = settings.get("keep_features", False), settings.get("codes_only", False)
-    return ["features"] * features + ["learnt_rows"] * (features or codes_only)
+    rescoring = settings.get("rescore_bits", 0) > 0
+    return ["features"] * features + ["rescoring"] * rescoring + ["learnt_rows"] * (features or codes_only)
 
 
 def create_script(optional: Iterable[str], lexical: bool) -> str:

@@ -1,15 +1,15 @@
-"""Write the files of new segments: of codes, and beside them their columns and features."""
+"""Write the files of new segments: of codes, and beside them their columns, features and rescoring codes."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from sqlite3 import Connection
 
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.column_files import columns_file, segment_contents, write_columns
-from stillhash.collection.storage.features import FeatureTable, features_file
 from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.row_arrays import RowArrayTable
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.segments import CodedRows, write_segment
 
@@ -17,8 +17,8 @@ from stillhash.collection.storage.segments import CodedRows, write_segment
 class SegmentWriter:
     """Write segments under numbers that none ever had: past all commits, and `register` counts them as commits."""
 
-    def __init__(self, codes: CodeTable, features: FeatureTable | None, filter_fields: list[str] | None) -> None:
-        self._codes, self._features, self._filter_fields = codes, features, filter_fields
+    def __init__(self, codes: CodeTable, row_arrays: Sequence[RowArrayTable], filter_fields: list[str] | None) -> None:
+        self._codes, self._row_arrays, self._filter_fields = codes, row_arrays, filter_fields
         self._lock, self._last_number = threading.Lock(), 0
 
     def write(self, connection: Connection, parts: Iterable[CodedRows]) -> list[SegmentRecord]:
@@ -62,11 +62,11 @@ class SegmentWriter:
         path = self._codes.folder / file
         content = write_segment(path, rows, self._codes.bits, self._codes.collection, number)
         self.write_columns(connection, file, numbers)
-        if self._features is not None:
-            self._features.write(connection, path, number, numbers)
+        for table in self._row_arrays:
+            table.write(connection, path, number, numbers)
         return SegmentRecord(number, file, len(numbers), int(numbers[0]), int(numbers[-1]), content)
 
     def _remove(self, file: str) -> None:
-        for name in (file, columns_file(file), features_file(file)):
+        for name in (file, columns_file(file), *(table.file(file) for table in self._row_arrays)):
             with suppress(OSError):  # the next clean-up removes it
                 Path(self._codes.folder / name).unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stillhash.collection.method_settings import check_codes_see_labels, check_params
+from stillhash.collection.method_settings import check_codes_see_labels, check_params, check_rescore_bits
 from stillhash.collection.storage.lexical import check_lexical_field
 from stillhash.collection.storage.schema import LEXICAL_KEY, parse_json
 from stillhash.collection.validation import check_filter_fields
@@ -31,6 +31,7 @@ def parse_settings(text: Any) -> dict[str, Any]:
         check_lexical_field(settings.get(LEXICAL_KEY))
         _check_encoder(settings.get("encoder"))
         check_choice(settings.get("keep_features", False), "keep_features", choices=(True, False))
+        check_rescore_bits(settings.setdefault("rescore_bits", 0), settings)
         _check_codes_only(settings.setdefault("codes_only", False), settings)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else str(error)[:200]

@@ -25,18 +25,19 @@ from stillhash.collection.storage.column_files import columns_file
 from stillhash.collection.storage.connections import check_exists, connect
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
-from stillhash.collection.storage.features import FeatureTable
 from stillhash.collection.storage.integrity import ACKED_KEY, acknowledged_commit
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.learnt_rows import LearntRowTable
 from stillhash.collection.storage.lexical import check_new_field, merge_lexical
 from stillhash.collection.storage.new_database import create_database
+from stillhash.collection.storage.row_arrays import FEATURES, RESCORING, RowArrayTable
 from stillhash.collection.storage.schema import (
     COMPACTED_FORMAT,
     COUNTERS,
     LEXICAL_KEY,
     READABLE_FORMATS,
+    RESCORING_FORMAT,
     STORE_FORMAT,
     count_rows,
     create_script,
@@ -47,7 +48,7 @@ from stillhash.collection.storage.schema import (
 )
 from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.segment_writer import SegmentWriter
-from stillhash.collection.storage.segments import CodedRows, even_rows
+from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, even_rows
 from stillhash.collection.storage.settings import check_id, parse_settings
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
@@ -60,6 +61,7 @@ from stillhash.files.sealed_files import (
     locked_folder,
     remove_unlisted,
 )
+from stillhash.numeric.rescoring import Rescorer
 
 STORE_FOLDERS = ("segments", "learner")
 SCRUB_KEY = "unscrubbed"  # in `meta`, from when something is forgotten until nothing of it is in any file
@@ -67,6 +69,8 @@ FORGOTTEN_KEY = "forgotten"  # in `meta`: the commit in which something was last
 LOOSE_KEY = "loose_rows"  # in `meta`, once compacted: rows sealed or dropped since, which leaves pages partly unused
 LOOSE_SHARE = 8  # store.db is written again once they are one in so many items
 LOG_SECONDS = 10.0  # that the end of other processes' reads is waited for
+SEAL_ROWS, MIN_SEAL_ROWS = SEGMENT_ROWS, 1024
+MAX_UNSEALED_BYTES = 1 << 25  # of rescoring codes in store.db
 COUNTED_TABLES = {"segments": "segments", "pending": "pending", "deleted": "tombstones", "feedback": "current_votes"}
 
 
@@ -74,7 +78,7 @@ class Store:
     """All SQL of a collection, by table, and the files beside the database.
 
     The tables are `items`, `codes`, `versions`, `votes`, `doubtful_labels` and `audit`; where features are kept, or
-    follow from codes, also `features` and `learnt_rows`.
+    follow from codes, also `features` and `learnt_rows`; where there are rescoring codes, also `rescoring`.
     """
 
     def __init__(self, path: Path, *, writer: bool, wait: float = 0.0) -> None:
@@ -100,8 +104,16 @@ class Store:
             self.doubtful_labels = DoubtfulLabelTable()
             self.audit = AuditTable()
             tables = optional_tables(self.settings)
-            self.features = FeatureTable(self.settings["dim"], self.codes) if "features" in tables else None
-            self.segment_writer = SegmentWriter(self.codes, self.features, self.settings["filter_fields"])
+            dim, rescore_bits = self.settings["dim"], self.settings["rescore_bits"]
+            self.features = RowArrayTable(FEATURES, dim, self.codes) if "features" in tables else None
+            self.rescorer = Rescorer(dim, rescore_bits) if rescore_bits else None
+            width = 0 if self.rescorer is None else self.rescorer.width
+            self.rescoring = RowArrayTable(RESCORING, width, self.codes) if "rescoring" in tables else None
+            self.row_arrays = [table for table in (self.features, self.rescoring) if table is not None]
+            self.seal_rows = SEAL_ROWS  # unsealed rows that the writer makes a segment of; fewer if they take much
+            if width:
+                self.seal_rows = min(SEAL_ROWS, max(MIN_SEAL_ROWS, MAX_UNSEALED_BYTES // width))
+            self.segment_writer = SegmentWriter(self.codes, self.row_arrays, self.settings["filter_fields"])
             self.learnt_rows = LearntRowTable() if "learnt_rows" in tables else None
             self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
@@ -125,7 +137,8 @@ class Store:
                     raise BadState(f"{path.name}: {lost}. Restore a snapshot, or clear the folder.")
                 for folder in STORE_FOLDERS:
                     (path / folder).mkdir(FOLDER_MODE, exist_ok=True)
-                meta = {"format": STORE_FORMAT, "collection": collection or uuid.uuid4().bytes}
+                version = RESCORING_FORMAT if settings.get("rescore_bits", 0) else STORE_FORMAT
+                meta = {"format": version, "collection": collection or uuid.uuid4().bytes}
                 fixed = {name: value for name, value in settings.items() if name != LEXICAL_KEY}
                 meta |= {"settings": json.dumps(fixed), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
                 meta |= {} if field is None else {LEXICAL_KEY: field}
@@ -174,7 +187,7 @@ class Store:
 
     def _segment_files(self, connection: sqlite3.Connection) -> list[str]:
         files = [*self.codes.segment_files(connection), *self.column_files(connection)]
-        return files if self.features is None else files + self.features.files(connection)
+        return files + [file for table in self.row_arrays for file in table.files(connection)]
 
     def seal(self) -> bool:
         """Move unsealed codes into segments, in one transaction; return False if there are none."""
@@ -205,14 +218,14 @@ class Store:
             if replaced:
                 self.codes.start_over(connection)
             self._count_loose(connection, sum(record.rows for record in records))
-            if self.features is not None:
-                self.features.clear(connection)
+            for table in self.row_arrays:
+                table.clear(connection)
 
     def replace_segments(self, replaced: Sequence[SegmentRecord], records: list[SegmentRecord]) -> None:
         """Register segments in the place of those whose items they hold, in one transaction."""
         with self.transaction() as connection:
             self._exchange(connection, replaced, records)
-            set_meta(connection, "format", COMPACTED_FORMAT)
+            set_meta(connection, "format", max(get_meta(connection, "format"), COMPACTED_FORMAT))
 
     def _exchange(
         self, connection: sqlite3.Connection, replaced: Sequence[SegmentRecord], records: list[SegmentRecord]

@@ -54,7 +54,7 @@ def _damaged_files(store: Store, connection: sqlite3.Connection, on_bytes: ReadB
             check(on_bytes=on_bytes)
         except BadState as error:
             problems.append(str(error))
-    return problems + ([] if store.features is None else store.features.problems(connection, on_bytes))
+    return problems + [line for table in store.row_arrays for line in table.problems(connection, on_bytes)]
 
 
 def _contradictions(store: Store, connection: sqlite3.Connection, meter: ShareMeter) -> list[str]:

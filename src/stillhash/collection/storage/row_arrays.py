@@ -1,9 +1,11 @@
-"""Features of items that are kept, as float16: in the table `features`, and of sealed rows in files.
+"""Arrays with a row for each item that has a code: features that are kept, and rescoring codes.
 
-    bytes 0-51    magic, format, dim, rows, and which segment it belongs to
-    bytes 4096-   features (rows, dim), float16, in the order of the segment's rows; NaN where they are lost
+Rows that are not sealed are in a table of store.db, those of a segment in a sealed file (sealed_files.py) beside it:
 
-It is a sealed file (sealed_files.py) beside its segment. Its checksums are verified once, before its first use.
+    bytes 0-47    magic, format, columns, rows, and which segment it belongs to
+    bytes 4096-   values (rows, columns), in the order of the segment's rows; all bytes 0xFF where they are lost
+
+Its checksums are verified once, before its first use.
 """
 
 import struct
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from sqlite3 import Connection
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +34,11 @@ from stillhash.files.sealed_files import (
 )
 from stillhash.numeric.validation import Floats, Mask
 
-FEATURES_MAGIC, FEATURES_FORMAT = b"STILLFEA", 1
-FEATURES_HEADER = struct.Struct("<8sIIQ16sQ")  # magic, format, dim, rows, collection and number of the segment
-FEATURES_OFFSET = BLOCK_SIZE
+ARRAY_FORMAT = 1
+ARRAY_HEADER = struct.Struct("<8sIIQ16sQ")  # magic, format, columns, rows, collection and number of the segment
+ARRAY_OFFSET = BLOCK_SIZE
 ROWS_PER_VALUE = 64  # in one value of the table
-ROWS_PER_PART = 2048  # so that a part is whole blocks for any dim
+ROWS_PER_PART = BLOCK_SIZE  # so that a part is whole blocks for any columns
 NO_ROW = -1
 LARGEST = float(np.finfo(np.float16).max)
 
@@ -53,41 +56,66 @@ def round_to_half(X: Floats) -> Floats:
         return X.astype(np.float16).astype(np.float32)
 
 
-def features_file(segment_file: str) -> str:
-    """Return the name of the features of a segment."""
-    return f"{Path(segment_file).stem}.features"
+class RowArrayKind(NamedTuple):
+    """What the rows of such arrays are, and how they are stored."""
+
+    table: str  # of store.db, and the suffix of the files
+    stored: str  # dtype in the table and the files
+    read: str  # dtype that is returned
+    magic: bytes
+    content: str  # in messages
 
 
-class FeatureTable:
-    """The features of all rows that have a code, where the collection keeps them."""
+FEATURES = RowArrayKind("features", "<f2", "f4", b"STILLFEA", "features")
+RESCORING = RowArrayKind("rescoring", "u1", "u1", b"STILLRSC", "rescoring codes")
 
-    def __init__(self, dim: int, codes: CodeTable) -> None:
-        self.dim, self.codes = dim, codes
+
+def find_lost(values: NDArray[Any]) -> Mask:
+    """Return which rows are lost: all bytes 0xFF, of which a float is NaN."""
+    lost: Mask = np.isnan(values[:, 0]) if values.dtype.kind == "f" else (values == 0xFF).all(axis=1)
+    return lost
+
+
+class RowArrayTable:
+    """The rows of one kind, of all items that have a code."""
+
+    def __init__(self, kind: RowArrayKind, columns: int, codes: CodeTable) -> None:
+        self.kind, self.columns, self.codes = kind, columns, codes
+        self._dtype = np.dtype(kind.stored)
+        self._row_bytes = columns * self._dtype.itemsize
         self._checked: set[str] = set()  # files; no name is used twice
 
-    def add(self, connection: Connection, numbers: RowNumbers, features: Floats) -> None:
-        """Keep the features of ascending rows that are not sealed, consecutive ones together."""
+    def lost(self, rows: int) -> NDArray[Any]:
+        """Return rows that are all lost, as they are stored."""
+        return np.full((rows, self._row_bytes), 0xFF, np.uint8).view(self._dtype)
+
+    def file(self, segment_file: str) -> str:
+        """Return the name of the file beside a segment."""
+        return f"{Path(segment_file).stem}.{self.kind.table}"
+
+    def add(self, connection: Connection, numbers: RowNumbers, values: NDArray[Any]) -> None:
+        """Store values (n, columns) of ascending rows that are not sealed, consecutive ones together."""
         gaps = np.flatnonzero(np.diff(numbers) != 1) + 1
         starts = np.concatenate([np.arange(0, len(numbers), ROWS_PER_VALUE), gaps, [len(numbers)]])
         ends = np.unique(starts).tolist()
-        data = features.astype("<f2")
+        data = np.asarray(values, self._dtype)
         groups = ((int(numbers[start]), data[start:end].tobytes()) for start, end in pairwise(ends))
-        connection.executemany("INSERT INTO features VALUES (?, ?)", groups)
+        connection.executemany(f"INSERT INTO {self.kind.table} VALUES (?, ?)", groups)
 
-    def read(self, connection: Connection, numbers: RowNumbers) -> tuple[Floats, Mask]:
-        """Return the features (n, dim) of these rows, and which of them are known."""
-        features = np.full((len(numbers), self.dim), np.nan, np.float32)
+    def read(self, connection: Connection, numbers: RowNumbers) -> tuple[NDArray[Any], Mask]:
+        """Return the values (n, columns) of these rows, and which of them are known."""
+        values = self.lost(len(numbers)).astype(self.kind.read)
         last = self.codes.last_sealed(connection)
-        with parsing("features"):
-            first, group = -1, np.empty((0, self.dim), np.float16)  # read last
+        with parsing(self.kind.content):
+            first, group = -1, self.lost(0)  # read last
             for place in np.flatnonzero(numbers > last).tolist():
                 row = int(numbers[place])
                 if not first <= row < first + len(group):
-                    sql = "SELECT row, features FROM features WHERE row <= ? ORDER BY row DESC LIMIT 1"
+                    sql = f"SELECT * FROM {self.kind.table} WHERE row <= ? ORDER BY row DESC LIMIT 1"
                     first, data = connection.execute(sql, [row]).fetchone() or (-1, b"")
-                    group = np.frombuffer(data, "<f2").reshape(-1, self.dim)
+                    group = np.frombuffer(data, self._dtype).reshape(-1, self.columns)
                 if row < first + len(group):
-                    features[place] = group[row - first]
+                    values[place] = group[row - first]
         for record in self.codes.segment_records(connection) if (numbers <= last).any() else ():
             inside = np.flatnonzero((record.first <= numbers) & (numbers <= record.last))
             stored = self._map(record) if len(inside) else None
@@ -95,8 +123,8 @@ class FeatureTable:
                 rows = self._row_numbers(record)
                 at = np.minimum(np.searchsorted(rows, numbers[inside]), len(rows) - 1)
                 held = rows[at] == numbers[inside]
-                features[inside[held]] = stored[at[held]]
-        return features, ~np.isnan(features[:, 0])
+                values[inside[held]] = stored[at[held]]
+        return values, ~find_lost(values)
 
     def _row_numbers(self, record: SegmentRecord) -> RowNumbers:
         """Return the rows of a segment; none if it is damaged, so that they cannot be known."""
@@ -109,25 +137,25 @@ class FeatureTable:
 
     def write(self, connection: Connection, segment: Path, number: int, numbers: RowNumbers) -> None:
         """Write the file of a new segment of these rows; it is on disk when this returns."""
-        write_sealed(segment.with_suffix(".features"), self._parts(connection, number, numbers))
+        write_sealed(segment.with_name(self.file(segment.name)), self._parts(connection, number, numbers))
 
     def _parts(self, connection: Connection, number: int, numbers: RowNumbers) -> Iterator[bytes]:
         yield self._header(number, len(numbers))
         for start in range(0, len(numbers), ROWS_PER_PART):
-            features, _ = self.read(connection, numbers[start : start + ROWS_PER_PART])
-            yield features.astype("<f2").tobytes()
+            values, _ = self.read(connection, numbers[start : start + ROWS_PER_PART])
+            yield np.asarray(values, self._dtype).tobytes()
 
     def clear(self, connection: Connection) -> None:
-        """Drop the features in the table: files hold those of all rows now that are not deleted."""
-        connection.execute("DELETE FROM features")
+        """Drop all rows of the table: files hold those of all items now."""
+        connection.execute(f"DELETE FROM {self.kind.table}")
 
     def files(self, connection: Connection) -> list[str]:
         """Return the files that there are, of the segments of this commit."""
-        files = map(features_file, self.codes.segment_files(connection))
+        files = map(self.file, self.codes.segment_files(connection))
         return [file for file in files if check_kind(self.codes.folder / file)]
 
-    def mapped(self, connection: Connection) -> list[NDArray[np.float16] | None]:
-        """Map the features of each segment, to be read after a later commit has replaced the files; None if lost."""
+    def mapped(self, connection: Connection) -> list[NDArray[Any] | None]:
+        """Map the values of each segment, to be read after a later commit has replaced the files; None if lost."""
         return [self._map(record) for record in self.codes.segment_records(connection)]
 
     def problems(self, connection: Connection, on_bytes: Callable[[int], object] | None = None) -> list[str]:
@@ -135,25 +163,25 @@ class FeatureTable:
         problems = []
         for record in self.codes.segment_records(connection):
             try:
-                self._checked.discard(file := features_file(record.file))
+                self._checked.discard(file := self.file(record.file))
                 if self._map(record, on_bytes) is None:
-                    problems.append(f"segments/{file}: missing; the features of its rows are lost")
+                    problems.append(f"segments/{file}: missing; the {self.kind.content} of its rows are lost")
             except BadState as error:
                 problems.append(str(error))
         return problems
 
     def repair(self, connection: Connection, actions: list[str]) -> None:
-        """Flip back single flipped bits; rows that are damaged beyond that lose their features."""
+        """Flip back single flipped bits; rows that are damaged beyond that lose their values."""
         for record in self.codes.segment_records(connection):
-            path = self.codes.folder / features_file(record.file)
+            path = self.codes.folder / self.file(record.file)
             lost = self._lost_rows(record, path)
             if lost is None:
                 continue
-            features = np.full((record.rows, self.dim), np.nan, np.float16)
+            values = self.lost(record.rows)
             if not lost.all():
-                features[~lost] = self._content(path, record.rows)[~lost]
-            write_sealed(path, [self._header(record.number, record.rows), features.astype("<f2").tobytes()])
-            without = f"; {lost.sum()} rows have lost their features" if lost.any() else ""
+                values[~lost] = self._content(path, record.rows)[~lost]
+            write_sealed(path, [self._header(record.number, record.rows), values.tobytes()])
+            without = f"; {lost.sum()} rows have lost their {self.kind.content}" if lost.any() else ""
             actions.append(f"segments/{path.name}: repaired{without}")
 
     def _lost_rows(self, record: SegmentRecord, path: Path) -> Mask | None:
@@ -172,33 +200,32 @@ class FeatureTable:
             return lost
         lost[:] = False
         for block in blocks:
-            start, end = ((number * BLOCK_SIZE - FEATURES_OFFSET) // (2 * self.dim) for number in (block, block + 1))
+            start, end = ((number * BLOCK_SIZE - ARRAY_OFFSET) // self._row_bytes for number in (block, block + 1))
             lost[start : end + 1] = True
         return lost
 
-    def _map(
-        self, record: SegmentRecord, on_bytes: Callable[[int], object] | None = None
-    ) -> NDArray[np.float16] | None:
-        """Map the features of a segment; None if there is no file, BadState if it is damaged or of another segment."""
-        path = self.codes.folder / features_file(record.file)
+    def _map(self, record: SegmentRecord, on_bytes: Callable[[int], object] | None = None) -> NDArray[Any] | None:
+        """Map the values of a segment; None if there is no file, BadState if it is damaged or of another segment."""
+        path = self.codes.folder / self.file(record.file)
         if not check_kind(path):
             return None
         if path.name not in self._checked:
             check_sealed(path, on_bytes)
         if not self._belongs(path, record):
-            raise BadState(f"{display_name(path)}: expected the features of segment {record.number}, got others")
+            own = f"{self.kind.content} of segment {record.number}"
+            raise BadState(f"{display_name(path)}: expected the {own}, got others")
         self._checked.add(path.name)
         return self._content(path, record.rows)
 
     def _header(self, number: int, rows: int) -> bytes:
-        shape = self.dim, rows, self.codes.collection, number
-        return FEATURES_HEADER.pack(FEATURES_MAGIC, FEATURES_FORMAT, *shape).ljust(FEATURES_OFFSET, b"\0")
+        shape = self.columns, rows, self.codes.collection, number
+        return ARRAY_HEADER.pack(self.kind.magic, ARRAY_FORMAT, *shape).ljust(ARRAY_OFFSET, b"\0")
 
     def _belongs(self, path: Path, record: SegmentRecord) -> bool:
-        """Return whether a file has the header and the size of the features of this segment."""
-        size, header = FEATURES_OFFSET + 2 * self.dim * record.rows, self._header(record.number, record.rows)
-        return content_size(path) == size and map_file(path)[:FEATURES_OFFSET].tobytes() == header
+        """Return whether a file has the header and the size of the values of this segment."""
+        size, header = ARRAY_OFFSET + self._row_bytes * record.rows, self._header(record.number, record.rows)
+        return content_size(path) == size and map_file(path)[:ARRAY_OFFSET].tobytes() == header
 
-    def _content(self, path: Path, rows: int) -> NDArray[np.float16]:
-        data = map_file(path)[FEATURES_OFFSET : FEATURES_OFFSET + 2 * self.dim * rows]
-        return data.view("<f2").reshape(rows, self.dim)
+    def _content(self, path: Path, rows: int) -> NDArray[Any]:
+        data = map_file(path)[ARRAY_OFFSET : ARRAY_OFFSET + self._row_bytes * rows]
+        return data.view(self._dtype).reshape(rows, self.columns)
