@@ -299,7 +299,12 @@ def rotate(X: Array, signs: Array, back: bool) -> Array:
     Each round flips the signs, applies a Hadamard transform to the first (then the last) coordinates, as many as the
     largest power of two, and turns the two halves by 45 degrees. The same to the last bit on all lanes.
     """
-    return reference.rotate(X, signs, back)
+    X = np.ascontiguousarray(X, np.float32)
+    if _lanes == "numpy":
+        return reference.rotate(X, signs, back)
+    rotated = np.empty_like(X)
+    native.rotate(X, signs, back, rotated)
+    return rotated
 
 
 def rescore_encode(X: Array, signs: Array, steps: float, bits: int, threads: int = 1) -> NDArray[np.uint8]:
@@ -307,12 +312,21 @@ def rescore_encode(X: Array, signs: Array, steps: float, bits: int, threads: int
 
     The layout is that of `rescoring`. The same to the last bit on all lanes.
     """
-    return reference.rescore_encode(X, signs, steps, bits)
+    X = np.ascontiguousarray(X, np.float32)
+    if _lanes == "numpy":
+        return reference.rescore_encode(X, signs, steps, bits)
+    codes = np.empty((len(X), bits * ((X.shape[1] + 7) // 8) + 4), np.uint8)
+    native.rescore_encode(X, signs, steps, bits, threads, codes)
+    return codes
 
 
 def rescore_levels(codes: Array, dim: int, bits: int) -> Array:
     """Return the levels (n, dim) float32 of rescoring codes (n, width); zeros where the correction is 0 or NaN."""
-    return reference.rescore_levels(codes, dim, bits)
+    if _lanes == "numpy":
+        return reference.rescore_levels(codes, dim, bits)
+    levels = np.empty((len(codes), dim), np.float32)
+    native.rescore_levels(np.ascontiguousarray(codes), bits, levels)
+    return levels
 
 
 def rescore_products(codes: Array, queries: Array, bits: int) -> NDArray[np.int64]:
@@ -320,4 +334,8 @@ def rescore_products(codes: Array, queries: Array, bits: int) -> NDArray[np.int6
 
     They are exact, whatever the corrections; queries have magnitudes up to `rescoring.QUERY_LEVELS`.
     """
-    return reference.rescore_products(codes, queries, bits)
+    if _lanes == "numpy":
+        return reference.rescore_products(codes, queries, bits)
+    products = np.empty(codes.shape[:2], np.int64)
+    native.rescore_products(np.ascontiguousarray(codes), np.ascontiguousarray(queries), bits, products)
+    return products

@@ -312,7 +312,7 @@ def rescore_encode(X: Array, signs: Array, steps: float, bits: int) -> NDArray[n
         u = (np.floor(np.clip(R * np.float32(steps), -half, half - 1)) + half).astype(np.uint8)
         for b in range(bits):
             codes[some, b * plane : (b + 1) * plane] = np.packbits(u >> b & 1, axis=1, bitorder="little")
-        products = R.astype(np.float64) * (2.0 * u - (2 * half - 1))
+        products = R.astype(np.float64) * (u.astype(np.float64) * 2 - (2 * half - 1))
         padded = np.pad(products, ((0, 0), (0, -products.shape[1] % 4))).reshape(len(R), -1, 4)
         sums = padded.cumsum(axis=1)[:, -1]  # four sums, each in order, as the kernel has them
         total = (sums[:, 0] + sums[:, 1]) + (sums[:, 2] + sums[:, 3])

@@ -32,7 +32,7 @@ class RescoreQueries(NamedTuple):
     levels: NDArray[np.int16]  # (m, dim), at most QUERY_LEVELS in magnitude
     scale: Floats  # (m,)
 
-    def rows(self, some: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "RescoreQueries":
+    def rows(self, some: NDArray[np.intp] | NDArray[np.bool_] | list[int] | slice) -> "RescoreQueries":
         """Return some of the queries."""
         return RescoreQueries(self.levels[some], self.scale[some])
 

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "miwq.hpp"
 #include "page.hpp"
 #include "quality.hpp"
+#include "rescore.hpp"
 #include "scan.hpp"
 #include "tiles.hpp"
 #include "workers.hpp"
@@ -262,6 +264,38 @@ static void quality(In<float, 2> scores, In<float, 2> grades, int64_t page, int6
   rank_quality(scores.data(), grades.data(), scores.shape(0), scores.shape(1), page, depth, out.data());
 }
 
+static void rotate(In<float, 2> X, In<float, 2> signs, bool back, Array<float, 2> rotated) {
+  const int64_t n = X.shape(0), dim = X.shape(1);
+  const Rotation rotation{signs.data(), static_cast<int64_t>(signs.shape(0)), dim};
+  nb::gil_scoped_release free_gil;
+  for (int64_t i = 0; i < n; ++i) {
+    float* row = rotated.data() + i * dim;
+    std::copy_n(X.data() + i * dim, dim, row);
+    if (back) rotation.undo(row);
+    else rotation.apply(row);
+  }
+}
+
+static void encode_for_rescore(In<float, 2> X, In<float, 2> signs, float steps, int bits, int threads,
+                               Array<uint8_t, 2> codes) {
+  const int64_t n = X.shape(0), dim = X.shape(1);
+  nb::gil_scoped_release free_gil;
+  rescore_encode({signs.data(), static_cast<int64_t>(signs.shape(0)), dim}, {dim, bits}, steps, X.data(), n, threads,
+                 codes.data());
+}
+
+static void levels_of(In<uint8_t, 2> codes, int bits, Array<float, 2> levels) {
+  const int64_t n = codes.shape(0), dim = levels.shape(1);
+  nb::gil_scoped_release free_gil;
+  rescore_levels({dim, bits}, codes.data(), n, levels.data());
+}
+
+static void products_of(In<uint8_t, 3> codes, In<int16_t, 2> queries, int bits, Array<int64_t, 2> products) {
+  const int64_t m = codes.shape(0), n = codes.shape(1), dim = queries.shape(1);
+  nb::gil_scoped_release free_gil;
+  rescore_products({dim, bits}, codes.data(), queries.data(), m, n, products.data());
+}
+
 static bool huge_pages(In<uint8_t, 3> tiles) { return advise_huge_pages(tiles.data(), tiles.size()); }
 
 static uint64_t stream_read(const std::string& lanes, In<uint8_t, 3> tiles) {
@@ -289,6 +323,10 @@ NB_MODULE(_native, m) {
   m.def("table_fill", &table_fill);
   m.def("table_top", &table_top);
   m.def("rank_quality", &quality);
+  m.def("rotate", &rotate);
+  m.def("rescore_encode", &encode_for_rescore);
+  m.def("rescore_levels", &levels_of);
+  m.def("rescore_products", &products_of);
   m.def("advise_huge_pages", &huge_pages);
   m.def("stream_read", &stream_read);
 }

@@ -1,0 +1,31 @@
+// Rescoring codes (numeric/rescoring.py): rotation, quantisation, and exact products of levels. Every value is the same
+// on any instruction set, and the same as of NumPy: this file is compiled without fused products and sums.
+#pragma once
+#include <cstdint>
+
+namespace stillhash {
+
+// Rounds of signs, a Hadamard transform of the largest power of two and a turn of the halves by 45 degrees.
+struct Rotation {
+  const float* signs;  // (rounds, dim)
+  int64_t rounds, dim;
+  void apply(float* row) const;
+  void undo(float* row) const;
+};
+
+// A code is `bits` planes of `plane` bytes, the least significant first, and a float32.
+struct RescoreLayout {
+  int64_t dim, plane, width;
+  int bits;
+  RescoreLayout(int64_t d, int b) : dim(d), plane((d + 7) / 8), width(b * plane + 4), bits(b) {}
+};
+
+void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float steps, const float* X, int64_t n,
+                    int threads, uint8_t* codes);
+void rescore_levels(const RescoreLayout& layout, const uint8_t* codes, int64_t n, float* levels);
+
+// products (m, n) of the levels of queries (m, dim), at most 8191 in magnitude, and those of their codes (m, n, width).
+void rescore_products(const RescoreLayout& layout, const uint8_t* codes, const int16_t* queries, int64_t m, int64_t n,
+                      int64_t* products);
+
+}  // namespace stillhash
