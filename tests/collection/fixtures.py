@@ -40,6 +40,15 @@ def live_rows(store: Store, connection: sqlite3.Connection) -> CodedRows:
     return coded.select(np.isin(coded.numbers, [row for (row,) in connection.execute("SELECT row FROM items")]))
 
 
+def rescoring_codes(collection: Collection, ids: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rescoring codes of items, and which are known."""
+    store = collection._store
+    assert store.rescoring is not None
+    with store.reading() as connection:
+        rows = store.items.rows_of(connection, ids)
+        return store.rescoring.read(connection, np.array([rows[name] for name in ids if name in rows], np.int64))
+
+
 def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twin]:
     """Create a collection that has these rows, and its reference model."""
     options = {"init_rows": INIT, "learn_rows": LEARN, "codes_see_labels": True, **settings}

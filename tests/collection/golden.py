@@ -18,7 +18,7 @@ import numpy as np
 
 import stillhash
 from stillhash.collection.encoder_alignment import EncoderIdentity
-from stillhash.collection.storage.schema import STORE_FORMAT
+from stillhash.collection.storage.schema import RESCORING_FORMAT
 from tests.collection.fixtures import DIM, begin, some_rows
 from tests.support.toys import toy
 
@@ -52,6 +52,7 @@ NEW_FIELDS = (
     "lexical_field",
     "learnt_rank",
     "lexical_rank",
+    "rescore_bits",
 )  # of stats and hits, which the stored answers lack
 NEW_OF_EXPLANATIONS = ("query_labels", "hit_labels", "shared_labels", "up_votes", "down_votes", "vote_score")
 
@@ -89,7 +90,7 @@ def answers(collection: stillhash.Collection) -> dict[str, Any]:
 
 def make() -> Path:
     FOLDER.mkdir(exist_ok=True)
-    file = FOLDER / f"format-{STORE_FORMAT}.zip"
+    file = FOLDER / f"format-{RESCORING_FORMAT}.zip"
     if file.exists():
         sys.exit(f"{file.name} exists; a released format does not change")
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ import pytest
 
 import stillhash
 from stillhash.errors import BadState, StillhashError
-from tests.collection.fixtures import DIM, begin, some_rows
+from tests.collection.fixtures import DIM, begin, rescoring_codes, some_rows
 from tests.support.seeds import run_seed
 from tests.support.toys import toy
 
@@ -65,6 +65,7 @@ def answers(path: Path) -> Any:
             some,
             earlier,
             collection.versions(),
+            [array.tolist() for array in rescoring_codes(collection, ids)],
             collection.verify(),
         )
 

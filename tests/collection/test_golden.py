@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 import stillhash
+from stillhash.collection.storage.format_1 import stored_format
 from tests.collection.fixtures import some_rows
 from tests.collection.format_1 import contents, scores, unpack_golden
 from tests.collection.golden import FOLDER, QUERIES, answers, close
 
-NEW_SINCE_FORMAT_1 = {"filter_columns", "filter_fields", "codes_see_labels", "wrong_label_share"}
+NEW_SINCE_FORMAT_1 = {"filter_columns", "filter_fields", "codes_see_labels", "wrong_label_share", "rescore_bits"}
 CHANGED_SINCE_FORMAT_1 = {"segments": 1, "deleted": 0, "unsealed": 0, "quality": None}
 
 
@@ -36,12 +37,14 @@ def write_to(collection: stillhash.Collection, expected: dict[str, Any]) -> None
 
 
 def test_there_is_one_for_each_format() -> None:
-    assert sorted(file.stem for file in FOLDER.glob("format-*.zip")) == ["format-1", "format-5"]
+    assert sorted(file.stem for file in FOLDER.glob("format-*.zip")) == ["format-1", "format-5", "format-7"]
 
 
-def test_a_golden_store_answers_as_it_did(tmp_path: Path) -> None:
-    with zipfile.ZipFile(FOLDER / "format-5.zip") as archive:
+@pytest.mark.parametrize("number", [5, 7])
+def test_a_golden_store_answers_as_it_did(tmp_path: Path, number: int) -> None:
+    with zipfile.ZipFile(FOLDER / f"format-{number}.zip") as archive:
         archive.extractall(tmp_path)
+    assert stored_format(tmp_path / "golden") == number
     expected = json.loads((tmp_path / "answers.json").read_text())
     with stillhash.open(tmp_path / "golden", read_only=True) as collection:
         results = answers(collection)

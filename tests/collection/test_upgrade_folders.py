@@ -130,7 +130,7 @@ def test_lost_commits_are_refused(tmp_path: Path) -> None:
     refused(path, BadState, "acknowledged")
 
 
-@pytest.mark.parametrize("number", [2, 3, 4, 7])
+@pytest.mark.parametrize("number", [2, 3, 4, 8])
 def test_other_formats_are_refused_by_both_numbers(tmp_path: Path, number: int) -> None:
     path, _ = unpack("0.1-early.zip", "empty", tmp_path)
     edit(path, f"UPDATE meta SET value = {number} WHERE key = 'format'")

@@ -356,12 +356,13 @@ def test_leftovers_of_writes_that_did_not_end_are_cleared(template: Path, tmp_pa
     path = copied(template, tmp_path / "c")
     (path / "segments" / "00000099.tiles").write_bytes(b"sealed, and never committed")
     (path / "segments" / "00000099.columns").write_bytes(b"of that segment")
+    (path / "segments" / "00000099.rescoring").write_bytes(b"of that segment")
     (path / "segments" / ".00000098.tiles.123").write_bytes(b"half")
     (path / "learner" / ".00000009.safetensors.123").write_bytes(b"half")
     with stillhash.open(path) as collection:
         collection.learn(X, LABELS)
         assert collection.verify() == []
-    assert sorted(file.suffix for file in (path / "segments").iterdir()) == [".columns", ".tiles"]
+    assert sorted(file.suffix for file in (path / "segments").iterdir()) == [".columns", ".rescoring", ".tiles"]
     assert not [file for file in (path / "learner").iterdir() if file.name.startswith(".")]
 
 

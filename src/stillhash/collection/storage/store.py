@@ -195,7 +195,8 @@ class Store:
         with self.reading() as connection:
             rows = even_rows(self.codes.count_unsealed(connection), self.codes.segment_rows)
             records = self.segment_writer.write(connection, self.codes.unsealed_parts(connection, rows))
-        if records:
+            deleted = any(count_rows(connection, table.kind.table) for table in self.row_arrays)
+        if records or deleted:  # if all unsealed rows were deleted, what is left of them goes too
             self._register(records)
         return len(records) > 0
 
