@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from stillhash.numeric.label_belief import BINS, MIN_ROWS, LabelBelief, agreement
 from stillhash.numeric.labels import parse_labels
-from stillhash.numeric.sufficient_stats import SufficientStats, regress, unit_labels
+from stillhash.numeric.ridge_regression import regress
+from stillhash.numeric.sufficient_stats import SufficientStats, unit_labels
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.2, 0.5])

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhash.numeric.labels import parse_labels
-from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, regress, unit_labels
+from stillhash.numeric.ridge_regression import regress
+from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, exact_precision, unit_labels
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((400, 12)).astype(np.float32)
@@ -153,3 +154,92 @@ def test_many_labels_are_judged_by_random_directions(monkeypatch: pytest.MonkeyP
     same(exact, probed)
     assert exact is not None and probed is not None
     assert probed.reliability == pytest.approx(exact.reliability, abs=0.2)
+
+
+# ---- exact sums over levels ----
+
+SETS = [[f"label {c}" for c in np.flatnonzero(row)] for row in Y]
+ONE_EACH = [[labels[0]] for labels in SETS]
+WITH_LABELS = np.where(np.arange(9) < 5, np.random.default_rng(4).choice([-1, 1], (400, 9)), B).astype(np.float32)
+
+
+def levels(largest: int) -> np.ndarray:
+    return (2 * np.random.default_rng(largest).integers(0, largest + 1, (400, 12)) - largest).astype(np.float32)
+
+
+def count(stats: SufficientStats, rows: np.ndarray, largest: int, sets: list[list[str]], sign: int = 1) -> None:
+    labels = parse_labels([sets[row] for row in rows], len(rows))
+    stats.add(levels(largest)[rows], WITH_LABELS[rows], labels, plain=B[rows], sign=sign)
+    stats.unlabelled += sign * len(rows)
+
+
+@given(
+    st.sampled_from([1, 3, 15, 255]),
+    st.sampled_from([SETS, ONE_EACH]),
+    st.lists(st.integers(0, 400), max_size=5),
+    st.lists(st.integers(0, 200), max_size=5),
+    st.sampled_from([7, 64, 1000]),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_rows_come_and_go_in_any_order_to_the_bit(
+    largest: int,
+    sets: list[list[str]],
+    added: list[int],
+    removed: list[int],
+    chunk: int,
+    dropped: bool,
+    random: object,
+) -> None:
+    order, gone = np.arange(400), np.arange(200)  # the first half of the rows is taken out again
+    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(gone)  # type: ignore[attr-defined]
+    halves = [SufficientStats(12, 9, largest_level=largest) for _ in range(2)]
+    for stats in halves:
+        stats.chunk_rows = chunk
+    for place, part in enumerate(np.split(order, sorted(added))):
+        count(halves[place % 2], part, largest, sets)
+    for part in np.split(gone, sorted(removed)):
+        count(halves[0], part, largest, sets, sign=-1)
+    halves[0].merge(halves[1])
+    if dropped:
+        halves[0].drop_labels(2.0**-11)
+    whole = SufficientStats(12, 9, largest_level=largest)
+    count(whole, np.arange(200, 400), largest, sets)
+    assert halves[0].same(whole) and whole.same(halves[0])
+    for stats in (halves[0], whole):
+        stats.drop_labels(2.0**-11)
+        stats.sort_labels()
+    assert halves[0].names == whole.names
+    for name in ("aa", "cc", "pp", "ay", "cy", "py"):
+        assert getattr(halves[0], name).tobytes() == getattr(whole, name).tobytes()
+
+
+@pytest.mark.parametrize("largest", [1, 3, 15, 255])
+def test_sums_of_a_chunk_stay_exact_at_their_largest(largest: int) -> None:
+    precision, rows = exact_precision(largest)
+    rows = min(rows, 20_000)
+    side = np.full((rows + 1, 3), largest, np.float32)
+    stats = SufficientStats(3, 9, largest_level=largest)
+    stats.add(side, np.ones((rows + 1, 9), np.float32), parse_labels([["a", "b", "c"]] * (rows + 1), rows + 1))
+    assert precision == (np.float64 if largest == 255 else np.float32)
+    assert stats.aa[1, 1] == (rows + 1) * largest**2 and stats.ay[0, 1] == (rows + 1) * largest * 591 / 1024
+
+
+def test_same_compares_labels_by_name_and_to_the_bit() -> None:
+    one, other = (SufficientStats(12, 9, largest_level=3) for _ in range(2))
+    order = np.arange(400)
+    count(one, order, 3, SETS)
+    count(other, order[::-1], 3, SETS)
+    assert list(one.names) != list(other.names) and one.same(other)
+    other.ay[2, 3] += 2.0**-10
+    assert not one.same(other)
+    other.ay[2, 3] -= 2.0**-10
+    other.unlabelled += 1
+    assert not one.same(other)
+    assert not one.same(SufficientStats(12, 9, largest_level=3))
+    other.unlabelled -= 1
+    count(other, order[:1], 3, [["another"]])
+    assert not one.same(other)
+    count(other, order[:1], 3, [["another"]], sign=-1)
+    assert "another" in other.names and one.same(other)

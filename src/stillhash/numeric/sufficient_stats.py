@@ -11,6 +11,9 @@ Where codes hold labels, the same rows have other codes p without them, as rows 
 
 They do not depend on the order of rows or on chunks, they add up across machines, and a row can be taken out again.
 Labels are columns of y in order of arrival, so new ones only add rows to ay and cy.
+
+Sums of features are rounded. Those of levels, small whole numbers in place of features, are exact: y is rounded to
+multiples of 1/1024, a chunk is cut so that its sums fit the precision, and doubles hold whole numbers up to 2^53.
 """
 
 from collections.abc import Hashable
@@ -19,14 +22,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.numeric.labels import Labels
-from stillhash.numeric.linear_systems import solve_symmetric
+from stillhash.numeric.labels import Labels, stable_key
+from stillhash.numeric.ridge_regression import Regression, random_signs, regress
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Doubles, Floats, check_arrays
 
-CAUTION = 3.0  # standard errors by which noise is taken too high, so that few labels count for little
-TRACE_PROBES = 16  # random vectors that estimate a trace
 LABEL_PROBES = 256  # random directions that stand for more labels than this
+LABEL_STEP = 2.0**-10  # that label vectors are multiples of, where sums are exact
+EXACT = {"f4": 2.0**24, "f8": 2.0**53}  # whole numbers up to it are exact, by precision
+MIN_EXACT_ROWS = 1000  # in a product of single precision; where fewer would be exact, double precision is faster
 
 
 class Similarity(NamedTuple):
@@ -48,15 +52,6 @@ class Sides(NamedTuple):
     query_length: float  # the root mean square of |y(q)| over the rows
 
 
-class Regression(NamedTuple):
-    """A ridge regression y = x @ slopes + intercepts, and how far its predictions are more than noise, 0 to 1."""
-
-    slopes: Doubles  # (D, labels)
-    intercepts: Doubles  # (labels,)
-    reliability: float
-    length: float  # the root mean square of |y| over the rows, as predicted
-
-
 def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
     """Return rows of labels as unit vectors (n, labels in use), and the names of the columns."""
     used, columns = np.unique(labels.indices, return_inverse=True)
@@ -66,11 +61,24 @@ def unit_labels(labels: Labels) -> tuple[Floats, list[Hashable]]:
     return Y, [labels.names[c] for c in used]
 
 
-class SufficientStats:
-    """The sums over the rows learnt so far."""
+def exact_precision(largest: int, *, double: bool = False) -> tuple[np.dtype[Any], int]:
+    """Return the precision of sums over the levels of rows, up to this one, and how many rows have exact sums in it."""
+    size = largest * max(largest, 1 / LABEL_STEP)  # of a term, in units of LABEL_STEP where it is of labels
+    name = "f8" if double or EXACT["f4"] / size < MIN_EXACT_ROWS else "f4"
+    return np.dtype(name), int(EXACT[name] / size)
 
-    def __init__(self, dim: int, bits: int, *, double: bool = False) -> None:
+
+class SufficientStats:
+    """The sums over the rows learnt so far.
+
+    largest_level: of rows that are levels, whole numbers, in place of features, so that their sums are exact.
+    """
+
+    def __init__(self, dim: int, bits: int, *, double: bool = False, largest_level: int | None = None) -> None:
         self.precision: np.dtype[Any] = np.dtype("f8" if double else "f4")  # of the sums over the rows of a chunk
+        self.chunk_rows: int | None = None  # that are summed at once, where sums are exact
+        if largest_level is not None:
+            self.precision, self.chunk_rows = exact_precision(largest_level, double=double)
         self.names: dict[Hashable, int] = {}
         self.aa, self.cc, self.pp = (np.zeros((width, width)) for width in (dim + 1, bits + 1, bits + 1))
         self._ay, self._cy, self._py = (np.zeros((0, width)) for width in (dim + 1, bits + 1, bits + 1))  # spare rows
@@ -118,13 +126,29 @@ class SufficientStats:
         plain: the signs of their codes without labels, where these are others.
         """
         Y, names = unit_labels(labels)
+        if self.chunk_rows is not None:
+            Y = np.rint(Y / np.float32(LABEL_STEP)) * np.float32(LABEL_STEP)
+        places = self._places(names)
+        most = self.chunk_rows or max(1, len(Y))
+        for some in (slice(start, start + most) for start in range(0, len(Y), most)):
+            p, counts = (None if side is None else side[some] for side in (plain, weights))
+            self._add_chunk(Y[some], X[some], signs[some], p, counts, places, np.add if sign > 0 else np.subtract)
+
+    def _add_chunk(
+        self,
+        Y: Floats,
+        X: Floats,
+        signs: Floats,
+        plain: Floats | None,
+        weights: Floats | None,
+        places: NDArray[np.int64],
+        merge: np.ufunc,
+    ) -> None:
         Y = Y.astype(self.precision, copy=False)
         a, c = (np.insert(side, 0, 1, axis=1).astype(self.precision, copy=False) for side in (X, signs))
         p = c if plain is None else np.insert(plain, 0, 1, axis=1).astype(self.precision, copy=False)
         if weights is not None:  # half on either side of a product, so that squares stay symmetric to the bit
             Y, a, c, p = (np.sqrt(weights)[:, None] * side for side in (Y, a, c, p))
-        places = self._places(names)
-        merge = np.add if sign > 0 else np.subtract
         merge(self.aa, a.T @ a, out=self.aa)
         merge(self.cc, code_squares := c.T @ c, out=self.cc)
         merge(self.pp, code_squares if plain is None else p.T @ p, out=self.pp)
@@ -136,9 +160,35 @@ class SufficientStats:
         """Drop the labels of which less than this is left."""
         left = np.flatnonzero(self.ay[:, 0] >= least)
         if len(left) < len(self.names):
-            self._ay, self._cy, self._py = (sums[left] for sums in (self._ay, self._cy, self._py))
-            names = list(self.names)
-            self.names = {names[column]: place for place, column in enumerate(left.tolist())}
+            self._take_labels(left)
+
+    def sort_labels(self) -> None:
+        """Put labels in the order of their stable keys, which does not depend on the order of rows."""
+        names = list(self.names)
+        keys = [stable_key(name) for name in names]
+        if keys != (ordered := sorted(keys)):
+            place = {key: column for column, key in enumerate(keys)}
+            self._take_labels(np.array([place[key] for key in ordered]))
+
+    def _take_labels(self, columns: NDArray[np.intp]) -> None:
+        """Leave these labels, in this order."""
+        names = list(self.names)
+        self._ay, self._cy, self._py = (sums[columns] for sums in (self._ay, self._cy, self._py))
+        self.names = {names[column]: place for place, column in enumerate(columns.tolist())}
+
+    def same(self, other: Self) -> bool:
+        """Return whether all sums are equal to the bit; labels may come in another order, and may have no rows."""
+        if self.unlabelled != other.unlabelled:
+            return False
+        if not all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ("aa", "cc", "pp")):
+            return False
+        mine, theirs = self._by_label(), other._by_label()
+        return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+    def _by_label(self) -> dict[Hashable, Doubles]:
+        """Return the sums of each label that has any."""
+        sums = np.concatenate([self.ay, self.cy, self.py], axis=1)
+        return {name: sums[column] for name, column in self.names.items() if sums[column].any()}
 
     def decay(self, factor: float) -> None:
         for array in (self.aa, self.cc, self.pp, self.ay, self.cy, self.py):
@@ -211,9 +261,16 @@ class SufficientStats:
 
     @classmethod
     def from_arrays(
-        cls, arrays: dict[str, NDArray[Any]], names: list[Hashable], dim: int, bits: int, *, double: bool = False
+        cls,
+        arrays: dict[str, NDArray[Any]],
+        names: list[Hashable],
+        dim: int,
+        bits: int,
+        *,
+        double: bool = False,
+        largest_level: int | None = None,
     ) -> Self:
-        stats = cls(dim, bits, double=double)
+        stats = cls(dim, bits, double=double, largest_level=largest_level)
         stats.names = {name: c for c, name in enumerate(names)}
         sizes = {"triangle": (dim + 1) * (dim + 2) // 2, "a": dim + 1, "c": bits + 1, "y": len(names), "one": 1}
         axes = {"aa": "triangle", "cc": "c c", "pp": "c c", "ay": "y a", "cy": "y c", "py": "y c", "unlabelled": "one"}
@@ -234,41 +291,6 @@ class SufficientStats:
         return np.array([self.names[name] for name in names], np.int64)
 
 
-def regress(xx: Doubles, yx: Doubles, ridge: float, skip: int = 0) -> Regression:
-    """Regress y on x with a free intercept, from the sums of (1, x)(1, x)^T and y (1, x)^T over rows with |y| = 1.
-
-    The first `skip` targets are regressed too, but are no part of y.
-
-    The slopes are b = (S + l)^-1 Sxy, and x b varies by b^T S b over the rows. Part of that is noise: the variance s^2
-    of the residuals, over n - df - 1 degrees of freedom, times df2, where df and df2 are the traces of H and H^2 with
-    H = (S + l)^-1 S. The reliability is 1 less the share of noise, taken CAUTION standard errors of s^2 too high.
-    """
-    rows, mean, y_mean = xx[0, 0], xx[0, 1:] / xx[0, 0], yx[:, 0] / xx[0, 0]
-    scale = (np.trace(xx) - rows) / rows  # the mean square of a row
-    penalty = ridge * (scale if scale > 0 else 1.0)
-    probes = random_signs(len(mean), TRACE_PROBES).T
-    # The intercept is an unknown without a penalty: to eliminate it first is to take sums about the mean.
-    penalties = np.append(0.0, np.full(len(mean), penalty))
-    solved = solve_symmetric(xx, penalties, np.concatenate([yx, np.insert(probes, 0, 0, axis=1)]).T).T.copy()
-    slopes, hat = solved[: len(yx), 1:], probes - penalty * solved[len(yx) :, 1:]
-    judged, total = slopes[skip:], rows * (1 - y_mean[skip:] @ y_mean[skip:])
-    Sxy = yx[skip:, 1:] - np.outer(yx[skip:, 0], mean)  # sums about the mean
-    explained, shrunk = np.vdot(judged, Sxy), penalty * np.vdot(judged, judged)
-    signal, residual = explained - shrunk, total - explained - shrunk
-    free = rows - np.vdot(probes, hat) / TRACE_PROBES - 1
-    reliability = 0.0
-    if signal > 0 and free > 0:
-        noise = max(residual, 0.0) / free * np.vdot(hat, hat) / TRACE_PROBES
-        reliability = max(0.0, 1 - noise / signal * (1 + CAUTION * np.sqrt(2 / free)))
-    length = np.sqrt(max(signal, 0.0) / rows + y_mean[skip:] @ y_mean[skip:])
-    return Regression(slopes.T, solved[: len(yx), 0], float(reliability), float(length))
-
-
 def label_probes(labels: int) -> Doubles:
     """Return random directions (LABEL_PROBES, labels) in which label vectors have, on average, their own length."""
     return np.asarray(random_signs(labels, LABEL_PROBES).T / np.sqrt(LABEL_PROBES))
-
-
-def random_signs(rows: int, columns: int) -> Doubles:
-    """Return -1 and +1 at random: the mean of z^T A z over the columns z estimates the trace of A (Hutchinson 1989)."""
-    return np.random.default_rng(0).choice([-1.0, 1.0], (rows, columns))
