@@ -15,10 +15,12 @@ from stillhash.numeric.hashing import identity, label_itq, pca_itq
 from stillhash.numeric.label_belief import MIN_ROWS, LabelBelief, agreement
 from stillhash.numeric.label_codes import LabelDirections, label_bits
 from stillhash.numeric.labels import Labels, from_json
+from stillhash.numeric.rescoring import RESCORE_BITS
 from stillhash.numeric.sufficient_stats import unit_labels
 from stillhash.numeric.validation import Codes, Floats, Mask, check_arrays, check_number
 
 PLAIN_SHARE = 0.75  # of hash functions that predict labels, where codes hold none
+MAX_RESCORED_SHARE = 0.75  # of a code beside a rescoring code: the first hits by it are better, if looks find them
 MIN_BELIEF = 0.5  # in the labels of a row, or it counts as a row without
 
 
@@ -34,10 +36,13 @@ class LabelledCodes(LinearHasher):
     init: Literal["labels", "pca-itq", "identity"] = parameter("labels", one_of("labels", "pca-itq", "identity"))
     codes_see_labels: bool = True
     share: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
+    rescore_bits: int = parameter(0, one_of(0, *RESCORE_BITS))
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         labelled = labels.labelled
         by_length = label_bits(self.bits) / self.bits if self.codes_see_labels else PLAIN_SHARE
+        if self.rescore_bits:
+            by_length = min(by_length, MAX_RESCORED_SHARE)
         share = by_length if self.share is None else self.share
         self.directions_ = LabelDirections.uncentred([], np.zeros((0, round(share * self.bits)), np.float32))
         if self.init == "identity":

@@ -50,7 +50,7 @@ class TallyListwise(Tally):
     ----------
     steps, rate : Adam steps for each chunk, and their size.
     window : how many of the latest codes are ranked; they and their labels are stored.
-    bits and all others : as for Tally, which is linear here.
+    bits and all others : as for Tally, which is linear here and learns from features, without `rescore_bits`.
     """
 
     name = "tally-listwise"
@@ -65,6 +65,7 @@ class TallyListwise(Tally):
     ridge: float = parameter(10.0, POSITIVE)
     rarity: float = parameter(0.3, NOT_NEGATIVE)
     sharpness: float = field(default=1, init=False)  # linear
+    rescore_bits: int = field(default=0, init=False)  # its correction is not a sum
 
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         super()._begin(X, labels, rng)

@@ -1,43 +1,32 @@
 """Tally: fixed binary codes; the similarity is a ridge regression from additive sufficient statistics."""
 
-import copy
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stillhash.errors import Conflict, InvalidInput
-from stillhash.hashers.labelled_codes import MIN_BELIEF, LabelledCodes
+from stillhash.errors import InvalidInput
+from stillhash.hashers.additive_learner import MIN_LABEL_ROWS, AdditiveLearner
+from stillhash.hashers.labelled_codes import MIN_BELIEF
 from stillhash.hashers.model import LabelSpace, Model
-from stillhash.hashers.parameters import FLAG, NOT_NEGATIVE, POSITIVE, optional, parameter
+from stillhash.hashers.parameters import NOT_NEGATIVE, POSITIVE, optional, parameter
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.codes import signs
 from stillhash.numeric.label_belief import MIN_ROWS, LabelBelief, agreement
 from stillhash.numeric.label_codes import LabelDirections
-from stillhash.numeric.labels import Labels, canonical, from_json, parse_labels
-from stillhash.numeric.sufficient_stats import Similarity, SufficientStats, unit_labels
-from stillhash.numeric.validation import (
-    Codes,
-    Doubles,
-    Floats,
-    Mask,
-    check_codes,
-    check_integer,
-    check_number,
-)
+from stillhash.numeric.labels import Labels, canonical, from_json
+from stillhash.numeric.sufficient_stats import Similarity, unit_labels
+from stillhash.numeric.validation import Doubles, Floats, Mask, check_number
 
 MAX_MODEL_LABELS = 1024  # that a model holds one by one
 CLASS_POWER = 6.0  # of a query's predicted labels on the first page, where every row has one label
 MIN_DIRECTION_ROWS = 10  # learnt of a label that came after the initial stage, before codes hold it
-MIN_LABEL_ROWS = 1e-3  # labels of which less is left, after unlearning or decay, no longer count
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Tally(LabelledCodes):
+class Tally(AdditiveLearner):
     """Fixed codes with a similarity from additive sufficient statistics; docs/method.md derives it.
 
     As in OHSL, `fit` fixes the hash functions and a query weighs the bits of codes that never change. The two
@@ -66,6 +55,9 @@ class Tally(LabelledCodes):
     share : the share of bits that are for labels, the others are for looks; None: by the length of the code.
     balance : how much the learnt similarity counts beside looks (the query, not quantised, against the codes), 0 to 1;
         None: its reliability, which follows from the residuals of the regressions and rises with the labels.
+    rescore_bits : 1, 2, 4 or 8: rows are learnt by their rescoring codes of so many bits a dimension, in place of their
+        features. Then sums are exact: `unlearn` leaves nothing behind, and sums over what is stored are equal to the
+        bit, in any order. 0: by their features.
     double_sums : sums over rows are in double precision, so that `unlearn` leaves nothing behind, to about 1e-12; that
         takes about twice as long. Without, what it leaves is as small as the rounding of single precision.
     random_state : seed of the hash functions.
@@ -76,12 +68,10 @@ class Tally(LabelledCodes):
     tunable: ClassVar = {"ridge": (0.3, 1.0, 10.0), "rarity": (0.2, 0.45), "half_life": (None, 20_000)}
 
     ridge: float = parameter(1.0, POSITIVE)
-    half_life: float | None = parameter(None, optional(POSITIVE))
     label_weights: Mapping[Hashable, float] | None = None
     sharpness: float = 1.5
     rarity: float = parameter(0.45, NOT_NEGATIVE)
     balance: float | None = parameter(None, optional(partial(check_number, low=0, high=1)))
-    double_sums: bool = parameter(False, FLAG)
 
     def check_parameters(self) -> None:
         super().check_parameters()
@@ -90,42 +80,6 @@ class Tally(LabelledCodes):
         for label, weight in (self.label_weights or {}).items():
             canonical(label, "label_weights")
             check_number(weight, f"label_weights[{label!r}]", low=0)
-
-    def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
-        super()._begin(X, labels, rng)
-        self.stats_ = SufficientStats(X.shape[1], self.bits, double=self.double_sums)
-        self._solved: Model | None = None  # the model of the statistics, once it is needed
-
-    def learn_rows(self, X: Floats, labels: Labels, codes: Codes | None = None) -> None:
-        super().learn_rows(X, labels, codes)
-        self.count_unlabelled(int((~labels.labelled).sum()))
-
-    def count_unlabelled(self, rows: int) -> None:
-        self.stats_.unlabelled = max(0.0, self.stats_.unlabelled + rows)
-        if rows:
-            self._solved = None
-
-    def _learn(self, X: Floats, labels: Labels, codes: Codes | None) -> None:
-        if self.half_life is not None:
-            self.stats_.decay(0.5 ** (len(X) / self.half_life))
-        self._add(X, labels, codes, self._decayed(np.arange(len(X))[::-1]))
-
-    def _add(self, X: Floats, labels: Labels, codes: Codes | None, weights: Floats | None, sign: int = 1) -> None:
-        """Add prepared rows to the statistics, or take them out: with these codes, or with those without labels.
-
-        Rows whose labels are not believed count as rows without labels.
-        """
-        values = self.project(X)
-        believed = self._believed(values, labels)
-        if not believed.all():
-            self.stats_.unlabelled += sign * int((~believed).sum())
-            X, values, labels = X[believed], values[believed], labels.rows(believed)
-            codes = None if codes is None else codes[believed]
-            weights = None if weights is None else weights[believed]
-        plain = np.where(values >= 0, np.float32(1), np.float32(-1))  # (n, b)
-        own = plain if codes is None else signs(codes, self.bits)
-        self.stats_.add(X, own, labels, weights, plain=None if codes is None else plain, sign=sign)
-        self._solved = None
 
     def _later_directions(self, X: Floats, labels: Labels) -> LabelDirections:
         """Return directions of those labels of rows that came after the initial stage.
@@ -137,9 +91,7 @@ class Tally(LabelledCodes):
         later = {labels.names[c]: used[c] for c in np.flatnonzero(used) if labels.names[c] not in fixed.names}
         learner = self
         if any(rows >= MIN_DIRECTION_ROWS > self.stats_.label_rows(name) for name, rows in later.items()):
-            learner = copy.copy(self)
-            learner.stats_ = copy.deepcopy(self.stats_)
-            learner._add(X, labels, None, None)
+            learner = self._copy_with(X, labels)
         names = [name for name in later if learner.stats_.label_rows(name) >= MIN_DIRECTION_ROWS]
         U = learner.model().U if names else None
         if U is None:
@@ -164,45 +116,6 @@ class Tally(LabelledCodes):
         shuffled = agreement(predicted, own[np.random.default_rng(self.random_state).permutation(len(X))])
         return LabelBelief.estimate(agreements, shuffled).chance(agreements) > MIN_BELIEF
 
-    def unlearn(self, X: Any, Y: Any, codes: Codes | None = None, *, age: int | None = None) -> Self:
-        """Take out rows that were learnt with exactly these labels and codes, as if they had never come.
-
-        With a half-life, `age` is how many labelled rows were learnt after them, so that only what is left of them is
-        taken out.
-        """
-        X = self._checked(X)
-        labels = parse_labels(Y, len(X))
-        if (self.half_life is None) != (age is None):
-            raise InvalidInput(f"age: expected with a half_life, and only then, got {age} for {self.half_life}")
-        after, labelled = check_integer(age or 0, "age", 0), labels.labelled
-        if labelled.any():
-            X, labels = self.prepare(X[labelled]), labels.rows(labelled)
-            believed = self._believed(self.project(X), labels)
-            for name in (labels.names[c] for c in np.unique(labels.rows(believed).indices)):
-                if name not in self.stats_.names:
-                    raise InvalidInput(f"Y: expected labels that were learnt, got {name!r}")
-            if self.half_life is None and believed.sum() > self.stats_.rows + 0.5:
-                raise InvalidInput(f"Y: expected at most {self.stats_.rows:.0f} learnt rows, got {believed.sum()}")
-            weights = self._decayed(np.arange(after, after + len(X))[::-1])
-            codes = None if codes is None else check_codes(codes, self.bits)[labelled]
-            self._add(X, labels, codes, weights, sign=-1)
-            if self.half_life is None:
-                self.stats_.drop_labels(MIN_LABEL_ROWS)
-        return self
-
-    def merge(self, other: Self) -> Self:
-        """Add what another Tally with the same hash functions has learnt from other rows; that one stays as it is."""
-        mine, theirs = ((part.mean_, part.W_, part.t_) for part in (self, other))
-        if not all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True)):
-            raise Conflict("other: expected the same hash functions, got others. Fit both on the same initial sample.")
-        self.stats_.merge(other.stats_)
-        self._solved = None
-        return self
-
-    def _decayed(self, ages: NDArray[np.int64]) -> Floats | None:
-        """Return what rows of these ages still count for; None without a half-life."""
-        return None if self.half_life is None else np.exp2(-ages / self.half_life).astype(np.float32)
-
     def model(self) -> Model:
         if self._solved is None:
             self._solved = self._solve()
@@ -213,12 +126,15 @@ class Tally(LabelledCodes):
         return Model("hamming" if self.init == "identity" else "looks")
 
     def _solve(self) -> Model:
+        if self.rescorer_ is not None:  # so that the model does not depend on the order of rows either
+            self.stats_.sort_labels()
         if self.sharpness == 1 or len(self.stats_.names) > MAX_MODEL_LABELS:
             similarity = self._similarity()
             if similarity is None:
                 return self.initial_model()
             balance, label_bits = self._balance(similarity.reliability), self._label_bits()
-            return Model("features", similarity.M, similarity.m, balance=balance, label_bits=label_bits)
+            M = self._of_features(similarity.M)
+            return Model("features", M, similarity.m, balance=balance, label_bits=label_bits)
         sides = self.stats_.sides(self.ridge)
         if sides is None:
             return self.initial_model()
@@ -229,7 +145,7 @@ class Tally(LabelledCodes):
         return Model(
             "labels",
             np.ascontiguousarray((sides.V * (by_label * rare)).T, np.float32),
-            U=sides.U,
+            U=self._of_features(sides.U),
             u=sides.u,
             power=self.sharpness,
             balance=self._balance(sides.reliability),
@@ -243,6 +159,13 @@ class Tally(LabelledCodes):
             label_names=list(self.stats_.names),
         )
 
+    def _of_features(self, slopes: Floats) -> Floats:
+        """Return slopes (D, k) on what the statistics are of as slopes on prepared features."""
+        if self.rescorer_ is None:
+            return slopes
+        turned = self.rescorer_.rotate_back(np.ascontiguousarray(slopes.T)) * np.float32(self.rescorer_.length)
+        return np.ascontiguousarray(turned.T)
+
     def _label_bits(self) -> int:
         """Return how many bits hold labels in codes that were learnt."""
         return 0 if np.array_equal(self.stats_.cc, self.stats_.pp) else len(self.directions_.g)
@@ -253,7 +176,11 @@ class Tally(LabelledCodes):
     def label_space(self) -> LabelSpace | None:
         if self.model().U is None:
             return None
-        return LabelSpace(list(self.stats_.names), self.stats_.rows, self.stats_.aa[1:, 1:])
+        squares = self.stats_.aa[1:, 1:]
+        if self.rescorer_ is not None:
+            half = self.rescorer_.rotate_back(squares.astype(np.float32)).T
+            squares = self.rescorer_.rotate_back(half).astype(np.float64) / self.rescorer_.length**2
+        return LabelSpace(list(self.stats_.names), self.stats_.rows, squares)
 
     def _similarity(self) -> Similarity | None:
         """Return the linear similarity; None if nothing is learnt."""
@@ -267,12 +194,6 @@ class Tally(LabelledCodes):
         rare = (np.maximum(rows, MIN_LABEL_ROWS) / everything) ** -float(self.rarity)
         return np.where(rows > MIN_LABEL_ROWS, by_label, 0.0), rare
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {**super()._arrays(), **self.stats_.arrays()}
-
-    def _extra(self) -> dict[str, Any]:
-        return {**super()._extra(), "labels": list(self.stats_.names)}
-
     def params_to_json(self) -> dict[str, Any]:
         weights = self.label_weights
         return {**super().params_to_json(), "label_weights": None if weights is None else list(weights.items())}
@@ -282,10 +203,3 @@ class Tally(LabelledCodes):
         if not params.get("label_weights"):
             return params
         return {**params, "label_weights": {from_json(label): weight for label, weight in params["label_weights"]}}
-
-    def _restore(self, arrays: dict[str, NDArray[Any]], extra: dict[str, Any]) -> None:
-        super()._restore(arrays, extra)
-        names = [from_json(name) for name in extra["labels"]]
-        shape = self.n_features_in_, self.bits
-        self.stats_ = SufficientStats.from_arrays(arrays, names, *shape, double=self.double_sums)
-        self._solved = None
