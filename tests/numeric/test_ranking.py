@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import score_all, snap
-from stillhash.numeric.ranking import CANDIDATES, Ranking, looks_scores, order_rows, page_scores, rank_all, rank_scores
+from stillhash.numeric.ranking import Ranking, code_page_scores, looks_scores, order_rows, rank_all, rank_scores
+from stillhash.numeric.rescored_page import CANDIDATES
 
 native = [lanes for lanes in kernels.available() if lanes != "numpy"]  # where results do not depend on the batch
 
@@ -23,7 +24,7 @@ def rank_one(ranking: Ranking, codes: np.ndarray) -> list[int]:
         near = [int(np.argmax(by_looks))]
     order = sorted(numbers, key=lambda n: (-scores[n], n))
     if ranking.labels is not None:
-        (again,) = page_scores(ranking, codes[None])
+        (again,) = code_page_scores(ranking, codes[None])
         page = sorted(order[:CANDIDATES], key=lambda n: (-again[n], -scores[n], n))
         order = page + order[CANDIDATES:]
     return sorted(near, key=lambda n: (-by_looks[n], n)) + [n for n in order if n not in near]

@@ -9,7 +9,8 @@ import stillhash
 from stillhash.errors import InvalidInput
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
-from stillhash.numeric.ranking import CANDIDATES, Ranking, rank_all, rank_scores
+from stillhash.numeric.ranking import Ranking, rank_all, rank_scores
+from stillhash.numeric.rescored_page import CANDIDATES
 from stillhash.numeric.reference import BY_LABELS, BY_SCORE, DISLIKED, LIKED, NEAR
 from stillhash.search import MIWQ, Scan
 from stillhash.search.first_page import PLACED, search_page

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,11 @@ class FrontSnapshot:
         """Return the weights of validated queries, by the current model or another one."""
         assert self.functions is not None
         return self.functions.weigh_by(model or self.model, Q)
+
+    page_items: ClassVar[None] = None  # shards have no rescoring codes yet: the first page is ordered by short codes
+
+    def page_model(self, model: Model) -> None:
+        return None
 
     def count_allowed(self) -> int:
         """Count the items that meet the condition."""

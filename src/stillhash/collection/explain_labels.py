@@ -13,7 +13,8 @@ from stillhash.collection.votes import query_bytes
 from stillhash.hashers import Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
-from stillhash.numeric.ranking import Ranking
+from stillhash.numeric.labels import Labels
+from stillhash.numeric.rescored_page import RescoredPage, label_vectors
 from stillhash.numeric.validation import Codes, Doubles, Floats
 
 MAX_EXPLAINED_LABELS = 5
@@ -26,7 +27,8 @@ def explain_labels_and_votes(
     """Return answers whose hits are explained already with what labels and votes did."""
     functions, model, ranking = snapshot.functions, page.by, page.ranking
     assert functions is not None and ranking is not None and isinstance(model, Model)
-    predicted = functions.predict_labels(model, Q) if ranking.labels is not None else None
+    by_labels = ranking.labels is not None or (ranking.page is not None and ranking.page.labels is not None)
+    predicted = functions.predict_labels(model, Q) if by_labels else None
     by_votes = functions.vote_weights(model, Q)
     explained = []
     for number, (answer, rows) in enumerate(zip(answers, page.ids, strict=True)):
@@ -35,21 +37,33 @@ def explain_labels_and_votes(
             continue
         codes = snapshot.index.codes(rows[: len(answer.hits)])
         own = None if predicted is None else predicted[number]
-        with_labels = _explain_labels(answer, model.label_names, own, ranking, codes)
+        of_hits = None
+        if own is not None and ranking.page is not None and snapshot.page_items is not None:
+            stored = snapshot.page_items.labels(rows[: len(answer.hits)])
+            of_hits = _labels_of_hits(ranking.page, codes, stored)
+        elif own is not None and ranking.V is not None and ranking.v is not None:
+            of_hits = kernels.project(signs(codes, ranking.weights.shape[1]), ranking.V) + ranking.v
+        with_labels = _explain_labels(answer, model.label_names, own, of_hits)
         weights = None if by_votes is None else by_votes[number]
         counts = store.votes.counts(snapshot.connection, query_bytes(Q[number]), page.version)
         explained.append(_explain_votes(with_labels, weights, codes, counts))
     return explained
 
 
+def _labels_of_hits(page: RescoredPage, codes: Codes, stored: Labels) -> Floats:
+    """Return the labels of hits as the first page has them: those predicted of their codes, and those stored now."""
+    assert page.regression is not None
+    names = page.regression.names
+    return page.regression.of_codes(codes) + label_vectors(stored, names)[:, : len(names)]
+
+
 def _explain_labels(
-    answer: Answer, names: Sequence[Hashable] | None, predicted: Floats | None, ranking: Ranking, codes: Codes
+    answer: Answer, names: Sequence[Hashable] | None, predicted: Floats | None, labels: Floats | None
 ) -> Answer:
     """Return the answer with the labels that are predicted of its query, of each hit and of both."""
-    if names is None or predicted is None or ranking.V is None or ranking.v is None:
+    if names is None or predicted is None or labels is None:
         return answer
-    of_query = label_shares(predicted[None])[0]
-    of_hits = label_shares(kernels.project(signs(codes, ranking.weights.shape[1]), ranking.V) + ranking.v)
+    of_query, of_hits = label_shares(predicted[None])[0], label_shares(labels)
     query_labels = best_labels(of_query, names)
     hits = [
         replace(

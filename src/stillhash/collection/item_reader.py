@@ -96,9 +96,9 @@ class ItemReader(ItemGetter):
     def reconstruct(self, ids: ItemIds) -> NDArray[Any]:
         """Return features (n, D) that stand for these items, to search for more like them.
 
-        With `keep_features`, and while items wait for hash functions, they are the items' own. Otherwise only the code
-        of an item is kept, and these have that code, or nearly so. Where the collection has `codes_only`, the codes
-        themselves.
+        With `keep_features`, and while items wait for hash functions, they are the items' own. Otherwise they are
+        rebuilt from the rescoring codes, nearly the same but for their length, or where there are none from the codes,
+        which they then have, or nearly so. Where the collection has `codes_only`, the codes themselves.
         """
         names = check_ids(ids, distinct=False)
         codes = self.codes(names) if self.codes_only else None
@@ -116,11 +116,19 @@ class ItemReader(ItemGetter):
             waiting, (X, _, _) = self._store.items.awaiting_codes(snapshot.connection)
             return X[np.searchsorted(waiting, rows)], np.ones(len(rows), bool)
         if self._store.features is None:
-            return snapshot.functions.decode(snapshot.index.codes(rows)), np.full(len(rows), self.codes_only)
+            return self._decoded(snapshot, rows), np.full(len(rows), self.codes_only)
         X, exact = self._store.features.read(snapshot.connection, rows)
         if not exact.all():
-            X[~exact] = snapshot.functions.decode(snapshot.index.codes(rows[~exact]))
+            X[~exact] = self._decoded(snapshot, rows[~exact])
         return X, exact
+
+    def _decoded(self, snapshot: Snapshot, rows: RowNumbers) -> Floats:
+        """Return about the features of rows, from their rescoring codes, or else from their codes."""
+        assert snapshot.functions is not None
+        if snapshot.page_items is None or self._store.rescorer is None:
+            return snapshot.functions.decode(snapshot.index.codes(rows))
+        rescoring_codes = snapshot.page_items.rescoring_codes(rows)
+        return self._store.rescorer.decode(rescoring_codes) + snapshot.functions.mean_
 
     def codes(self, ids: ItemIds) -> Codes | None:
         """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""

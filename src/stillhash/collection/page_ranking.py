@@ -11,7 +11,7 @@ from stillhash.hashers import Model
 from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import NO_IDS, IdArray
-from stillhash.search.first_page import search_page
+from stillhash.search.first_page import Candidates, search_page
 
 
 class RankedPage(NamedTuple):
@@ -24,6 +24,7 @@ class RankedPage(NamedTuple):
     ids: IdArray = NO_IDS  # (m, k), and the ranking, where they are ranked by codes
     ranking: Ranking | None = None
     balance: float | None = None  # of looks and labels, as in `Answer`
+    candidates: list[Candidates] | None = None  # of each query, where rescoring codes order the first page
 
 
 def rank_page(
@@ -33,10 +34,13 @@ def rank_page(
     if snapshot.functions is None:
         scored, by = snapshot.rank_by_cosine(Q, k)
         return RankedPage(scored, 0, by)
-    ranking = snapshot.functions.rank_checked(model, Q, balance)
+    page = snapshot.page_model(model)
+    ranking = snapshot.functions.rank_checked(model, Q, balance, page)
     votes = voted_rows(store, snapshot, Q, version)
     repeats = repeated_rows(store, snapshot, Q)
     most = min(k, max(1, len(snapshot.index)))
-    hits = search_page(snapshot.index, ranking, most, allowed=snapshot.allowed, repeats=repeats, **votes._asdict())
+    own: dict[str, Any] = {"allowed": snapshot.allowed, "repeats": repeats, "stored": snapshot.page_items}
+    hits = search_page(snapshot.index, ranking, most, **own, **votes._asdict())
     scored = list(zip(*hits[:3], strict=True))
-    return RankedPage(scored, version, model, hits.missing, hits.ids, ranking, model.resolve_balance(balance))
+    share = model.resolve_balance(balance)
+    return RankedPage(scored, version, model, hits.missing, hits.ids, ranking, share, hits.candidates)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stillhash.collection.cosine_ranking import rank_by_cosine
 from stillhash.collection.filter_columns import FilterColumns, MovedOn
 from stillhash.collection.filters import Condition
+from stillhash.collection.page_items import PageItems, RescoringCodes, SealedRows
 from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.codes import SegmentRecord
 from stillhash.collection.storage.item_contents import ItemContent
@@ -24,6 +25,7 @@ from stillhash.collection.stored_features import StoredFeatures
 from stillhash.collection.stored_models import load_functions, load_model
 from stillhash.errors import StillhashError
 from stillhash.hashers import LinearHasher, Model
+from stillhash.hashers.linear import PageModel
 from stillhash.numeric.validation import Floats
 from stillhash.search import Index
 from stillhash.search.blocks import NO_IDS, Bitmap, IdArray, is_set
@@ -41,12 +43,20 @@ class Snapshot:
     model: Model
     source_shares: SourceShares  # of the votes up to this version; empty without any
     stored_features: StoredFeatures
+    page_items: PageItems | None  # what the first page reads; None without rescoring codes
+    current_page: PageModel | None  # that of the current model
     allowed: Bitmap | None  # rows that meet the condition of the search; None without one
 
     def weigh(self, Q: Floats, model: Model | None = None) -> Floats:
         """Return the weights of validated queries, by the current model or another one."""
         assert self.functions is not None
         return self.functions.weigh_by(model or self.model, Q)
+
+    def page_model(self, model: Model) -> PageModel | None:
+        """Return what orders the first page by a model; None without rescoring codes."""
+        if model is self.model or self.store.rescorer is None or self.functions is None:
+            return self.current_page
+        return self.functions.page_model(model, self.store.rescorer)
 
     def count_allowed(self) -> int:
         """Count the rows that meet the condition of the search."""
@@ -86,6 +96,8 @@ class ReadView:
         self._version, self._model = 0, Model("looks")
         self._source_shares: SourceShares = {}
         self._stored_features = StoredFeatures(store.codes)
+        self._rescoring = None if store.rescorer is None else RescoringCodes(store.rescorer.width)
+        self._page: PageModel | None = None  # of this model
         self._mapped: dict[SegmentRecord, Segment] = {}  # of this generation
 
     @contextmanager
@@ -124,6 +136,8 @@ class ReadView:
             self._index = Index(self.store.settings["bits"])
             self._seq = self._generation = self._last_row = -1
             self._stored_features.use([])
+            if self._rescoring is not None:
+                self._rescoring.use([])
 
     def _restrict(self, snapshot: Snapshot, condition: Condition | None) -> Snapshot:
         if condition is None:
@@ -139,7 +153,10 @@ class ReadView:
                 return None
             index, stored = self._index.frozen(), self._stored_features.frozen(self._last_row)
             state = self._functions, self._version, self._model, self._source_shares
-            return Snapshot(self.store, connection, index, *state, stored, None)
+            items = None
+            if self._rescoring is not None:
+                items = PageItems(connection, self._rescoring.frozen(), self.filter_columns)
+            return Snapshot(self.store, connection, index, *state, stored, items, self._page, None)
 
     def _update(self, connection: Connection, seq: int) -> None:
         """Bring the view to this commit."""
@@ -163,6 +180,7 @@ class ReadView:
         if len(rows.numbers):
             self._index.add(rows.codes, rows.numbers)
             self._stored_features.add(connection, rows)
+            self._add_rescoring_codes(connection, rows.numbers)
             self._last_row = int(rows.numbers[-1])
         deleted = self.store.codes.deleted_after(connection, since)
         if len(deleted):
@@ -172,6 +190,31 @@ class ReadView:
         if version != self._version:
             self._version, self._model = version, load_model(self.store, connection, version)
             self._source_shares = self.store.votes.source_shares(connection, version)
+            self._page = None
+        if self._page is None and self._functions is not None and self.store.rescorer is not None:
+            self._page = self._functions.page_model(self._model, self.store.rescorer)
+
+    def _add_rescoring_codes(self, connection: Connection, rows: IdArray) -> None:
+        """Read the rescoring codes of new rows; those that are sealed by now are mapped, once many are in memory."""
+        if self._rescoring is None or self.store.rescoring is None:
+            return
+        if self._rescoring.outgrown:
+            self._rescoring.use(self._sealed_codes(connection))
+            last, rows = self.store.codes.last_sealed(connection), self.store.codes.unsealed_rows(connection)
+            rows = rows[rows > last]
+        self._rescoring.add(rows, self.store.rescoring.read(connection, rows)[0])
+
+    def _sealed_codes(self, connection: Connection) -> Iterator[SealedRows]:
+        """Yield the rescoring codes of each segment, mapped."""
+        assert self.store.rescoring is not None
+        records = self.store.codes.segment_records(connection)
+        for record, codes in zip(records, self.store.rescoring.mapped(connection), strict=True):
+            rows, first, last = record.shape()
+            numbers = None if last - first == rows - 1 else self._mapped_segment(record).row_numbers()
+            yield SealedRows(first, last, numbers, codes)
+
+    def _mapped_segment(self, record: SegmentRecord) -> Segment:
+        return self._mapped.get(record) or self.store.codes.read_segment(record, check=False)
 
     def _map_segments(self, connection: Connection) -> tuple[Any, int]:
         """Return an index over the sealed codes, without a copy, and their last row.
@@ -185,4 +228,6 @@ class ReadView:
             index.add_tiles(segment.tiles, segment.rows, segment.row_numbers())
             last = segment.bounds()[1]
         self._stored_features.use(self._mapped.values())
+        if self._rescoring is not None:
+            self._rescoring.use(self._sealed_codes(connection))
         return index, last

@@ -69,7 +69,7 @@ class RowGroup(NamedTuple):
 
 
 class LabelReader:
-    """Reads the labels of rows from groups. It gives each label a number, and keeps those of the sets of each column."""
+    """Reads the labels of rows from groups. It gives each label a number, and keeps those of the sets of a column."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stillhash.collection.answers import WEIGHTS_RANKING, build_answers
 from stillhash.collection.encoder_alignment import EncoderInfo, align_features, collection_encoder, list_alignments
-from stillhash.collection.explain import check_explained_bytes, explain_answers
+from stillhash.collection.explain import ExplainedPage, check_explained_bytes, explain_answers
 from stillhash.collection.explain_labels import explain_labels_and_votes
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.input_rows import CodeInput, FeatureInput
@@ -88,8 +88,11 @@ class SearchReader:
             if explains and page.ranking is not None and snapshot.functions is not None:
                 other = self._store.versions.earliest(snapshot.connection) if explain is True else explain
                 _, other_model = self._model(snapshot, other)
-                rankings = page.ranking, snapshot.functions.ranking_by(other_model, Q, balance=balance)
-                answers = explain_answers(snapshot.index, answers, page.ids, rankings, other, snapshot.allowed)
+                other_page = snapshot.page_model(other_model)
+                rankings = page.ranking, snapshot.functions.rank_checked(other_model, Q, balance, other_page)
+                stored, allowed = snapshot.page_items, snapshot.allowed
+                explained = ExplainedPage(page.ids, *rankings, other, page.candidates, stored, allowed)
+                answers = explain_answers(snapshot.index, answers, explained)
                 answers = explain_labels_and_votes(self._store, snapshot, answers, page, Q)
         return answers[0] if single else answers
 

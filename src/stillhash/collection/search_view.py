@@ -12,6 +12,8 @@ from stillhash.collection.storage.item_contents import ItemContent
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import SourceShares, VoteTable
 from stillhash.hashers import LinearHasher, Model
+from stillhash.hashers.linear import PageModel
+from stillhash.numeric.rescored_page import StoredItems
 from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import IdArray
 
@@ -44,8 +46,11 @@ class SearchSnapshot(Protocol):
     @property
     def source_shares(self) -> SourceShares: ...
     @property
+    def page_items(self) -> StoredItems | None: ...  # None without rescoring codes
+    @property
     def allowed(self) -> Any: ...  # as the index takes it; None without a condition
     def weigh(self, Q: Floats, model: Model | None = None) -> Floats: ...
+    def page_model(self, model: Model) -> PageModel | None: ...
     def count_allowed(self) -> int: ...
     def select_allowed(self, rows: IdArray) -> IdArray: ...
     def repeats(self, digests: list[int]) -> Sequence[IdArray]: ...

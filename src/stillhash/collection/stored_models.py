@@ -22,7 +22,7 @@ from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric.labels import from_json
 from stillhash.numeric.validation import check_arrays, check_integer
 
-MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v")
+MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v", "label_weights")
 MODEL_NUMBERS = ("power", "balance", "query_length", "query_power", "item_power", "label_bits", "plain_share")
 MODEL_SIDES = get_args(Model.__annotations__["side"])
 MAX_POWER = 1000.0
@@ -99,7 +99,7 @@ def check_model(model: Model, dim: int, bits: int) -> None:
     if model.side in ("features", "code", "labels") and not model.learnt:
         raise BadState(f"model: expected what is learnt of the side {model.side}, got nothing")
     side = "b" if model.side == "code" else "D" if model.U is None else "l"
-    axes = {"U": "D l", "u": "l", "M": f"{side} b", "m": "b", "N": "D b", "V": "b l", "v": "l"}
+    axes = {"U": "D l", "u": "l", "M": f"{side} b", "m": "b", "N": "D b", "V": "b l", "v": "l", "label_weights": "l"}
     arrays = {name: array for name in axes if (array := getattr(model, name)) is not None}
     check_arrays(arrays, {name: f"float32 {axes[name]}" for name in arrays}, {"D": dim, "b": bits})
     if model.label_names is not None and (model.u is None or len(model.label_names) != len(model.u)):

@@ -1,7 +1,7 @@
 """Methods whose code is the sign of linear functions; unsupervised ones, and the codes of OHSL."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +15,8 @@ from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.hashing import HashFunctions, lsh, pca_itq
 from stillhash.numeric.labels import Labels
 from stillhash.numeric.ranking import FEW_BITS_LOSSES, MANY_LOOKS_BITS, MIN_LOOKS_BITS, NEAR_LOSSES, Ranking, half_power
+from stillhash.numeric.rescored_page import LabelRegression, RescoredPage
+from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import MAX_MAGNITUDE, Codes, Floats, check_integer, check_number
 
@@ -25,6 +27,13 @@ CERTAIN_LENGTH = 0.7  # of predicted labels that count in full, beside the root 
 DECODE_STEPS = 200  # at most
 DECODE_ROWS = 256  # at once, within the caches
 DECODE_MARGIN = np.float32(0.02)  # distance from the edge of a hash function that decode aims at
+
+
+class PageModel(NamedTuple):
+    """What orders the first page by rescoring codes: how they are read, and what predicts the labels of items."""
+
+    rescorer: Rescorer
+    regression: LabelRegression | None = None  # None before anything is learnt
 
 
 class LinearHasher(Hasher):
@@ -52,8 +61,10 @@ class LinearHasher(Hasher):
         """Return how queries rank codes by a model of these hash functions, of this or an earlier version."""
         return self.rank_checked(model, self._checked(Q), balance)
 
-    def rank_checked(self, model: Model, Q: Floats, balance: float | None = None) -> Ranking:
-        """Rank by queries that are validated already."""
+    def rank_checked(
+        self, model: Model, Q: Floats, balance: float | None = None, page: PageModel | None = None
+    ) -> Ranking:
+        """Rank by queries that are validated already; `page` orders the first page by rescoring codes."""
         if balance is not None:
             balance = check_number(balance, "balance", low=0, high=1)
         share = model.resolve_balance(balance)
@@ -61,7 +72,7 @@ class LinearHasher(Hasher):
             return Ranking(self.weigh_by(model, Q))
         X = self.prepare(Q)
         looks = self.project(X)
-        weights, predicted = unit_rows(looks), None
+        weights, predicted, by_votes = unit_rows(looks), None, None
         if share:
             if model.U is None or model.M is None:
                 learnt = self.weigh_by(model._replace(balance=None, N=None), Q)
@@ -70,7 +81,10 @@ class LinearHasher(Hasher):
                 learnt = kernels.project(half_power(predicted, model.power), model.M)
             weights = np.float32(share) * unit_rows(learnt) + np.float32(1 - share) * weights
         if model.N is not None:
-            weights = weights + kernels.project(X, model.N)
+            by_votes = kernels.project(X, model.N)
+            weights = weights + by_votes
+        if page is not None:
+            return self._ranking_with_page(model, page, X, weights, predicted, (share, balance is not None), by_votes)
         label_bits, losses = model.label_bits, NEAR_LOSSES
         if model.side == "looks" and self.bits - self.label_bits_ >= MIN_LOOKS_BITS:
             label_bits = self.label_bits_  # some codes may hold labels before anything is learnt
@@ -89,6 +103,42 @@ class LinearHasher(Hasher):
         if share < 1:  # so that labels count share * certainty on the first page, and looks the rest
             labels *= (certainty * np.float32(1 - share) / (1 - np.float32(share) * certainty))[:, None]
         return Ranking(weights, looks, labels, model.V, model.v, model.item_power, share, losses, page_looks)
+
+    def _ranking_with_page(
+        self,
+        model: Model,
+        page: PageModel,
+        X: Floats,
+        weights: Floats,
+        predicted: Floats | None,
+        balance: tuple[float, bool],
+        by_votes: Floats | None,
+    ) -> Ranking:
+        """Return how prepared queries rank codes by these weights, with a first page by rescoring codes."""
+        share, fixed = balance
+        similarity = self.project(X)
+        if model.label_bits < self.bits:  # bits of labels say less of features, in all codes together
+            similarity[:, : model.label_bits] *= np.float32(model.plain_share)
+        rescored = RescoredPage(page.rescorer, page.rescorer.queries(unit_rows(X)), votes=by_votes)
+        if predicted is not None and page.regression is not None:
+            certainty = np.ones(len(X), np.float32) if fixed else _certainty(predicted, model.query_length)
+            rescored = rescored._replace(
+                labels=unit_rows(half_power(predicted, model.power)),
+                strength=np.float32(share) * certainty,
+                regression=page.regression,
+                labelled_share=1 - model.plain_share,
+                fixed=fixed,
+            )
+        return Ranking(weights, similarity, page=rescored)
+
+    def page_model(self, model: Model, rescorer: Rescorer) -> PageModel:
+        """Return what orders the first page by rescoring codes, for a model of these hash functions."""
+        if model.V is None or model.v is None or model.U is None or model.u is None or model.label_names is None:
+            return PageModel(rescorer)
+        U = np.ascontiguousarray(rescorer.rotate(np.ascontiguousarray(model.U.T)).T)
+        power, weights = model.item_power, model.label_weights
+        regression = LabelRegression(U, model.u, model.V, model.v, power, model.label_names, weights)
+        return PageModel(rescorer, regression)
 
     def predict_labels(self, model: Model, Q: Floats) -> Floats | None:
         """Return the labels (m, labels) that a model predicts of validated queries; None if it predicts none."""

@@ -52,6 +52,13 @@ class Labels:
         indptr = np.concatenate([[0], np.cumsum(counts[keep])])
         return Labels(indptr, self.indices[np.repeat(keep, counts)], self.names)
 
+    def take(self, places: NDArray[np.int64]) -> "Labels":
+        """Return the labels of the rows at these places, in this order."""
+        starts, counts = self.indptr[places], self.indptr[places + 1] - self.indptr[places]
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        within = np.arange(indptr[-1]) - np.repeat(indptr[:-1], counts)
+        return Labels(indptr, self.indices[np.repeat(starts, counts) + within], self.names)
+
     def row(self, r: int) -> list[Hashable]:
         return [self.names[i] for i in self.indices[self.indptr[r] : self.indptr[r + 1]]]
 

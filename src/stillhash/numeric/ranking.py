@@ -1,6 +1,7 @@
 """The order of hits: a score of all codes, the first page ordered again, near matches first. docs/method.md derives it.
 
-`rank_all` ranks all codes. `stillhash.search.first_page` finds the same order in an index without that.
+`rank_all` ranks all codes. `stillhash.search.first_page` finds the same order in an index without that. Where items
+have rescoring codes, these and the labels of now order the first page (rescored_page.py); elsewhere short codes do.
 """
 
 from typing import Any, NamedTuple
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import Grid, score_all, snap
+from stillhash.numeric.rescored_page import CANDIDATES, RescoredPage, StoredItems, page_scores
 from stillhash.numeric.validation import Codes, Floats
 
-CANDIDATES = 300  # the first hits by score, which are ordered again for the first page
 PAGE_LOOKS = 2.0  # how much more looks count there, beside labels, than in the score
 # Loss of a code: the share of |looks| on which it differs from the query's code, 0 to 1. Up to the first of these a hit
 # is a near match, up to the second the closest hit is one too.
@@ -38,12 +39,14 @@ class Ranking(NamedTuple):
     balance: float = 0.0  # how much labels count beside looks, 0 to 1
     losses: tuple[float, float] = NEAR_LOSSES
     page_looks: Floats | None = None  # (m, b): looks as they count on the first page; None: as they are
+    page: RescoredPage | None = None  # the first page by rescoring codes; then `looks` only find candidates
 
     def rows(self, some: Any) -> "Ranking":
         """Return the ranking of some of the queries."""
         parts = {"looks": self.looks, "labels": self.labels, "page_looks": self.page_looks}
         chosen = {name: part[some] for name, part in parts.items() if part is not None}
-        return self._replace(weights=self.weights[some], **chosen)
+        page = None if self.page is None else self.page.rows(some)
+        return self._replace(weights=self.weights[some], page=page, **chosen)
 
 
 class LooksScores(NamedTuple):
@@ -74,7 +77,7 @@ def predict_labels(ranking: Ranking, codes: Codes) -> Floats:
     return kernels.predict_labels(codes, ranking.V, ranking.v, ranking.power)
 
 
-def page_scores(ranking: Ranking, codes: Codes) -> Floats:
+def code_page_scores(ranking: Ranking, codes: Codes) -> Floats:
     """Return the scores (m, n) on the first page of each query's codes (m, n, bytes).
 
     They are the cosine of labels, and the score by looks as a share of its most, from -1 to 1.
@@ -88,19 +91,26 @@ def page_scores(ranking: Ranking, codes: Codes) -> Floats:
     return kernels.page_scores(codes, *model, ranking.labels, grid, np.abs(grid).sum(axis=1), shares)
 
 
-def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
+def rank_all(ranking: Ranking, codes: Codes, stored: StoredItems | None = None) -> NDArray[np.int64]:
     """Return for each query the numbers (m, n) of all codes, best first.
 
     Near matches first, by their score by looks; then the first CANDIDATES by score, by their page score; then the
     others by score. Among equals a higher score, then a smaller number.
+
+    stored: what is stored of the codes, by their numbers, where rescoring codes order the first page. Then candidates
+    are the first CANDIDATES by score and the first CANDIDATES by looks; those of NEAR_COSINE or more come first, by
+    their cosine, and then the other candidates by their page score.
     """
     orders = order_rows(score_all(snap(ranking.weights), codes))
     if ranking.looks is None or not len(codes):
         return orders
+    if ranking.page is not None:
+        assert stored is not None
+        return np.stack([_rescored_order(ranking, q, codes, stored, order) for q, order in enumerate(orders)])
     exact_looks = looks_scores(ranking)
     if ranking.labels is not None:
         pages = orders[:, :CANDIDATES]
-        again = page_scores(ranking, codes[pages])
+        again = code_page_scores(ranking, codes[pages])
         orders[:, :CANDIDATES] = np.take_along_axis(pages, order_rows(again), axis=1)
     by_looks = score_all(exact_looks.grid, codes)
     near, closest = by_looks >= exact_looks.near[:, None], by_looks.argmax(axis=1)
@@ -110,6 +120,20 @@ def rank_all(ranking: Ranking, codes: Codes) -> NDArray[np.int64]:
         first, others = np.flatnonzero(near[q]), orders[q, ~near[q, orders[q]]]
         orders[q] = np.concatenate([first[np.argsort(-by_looks[q, first], kind="stable")], others])
     return orders
+
+
+def _rescored_order(
+    ranking: Ranking, q: int, codes: Codes, stored: StoredItems, by_score: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the numbers of all codes in the order of one query, given their order by score."""
+    assert ranking.looks is not None and ranking.page is not None
+    by_looks = order_rows(score_all(snap(ranking.looks[[q]]), codes))[0]
+    chosen = np.zeros(len(codes), bool)
+    chosen[by_score[:CANDIDATES]] = chosen[by_looks[:CANDIDATES]] = True
+    candidates = by_score[chosen[by_score]]
+    rescoring_codes, labels = stored.rescoring_codes(candidates), stored.labels(candidates)
+    page = page_scores(ranking.page, q, codes[candidates], rescoring_codes, labels)
+    return np.concatenate([candidates[page.order()], by_score[~chosen[by_score]]])
 
 
 def order_rows(scores: Floats) -> NDArray[np.int64]:
@@ -124,12 +148,12 @@ def order_rows(scores: Floats) -> NDArray[np.int64]:
     return both & 0xFFFFFFFF
 
 
-def rank_scores(ranking: Ranking, codes: Codes) -> Floats:
+def rank_scores(ranking: Ranking, codes: Codes, stored: StoredItems | None = None) -> Floats:
     """Return scores (m, n) that rank all codes as `rank_all` does; where that is by score, these, so ties are seen."""
     if ranking.looks is None:
         return score_all(snap(ranking.weights), codes)
     scores = np.empty((len(ranking.weights), len(codes)), np.float32)
-    np.put_along_axis(scores, rank_all(ranking, codes), np.arange(len(codes), 0, -1, dtype=np.float32)[None], 1)
+    np.put_along_axis(scores, rank_all(ranking, codes, stored), np.arange(len(codes), 0, -1, dtype=np.float32)[None], 1)
     return scores
 
 

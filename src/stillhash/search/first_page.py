@@ -1,7 +1,8 @@
 """Search as people see it: near matches first, the first page ordered again, votes on their own query.
 
-The order is that of `numeric.ranking.rank_all`, found in an index by two searches: by score, and by looks with a floor
-that only near matches reach. It holds for any index, on this machine or on a cluster.
+The order is that of `numeric.ranking.rank_all`, found in an index by two searches: by score, and by looks. Where
+rescoring codes order the page, the first of both are its candidates; elsewhere the search by looks has a floor that
+only near matches reach. It holds for any index, on this machine or on a cluster.
 """
 
 from collections.abc import Sequence
@@ -13,15 +14,17 @@ from numpy.typing import NDArray
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import width
-from stillhash.numeric.exact_scores import snap
+from stillhash.numeric.exact_scores import score_all, snap
 from stillhash.numeric.kernels import Ends
-from stillhash.numeric.ranking import CANDIDATES, LooksScores, Ranking, looks_scores, page_scores
+from stillhash.numeric.ranking import LooksScores, Ranking, code_page_scores, looks_scores
+from stillhash.numeric.rescored_page import CANDIDATES, PageScores, StoredItems, page_scores
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search.blocks import NO_IDS, IdArray
 from stillhash.search.code_index import Searcher
 from stillhash.search.merge import Floors, no_floors
 
-Place = Literal["score", "labels", "near", "liked", "disliked"]  # the part of the ranking that placed a hit
+# The part of the ranking that placed a hit: "labels" with similarity, or "similarity" alone where labels count nothing.
+Place = Literal["score", "labels", "near", "liked", "disliked", "similarity"]
 PLACED: tuple[Place, ...] = get_args(Place)  # by number: `reference.BY_SCORE` and so on
 
 
@@ -32,6 +35,7 @@ class PageHits(NamedTuple):
     ids: IdArray
     placed: NDArray[np.uint8]  # numbers of PLACED
     missing: float = 0.0  # the share of rows that did not answer, where some are on other machines
+    candidates: "list[Candidates] | None" = None  # of each query, where rescoring codes order the page
 
 
 def search_page(
@@ -43,16 +47,22 @@ def search_page(
     liked: Sequence[IdArray] | None = None,
     disliked: Sequence[IdArray] | None = None,
     repeats: Sequence[IdArray] | None = None,
+    stored: StoredItems | None = None,
 ) -> PageHits:
     """Return the first k hits of each query: exactly the first k of `rank_all`.
 
     allowed: as in `index.search`. liked, disliked: for each query, ids that come first, in this order, and last.
     repeats: for each query, ids that are known to repeat it, whatever their codes; by looks they are the nearest of
-    the near matches. All must be in the index and allowed.
+    the near matches. All must be in the index and allowed. stored: where rescoring codes order the page, what is
+    stored of its candidates.
     """
     k = check_integer(k, "k", 1)
     if ranking.weights.shape[1] != index.bits:
         raise InvalidInput(f"ranking: expected weights of {index.bits} bits, got {ranking.weights.shape[1]}")
+    ends = [list(rows or [NO_IDS] * len(ranking.weights)) for rows in (repeats, liked, disliked)]
+    if ranking.page is not None:
+        assert stored is not None
+        return _rescored_page(index, ranking, k, allowed, stored, ends)
     looks = None if ranking.looks is None else looks_scores(ranking)
     candidates = 0 if looks is None or ranking.labels is None else CANDIDATES
     most = max(k + max(map(len, disliked or ()), default=0), candidates)
@@ -60,14 +70,89 @@ def search_page(
     candidate_ids = hits.ids[:, :candidates]
     if repeats is not None and looks is not None:
         near = [np.concatenate([a, b[~np.isin(b, a)]]) if len(a) else b for a, b in zip(repeats, near, strict=True)]
-    end_ids, counts = _join_ends(near, liked or [NO_IDS] * len(near), disliked or [NO_IDS] * len(near))
+    end_ids, counts = _join_ends(near, *ends[1:])
     codes = _read_codes(index, np.concatenate([candidate_ids.ravel(), end_ids]))
     again = np.empty(candidate_ids.shape, np.float32)
     if looks is not None and again.size:
-        again = page_scores(ranking, codes[: again.size].reshape(*again.shape, -1))
-    ends = Ends(codes[again.size :], end_ids, counts)
-    page = kernels.arrange_page((hits.scores, hits.ids), again, snap(ranking.weights), ends, k)
+        again = code_page_scores(ranking, codes[: again.size].reshape(*again.shape, -1))
+    moved = Ends(codes[again.size :], end_ids, counts)
+    page = kernels.arrange_page((hits.scores, hits.ids), again, snap(ranking.weights), moved, k)
     return PageHits(*page, hits.missing)
+
+
+class Candidates(NamedTuple):
+    """The candidates of one query for the first page, the highest score first, among equals the smallest id."""
+
+    ids: IdArray
+    scores: Floats
+    codes: Codes
+    page: PageScores
+
+
+def _rescored_page(
+    index: Searcher, ranking: Ranking, k: int, allowed: Any, stored: StoredItems, moved: list[list[IdArray]]
+) -> PageHits:
+    """Return the first k hits where rescoring codes order the page; moved: repeats, liked and disliked ids."""
+    m, (repeats, liked, disliked) = len(ranking.weights), moved
+    most = max(k + max(map(len, disliked), default=0), CANDIDATES)
+    hits, by_looks = _two_searches(index, ranking, max(1, min(most, len(index))), allowed)
+    every = score_candidates(index, ranking, stored, hits, by_looks)
+    count = max(len(some.ids) for some in every)
+    rest = hits.ids.shape[1]
+    ids, scores = np.full((m, count + rest), -1, np.int64), np.full((m, count + rest), -np.inf, np.float32)
+    again, near = np.full((m, count), -np.inf, np.float32), []
+    for q, some in enumerate(every):
+        ids[q, : len(some.ids)], scores[q, : len(some.ids)] = some.ids, some.scores
+        order = some.page.order()
+        again[q, order] = -np.arange(len(order))  # their places, which stand for their scores
+        others = (hits.ids[q] >= 0) & ~np.isin(hits.ids[q], some.ids)
+        ids[q, count : count + others.sum()], scores[q, count : count + others.sum()] = (
+            hits.ids[q, others],
+            hits.scores[q, others],
+        )
+        duplicates = some.ids[order[: np.count_nonzero(some.page.tiers == 0)]]
+        near.append(np.concatenate([repeats[q], duplicates[~np.isin(duplicates, repeats[q])]]))
+    end_ids, counts = _join_ends(near, liked, disliked)
+    ends = Ends(_read_codes(index, end_ids), end_ids, counts)
+    arranged = kernels.arrange_page((scores, ids), again, snap(ranking.weights), ends, k)
+    page = PageHits(*arranged, hits.missing, every)
+    assert ranking.page is not None
+    for q in range(m):
+        if not ranking.page.counts_labels(q):
+            page.placed[q, page.placed[q] == PLACED.index("labels")] = PLACED.index("similarity")
+    return page
+
+
+def score_candidates(
+    index: Searcher, ranking: Ranking, stored: StoredItems, hits: "HitsByScore", by_looks: IdArray
+) -> list[Candidates]:
+    """Return the candidates of each query with their scores on the first page."""
+    assert ranking.page is not None
+    chosen = []
+    for q in range(len(ranking.weights)):
+        first = hits.ids[q, :CANDIDATES]
+        others = np.setdiff1d(by_looks[q, :CANDIDATES], first)
+        chosen.append((first[first >= 0], others[others >= 0]))
+    every = np.concatenate([np.concatenate(both) for both in chosen])
+    codes, rescoring_codes, labels = index.codes(every), stored.rescoring_codes(every), stored.labels(every)
+    grid, start, candidates = snap(ranking.weights), 0, []
+    for q, (first, others) in enumerate(chosen):
+        part = slice(start, start := start + len(first) + len(others))
+        own, found = codes[part], hits.scores[q, : len(first)]
+        scores = np.concatenate([found, score_all(grid[[q]], own[len(first) :])[0]])
+        order = np.lexsort((every[part], -scores))
+        places = np.arange(part.start, part.stop)[order]
+        page = page_scores(ranking.page, q, own[order], rescoring_codes[places], labels.take(places))
+        candidates.append(Candidates(every[places], scores[order], own[order], page))
+    return candidates
+
+
+def _two_searches(index: Searcher, ranking: Ranking, k: int, allowed: Any) -> tuple["HitsByScore", IdArray]:
+    """Return the best k hits of all queries by score, and the ids of the best by looks."""
+    assert ranking.looks is not None
+    m = len(ranking.weights)
+    hits = index.search_checked(np.concatenate([ranking.weights, ranking.looks]), k, no_floors(2 * m), allowed)
+    return HitsByScore(hits.scores[:m], hits.ids[:m], hits.missing), hits.ids[m:]
 
 
 class HitsByScore(NamedTuple):

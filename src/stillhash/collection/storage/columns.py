@@ -187,7 +187,7 @@ class LabelColumn:
     def labels_of_sets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the labels of all sets one after another, as places in `names`, and where those of each set begin."""
         counts = np.bincount(self.sets, minlength=int(self.set_count[0]))
-        labels = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts.astype(np.int64)))
+        labels = np.repeat(np.arange(len(self.starts) - 1), (self.starts[1:] - self.starts[:-1]).astype(np.int64))
         return labels[np.argsort(self.sets, kind="stable")], np.concatenate([[0], np.cumsum(counts)])
 
     def matcher(self, selection: Selection) -> Matcher:
