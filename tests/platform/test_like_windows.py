@@ -40,12 +40,12 @@ def test_no_row_is_lost(seen: dict[str, Any]) -> None:
 
 
 def test_compaction_removes_files_that_its_own_process_had_mapped(seen: dict[str, Any]) -> None:
-    assert seen["after compact"] == [".columns", ".features", ".tiles"]
+    assert seen["after compact"] == [".columns", ".features", ".rescoring", ".tiles"]
 
 
 def test_files_that_a_search_uses_are_reported_and_removed_later(seen: dict[str, Any]) -> None:
     assert seen["remains while searched"] == seen["verify while searched"] == 1
-    assert seen["remains"] == [] and seen["verify"] == [] and seen["segments"] == 3
+    assert seen["remains"] == [] and seen["verify"] == [] and seen["segments"] == 4
 
 
 def test_a_closed_collection_has_no_file_open_or_mapped(seen: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from stillhash.cli.options import (
     LEXICAL_HELP,
     METADATA_FILE_HELP,
     PARAMS_HELP,
+    RESCORE_HELP,
     ChunkRows,
     CodesSeeLabels,
     CollectionPath,
@@ -60,6 +61,7 @@ def create(
     filter_field: Annotated[list[str] | None, Option(metavar="FIELD", help=FIELDS_HELP)] = None,
     lexical_field: Annotated[str | None, Option(metavar="FIELD", help=LEXICAL_HELP)] = None,
     keep_features: Annotated[bool, Option("--keep-features", help=FEATURES_HELP)] = False,
+    rescore_bits: Annotated[int | None, Option(help=RESCORE_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a collection in a new or empty folder.
@@ -77,7 +79,7 @@ def create(
     settings: dict[str, Any] = {"init_rows": init_rows, "learn_rows": learn_rows, "source_cap": source_cap}
     settings |= {"method": method, "params": parse_json_object(params, "params"), "keep_versions": keep_versions}
     settings |= {"codes_see_labels": codes_see_labels, "filter_fields": filter_field or None, "codes_only": codes_only}
-    settings |= {"keep_features": keep_features, "lexical_field": lexical_field}
+    settings |= {"keep_features": keep_features, "lexical_field": lexical_field, "rescore_bits": rescore_bits}
     if dim is None and not codes_only:
         raise InvalidInput("--dim: expected the length of the feature vectors, or --codes-only, got neither")
     with stillhash.open(path, dim, bits, **settings) as collection:

@@ -24,6 +24,7 @@ from stillhash.cli.options import (
     FIELDS_HELP,
     ITEMS_PANEL,
     LEXICAL_HELP,
+    RESCORE_HELP,
     CodesSeeLabels,
     CollectionPath,
     MethodName,
@@ -63,6 +64,7 @@ def import_files(
     ] = None,
     lexical_field: Annotated[str | None, Option(metavar="FIELD", help=f"Of a new collection: {LEXICAL_HELP}")] = None,
     keep_features: Annotated[bool, Option("--keep-features", help=f"Of a new collection: {FEATURES_HELP}")] = False,
+    rescore_bits: Annotated[int | None, Option(help=f"Of a new collection: {RESCORE_HELP}")] = None,
     learn: Annotated[bool, Option("--learn/--no-learn", help="Whether to learn from labelled rows.")] = True,
     chunk: Annotated[int, Option(min=1, help="Rows to read and store at a time.")] = IMPORT_BATCH,
     as_json: AsJson = False,
@@ -85,7 +87,7 @@ def import_files(
 
     columns = parse_columns(id_column, vector_column, label_columns, metadata_columns, label_separator)
     if any(map(stillhash.is_export, files)):
-        of_new = (bits, filter_field, lexical_field, keep_features)
+        of_new = (bits, filter_field, lexical_field, keep_features, rescore_bits is not None)
         options_of_rows = (columns != ColumnNames(), number_rows, skip_existing, *of_new)
         if len(files) > 1 or any(options_of_rows) or method != DEFAULT_METHOD or not (codes_see_labels and learn):
             raise InvalidInput("file: expected an export alone, without options for rows, got more")
@@ -94,6 +96,7 @@ def import_files(
     exists = (path / STORE_FILE).is_file()
     settings: dict[str, Any] = {"method": method, "codes_see_labels": codes_see_labels}
     settings |= {"filter_fields": filter_field or None, "lexical_field": lexical_field, "keep_features": keep_features}
+    settings["rescore_bits"] = rescore_bits
     dim = None if exists else first_vector_length(files[0], columns, number_rows)
     with stillhash.open(path, dim, bits, **settings) as collection:
         before, begin = collection.count(), time.perf_counter()

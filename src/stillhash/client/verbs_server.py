@@ -46,6 +46,7 @@ class ServerVerbs(CollectionRequests):
         filter_fields: Iterable[str] | None = None,
         lexical_field: str | None = None,
         keep_features: bool = False,
+        rescore_bits: int | None = None,
         encoder: str | None = None,
     ) -> dict[str, Any]:
         """Create an empty collection in the server's folder of collections, and return its stats; admin keys only.
@@ -58,6 +59,7 @@ class ServerVerbs(CollectionRequests):
         body |= {"keep_versions": keep_versions, "source_cap": source_cap, "filter_fields": filter_fields}
         body |= {"keep_features": keep_features, "codes_only": codes_only}
         new: dict[str, Any] = {"lexical_field": lexical_field, "encoder": encoder}  # which an earlier server refuses
+        new["rescore_bits"] = rescore_bits
         body |= {name: value for name, value in new.items() if value is not None}
         return await self._transport.request("POST", "/v1/collections", to_json(body).encode(), retry="not stored")
 
