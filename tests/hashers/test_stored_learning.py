@@ -65,8 +65,7 @@ def test_a_model_is_a_function_of_the_rows_that_are_left(
 ) -> None:
     params = {**PARAMS, "rescore_bits": rescore_bits}
     fitted = Tally(**params).fit(X[:500], SETS[:500] if start else None)
-    learner, other, fresh = (load(fitted.state()) for _ in range(3))
-    assert all(isinstance(each, Tally) for each in (learner, other, fresh))
+    learner, other = fitted.without_rows(), fitted.without_rows()
     rescoring, codes = stored(fitted, labels)
     order, gone, left = np.arange(1500), np.arange(700), np.arange(700, 1500)
     random.shuffle(order)
@@ -77,6 +76,8 @@ def test_a_model_is_a_function_of_the_rows_that_are_left(
     for part in np.split(gone, sorted(removed)):
         rows = some(labels, part)
         learner.unlearn_stored(rescoring[part], rows, codes[part]).count_unlabelled(-int((~rows.labelled).sum()))
+    fresh = learner.without_rows()
+    assert fresh.stats_.same(fitted.stats_) and not learner.stats_.same(fitted.stats_)
     fresh.learn_stored(rescoring[left], some(labels, left), codes[left])
     assert learner.stats_.same(fresh.stats_)
     assert learner.state() == fresh.state()

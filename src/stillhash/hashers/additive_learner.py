@@ -53,7 +53,7 @@ class AdditiveLearner(LabelledCodes):
     def _begin(self, X: Floats, labels: Labels, rng: np.random.Generator) -> None:
         super()._begin(X, labels, rng)
         self._derive()
-        self.stats_ = SufficientStats(X.shape[1], self.bits, **self._sums())
+        self.stats_ = self._empty()
 
     def _derive(self) -> None:
         """Derive what follows from the parameters and the hash functions."""
@@ -63,6 +63,15 @@ class AdditiveLearner(LabelledCodes):
             self.rescorer_ = Rescorer(self.n_features_in_, self.rescore_bits)
             self._stored = StoredProjection(self.rescorer_, self.W_, self.t_)
         self._solved: Model | None = None  # the model of the statistics, once it is needed
+
+    def without_rows(self) -> Self:
+        """Return a hasher with the same hash functions that has learnt nothing."""
+        learner = copy.copy(self)
+        learner.stats_, learner._solved = self._empty(), None
+        return learner
+
+    def _empty(self) -> SufficientStats:
+        return SufficientStats(self.n_features_in_, self.bits, **self._sums())
 
     def _sums(self) -> dict[str, Any]:
         """Return how sums are computed."""
