@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.prequential import Chunk
 from stillhash.collection.storage.doubtful_labels import MAX_DOUBTFUL, DoubtfulRow, histogram_bins
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import DoubtfulItem
-from stillhash.collection.validation import LabelledRows
 from stillhash.hashers import Hasher, LinearHasher
 from stillhash.numeric import kernels
 from stillhash.numeric.alignment import unit_rows
@@ -77,7 +77,7 @@ class LabelJudge:
         if model.U is not None and model.u is not None and space is not None:
             self._predictor = LabelPredictor(hasher.functions(), model.U, model.u, space.names)
 
-    def judge(self, rows: LabelledRows, step: slice) -> None:
+    def judge(self, rows: Chunk, step: slice) -> None:
         """Measure how well the labels of these rows agree with their features, and store the least plausible."""
         numbers, predictor = self.numbers[step], self._predictor
         if predictor is None or self._sample is None:

@@ -56,6 +56,8 @@ def state_lines(store: Store, connection: Connection, header: Record, allowed: A
         yield from _pending(connection, allowed)
         if store.learnt_rows is not None:
             yield from _learnt_rows(connection, allowed)
+        if store.summed_rows is not None:
+            yield from _summed_rows(connection, allowed)
         yield from _doubtful_labels(connection, allowed)
         yield from _votes(connection, allowed)
     yield ITEMS_LINE
@@ -94,6 +96,18 @@ def _learnt_rows(connection: Connection, allowed: Allowed) -> Iterator[bytes]:
         if row == NO_ITEM or _travels(row, allowed):
             values = {"version": version, "position": position, "row": row}
             yield record_line("learnt_row", **values, labels=json.loads(labels))
+
+
+def _summed_rows(connection: Connection, allowed: Allowed) -> Iterator[bytes]:
+    """Yield which rows the sums hold, and what the next step of learning takes out."""
+    for row, labels, learnt, version in connection.execute("SELECT * FROM summed_rows ORDER BY row"):
+        if _travels(row, allowed):
+            values = {"row": row, "labels": json.loads(labels), "learnt": learnt}
+            yield record_line("summed_row", **values, version=version)
+    sql = "SELECT rescoring, code, labels, learnt FROM removals ORDER BY number"
+    for rescoring, code, labels, learnt in connection.execute(sql):
+        values = {"rescoring": rescoring, "code": code, "labels": json.loads(labels), "learnt": learnt}
+        yield record_line("removal", **values)
 
 
 def _doubtful_labels(connection: Connection, allowed: Allowed) -> Iterator[bytes]:

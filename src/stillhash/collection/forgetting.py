@@ -50,12 +50,18 @@ def forget(
     """Forget these items and the votes of this source, and write all files again that may hold something of them."""
     elsewhere = {} if snapshots is None else _search_snapshots(store, snapshots, ids, source)
     remains: list[str] = []
+    unlearnt = 0
     with store.change("forget", None) as change:
         connection = change.connection
         rows = np.array(sorted(store.items.rows_of(connection, ids).values()), np.int64)
         coded = store.codes.of_rows(connection, rows)
         votes, since = _delete_votes(store, connection, ids, source, coded)
-        learnt, first = _learnt_rows(store, connection, rows, coded, remains)
+        if store.summed_rows is None:
+            learnt, first = _learnt_rows(store, connection, rows, coded, remains)
+        else:
+            learnt, first = _nothing_learnt(store), store.summed_rows.first_version(connection, rows.tolist())
+            unlearnt = trainer.take_out(connection, rows.tolist())
+            store.summed_rows.drop(connection, rows.tolist())
         versions = [number for number in (since, first) if number is not None]
         if is_fitted(connection):
             trainer.count_unlabelled(connection, -store.items.count_unlabelled(connection, rows.tolist()))
@@ -71,7 +77,7 @@ def forget(
         set_meta(connection, FORGOTTEN_KEY, get_meta(connection, "seq") + 1)
         change.rows = len(rows) + votes
     remains += compact().remains
-    return ForgetReport(len(rows), votes, len(learnt.rows), dropped, elsewhere, remains)
+    return ForgetReport(len(rows), votes, unlearnt or len(learnt.rows), dropped, elsewhere, remains)
 
 
 def _delete_votes(
@@ -105,7 +111,7 @@ def _learnt_rows(
     store: Store, connection: Connection, rows: RowNumbers, coded: CodedRows, remains: list[str]
 ) -> tuple[Learnt, int | None]:
     """Return what can be taken out of the statistics, and the first version that may have learnt these rows."""
-    nothing = Learnt([], np.empty((0, store.items.dim), np.float32), coded.codes[:0])
+    nothing = _nothing_learnt(store)
     if not len(rows):
         return nothing, None
     if store.learnt_rows is None:
@@ -125,6 +131,10 @@ def _learnt_rows(
         remains.append(FEATURES_LOST.format(count=int((~known).sum())))
     places = np.flatnonzero(known)
     return Learnt([learnt[place] for place in places.tolist()], features[places], codes[places]), first
+
+
+def _nothing_learnt(store: Store) -> Learnt:
+    return Learnt([], np.empty((0, store.items.dim), np.float32), np.empty((0, store.items.code_bytes), np.uint8))
 
 
 def _unlearn(learnt: Learnt, hasher: Hasher) -> None:

@@ -95,7 +95,9 @@ class StateImporter:
     def _add_pending(self, row: int, features: bytes, labels: list[Any], code: bytes | None, own_features: int) -> None:
         if (code is None) == self._header["fitted"] or own_features not in (0, 1):
             raise BadState(f"pending: expected a code if and only if there are hash functions, got {code!r:.100}")
-        values = check_row(row), self._check_vector(features), check_label_text(labels), self._check_code(code)
+        if code is None or self._store.summed_rows is None:
+            self._check_vector(features)
+        values = check_row(row), features, check_label_text(labels), self._check_code(code)
         sql = "INSERT INTO pending (row, features, labels, code, own_features) VALUES (?, ?, ?, ?, ?)"
         self._connection.execute(sql, [*values, own_features])
 
@@ -107,6 +109,19 @@ class StateImporter:
         values = version, position, row if row == NO_ITEM else check_row(row), check_label_text(labels)
         sql = "INSERT INTO learnt_rows (version, position, row, labels) VALUES (?, ?, ?, ?)"
         self._connection.execute(sql, values)
+
+    def _add_summed_row(self, row: int, labels: list[Any], learnt: int, version: int) -> None:
+        check_integer(version, "version", 1, self._header["version"])
+        values = check_row(row), check_label_text(labels), check_integer(learnt, "learnt", 0, MAX_VERSION), version
+        self._connection.execute("INSERT INTO summed_rows VALUES (?, ?, ?, ?)", values)
+
+    def _add_removal(self, rescoring: bytes, code: bytes, labels: list[Any], learnt: int) -> None:
+        rescorer = self._store.rescorer
+        if rescorer is None or len(rescoring) != rescorer.width:
+            raise BadState(f"removal: expected a rescoring code of this collection, got {len(rescoring)} bytes")
+        values = rescoring, self._check_code(code), check_label_text(labels)
+        sql = "INSERT INTO removals (rescoring, code, labels, learnt) VALUES (?, ?, ?, ?)"
+        self._connection.execute(sql, [*values, check_integer(learnt, "learnt", 0, MAX_VERSION)])
 
     def _add_doubtful_label(self, row: int, agreement: float, predicted: list[Any]) -> None:
         if not -1.01 <= agreement <= 1.01 or len(predicted) > MAX_DOUBTFUL:

@@ -14,7 +14,7 @@ from stillhash.collection.layout_reader import LayoutReader
 from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
 from stillhash.collection.storage.row_arrays import round_features
-from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id, ItemIds
@@ -24,7 +24,14 @@ from stillhash.collection.update_validation import (
     check_selection,
     check_shared_labels,
 )
-from stillhash.collection.validation import ItemRows, LabelledRows, check_ids, check_metadata, check_rows
+from stillhash.collection.validation import (
+    ItemRows,
+    LabelledRows,
+    check_ids,
+    check_labels,
+    check_metadata,
+    check_rows,
+)
 from stillhash.errors import InvalidInput, StillhashError, report_shortages
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.search import Index
@@ -114,7 +121,7 @@ class ItemWriter(LayoutReader):
             with self._store.change("upsert" if replace else "add", len(new.ids), new.ids) as change:
                 connection = change.connection
                 if replace:
-                    items.delete(connection, new.ids)
+                    self._delete(connection, new.ids)
                 codes = self._trainer.encode(connection, rows) if new.codes is None else new.codes
                 waiting = get_meta(connection, "items") if codes is None else 0
                 fits = codes is None and waiting + len(new.ids) >= self._store.settings["init_rows"]
@@ -128,8 +135,10 @@ class ItemWriter(LayoutReader):
                     if self._store.features is not None:
                         self._store.features.add(connection, np.asarray(numbers), rows.features)
                     if self._store.rescoring is not None:
-                        rescoring = self._trainer.rescoring_codes(connection, rows.features)
-                        self._store.rescoring.add(connection, np.asarray(numbers), rescoring)
+                        rescoring_codes = self._trainer.rescoring_codes(connection, rows.features)
+                        self._store.rescoring.add(connection, np.asarray(numbers), rescoring_codes)
+                        if self._store.summed_rows is not None:  # which are sums over these
+                            rows = rows._replace(features=rescoring_codes)
                 if learn and new.codes is not None:
                     learn_codes(self._trainer, connection, numbers, rows, new.codes)
                 elif learn:
@@ -156,8 +165,18 @@ class ItemWriter(LayoutReader):
         selection = check_selection(ids, where)
         with self._write_lock, self._store.change("delete", None) as change:
             for names in self._select(change.connection, selection):
-                change.count(self._store.items.delete(change.connection, names))
+                change.count(self._delete(change.connection, names))
             return change.rows or 0
+
+    def _delete(self, connection: Connection, names: list[Id]) -> list[Id]:
+        """Delete items inside a transaction, and let the next step of learning take out what they gave."""
+        items, summed = self._store.items, self._store.summed_rows
+        if summed is not None:
+            rows = sorted(items.rows_of(connection, names).values())
+            self._trainer.take_out(connection, rows)
+            self._trainer.count_unlabelled(connection, -items.count_unlabelled(connection, rows))
+            summed.drop(connection, rows)
+        return items.delete(connection, names)
 
     def update_metadata(
         self,
@@ -193,8 +212,9 @@ class ItemWriter(LayoutReader):
     ) -> int:
         """Replace the labels of items, learn from them unless `learn` is false, and return how many.
 
-        where: in place of ids, as in `delete`; then `labels` is one list, for all that match. Items whose features are
-        not kept are learnt by the features that `reconstruct` returns. What was learnt from their earlier labels stays.
+        where: in place of ids, as in `delete`; then `labels` is one list, for all that match. Items are learnt by their
+        rescoring codes, and what was learnt from their earlier labels is taken out, by the default method; others learn
+        from what `reconstruct` returns, and what they learnt before stays.
         """
         selection = check_selection(ids, where)
         shared = None if isinstance(selection, list) else check_shared_labels(labels)
@@ -208,15 +228,36 @@ class ItemWriter(LayoutReader):
     def _relabel(self, connection: Connection, names: list[Id], labels: Any, learn: bool) -> None:
         """Replace the labels of items, and learn from them, inside a transaction."""
         items = self._store.items
+        numbers = items.existing_rows(connection, names).tolist()
+        if self._store.summed_rows is not None and is_fitted(connection):
+            self._relabel_summed(connection, numbers, labels, learn)
+            return
         features, exact = self._features(names)
         rows, codes = check_rows(features, labels, self.dim), self.codes(names)
-        numbers = items.existing_rows(connection, names).tolist()
         without = items.relabel(connection, numbers, rows.label_texts)
         if learn:
             self._trainer.count_unlabelled(connection, -without)
             rows, own_features = items.remove_pending(connection, numbers, rows)
             own_features |= exact
             self._trainer.learn_items(connection, numbers, rows, codes, own_features)
+
+    def _relabel_summed(self, connection: Connection, numbers: list[int], labels: Any, learn: bool) -> None:
+        """Replace the labels of rows, and what they give to the sums."""
+        items, rescoring = self._store.items, self._store.rescoring
+        assert rescoring is not None
+        parsed, texts = check_labels(labels, len(numbers))
+        if learn:
+            self._trainer.take_out(connection, numbers)
+        without = items.relabel(connection, numbers, texts)
+        if not learn:
+            return
+        self._trainer.count_unlabelled(connection, -without)
+        rows = np.array(numbers, np.int64)
+        rescoring_codes, known = rescoring.read(connection, rows)
+        codes, coded = self._store.codes.codes_of(connection, rows)
+        known &= coded
+        stored = LabelledRows(rescoring_codes, parsed, texts).select(known)
+        self._trainer.learn_items(connection, rows[known].tolist(), stored, codes[known])
 
     def _select(
         self, connection: Connection, selection: list[Id] | Condition, at_once: int = MAX_SELECTED

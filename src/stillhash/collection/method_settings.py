@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from stillhash.collection.storage.schema import ADDITIVE_METHOD
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers import METHODS, Hasher
 from stillhash.numeric.rescoring import RESCORE_BITS
 from stillhash.numeric.validation import check_choice, check_integer
 
 DEFAULT_RESCORE_BITS = 2
-OWN_ARGUMENTS = ("bits", "codes_see_labels")  # parameters of methods that are settings of their own
+OWN_ARGUMENTS = ("bits", "codes_see_labels", "rescore_bits")  # parameters of methods that are settings of their own
 
 
 def check_params(params: Any, method: str) -> dict[str, Any]:
@@ -61,6 +62,8 @@ def new_hasher(settings: dict[str, Any]) -> Hasher:
     params = method.params_from_json(settings["params"])
     if _can_see_labels(method):
         params = {**params, "codes_see_labels": settings["codes_see_labels"]}
+    if settings["method"] == ADDITIVE_METHOD:
+        params = {**params, "rescore_bits": settings.get("rescore_bits", 0)}
     return method(bits=settings["bits"], **params)
 
 

@@ -8,20 +8,22 @@ is drift.
 
 import json
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillhash.collection.storage.schema import get_meta, parse_json, set_meta
-from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState
-from stillhash.hashers import Hasher
+from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric import kernels
+from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.drift import PageHinkley
 from stillhash.numeric.kernels import RankingQuality
-from stillhash.numeric.labels import label_jaccard
-from stillhash.numeric.ranking import Ranking, rank_scores
-from stillhash.numeric.validation import Codes, Floats
+from stillhash.numeric.labels import Labels, label_jaccard
+from stillhash.numeric.ranking import rank_scores
+from stillhash.numeric.rescoring import Rescorer
+from stillhash.numeric.validation import Codes, Floats, Mask
 
 PREQUENTIAL_QUERIES = 64
 MIN_LABELLED_ROWS = 20  # of a step that is evaluated
@@ -31,28 +33,64 @@ Quality = dict[str, Any]  # as `evaluate_chunk` returns it
 History = dict[str, Any]  # the last evaluation, the detector, alarms, the curve, and how many rows are learnt
 
 
-def evaluate_chunk(hasher: Hasher, rows: LabelledRows, codes: Codes) -> Quality | None:
+class Chunk(NamedTuple):
+    """Rows that are about to be learnt: their features, labels and codes."""
+
+    features: Floats
+    labels: Labels
+    codes: Codes
+    rescorer: Rescorer | None = None
+    rescoring_codes: Codes | None = None
+
+    def rows(self, keep: Mask) -> "Chunk":
+        stored = None if self.rescoring_codes is None else self.rescoring_codes[keep]
+        return Chunk(self.features[keep], self.labels.rows(keep), self.codes[keep], self.rescorer, stored)
+
+
+class UnlabelledItems(NamedTuple):
+    """Items of an evaluation as the first page reads them: without the labels that it is measured by."""
+
+    codes: Codes
+
+    def rescoring_codes(self, ids: NDArray[np.int64]) -> Codes:
+        return self.codes[ids]
+
+    def labels(self, ids: NDArray[np.int64]) -> Labels:
+        return Labels.empty(len(ids))
+
+
+def evaluate_chunk(hasher: Hasher, chunk: Chunk) -> Quality | None:
     """Measure how well rows that are not learnt yet find each other, now and before learning; None if too few.
 
-    The queries are up to PREQUENTIAL_QUERIES labelled rows, evenly spaced; each ranks all other labelled rows.
+    The queries are up to PREQUENTIAL_QUERIES labelled rows, evenly spaced; each ranks all other labelled rows. Before
+    learning, rows with rescoring codes are ranked by their cosine, as people would have them without us.
     """
-    labelled = np.flatnonzero(rows.labels.labelled)
+    labelled = np.flatnonzero(chunk.labels.labelled)
     if len(labelled) < MIN_LABELLED_ROWS:
         return None
-    queries, items = np.zeros(len(codes), bool), rows.labels.labelled
+    queries, items = np.zeros(len(chunk.codes), bool), chunk.labels.labelled
     queries[labelled[:: max(2, len(labelled) // PREQUENTIAL_QUERIES)][:PREQUENTIAL_QUERIES]] = True
     items[queries] = False
-    grades, functions = label_jaccard(rows.labels.rows(queries), rows.labels.rows(items)), hasher.functions()
+    grades, functions = label_jaccard(chunk.labels.rows(queries), chunk.labels.rows(items)), hasher.functions()
+    sought, found = chunk.rows(queries), chunk.rows(items)
     now, before = (
-        _measure(functions.ranking_by(model, rows.features[queries]), codes[items], grades)
-        for model in (hasher.model(), hasher.initial_model())
+        _measure(functions, model, sought.features, found, grades) for model in (hasher.model(), hasher.initial_model())
     )
     return {**now, "before": before, "queries": int(queries.sum()), "items": int(items.sum())}
 
 
-def _measure(ranking: Ranking, codes: Codes, grades: Floats) -> dict[str, float]:
+def _measure(functions: LinearHasher, model: Model, queries: Floats, items: Chunk, grades: Floats) -> dict[str, float]:
     """Return means over queries: over the whole ranking, and of the first ten."""
-    mean = RankingQuality(*kernels.rank_quality(rank_scores(ranking, codes), grades).mean(axis=0).tolist())
+    page = stored = None
+    if items.rescorer is not None and items.rescoring_codes is not None:
+        page, stored = functions.page_model(model, items.rescorer), UnlabelledItems(items.rescoring_codes)
+    if page is not None and stored is not None and model.side == "looks":
+        rescoring = page.rescorer.queries(unit_rows(functions.prepare(queries)))
+        every = np.broadcast_to(stored.codes, (len(queries), *stored.codes.shape))
+        scores = page.rescorer.cosines(rescoring, np.ascontiguousarray(every))
+    else:
+        scores = rank_scores(functions.rank_checked(model, queries, None, page), items.codes, stored)
+    mean = RankingQuality(*kernels.rank_quality(scores, grades).mean(axis=0).tolist())
     return {"map": mean.map, "precision": mean.precision_10, "ndcg": mean.ndcg_10}
 
 

@@ -3,6 +3,10 @@
 Labelled rows are learnt once there are at least `learn_rows`; fewer wait in the table `pending`. They are learnt in
 steps, and each step is evaluated before it is learnt. The steps of one write, and the version they publish, are one
 transaction. A version's model is in the store, its learner in files beside it.
+
+Where items have rescoring codes, Tally learns sums over what is stored: each labelled item by its two codes and its
+labels of now. What changes an item takes out what it gave, to the bit, and adds what it is now (summed_rows.py). Other
+methods learn step by step, from features, as published.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,15 +18,23 @@ from stillhash.collection.doubtful_labels import LabelJudge
 from stillhash.collection.feedback import MAX_CORRECTED_QUERIES, correct
 from stillhash.collection.label_names import LabelNames, hasher_label_names
 from stillhash.collection.method_settings import new_hasher
-from stillhash.collection.prequential import add_point, evaluate_chunk, load_history, save_history
+from stillhash.collection.prequential import Chunk, add_point, evaluate_chunk, load_history, save_history
 from stillhash.collection.storage.items import NOT_JUDGED, RowNumbers
-from stillhash.collection.storage.learner_files import LearntRows
+from stillhash.collection.storage.learner_files import LearntRows, TakenOut, learn_step
 from stillhash.collection.storage.learnt_rows import Lineage, extended, lineage_of
 from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted, parsing, set_meta
 from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.summed_rows import SummedRows
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote, check_stored_votes
-from stillhash.collection.stored_models import check_learner, fingerprint, load_functions, load_model, model_bytes
+from stillhash.collection.stored_models import (
+    GIVEN_KEY,
+    check_learner,
+    fingerprint,
+    load_functions,
+    load_model,
+    model_bytes,
+)
 from stillhash.collection.validation import LabelledRows
 from stillhash.errors import BadState, NotFitted
 from stillhash.files.sealed_files import remove_unlisted
@@ -66,7 +78,10 @@ class Trainer:
             self.store.features.add(connection, numbers, waiting.features)
         self.start(connection, hasher, "fit", len(sample.features))
         if self.store.rescoring is not None:
-            self.store.rescoring.add(connection, numbers, self.rescoring_codes(connection, waiting.features))
+            rescoring_codes = self.rescoring_codes(connection, waiting.features)
+            self.store.rescoring.add(connection, numbers, rescoring_codes)
+            if self.store.summed_rows is not None:
+                self.store.items.set_pending_codes(connection, numbers, rescoring_codes)
         return codes[len(numbers) :]
 
     def start(self, connection: Connection, hasher: Hasher, kind: str, rows: int) -> None:
@@ -104,7 +119,8 @@ class Trainer:
     ) -> None:
         """Learn from the labelled rows of items, after those that are pending, once they are enough together.
 
-        own_features: which rows have the features of their items, not rebuilt from codes; None: all.
+        rows: with rescoring codes in place of features, where sums are taken of these. own_features: which rows have
+        the features of their items, not rebuilt from codes; None: all.
         """
         labelled = rows.labels.labelled
         if not labelled.all():
@@ -113,16 +129,35 @@ class Trainer:
             codes = None if codes is None else codes[labelled]
             own_features = None if own_features is None else own_features[labelled]
         pending = count_rows(connection, "pending")
-        enough = is_fitted(connection) and pending + len(rows.features) >= self.store.settings["learn_rows"]
+        waiting = pending + (0 if self.store.summed_rows is None else self.store.summed_rows.count_removals(connection))
+        enough = is_fitted(connection) and waiting + len(rows.features) >= self.store.settings["learn_rows"]
         if not enough or codes is None:
             self.store.items.add_pending(connection, numbers, rows, codes, own_features)
             return
-        judged = np.asarray(numbers) if own_features is None else np.where(own_features, numbers, NOT_JUDGED)
+        judged = np.asarray(numbers, np.int64)
+        if own_features is not None:
+            judged = np.where(own_features, judged, NOT_JUDGED)
         if pending:
             earlier, earlier_codes, earlier_judged = self.store.items.take_pending(connection)
             rows, codes = earlier.join(rows), np.concatenate([earlier_codes, codes])
             judged = np.concatenate([earlier_judged, judged])
-        self._learn(connection, rows, codes, judged)
+        if waiting or len(rows.features):
+            self._learn(connection, rows, codes, judged)
+
+    def take_out(self, connection: Connection, numbers: Sequence[int]) -> int:
+        """Let the next step of learning take out what these items gave, before they change; return how many did.
+
+        That can be where the sums are over what is stored; elsewhere nothing happens.
+        """
+        summed, rescoring = self.store.summed_rows, self.store.rescoring
+        if summed is None or rescoring is None or not is_fitted(connection):
+            return 0
+        self.store.items.drop_pending(connection, numbers)
+        held = summed.held(connection, numbers)
+        if len(held.numbers):
+            codes, _ = self.store.codes.codes_of(connection, held.numbers)
+            summed.remove(connection, held, rescoring.read(connection, held.numbers)[0], codes)
+        return len(held.numbers)
 
     def count_unlabelled(self, connection: Connection, rows: int) -> None:
         """Take note of so many more items without labels, for when the next rows are learnt."""
@@ -131,7 +166,8 @@ class Trainer:
     def flush(self, connection: Connection) -> None:
         """Learn the pending rows, however few."""
         rows, codes, judged = self.store.items.take_pending(connection)
-        if len(rows.features):
+        removals = 0 if self.store.summed_rows is None else self.store.summed_rows.count_removals(connection)
+        if len(rows.features) or removals:
             self._learn(connection, rows, codes, judged)
 
     def learn(self, connection: Connection, rows: LabelledRows) -> int:
@@ -139,6 +175,10 @@ class Trainer:
         self.hasher(connection)  # raises NotFitted before anything is taken
         self.flush(connection)
         codes = self.hasher(connection).encode_checked(rows.features, rows.labels)
+        if self.store.summed_rows is not None:
+            rows = rows._replace(features=self.rescoring_codes(connection, rows.features))
+            given = int(get_meta(connection, GIVEN_KEY) or 0) + int(rows.labels.labelled.sum())
+            set_meta(connection, GIVEN_KEY, given)
         return self._learn(connection, rows, codes, np.full(len(codes), NOT_JUDGED))
 
     def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes, judged: RowNumbers) -> int:
@@ -152,26 +192,53 @@ class Trainer:
         history, version = load_history(connection), self.store.versions.next_number(connection)
         points, rows_of_step = len(history["curve"]), step_rows(hasher, self.store.settings["learn_rows"], len(codes))
         self._hasher, judge = None, LabelJudge(self.store, connection, judged)
+        taken_out, before = self._taken_out(connection, history["rows"]), history["rows"]
         hasher.count_unlabelled(unlabelled)
+        taken_out.unlearn(hasher)
         for step in rows.steps(rows_of_step):
             part = rows.part(step)
+            chunk = self._chunk(hasher, part, codes[step])
             # A short remainder is not evaluated: among few items measures mean something else.
             if 2 * len(part.features) >= min(rows_of_step, len(codes)):
                 judge.use(hasher)
-                quality = evaluate_chunk(hasher, part, codes[step])
+                quality = evaluate_chunk(hasher, chunk)
                 if quality is not None:
                     add_point(history, quality, version)
-            judge.judge(part, step)
-            hasher.learn_rows(part.features, part.labels, codes[step])
+            judge.judge(chunk, step)
+            learn_step(hasher, part, codes[step])
             history["rows"] += int(part.labels.labelled.sum())
         save_history(connection, history)
         if self.store.learnt_rows is not None:
             self.store.learnt_rows.add(connection, version, judged, rows.label_texts, rows.labels.labelled)
-        learnt = LearntRows(rows, codes, rows_of_step, unlabelled)
+        if self.store.summed_rows is not None:
+            items = np.flatnonzero((judged != NOT_JUDGED) & rows.labels.labelled)
+            learnt_until = (before + np.cumsum(rows.labels.labelled))[items].tolist()
+            texts = [rows.label_texts[place] for place in items.tolist()]
+            self.store.summed_rows.add(connection, version, SummedRows(judged[items], texts, learnt_until))
+            self.store.summed_rows.clear_removals(connection)
+        learnt = LearntRows(rows, codes, rows_of_step, unlabelled, taken_out)
         learner = self.store.learner_files.extend(files, version, learnt, hasher)
         new = history["curve"][points:]
         notes = {"quality": history["quality"], "drift": any(point["drift"] for point in new)} if new else None
         return self._publish(connection, hasher, NewVersion("learn", int(rows.labels.labelled.sum()), learner, notes))
+
+    def _taken_out(self, connection: Connection, rows_learnt: int) -> TakenOut:
+        """Return what this step of learning takes out first."""
+        if self.store.summed_rows is None:
+            return TakenOut.nothing()
+        removed = self.store.summed_rows.removals(connection)
+        ages = np.array([rows_learnt - learnt for learnt in removed.learnt], np.int64)
+        return TakenOut(removed.rescoring_codes, removed.codes, removed.label_texts, ages)
+
+    def _chunk(self, hasher: Hasher, rows: LabelledRows, codes: Codes) -> Chunk:
+        """Return rows that are about to be learnt as an evaluation sees them."""
+        rescorer = self.store.rescorer
+        if self.store.summed_rows is not None and rescorer is not None:
+            rescoring_codes: Codes = rows.features
+            features = rescorer.decode(rescoring_codes) + hasher.mean_
+            return Chunk(features, rows.labels, codes, rescorer, rescoring_codes)
+        stored = None if rescorer is None else rescorer.encode(hasher.prepare(rows.features))
+        return Chunk(rows.features, rows.labels, codes, rescorer, stored)
 
     def feedback(self, connection: Connection, votes: list[StoredVote]) -> int:
         """Store votes, and publish a version that has learnt from them."""
@@ -185,6 +252,8 @@ class Trainer:
         model = load_model(self.store, connection, version)
         files = self.store.versions.learners(connection).get(version)
         hasher = self.hasher(connection) if files is None else self._load(connection, files)
+        if self.store.summed_rows is not None:  # the sums are those of what is stored, whatever model ranks
+            files, hasher = None, self.hasher(connection)
         lineage = lineage_of(connection, version if files else None)
         files = files or self._current_files(connection)
         self.store.votes.drop_after(connection, version)
@@ -197,6 +266,9 @@ class Trainer:
         self._hasher = None
         hasher.count_unlabelled(int(get_meta(connection, "unlabelled")))
         set_meta(connection, "unlabelled", 0)
+        if self.store.summed_rows is not None:
+            self._taken_out(connection, load_history(connection)["rows"]).unlearn(hasher)
+            self.store.summed_rows.clear_removals(connection)
         change(hasher)
         files = self.store.learner_files.checkpoint(version, hasher)
         return self._publish(connection, hasher, NewVersion("forget", 0, files))

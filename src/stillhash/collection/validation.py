@@ -35,7 +35,7 @@ JSON_ENCODER = json.JSONEncoder(allow_nan=False, default=json_default)
 class LabelledRows(NamedTuple):
     """Validated feature rows and their labels, parsed and serialised once."""
 
-    features: Floats  # (n, D) float32
+    features: NDArray[Any]  # (n, D) float32; rescoring codes (n, width) uint8, where these are learnt
     labels: Labels
     label_texts: list[str]  # JSON, one for each row
 

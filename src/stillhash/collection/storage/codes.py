@@ -15,7 +15,7 @@ from stillhash.files.sealed_files import stored_file
 from stillhash.numeric.codes import width
 from stillhash.numeric.feature_digests import NO_DIGEST
 from stillhash.numeric.kernels import read_tiles
-from stillhash.numeric.validation import Codes
+from stillhash.numeric.validation import Codes, Mask
 
 
 class SegmentRecord(NamedTuple):
@@ -93,6 +93,24 @@ class CodeTable:
             rows = segment.coded_rows()
             parts.append(rows.select(rows.numbers > last))
         return CodedRows.join([*parts, self.unsealed(connection, last)], self.bits)
+
+    @parsing("codes")
+    def codes_of(self, connection: Connection, rows: RowNumbers) -> tuple[Codes, Mask]:
+        """Return the codes of these rows, and which of them have one; zeros for the others."""
+        codes, known = np.zeros((len(rows), width(self.bits)), np.uint8), np.zeros(len(rows), bool)
+        for record in self.segment_records(connection):
+            inside = np.flatnonzero((rows >= record.first) & (rows <= record.last))
+            if len(inside):
+                segment = self.read_segment(record, check=False)
+                numbers = segment.row_numbers()
+                places = np.minimum(np.searchsorted(numbers, rows[inside]), len(numbers) - 1)
+                held = numbers[places] == rows[inside]
+                codes[inside[held]], known[inside[held]] = read_tiles(segment.tiles, places[held]), True
+        for place in np.flatnonzero(~known).tolist():
+            stored = connection.execute("SELECT code FROM items WHERE row = ?", [int(rows[place])]).fetchone()
+            if stored is not None and stored[0] is not None:
+                codes[place], known[place] = np.frombuffer(stored[0], np.uint8), True
+        return codes, known
 
     @parsing("codes")
     def sample(self, connection: Connection, count: int) -> Codes:

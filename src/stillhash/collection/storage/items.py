@@ -37,8 +37,9 @@ NOT_JUDGED = -1  # in place of the number of a row that is no item, or whose fea
 class ItemTable:
     """Rows are numbered in order of arrival, and a number is never used again."""
 
-    def __init__(self, dim: int, bits: int) -> None:
-        self.dim, self.code_bytes = dim, width(bits)
+    def __init__(self, dim: int, bits: int, pending_codes: int = 0) -> None:
+        """pending_codes: the bytes of rescoring codes, where pending rows have these in place of features."""
+        self.dim, self.code_bytes, self._pending_codes = dim, width(bits), pending_codes
 
     def append(
         self,
@@ -236,8 +237,21 @@ class ItemTable:
         rows = connection.execute(sql, [NOT_JUDGED]).fetchall()
         connection.execute("DELETE FROM pending")
         codes = np.frombuffer(b"".join(row[2] for row in rows), np.uint8).reshape(len(rows), self.code_bytes)
-        features, numbers = self._features([row[0] for row in rows]), np.array([row[3] for row in rows], np.int64)
+        blobs, numbers = [row[0] for row in rows], np.array([row[3] for row in rows], np.int64)
+        if self._pending_codes:
+            features: Any = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(rows), self._pending_codes)
+        else:
+            features = self._features(blobs)
         return LabelledRows.from_texts(features, [row[1] for row in rows]), codes, numbers
+
+    def drop_pending(self, connection: Connection, numbers: Iterable[int]) -> None:
+        """Drop these rows from the pending ones."""
+        connection.executemany("DELETE FROM pending WHERE row = ?", ((row,) for row in numbers))
+
+    def set_pending_codes(self, connection: Connection, numbers: RowNumbers, rescoring_codes: Codes) -> None:
+        """Give pending rows that waited for hash functions their rescoring codes in place of their features."""
+        values = zip(_blobs(rescoring_codes, len(numbers)), numbers.tolist(), strict=True)
+        connection.executemany("UPDATE pending SET features = ? WHERE row = ?", values)
 
     @parsing("pending")
     def remove_pending(

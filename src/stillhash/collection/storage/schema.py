@@ -51,6 +51,10 @@ OPTIONAL_TABLES = {
     "learnt_rows": "CREATE TABLE learnt_rows (number INTEGER PRIMARY KEY, version INTEGER NOT NULL, "
     "position INTEGER NOT NULL, row INTEGER NOT NULL, labels TEXT NOT NULL);"
     "CREATE INDEX learnt_rows_by_row ON learnt_rows (row);",
+    "summed_rows": "CREATE TABLE summed_rows (row INTEGER PRIMARY KEY, labels TEXT NOT NULL, learnt INTEGER NOT NULL, "
+    "version INTEGER NOT NULL);"
+    "CREATE TABLE removals (number INTEGER PRIMARY KEY, rescoring BLOB NOT NULL, code BLOB NOT NULL, "
+    "labels TEXT NOT NULL, learnt INTEGER NOT NULL);",
 }
 LEXICAL_SCHEMA = "CREATE VIRTUAL TABLE lexical USING fts5(words, content='', tokenize='unicode61 remove_diacritics 2');"
 LEXICAL_TABLES = {  # that FTS5 creates with it, in every version of SQLite
@@ -62,6 +66,7 @@ LEXICAL_TABLES = {  # that FTS5 creates with it, in every version of SQLite
 }
 LEXICAL_KEY = "lexical_field"  # in `meta`, where there is a lexical index
 COUNTERS = ("seq", "generation", "next_row", "items", "version", "unlabelled")  # in `meta`, from 0
+ADDITIVE_METHOD = "tally"  # which learns sums that a row can be taken out of
 MAX_PARAMETERS = 500  # in one statement
 UNREADABLE_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 MAX_ROW_NUMBER = 1 << 35  # a bitmap of all rows then takes 4 GiB
@@ -127,7 +132,13 @@ def optional_tables(settings: dict[str, Any]) -> list[str]:
     """Return the optional tables of a store with these settings, apart from the audit log."""
     features, codes_only = settings.get("keep_features", False), settings.get("codes_only", False)
     rescoring = settings.get("rescore_bits", 0) > 0
-    return ["features"] * features + ["rescoring"] * rescoring + ["learnt_rows"] * (features or codes_only)
+    names = ["features"] * features + ["rescoring"] * rescoring
+    return names + (["summed_rows"] if sums_stored_rows(settings) else ["learnt_rows"] * (features or codes_only))
+
+
+def sums_stored_rows(settings: dict[str, Any]) -> bool:
+    """Return whether the learner of a store with these settings is sums over what is stored of labelled items."""
+    return settings.get("rescore_bits", 0) > 0 and settings.get("method") == ADDITIVE_METHOD
 
 
 def create_script(optional: Iterable[str], lexical: bool) -> str:

@@ -50,6 +50,7 @@ from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.segment_writer import SegmentWriter
 from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, even_rows
 from stillhash.collection.storage.settings import check_id, parse_settings
+from stillhash.collection.storage.summed_rows import SummedRowTable
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
 from stillhash.collection.types import Id
@@ -98,7 +99,6 @@ class Store:
                     raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version!r:.100}{use}")
                 self.settings = parse_settings(get_meta(connection, "settings"))
                 collection = check_id(get_meta(connection, "collection"))
-            self.items = ItemTable(self.settings["dim"], self.settings["bits"])
             self.codes = CodeTable(path / "segments", self.settings["bits"], collection)
             self.versions = VersionTable(self.settings["keep_versions"])
             self.doubtful_labels = DoubtfulLabelTable()
@@ -109,12 +109,14 @@ class Store:
             self.rescorer = Rescorer(dim, rescore_bits) if rescore_bits else None
             width = 0 if self.rescorer is None else self.rescorer.width
             self.rescoring = RowArrayTable(RESCORING, width, self.codes) if "rescoring" in tables else None
+            self.items = ItemTable(dim, self.settings["bits"], width if "summed_rows" in tables else 0)
             self.row_arrays = [table for table in (self.features, self.rescoring) if table is not None]
             self.seal_rows = SEAL_ROWS  # unsealed rows that the writer makes a segment of; fewer if they take much
             if width:
                 self.seal_rows = min(SEAL_ROWS, max(MIN_SEAL_ROWS, MAX_UNSEALED_BYTES // width))
             self.segment_writer = SegmentWriter(self.codes, self.row_arrays, self.settings["filter_fields"])
             self.learnt_rows = LearntRowTable() if "learnt_rows" in tables else None
+            self.summed_rows = SummedRowTable(width, self.settings["bits"]) if "summed_rows" in tables else None
             self.votes = VoteTable(self.settings["source_cap"])
             self.learner_files = LearnerFiles(path / "learner")
         except sqlite3.DatabaseError as error:

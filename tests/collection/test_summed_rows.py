@@ -1,0 +1,145 @@
+"""The model is a function of what is stored: labels that change, and items that go, leave no trace in the sums."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stillhash
+from stillhash import Collection
+from stillhash.hashers import Tally
+from tests.collection.fixtures import BITS, DIM, some_rows
+
+ROWS = 360
+
+
+def learner(collection: Collection) -> Tally:
+    """Return the learner of the current version, read from its files."""
+    store = collection._store
+    with store.reading() as connection:
+        version = connection.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0]
+        files = store.versions.learners(connection)[version]
+    hasher = store.learner_files.load(files)
+    assert isinstance(hasher, Tally)
+    return hasher
+
+
+def open_with(path: Path, labels: list[list[Any]], **options: Any) -> Collection:
+    """Return a collection of the same rows with these labels, all learnt."""
+    collection = stillhash.open(path, DIM, BITS, init_rows=300, learn_rows=40, **options)
+    X = some_rows(ROWS).X
+    collection.add(range(300), X[:300])  # the same hash functions, whatever the labels
+    collection.add(range(300, ROWS), X[300:], labels[300:])
+    collection.relabel(range(300), labels[:300])
+    collection.flush()
+    return collection
+
+
+def same_model(one: Collection, other: Collection) -> None:
+    """Check that both collections have learnt the same, to the bit, and rank alike."""
+    first, second = learner(one), learner(other)
+    assert first.stats_.same(second.stats_)
+    assert first.model().balance == second.model().balance
+    queries = some_rows(20, 9).X
+    for mine, theirs in zip(one.search(queries, 20), other.search(queries, 20), strict=True):
+        assert [(hit.id, hit.score, hit.placed) for hit in mine.hits] == [
+            (hit.id, hit.score, hit.placed) for hit in theirs.hits
+        ]
+
+
+def test_corrected_labels_rank_as_labels_that_were_right_from_the_start(tmp_path: Path) -> None:
+    labels = some_rows(ROWS).labels
+    rng = np.random.default_rng(0)
+    wrong = [[str(rng.choice(list("abcd")))] if rng.random() < 0.3 else some for some in labels]
+    right, corrected = open_with(tmp_path / "a", labels), open_with(tmp_path / "b", wrong)
+    assert not learner(right).stats_.same(learner(corrected).stats_)
+    changed = [n for n in range(ROWS) if wrong[n] != labels[n] and n < 300]
+    corrected.relabel(changed, [labels[n] for n in changed])
+    later = [n for n in range(300, ROWS) if wrong[n] != labels[n]]
+    corrected.upsert(later, labels=[labels[n] for n in later])
+    corrected.flush()
+    assert learner(right).stats_.rows == learner(corrected).stats_.rows
+    for collection in (right, corrected):
+        assert collection.verify() == []
+        collection.close()
+
+
+def test_a_renamed_label_is_the_new_one_and_a_removed_one_is_gone(tmp_path: Path) -> None:
+    labels = [["a"] if n % 3 == 0 else ["b"] if n % 3 == 1 else [] for n in range(ROWS)]
+    renamed = open_with(tmp_path / "a", labels, codes_see_labels=False)
+    renamed.relabel(where={"labels": "a"}, labels=["car"])
+    renamed.flush()
+    from_start = [["car"] if some == ["a"] else some for some in labels]
+    twin = open_with(tmp_path / "b", from_start, codes_see_labels=False)
+    same_model(renamed, twin)
+    renamed.remove_labels(renamed.ids({"labels": "car"}, limit=ROWS), ["car"])
+    renamed.flush()
+    without = open_with(
+        tmp_path / "c", [[] if some == ["car"] else some for some in from_start], codes_see_labels=False
+    )
+    same_model(renamed, without)
+    for collection in (renamed, twin, without):
+        assert collection.verify() == []
+        collection.close()
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_any_changes_leave_the_sums_of_what_is_stored(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("changes") / "c"
+    rows = some_rows(ROWS + 200)
+    collection = stillhash.open(path, DIM, BITS, init_rows=300, learn_rows=data.draw(st.sampled_from([1, 25, 60])))
+    collection.add(range(ROWS), rows.X[:ROWS], rows.labels[:ROWS])
+    fresh = iter(range(ROWS, ROWS + 200))
+    names = st.lists(st.sampled_from("abcde"), max_size=2)
+    for _ in range(data.draw(st.integers(1, 8))):
+        ids = data.draw(st.lists(st.sampled_from(collection.ids(limit=ROWS * 2)), min_size=1, max_size=40, unique=True))
+        labels = [data.draw(names) for _ in ids]
+        verb = data.draw(st.sampled_from(["relabel", "silent", "upsert", "delete", "add", "flush", "forget", "reopen"]))
+        if verb in ("relabel", "silent"):
+            collection.relabel(ids, labels, learn=verb == "relabel")
+        elif verb == "upsert":
+            collection.upsert(ids, rows.X[[n % 300 for n in range(len(ids))]], labels)
+        elif verb == "add":
+            new = [next(fresh) for _ in range(5)]
+            collection.add(new, rows.X[new], rows.labels[new[0] : new[0] + 5])
+        elif verb == "reopen":
+            collection.close()
+            collection = stillhash.open(path)
+        elif verb == "flush":
+            collection.flush()
+        else:
+            getattr(collection, verb)(ids[:20])
+        assert collection.verify() == []
+    collection.flush()
+    assert collection.verify() == []
+    with collection._store.reading() as connection:
+        held = connection.execute("SELECT count(*) FROM summed_rows WHERE labels != '[]'").fetchone()[0]
+    assert learner(collection).stats_.rows <= held  # rows whose labels are not believed do not count
+    collection.close()
+
+
+def test_learner_files_say_again_what_was_taken_out(tmp_path: Path) -> None:
+    labels = some_rows(ROWS).labels
+    collection = open_with(tmp_path / "a", labels)
+    before = learner(collection)
+    collection.relabel([1, 2, 4, 5, 7], [["zebra"]] * 5)
+    collection.flush()
+    assert "zebra" in learner(collection).stats_.names
+    collection.relabel([1, 2, 4, 5, 7], [labels[n] for n in (1, 2, 4, 5, 7)])
+    collection.flush()
+    assert learner(collection).stats_.same(before.stats_)
+    collection.close()
+
+
+def test_verify_finds_sums_of_something_else(tmp_path: Path) -> None:
+    collection = open_with(tmp_path / "a", some_rows(ROWS).labels)
+    with collection._store.transaction() as connection:
+        connection.execute('UPDATE summed_rows SET labels = \'["a", "b"]\' WHERE row = 7')
+    assert any("sums" in problem for problem in collection.verify())
+    collection.close()
