@@ -56,6 +56,7 @@ def begin(path: Path, rows: int = 320, **settings: Any) -> tuple[Collection, Twi
     twin = Twin(BITS, **{name: value for name, value in options.items() if name not in ONLY_OF_COLLECTIONS})
     if "codes_see_labels" in METHODS[twin.method].parameters():
         twin.params = {"codes_see_labels": options["codes_see_labels"]}
+    twin.rescore_bits = collection._store.settings["rescore_bits"]
     if rows:
         X, labels, metadata = some_rows(rows)
         collection.add(list(range(rows)), X, labels, metadata)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ from stillhash import Answer, Collection, load
 from stillhash.collection.feedback import correct
 from stillhash.collection.storage.votes import StoredVote
 from stillhash.collection.trainer import step_rows
-from stillhash.hashers import METHODS, Hasher, Model
+from stillhash.hashers import METHODS, Hasher, Model, Tally
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
+from stillhash.numeric.labels import Labels, parse_labels
 from stillhash.numeric.ranking import rank_all
+from stillhash.numeric.rescoring import Rescorer
 
 Row = tuple[list[Any], dict[str, Any] | None]  # labels and metadata
 Id = str | int
@@ -28,6 +30,8 @@ class Entry:
     labels: list[Any]
     metadata: dict[str, Any] | None
     code: np.ndarray | None = None  # as it was encoded when it was stored, with its labels
+    rescoring: np.ndarray | None = None  # its rescoring code
+    learnt: list[Any] | None = None  # the labels that the sums hold of it, where they are over what is stored
 
 
 @dataclass
@@ -35,6 +39,19 @@ class Version:
     model: Model
     learner: bytes | None
     tag: str | None = None
+
+
+@dataclass
+class StoredEntries:
+    """Items as the first page reads them, by their place."""
+
+    entries: list[Entry]
+
+    def rescoring_codes(self, ids: np.ndarray) -> np.ndarray:
+        return np.array([self.entries[n].rescoring for n in ids.tolist()], np.uint8)
+
+    def labels(self, ids: np.ndarray) -> Labels:
+        return parse_labels([self.entries[n].labels for n in ids.tolist()], len(ids))
 
 
 @dataclass
@@ -54,6 +71,8 @@ class Twin:
     hasher: Hasher | None = None
     votes: list[tuple[int, StoredVote]] = field(default_factory=list)  # of all versions
     unlabelled: int = 0  # rows that were stored without labels since the last learning
+    rescore_bits: int = 0
+    removed: list[Entry] = field(default_factory=list)  # what the next step of learning takes out
     changes: int = 0  # steps of crash_writer.py that have an entry in the audit log
 
     # ---- items ----
@@ -70,28 +89,56 @@ class Twin:
             self.unlabelled += learn and not some
         self.encode()
         if self.hasher is not None:
-            if len(self.pending) >= self.learn_rows:
+            if self.waiting >= self.learn_rows:
                 self.flush()
         elif len(self.items) >= self.init_rows:
             self.fit()
+
+    @property
+    def waiting(self) -> int:
+        return len(self.pending) + len(self.removed)
+
+    @property
+    def sums(self) -> bool:
+        """Return whether what is learnt are sums over what is stored."""
+        return self.method == "tally" and self.rescore_bits > 0
+
+    @property
+    def rescorer(self) -> Rescorer | None:
+        if self.hasher is None or not self.rescore_bits:
+            return None
+        return Rescorer(self.hasher.n_features_in_, self.rescore_bits)
 
     def encode(self) -> None:
         """Give items that have none their code, once there are hash functions."""
         for entry in self.items.values():
             if entry.code is None and self.hasher is not None:
                 entry.code = self.hasher.encode(entry.features[None], [entry.labels])[0]
+                if self.rescorer is not None:
+                    X = np.asarray(entry.features[None], np.float32)
+                    entry.rescoring = self.rescorer.encode(self.hasher.prepare(X))[0]
         for id_, pending in self.pending.items():  # with the labels that they had, and the codes of the items
-            pending.code = self.items[id_].code
+            pending.code, pending.rescoring = self.items[id_].code, self.items[id_].rescoring
 
     def codes(self, entries: Iterable[Entry]) -> np.ndarray:
         codes = [entry.code for entry in entries if entry.code is not None]
         return np.array(codes, np.uint8).reshape(len(codes), -(-self.bits // 8))
 
     def delete(self, ids: Iterable[Id]) -> int:
-        gone = [id_ for id_ in ids if self.items.pop(id_, None) is not None]
+        gone = [id_ for id_ in ids if id_ in self.items]
         for id_ in gone:
+            self.take_out(id_)
             self.pending.pop(id_, None)
+            entry = self.items.pop(id_)
+            self.unlabelled -= self.sums and not entry.labels
         return len(gone)
+
+    def take_out(self, id_: Id) -> None:
+        """Let the next step of learning take out what an item gave."""
+        entry = self.items[id_]
+        if self.sums and self.hasher is not None and entry.learnt is not None:
+            self.removed.append(replace(entry, labels=entry.learnt))
+            entry.learnt = None
 
     def matching(self, where: Any) -> list[Id]:
         """Return the items that meet a condition, in order of arrival."""
@@ -112,17 +159,17 @@ class Twin:
 
     def fit(self) -> None:
         first = list(self.items.values())[: self.init_rows]
-        self.hasher = METHODS[self.method](bits=self.bits, **self.params)
+        params = {**self.params, "rescore_bits": self.rescore_bits} if self.sums else self.params
+        self.hasher = METHODS[self.method](bits=self.bits, **params)
         self.hasher.fit(np.stack([entry.features for entry in first]), [entry.labels for entry in first])
         self.encode()
         self.publish()
         self.flush()
 
     def flush(self) -> int:
-        if self.hasher is not None and self.pending:
+        if self.hasher is not None and self.waiting:
             entries = list(self.pending.values())
-            X, labels = np.stack([entry.features for entry in entries]), [entry.labels for entry in entries]
-            self._learn_steps(X, labels, self.codes(entries))
+            self._learn_steps(entries, [self.items[id_] for id_ in self.pending])
             self.pending.clear()
             self.publish()
         return self.version
@@ -130,21 +177,43 @@ class Twin:
     def learn(self, X: np.ndarray, labels: list[list[Any]]) -> int:
         self.flush()
         assert self.hasher is not None
-        self._learn_steps(X, in_order(labels), self.hasher.encode(X, in_order(labels)))
+        codes = self.hasher.encode(X, in_order(labels))
+        rows = [Entry(x, some, None, code) for x, some, code in zip(X, in_order(labels), codes, strict=True)]
+        if self.rescorer is not None:
+            for row, rescoring in zip(rows, self.rescorer.encode(self.hasher.prepare(X)), strict=True):
+                row.rescoring = rescoring
+        self._learn_steps(rows)
         return self.publish()
 
-    def _learn_steps(self, X: np.ndarray, labels: list[list[Any]], codes: np.ndarray) -> None:
+    def _learn_steps(self, rows: list[Entry], items: Iterable[Entry] = ()) -> None:
+        """Take out what was removed, and learn rows; those of items are noted there."""
         assert self.hasher is not None
         self.hasher.count_unlabelled(self.unlabelled)
         self.unlabelled = 0
-        size = step_rows(self.hasher, self.learn_rows, len(X))
-        for start in range(0, len(X), size):
-            step = slice(start, start + size)
-            self.hasher.partial_fit(X[step], labels[step], codes[step])
+        if self.removed:
+            assert isinstance(self.hasher, Tally)
+            self.hasher.unlearn_stored(*self.stored(self.removed))
+            self.removed = []
+        size = step_rows(self.hasher, self.learn_rows, len(rows))
+        for start in range(0, len(rows), size):
+            step = rows[start : start + size]
+            if self.sums:
+                assert isinstance(self.hasher, Tally)
+                self.hasher.learn_stored(*self.stored(step))
+            else:
+                X = np.stack([entry.features for entry in step])
+                self.hasher.partial_fit(X, [entry.labels for entry in step], self.codes(step))
+        for item, row in zip(items, rows, strict=False):
+            item.learnt = row.labels
+
+    def stored(self, rows: list[Entry]) -> tuple[np.ndarray, Labels, np.ndarray]:
+        """Return the rescoring codes, labels and codes of rows."""
+        labels = parse_labels([entry.labels for entry in rows], len(rows))
+        return np.array([entry.rescoring for entry in rows], np.uint8), labels, self.codes(rows)
 
     def rollback(self, version: int) -> int:
         earlier = self.versions[version]
-        if earlier.learner is not None:
+        if earlier.learner is not None and not self.sums:
             self.hasher = load(earlier.learner)
         self.votes = [vote for vote in self.votes if vote[0] <= version]
         return self.publish(earlier.model)
@@ -197,9 +266,11 @@ class Twin:
             order = np.argsort(-scores.astype(np.float32), kind="stable")
         else:
             model, codes = self.versions[version or self.version].model, self.codes(may.values())
-            ranking = self.hasher.functions().ranking_by(model, query[None])
+            functions, rescorer = self.hasher.functions(), self.rescorer
+            page = None if rescorer is None else functions.page_model(model, rescorer)
+            ranking = functions.rank_checked(model, np.asarray(query[None], np.float32), None, page)
             scores = signs(codes, self.bits).astype(np.float64) @ snap(ranking.weights)[0]
-            (order,) = rank_all(ranking, codes)
+            (order,) = rank_all(ranking, codes, StoredEntries(list(may.values())))
             if ranking.looks is not None:
                 repeats = (query == X).all(axis=1)
                 order = np.concatenate([np.flatnonzero(repeats), order[~repeats[order]]])
