@@ -69,3 +69,17 @@ def evaluate_scores(
     with ThreadPoolExecutor(threads or usable_cores()) as pool:
         everything = np.concatenate(list(pool.map(measure, range(0, len(labels), batch))))
     return RankingQuality(*everything.mean(axis=0).tolist())
+
+
+def evaluate_hits(
+    hits: NDArray[np.int64], query_labels: NDArray[np.uint8], item_labels: NDArray[np.uint8]
+) -> RankingQuality:
+    """Measure the first k hits (m, k) of each query, which are numbers of items; all other items come after them."""
+    scores_of_ranks = np.arange(hits.shape[1], 0, -1, dtype=np.float32)[None]
+
+    def scorer(some: slice) -> Floats:
+        scores = np.zeros((len(hits[some]), len(item_labels)), np.float32)
+        np.put_along_axis(scores, hits[some], scores_of_ranks, axis=1)
+        return scores
+
+    return evaluate_scores(scorer, query_labels, item_labels, threads=1)

@@ -6,16 +6,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import stillhash
+from stillhash.collection import Collection
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.job import Job
-from stillhash.experiments.metrics import evaluate_scores
+from stillhash.experiments.metrics import evaluate_hits
 from stillhash.experiments.passes import ROWS_PER_STEP, describe_job
 from stillhash.numeric.validation import Floats
 
 COLLECTION_COUNTS = (0, 100, 300, 1000, 3000)  # labels, and all
 SEARCHED_HITS = 10
+HITS_AT_ONCE = 200_000  # of all queries together, which takes about 100 MB
 LABELS_COME = "labels_come"  # a parameter of these jobs: how labels get into the collection, one of
 LABEL_WAYS = ("with items", "by learn", "by relabel", "by relabel, keep_features")
 
@@ -46,8 +49,8 @@ def in_collection(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
                 elif chosen and way != "with items":
                     collection.relabel(chosen, [labels[row] for row in chosen])
                 collection.flush()
-                scores = _first_hits(collection, data.read(data.queries), count)
-        quality = evaluate_scores(scores.__getitem__, data.labels[data.queries], Y, threads=1)
+                hits = hit_ids(collection, data.read(data.queries), SEARCHED_HITS)
+        quality = evaluate_hits(hits, data.labels[data.queries], Y)
         yield about | {
             "map": None,
             "precision_10": quality.precision_10,
@@ -58,11 +61,8 @@ def in_collection(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
         }
 
 
-def _first_hits(collection: "stillhash.Collection", queries: Floats, count: int) -> Floats:
-    """Return scores (m, n) by which the first hits come in their order, and no other item before them."""
-    scores = np.zeros((len(queries), count), np.float32)
-    for start in range(0, len(queries), ROWS_PER_STEP):
-        for row, answer in enumerate(collection.search(queries[start : start + ROWS_PER_STEP], SEARCHED_HITS), start):
-            for rank, hit in enumerate(answer.hits):
-                scores[row, int(hit.id)] = SEARCHED_HITS - rank
-    return scores
+def hit_ids(collection: Collection, queries: Floats, k: int) -> NDArray[np.int64]:
+    """Return the ids (m, k) of the first k hits of each query; all are numbers."""
+    at_once = max(1, HITS_AT_ONCE // k)
+    batches = (collection.search(queries[s : s + at_once], k) for s in range(0, len(queries), at_once))
+    return np.array([[hit.id for hit in answer.hits] for answers in batches for answer in answers], np.int64)
