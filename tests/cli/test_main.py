@@ -17,6 +17,7 @@ from stillhash.experiments import run
 BENCHES = ["learn", "encode", "scan", "miwq", "store", "ingest", "serve", "cluster", "bulk-encode"]
 BENCHES += ["cluster-scale", "cluster-faults"]
 EXPERIMENTS = ["list", "run", "repeat", "feedback", "images", "align", "report"]
+EXPERIMENTS += ["late-labels", "new-class", "corrections"]
 
 
 def output(*args: str, exit_code: int = 0) -> str:

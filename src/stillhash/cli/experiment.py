@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import stillhash
+from stillhash.cli import label_studies
 from stillhash.cli.completion import one_of, some_of
 from stillhash.cli.defaults import CORPUS_NAMES, FIXED_CODE_NAMES, OTHER_METHOD_NAMES, PRESET_NAMES
 from stillhash.cli.options import optional_module
@@ -20,6 +21,7 @@ Examples:
   stillhash experiment report
 """
 app = typer.Typer(help=EXPERIMENT_GROUP_HELP, no_args_is_help=True)
+app.registered_commands += label_studies.app.registered_commands
 
 DATA_HELP = (
     "A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "

@@ -109,7 +109,7 @@ def _votes(
         if number % 100 == 0:
             progress(f"{number:,} of {count:,} votes")
         query, labels = data.read(np.array([row]))[0], data.labels[row]
-        similar = _turned(query, rng)
+        similar = turned(query, rng)
         before = database.page(functions, model, query, SEARCHED_RANKS, None, None)
         rank = int(rng.integers(min(VOTED_RANKS, len(before))))
         item, up = int(before[rank]), bool((Y[before[rank]] & labels).any())
@@ -181,7 +181,7 @@ def _database(codes: Codes, Y: NDArray[np.uint8], bits: int) -> CodeDatabase:
     return CodeDatabase(codes, labels, labels.sum(axis=1), index)
 
 
-def _turned(query: Floats, rng: np.random.Generator) -> Floats:
+def turned(query: Floats, rng: np.random.Generator) -> Floats:
     """Return the query turned in a random direction, to a cosine of SIMILAR_COSINE."""
     noise = rng.standard_normal(len(query)).astype(np.float32)
     noise -= query * (noise @ query) / max(float(query @ query), 1e-30)

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments import figures, report_axes, report_tables
+from stillhash.experiments import figures, label_study_tables, report_axes, report_tables
 from stillhash.experiments.results import METHOD_STYLES, Run, by_size, by_variant, grouped, read_results
 
 SAME_CODES = ("ohsl", "ohsl-sym", "oasis", "lego")  # Figure 8: similarities learnt over the same fixed codes
@@ -87,6 +87,8 @@ def report(results: Path, out: Path) -> list[Path]:
 
 def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
     """Return the parts of each section of the template; a section without runs is empty."""
+    studies = label_study_tables.study_sections(runs)
+    runs = [run for run in runs if run.experiment not in label_study_tables.STUDY_TABLES]  # they have no figures
     of = grouped(runs, lambda run: run.experiment)
     table, time = of.get("table", []), of.get("time", [])
     look = figures.looks(run.variant for run in runs)
@@ -95,6 +97,7 @@ def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
     same_codes, known = list(chain.from_iterable(compared)), {run.variant.method for run in table}
     ratio = "target length over code length, l / b"
     return {
+        "label_studies": studies,
         "methods": len({run.variant.method for run in runs}),
         "datasets": len({run.dataset for run in runs}),
         "quality": report_tables.quality_parts(table),

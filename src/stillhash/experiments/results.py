@@ -40,7 +40,9 @@ TIME_PARTS = ("learn", "refresh", "encode", "io")  # of the time a run takes
 PAPER_KINDS = ("table", "time", "C", "length")  # of experiments
 LABEL_AXES = {"labelled-share": "labelled_share", "label-noise": "label_noise", "label-delay": "label_delay"}
 TEXT_KINDS = ("text-insertion", "text-late", "text-shares", "text-time", "text-collection")
-EXPERIMENT_KINDS = (*PAPER_KINDS, "drift", "ablation", "few-labels", *LABEL_AXES, "preprocessing", *TEXT_KINDS)
+LABEL_STUDY_KINDS = ("late-labels", "new-class", "corrections")
+OUR_KINDS = ("drift", "ablation", "few-labels", *LABEL_AXES, "preprocessing")
+EXPERIMENT_KINDS = (*PAPER_KINDS, *OUR_KINDS, *TEXT_KINDS, *LABEL_STUDY_KINDS)
 SWEPT_PARAMETERS = {"C": "C", "length": "target_factor"}  # the parameter that an experiment varies
 # Lines name only parameters that differ from the default, so a line of OHSL may leave these out.
 SWEPT_DEFAULTS = {method: {"C": 0.01, "target_factor": 3.0} for method in ("ohsl", "ohsl-sym")}

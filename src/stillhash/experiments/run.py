@@ -16,6 +16,7 @@ from typing import Any
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.drift import open_stream
 from stillhash.experiments.job import Job
+from stillhash.experiments.label_studies import LABEL_STUDIES
 from stillhash.experiments.passes import Pass, by_labels, by_rows
 from stillhash.experiments.text_study import TEXT_EXPERIMENTS
 from stillhash.numeric.threads import usable_cores
@@ -47,6 +48,6 @@ _open_cached = lru_cache(maxsize=1)(open_stream)  # the jobs of a worker are mos
 
 def records(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
     """Yield a record at every checkpoint of a job."""
-    if job.experiment in TEXT_EXPERIMENTS:
-        return TEXT_EXPERIMENTS[job.experiment](job, data)
+    if study := (TEXT_EXPERIMENTS | LABEL_STUDIES).get(job.experiment):
+        return study(job, data)
     return (by_labels if job.experiment == "few-labels" else by_rows)(Pass(job, data))
