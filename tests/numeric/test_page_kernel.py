@@ -94,14 +94,15 @@ def test_a_page_is_arranged_as_by_its_twin(seed, queries, hits, k):
         present = int(rng.integers(0, hits + 1))
         scores[q, present:], ids[q, present:] = -np.inf, -1
     again = rng.integers(0, 4, (queries, pages)).astype(np.float32)
+    tiers = rng.integers(0, 3, (queries, pages))
     counts = rng.integers(0, 4, (queries, 3))
     end_ids = [rng.permutation(60)[:count] for count in counts.sum(axis=1)]
     codes = rng.integers(0, 256, (int(counts.sum()), 2), np.uint8)
     ends = Ends(codes, np.concatenate([np.empty(0, np.int64), *end_ids]), counts)
     weights = snap(rng.standard_normal((queries, 16)).astype(np.float32))
-    expected = reference.arrange_page((scores, ids), again, weights, ends, k)
+    expected = reference.arrange_page((scores, ids), again, weights, ends, k, tiers)
     for lanes in native:
         with kernels.using(lanes):
-            page = kernels.arrange_page((scores, ids), again, weights, ends, k)
+            page = kernels.arrange_page((scores, ids), again, weights, ends, k, tiers)
         for part, twin in zip(page, expected, strict=True):
             assert np.array_equal(part, twin)

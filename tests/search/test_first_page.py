@@ -9,9 +9,11 @@ import stillhash
 from stillhash.errors import InvalidInput
 from stillhash.numeric.codes import signs
 from stillhash.numeric.exact_scores import snap
+from stillhash.numeric.labels import parse_labels
 from stillhash.numeric.ranking import Ranking, rank_all, rank_scores
-from stillhash.numeric.rescored_page import CANDIDATES
 from stillhash.numeric.reference import BY_LABELS, BY_SCORE, DISLIKED, LIKED, NEAR
+from stillhash.numeric.rescored_page import CANDIDATES, LabelRegression, RescoredPage
+from stillhash.numeric.rescoring import Rescorer
 from stillhash.search import MIWQ, Scan
 from stillhash.search.first_page import PLACED, search_page
 from stillhash.search.merge import Floors
@@ -52,6 +54,85 @@ def test_the_page_equals_its_definition(seed, rows, bits, labels, coarse):
         exact = signs(codes, bits).astype(np.float64)
         scores = (ranking.weights.astype(np.float64) @ exact.T)[np.arange(3)[:, None], expected]
         assert hits.scores[:, : expected.shape[1]] == pytest.approx(scores, rel=1e-5, abs=1e-5)
+
+
+class Stored:
+    """Rescoring codes and labels of items, by their numbers."""
+
+    def __init__(self, codes, labels):
+        self.codes, self.all_labels = codes, labels
+
+    def rescoring_codes(self, ids):
+        return self.codes[ids]
+
+    def labels(self, ids):
+        return self.all_labels.take(ids)
+
+
+def make_rescored(rng, rows, bits, queries, labels, *, coarse):
+    """Return a ranking with a page by rescoring codes, and what is stored of the items; labels: 0 if none is learnt."""
+    dim, names = 12, ["d", "a", 3, "c", "b", "e"]
+    rescorer = Rescorer(dim, int(rng.choice([1, 2, 4])))
+    floats = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+    Q, X = floats(queries, dim), floats(rows, dim)
+    near = rng.random(rows) < 0.02
+    X[near] = Q[rng.integers(0, queries, near.sum())]
+    X, Q = X / np.linalg.norm(X, axis=1, keepdims=True), Q / np.linalg.norm(Q, axis=1, keepdims=True)
+    X = X[rng.integers(0, max(1, rows // 2), rows)]  # equal items are ties
+    sets = [[names[n] for n in rng.permutation(6)[: rng.integers(0, 4)]] for _ in range(rows)]
+    stored = Stored(rescorer.encode(X), parse_labels(sets, rows))
+    ranking = make_ranking(rng, bits, queries, 0, coarse=coarse)
+    if rng.random() < 0.2:
+        ranking = ranking._replace(looks=ranking.weights.copy())
+    votes = floats(queries, bits) if rng.random() < 0.5 else None
+    page = RescoredPage(rescorer, rescorer.queries(Q), votes=votes)
+    if labels:
+        weights = rng.random(labels, np.float32) if rng.random() < 0.5 else None
+        model = floats(dim, labels), floats(labels), floats(bits, labels), floats(labels), 1.5
+        predicted = np.abs(floats(queries, labels))
+        page = page._replace(
+            labels=predicted / np.linalg.norm(predicted, axis=1, keepdims=True),
+            strength=np.where(rng.random(queries) < 0.2, 0, rng.random(queries)).astype(np.float32),
+            regression=LabelRegression(*model, names[:labels], weights),
+            labelled_share=float(rng.random()),
+            fixed=bool(rng.random() < 0.3),
+        )
+    return ranking._replace(page=page), stored
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32), st.integers(1, 1200), st.sampled_from([8, 13, 64]), st.sampled_from([0, 1, 4]), st.booleans()
+)
+def test_the_page_by_rescoring_codes_equals_its_definition(seed, rows, bits, labels, coarse):
+    rng = np.random.default_rng(seed)
+    codes = np.packbits(rng.integers(0, 2, (rows, bits), np.uint8), axis=1, bitorder="little")
+    codes = codes[rng.integers(0, max(1, rows // 2), rows)]
+    ranking, stored = make_rescored(rng, rows, bits, 3, labels, coarse=coarse)
+    k = int(rng.integers(1, rows + 20))
+    allowed = rng.random(rows) < rng.choice([0.2, 1.1])
+    left = np.flatnonzero(allowed)
+    of_left = Stored(stored.codes[left], stored.all_labels.take(left))
+    order = left[rank_all(ranking, codes[left], of_left)]
+    moved = [rng.permutation(left)[:6] for _ in range(3)] if rng.random() < 0.5 else [left[:0]] * 3
+    repeats, liked, disliked = [row[:2] for row in moved], [row[2:4] for row in moved], [row[4:] for row in moved]
+    index = Scan(bits)
+    index.add(codes)
+    ends = {"repeats": repeats, "liked": liked, "disliked": disliked}
+    hits = search_page(index, ranking, k, allowed=allowed, stored=stored, **ends)
+    for q in range(3):
+        parts = liked[q], repeats[q], order[q][~np.isin(order[q], moved[q])], disliked[q]
+        expected = np.concatenate(parts)[:k]
+        assert np.array_equal(hits.ids[q, : len(expected)], expected)
+        assert (hits.ids[q, len(expected) :] == -1).all()
+        exact = signs(codes[expected], bits).astype(np.float64) @ ranking.weights[q]
+        assert hits.scores[q, : len(expected)] == pytest.approx(exact, rel=1e-5, abs=1e-5)
+        own = {name: rows[q : q + 1] for name, rows in ends.items()}
+        one = search_page(index, ranking.rows(slice(q, q + 1)), k, allowed=allowed, stored=stored, **own)
+        for part, alone in zip(hits[:3], one[:3], strict=True):
+            assert np.array_equal(part[q], alone[0])
+        for part, alone in zip(hits.candidates[q].page, one.candidates[0].page, strict=True):
+            assert np.array_equal(part, alone)
 
 
 @pytest.mark.parametrize("labels", [0, 4])
@@ -121,7 +202,7 @@ def test_a_ranking_of_other_bits_is_refused():
 
 def test_places_are_named_by_their_numbers():
     names = {BY_SCORE: "score", BY_LABELS: "labels", NEAR: "near", LIKED: "liked", DISLIKED: "disliked"}
-    assert dict(enumerate(PLACED)) == names
+    assert dict(enumerate(PLACED)) == {**names, len(names): "similarity"}
 
 
 def test_a_ranking_without_looks_is_the_plain_order_by_score():

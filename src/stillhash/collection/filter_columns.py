@@ -133,8 +133,10 @@ class FilterColumns:
     def labels_of(self, connection: Connection, rows: NDArray[np.int64]) -> Labels:
         """Return the labels of these rows at this transaction's commit. Raises MovedOn as `matching` does."""
         with self._lock:
-            self._update(connection, int(get_meta(connection, "seq")))
-            return self._labels.read(self._groups(), rows)
+            self._update(connection, seq := int(get_meta(connection, "seq")))
+            if self._labels.seq != seq:
+                self._labels.use(self._groups(), seq)
+            return self._labels.read(rows)
 
     def release(self) -> None:
         """Unmap all columns; the next filter maps them again."""

@@ -13,6 +13,7 @@ from stillhash.collection.filter_columns import FilterColumns, MovedOn
 from stillhash.collection.filter_matching import NotInColumns
 from stillhash.collection.storage.schema import batches, parsing
 from stillhash.errors import BadState
+from stillhash.numeric import kernels
 from stillhash.numeric.labels import Labels, from_json
 from stillhash.numeric.validation import Codes
 from stillhash.search.blocks import IdArray
@@ -38,9 +39,10 @@ class RescoringCodes:
 
     def use(self, sealed: Iterable[SealedRows]) -> None:
         """Start again with these segments, in order of their rows, and no other rows."""
-        self._sealed = list(sealed)
-        self._firsts = np.array([segment.first for segment in self._sealed], np.int64)
-        self._last_sealed = self._sealed[-1].last if self._sealed else -1
+        self._sealed: list[tuple[Any, ...]] = [
+            (segment.first, segment.last, segment.numbers, None, segment.codes) for segment in sealed
+        ]
+        self._parts = self._sealed
         self._count = 0
         self._numbers, self._codes = np.empty(0, np.int64), np.empty((0, self.width), np.uint8)
 
@@ -53,6 +55,9 @@ class RescoringCodes:
             self._codes = np.concatenate([self._codes[: self._count], np.zeros((spare, self.width), np.uint8)])
         self._numbers[self._count : count], self._codes[self._count : count] = numbers, codes
         self._count = count
+        if count:
+            later = self._numbers[:count]
+            self._parts = [*self._sealed, (int(later[0]), int(later[-1]), later, None, self._codes[:count])]
 
     @property
     def outgrown(self) -> bool:
@@ -65,25 +70,7 @@ class RescoringCodes:
 
     def of_rows(self, rows: IdArray) -> Codes:
         """Return the codes (n, width) of these rows; all bytes 0xFF where they are lost."""
-        codes = np.full((len(rows), self.width), 0xFF, np.uint8)
-        segments = np.where(rows > self._last_sealed, -1, np.searchsorted(self._firsts, rows, "right") - 1)
-        for number in np.unique(segments).tolist():
-            inside = np.flatnonzero(segments == number)
-            if number < 0:
-                numbers, stored = self._numbers[: self._count], self._codes
-            else:
-                segment = self._sealed[number]
-                if segment.codes is None:
-                    continue
-                numbers, stored = segment.numbers, segment.codes
-                if numbers is None:
-                    codes[inside] = stored[rows[inside] - segment.first]
-                    continue
-            at = np.minimum(np.searchsorted(numbers, rows[inside]), max(len(numbers) - 1, 0))
-            if len(numbers):
-                held = numbers[at] == rows[inside]
-                codes[inside[held]] = stored[at[held]]
-        return codes
+        return kernels.read_arrays(self._parts, rows, self.width)
 
 
 class PageItems:

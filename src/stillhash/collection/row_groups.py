@@ -1,7 +1,8 @@
 """Groups of rows with their columns: of a segment's file, or of rows that were read from SQLite."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,6 +12,8 @@ from stillhash.collection.filter_matching import NotInColumns, match_tree
 from stillhash.collection.storage.bitmaps import set_rows, set_span
 from stillhash.collection.storage.column_builder import LABELS, TableBuilder
 from stillhash.collection.storage.columns import Column, LabelColumn
+from stillhash.errors import BadState
+from stillhash.numeric import kernels
 from stillhash.numeric.labels import Labels, from_json
 from stillhash.search.blocks import Bitmap
 
@@ -46,18 +49,6 @@ class RowGroup(NamedTuple):
             raise NotInColumns
         return column
 
-    def places_of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which of these rows the group has, and their places in it: of a row that is there twice the last."""
-        if self.numbers is None:
-            which = np.flatnonzero((rows >= self.first) & (rows < self.first + self.rows))
-            return which, rows[which] - self.first
-        order = np.arange(self.rows)
-        if (np.diff(self.numbers) <= 0).any():
-            order = np.argsort(self.numbers, kind="stable")
-        at = np.searchsorted(self.numbers, rows, "right", sorter=order) - 1
-        which = np.flatnonzero((at >= 0) & (self.numbers[order[at]] == rows))
-        return which, order[at[which]]
-
     def set_matches(self, tree: Any, columns: dict[str, Column | None], bitmap: Bitmap) -> None:
         """Set which rows match, in a bitmap of all rows."""
         matcher = match_tree(tree, columns)
@@ -72,57 +63,66 @@ class LabelReader:
     """Reads the labels of rows from groups. It gives each label a number, and keeps those of the sets of a column."""
 
     def __init__(self) -> None:
+        self.seq = -1  # the commit that the groups are of
+        self._parts: list[tuple[Any, ...]] = []  # the groups, as `kernels.read_labels` takes them
+        self._names: list[Hashable] = []
         self._numbers: dict[Any, int] = {}
         self._sets: dict[int, tuple[Any, NDArray[np.int64], NDArray[np.int64]]] = {}  # by the identity of a column
         self._texts: dict[str, list[int]] = {}  # sets of rows that were read from SQLite
 
-    def read(self, groups: Iterable[RowGroup], rows: NDArray[np.int64]) -> Labels:
-        """Return the labels of these rows; a later group has a row as it changed."""
-        listed = list(groups)
-        group_of, places = np.full(len(rows), -1), np.zeros(len(rows), np.int64)
-        for number, group in enumerate(listed):
-            which, at = group.places_of(rows)
-            group_of[which], places[which] = number, at
-        counts, parts = np.zeros(len(rows), np.int64), []
-        for number in np.unique(group_of[group_of >= 0]).tolist():
-            inside = np.flatnonzero(group_of == number)
-            labels, starts, sizes = self._labels_of(listed[number], places[inside])
-            counts[inside] = sizes
-            parts.append((inside, labels, starts, sizes))
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        indices = np.empty(indptr[-1], np.int64)
-        for inside, labels, starts, sizes in parts:
-            within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            indices[np.repeat(indptr[inside], sizes) + within] = labels[np.repeat(starts, sizes) + within]
-        return Labels(indptr, indices, list(self._numbers))
+    def use(self, groups: Iterable[RowGroup], seq: int) -> None:
+        """Read from these groups from now on; a later group has a row as it changed."""
+        self._parts, self.seq = [self._part(group) for group in groups if group.rows], seq
+        columns = {id(part[4]) for part in self._parts}
+        self._sets = {key: sets for key, sets in self._sets.items() if id(sets[0].codes) in columns}
 
-    def _labels_of(
-        self, group: RowGroup, places: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return labels, and where in them those of each place begin, and how many they are."""
-        source = group.source
-        if isinstance(source, TableBuilder) and source.growing:
-            codes, texts = source.labels.sets()
-            sets = [self._numbers_of(texts[code]) for code in codes[places].tolist()]
-            sizes = np.fromiter(map(len, sets), np.int64, len(sets))
-            return np.array([n for some in sets for n in some], np.int64), np.cumsum(sizes) - sizes, sizes
+    def read(self, rows: NDArray[np.int64]) -> Labels:
+        """Return the labels of these rows."""
+        read = kernels.read_labels(self._parts, rows)
+        if read is None:
+            raise NotInColumns
+        return Labels(*read, self._names)
+
+    def _part(self, group: RowGroup) -> tuple[Any, ...]:
+        sets: tuple[Any, ...] = None, None, None
+        with suppress(BadState, OSError, NotInColumns):  # SQLite has the labels of its rows
+            sets = self._sets_of(group)
+        if group.numbers is None:
+            return group.first, group.first + group.rows - 1, None, None, *sets
+        numbers, places = group.numbers, None
+        if (np.diff(numbers) <= 0).any():
+            places = np.argsort(numbers, kind="stable")
+            numbers = numbers[places]
+        return int(numbers[0]), int(numbers[-1]), numbers, places, *sets
+
+    def _sets_of(self, group: RowGroup) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the set of each row, where the labels of each set begin, and these labels."""
+        if isinstance(group.source, TableBuilder) and group.source.growing:
+            codes, texts = group.source.labels.sets()
+            sets = [self._numbers_of(text) for text in texts]
+            starts = np.cumsum([0, *map(len, sets)], dtype=np.int64)
+            return codes, starts, np.array([number for some in sets for number in some], np.int64)
         column = group.column(LABELS)
         if not isinstance(column, LabelColumn):
             raise NotInColumns
         if id(column) not in self._sets:
             labels, starts = column.labels_of_sets
-            numbers = [self._numbers.setdefault(name, len(self._numbers)) for name in column.names]
-            self._sets[id(column)] = column, np.array(numbers, np.int64)[labels], starts
-        _, labels, starts = self._sets[id(column)]
-        codes = column.codes[places].astype(np.int64)
-        return labels, starts[codes], starts[codes + 1] - starts[codes]
+            numbers = np.array([self._number(name) for name in column.names], np.int64)
+            self._sets[id(column)] = column, starts, numbers[labels]
+        _, starts, labels = self._sets[id(column)]
+        return column.codes, starts, labels
 
     def _numbers_of(self, text: str) -> list[int]:
         """Return the numbers of the labels of a set as it is stored."""
         if text not in self._texts:
-            names = map(from_json, json.loads(text))
-            self._texts[text] = [self._numbers.setdefault(name, len(self._numbers)) for name in names]
+            self._texts[text] = [self._number(from_json(name)) for name in json.loads(text)]
         return self._texts[text]
+
+    def _number(self, name: Hashable) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = len(self._names)
+            self._names.append(name)
+        return self._numbers[name]
 
 
 class GrowingRows:

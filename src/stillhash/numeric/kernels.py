@@ -7,13 +7,13 @@ with "numpy", the twins run. `STILLHASH_LANES` or `using` choose another: search
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.numeric import reference, reference_quality
+from stillhash.numeric import reference, reference_page, reference_quality
 from stillhash.numeric.extension import native
 from stillhash.numeric.reference import Array
 from stillhash.numeric.validation import ScoredIds, TableHits
@@ -48,6 +48,39 @@ class Ends(NamedTuple):
     codes: Array  # (n, width) uint8
     ids: Array  # (n,) int64
     counts: Array  # (m, 3) int64: how many of each query are liked, near and disliked
+
+
+class PageCandidates(NamedTuple):
+    """What m queries may have on the first page, up to n each; `all` are those of all queries one after another."""
+
+    codes: Array  # (m, n, width) uint8
+    counts: Array  # (m,) int64: so many of the n
+    rescoring_codes: Array  # (all, bytes) uint8
+    indptr: Array  # (all + 1,) int64: candidate i has the labels indices[indptr[i] : indptr[i + 1]]
+    indices: Array  # int64: columns of the model, or other numbers past these
+
+
+class PageQueries(NamedTuple):
+    """What m queries are compared with candidates by."""
+
+    levels: Array  # (m, dim) int16, as rescoring.RescoreQueries
+    scale: Array  # (m,) float32
+    votes: Array  # (m, b) float32 weights of the bits that votes add; (m, 0) for none
+    labels: Array  # (m, labels) float32, predicted, of unit norm
+    strength: Array  # (m,) float32: how much labels count, 0 to 1
+    labelled_share: float  # of the items
+    fixed: bool  # neighbours do not change the strength
+
+
+class PageLabels(NamedTuple):
+    """What predicts the labels of items from their codes, and how much sharing each counts; all are float32."""
+
+    U: Array  # (dim, labels)
+    u: Array  # (labels,)
+    V: Array  # (2 * width, 16, labels), by `label_table`
+    v: Array  # (labels,)
+    power: float  # a multiple of 0.5
+    weights: Array  # (labels,)
 
 
 class RankingQuality(NamedTuple):
@@ -228,20 +261,85 @@ def page_scores(
     return scores
 
 
+def label_table(V: Array) -> Array:
+    """Return what each value of each nibble of a code with the signs x adds to x V: (2 * width, 16, labels)."""
+    table = np.empty((2 * ((len(V) + 7) // 8), 16, V.shape[1]), np.float32)
+    if _lanes == "numpy":
+        return reference_page.label_table(V, table)
+    native.label_table(np.ascontiguousarray(V, np.float32), table)
+    return table
+
+
+def merge_candidates(scores: Array, ids: Array, codes: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+    """Return hits and others as one list in order of score, then id, each once: scores, ids and codes, and how many.
+
+    scores: (m, n) of the hits, best first. ids: (m, n + more), theirs and those of the others; missing ones are -1.
+    codes: (m, n + more, width). weights: (m, bits) on the grid. Arrays that come out are as wide, missing ones last.
+    """
+    if _lanes == "numpy":
+        return reference_page.merge_candidates(scores, ids, codes, weights)
+    merged = np.empty(ids.shape, np.float32), np.empty_like(ids), np.empty_like(codes), np.empty(len(ids), np.int64)
+    native.merge_candidates(np.ascontiguousarray(scores), ids, codes, weights, *merged)
+    return merged
+
+
+def rescored_page(
+    candidates: PageCandidates, queries: PageQueries, model: PageLabels, bits: int
+) -> tuple[Array, NDArray[np.int64], Array]:
+    """Return the parts of the scores on the first page by rescoring codes of so many bits, tiers, and strengths.
+
+    Parts are (4, m, n): scores, cosines, cosines of labels and votes; tiers are (m, n): 0 of near duplicates of the
+    query, 1 of finalists, 2 of others; strengths (m,). `rescored_page.py` says what they are. A query's results do not
+    depend on the others, to the last bit on native lanes.
+    """
+    parts = np.zeros((4, *candidates.codes.shape[:2]), np.float32)
+    tiers = np.full(candidates.codes.shape[:2], 2)
+    strength = np.zeros(len(tiers), np.float32)
+    if _lanes == "numpy":
+        reference_page.rescored_page(candidates, queries, model, bits, (parts, tiers, strength))
+    else:
+        native.rescored_page(_lanes, candidates, queries, model, bits, round(2 * model.power), parts, tiers, strength)
+    return parts, tiers, strength
+
+
+def read_arrays(parts: list[tuple[Any, ...]], rows: Array, width: int) -> NDArray[np.uint8]:
+    """Return arrays of bytes (n, width) of these rows; all bytes 0xFF where none can be read.
+
+    A part is (first, last, numbers, places, arrays). It has the rows first to last, or those of them that are among the
+    ascending numbers, in this order, or at these places; both may be None, and so may the arrays, if they are lost.
+    """
+    arrays = np.full((len(rows), width), 0xFF, np.uint8)
+    (reference_page if _lanes == "numpy" else native).read_arrays(parts, np.ascontiguousarray(rows), arrays)
+    return arrays
+
+
+def read_labels(parts: list[tuple[Any, ...]], rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return indptr and indices of the labels of these rows, as `Labels` has them; None if a part cannot be read.
+
+    Parts are as of `read_arrays`, but for a code of a set of labels in place of an array, and then starts and labels of
+    sets: set s is labels[starts[s] : starts[s + 1]]. Where several parts have a row the last of them counts.
+    """
+    indptr = np.empty(len(rows) + 1, np.int64)
+    indices = (reference_page if _lanes == "numpy" else native).read_labels(parts, np.ascontiguousarray(rows), indptr)
+    return None if indices is None else (indptr, indices)
+
+
 def arrange_page(
-    hits: ScoredIds, again: Array, weights: Array, ends: Ends, k: int
+    hits: ScoredIds, again: Array, weights: Array, ends: Ends, k: int, tiers: Array | None = None
 ) -> tuple[Array, Array, NDArray[np.uint8]]:
     """Return scores, ids and places (`reference.BY_SCORE` and so on) of the first k hits of each query, (m, k).
 
     hits: (m, n) by score. again: (m, up to n) scores, by which as many first hits are ordered again; equal ones stay in
-    their order, missing ones come last. weights: (m, bits) on the grid, by which the ends are scored. ends: hits that
-    come before and after the others, wherever they are among them.
+    their order, missing ones come last. tiers: (m, up to n) int64, by which they are ordered before that. weights: (m,
+    bits) on the grid, by which the ends are scored. ends: hits that come before and after the others, wherever they are
+    among them.
     """
+    tiers = np.zeros(again.shape, np.int64) if tiers is None else tiers
     if _lanes == "numpy":
-        return reference.arrange_page(hits, again, weights, ends, k)
+        return reference.arrange_page(hits, again, weights, ends, k, tiers)
     m = len(again)
     page = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
-    native.arrange_page(*map(np.ascontiguousarray, (*hits, again, weights, *ends)), *page)
+    native.arrange_page(*map(np.ascontiguousarray, (*hits, again, tiers, weights, *ends)), *page)
     return page
 
 

@@ -121,14 +121,14 @@ def page_scores(
 
 
 def arrange_page(
-    hits: ScoredIds, again: Array, weights: Array, ends: Ends, k: int
+    hits: ScoredIds, again: Array, weights: Array, ends: Ends, k: int, tiers: Array
 ) -> tuple[Array, Array, NDArray[np.uint8]]:
     m, pages = again.shape
     page = np.full((m, k), -np.inf, np.float32), np.full((m, k), -1, np.int64), np.zeros((m, k), np.uint8)
     end = 0
     for q, counts in enumerate(ends.counts):
         scores, ids = hits[0][q], hits[1][q]
-        order = np.argsort(np.where(ids[:pages] < 0, np.inf, -again[q]), kind="stable")
+        order = np.lexsort((-again[q], tiers[q], ids[:pages] < 0))
         order = np.concatenate([order, np.arange(pages, len(ids))])
         some = slice(end, end + counts.sum())
         others = (ids[order] >= 0) & ~np.isin(ids[order], ends.ids[some])

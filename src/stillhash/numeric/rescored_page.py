@@ -11,23 +11,24 @@ The best of them, the finalists, are then scored again with labels that are pred
 """
 
 from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
-from stillhash.numeric.alignment import unit_rows
-from stillhash.numeric.codes import signs
+from stillhash.numeric.kernels import PageCandidates, PageLabels, PageQueries
 from stillhash.numeric.labels import Labels
+from stillhash.numeric.reference_page import label_vectors as vectors_of_columns
 from stillhash.numeric.rescoring import RescoreQueries, Rescorer
-from stillhash.numeric.validation import Codes, Floats, Mask
+from stillhash.numeric.validation import Codes, Floats
 
-CANDIDATES = 300  # hits by score, and as many by similarity
-NEIGHBOURS = 30  # candidates of the highest cosine, whose labels a query is expected to have
-NEIGHBOUR_POWER = 4  # a neighbour counts by its cosine to this power
-FINALISTS = 64  # candidates that are scored again, by all that is known of them
-NEAR_COSINE = 0.95  # items from this cosine on are near duplicates: .97, less what the estimate may be off
+CANDIDATES = 300  # hits by score, and as many by similarity; other parameters are in reference_page.py
+
+NONE = np.empty(0, np.float32)
+NO_LABELS = PageLabels(NONE[:, None][:, :0], NONE, np.empty((0, 16, 0), np.float32), NONE, 1.0, NONE)
 
 
 class StoredItems(Protocol):
@@ -37,7 +38,8 @@ class StoredItems(Protocol):
     def labels(self, ids: NDArray[np.int64]) -> Labels: ...
 
 
-class LabelRegression(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LabelRegression:
     """What predicts the labels of an item from its codes, for one version of a model."""
 
     U: Floats  # (D, labels), of the levels of a rescoring code times its correction
@@ -52,10 +54,33 @@ class LabelRegression(NamedTuple):
         """Return the labels (n, labels) predicted of short codes, of unit norm."""
         return kernels.predict_labels(codes, self.V, self.v, self.power)
 
-    def of_rescoring_codes(self, rescorer: Rescorer, codes: Codes) -> Floats:
-        """Return the labels (n, labels) predicted of rescoring codes, of unit norm."""
-        predicted = kernels.project(rescorer.levels(codes), self.U) * rescorer.corrections(codes)[:, None] + self.u
-        return unit_rows(np.maximum(predicted, 0) ** np.float32(self.power))
+    @cached_property
+    def arrays(self) -> PageLabels:
+        """Return what the kernel of the first page takes."""
+        weights = np.ones(len(self.u), np.float32) if self.weights is None else self.weights
+        U, u, v, weights = (np.ascontiguousarray(part, np.float32) for part in (self.U, self.u, self.v, weights))
+        return PageLabels(U, u, kernels.label_table(self.V), v, float(self.power), weights)
+
+    def columns(self, names: list[Hashable]) -> NDArray[np.int64]:
+        """Return the columns of these labels; those that it does not predict have other numbers, from `labels` on.
+
+        Those of the last list are kept: a store adds names to one list, and never changes those it has.
+        """
+        last, columns = self._last[0]
+        if last is not names or len(columns) < len(names):
+            start = len(columns) if last is names else 0
+            new = [self._places.get(name, len(self._places) + n) for n, name in enumerate(names[start:], start)]
+            columns = np.concatenate([columns[:start], np.array(new, np.int64)])
+            self._last[0] = names, columns
+        return columns
+
+    @cached_property
+    def _places(self) -> dict[Hashable, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def _last(self) -> list[tuple[list[Hashable], NDArray[np.int64]]]:
+        return [([], np.empty(0, np.int64))]
 
 
 class RescoredPage(NamedTuple):
@@ -82,17 +107,23 @@ class RescoredPage(NamedTuple):
 
 
 class PageScores(NamedTuple):
-    """The scores of a query's candidates, and their parts; all arrays are (n,)."""
+    """The scores of candidates, and their parts; all arrays are (n,), or (m, n) of several queries."""
 
     scores: Floats
     cosines: Floats
     labels: Floats  # the cosine of the labels of query and item; 0 where labels do not count
     votes: Floats
     tiers: NDArray[np.int64]  # 0: near duplicates of the query, 1: finalists, 2: others
-    strength: float  # how much labels count beside the cosine, 0 to 1
+    strength: Floats  # () or (m,): how much labels count beside the cosine, 0 to 1
+
+    def query(self, q: int, count: int) -> "PageScores":
+        """Return the scores of one query, which has so many candidates."""
+        some = np.s_[q, :count]
+        scores, cosines, labels, votes = self.scores[some], self.cosines[some], self.labels[some], self.votes[some]
+        return PageScores(scores, cosines, labels, votes, self.tiers[some], self.strength[q])
 
     def order(self) -> NDArray[np.int64]:
-        """Return the places of the candidates, best first."""
+        """Return the places of the candidates of one query, best first."""
         return np.lexsort((-np.where(self.tiers == 0, self.cosines, self.scores), self.tiers))
 
 
@@ -101,63 +132,35 @@ def page_scores(page: RescoredPage, q: int, codes: Codes, rescoring_codes: Codes
 
     Candidates come in the order that equal scores leave them in.
     """
-    cosines = page.rescorer.cosines(page.queries.rows(slice(q, q + 1)), rescoring_codes[None])[0]
-    tiers = np.where(cosines >= np.float32(NEAR_COSINE), 0, 1)
-    votes = np.zeros_like(cosines)
-    if page.votes is not None:
-        bits = page.votes.shape[1]
-        votes = (signs(codes, bits).astype(np.float64) @ page.votes[q] / np.sqrt(bits)).astype(np.float32)
-    if not page.counts_labels(q) or not len(codes):
-        return PageScores(cosines + votes, cosines, np.zeros_like(cosines), votes, tiers, 0.0)
-    assert page.labels is not None and page.strength is not None and page.regression is not None
-    regression, count = page.regression, len(page.regression.names)
-    stored = label_vectors(labels, regression.names)  # (n, labels of the model, then others)
-    expected, coverage = neighbour_labels(cosines, stored, labels.labelled, page.labelled_share)
-    trust = np.float32(page.labelled_share**0.5)
-    of_query = trust * expected
-    of_query[:count] += page.labels[q]
-    of_query /= max(float(np.sqrt(of_query @ of_query)), 1e-30)
-    strength = page.strength[q] if page.fixed else page.strength[q] * (1 - trust + trust * coverage)
-
-    def score(predicted: Floats, of_items: Floats, some: Any) -> tuple[Floats, Floats]:
-        of_items[:, :count] += predicted
-        norms = np.sqrt(np.maximum(np.einsum("ij,ij->i", of_items, of_items), np.float32(1e-30)))
-        if regression.weights is not None:
-            of_items[:, :count] *= regression.weights
-        agreement = (of_items @ of_query) / norms
-        scores = strength * agreement + (np.float32(1) - strength) * cosines[some] + votes[some]
-        return agreement, scores.astype(np.float32)
-
-    predicted = regression.of_codes(codes)
-    agreement, scores = score(predicted, stored.copy(), slice(None))
-    finalists = np.lexsort((-scores, tiers))[:FINALISTS]
-    tiers[tiers > 0] = 2
-    finalists = finalists[tiers[finalists] > 0]
-    tiers[finalists] = 1
-    by_both = unit_rows(predicted[finalists] + regression.of_rescoring_codes(page.rescorer, rescoring_codes[finalists]))
-    agreement[finalists], scores[finalists] = score(by_both, stored[finalists], finalists)
-    return PageScores(scores, cosines, agreement, votes, tiers, float(strength))
+    count = len(codes)
+    one = page.rows(slice(q, q + 1))
+    return score_pages(one, codes[None], np.array([count]), rescoring_codes, labels).query(0, count)
 
 
-def neighbour_labels(cosines: Floats, stored: Floats, labelled: Mask, share: float) -> tuple[Floats, np.float32]:
-    """Return the labels (labels,) that the nearest candidates have, and how many have some beside all items."""
-    nearest = np.argsort(-cosines, kind="stable")[:NEIGHBOURS]
-    weights = np.maximum(cosines[nearest], 0) ** NEIGHBOUR_POWER
-    total = max(float(weights.sum()), 1e-9)
-    covered = float(weights[labelled[nearest]].sum()) / total
-    return unit_rows(weights[None] @ stored[nearest])[0], np.float32(min(1.0, covered / max(share, 1e-9)))
+def score_pages(
+    page: RescoredPage, codes: Codes, counts: NDArray[np.int64], rescoring_codes: Codes, labels: Labels
+) -> PageScores:
+    """Return the scores on the first page of m queries of their candidates, with short codes (m, n, bytes).
+
+    counts: (m,), how many of the n each has. rescoring_codes, labels: of those of the first query, then of the next.
+    """
+    m, none = len(counts), np.empty((len(counts), 0), np.float32)
+    indices, model = labels.indices, NO_LABELS
+    of_queries = none, np.zeros(m, np.float32)
+    if page.labels is not None and page.strength is not None and page.regression is not None:
+        indices, model = page.regression.columns(labels.names)[indices], page.regression.arrays
+        of_queries = np.ascontiguousarray(page.labels), page.strength.astype(np.float32, copy=False)
+    votes = none if page.votes is None else np.ascontiguousarray(page.votes)
+    queries = PageQueries(*page.queries, votes, *of_queries, page.labelled_share, page.fixed)
+    candidates = PageCandidates(codes, counts, rescoring_codes, labels.indptr, indices)
+    (scores, cosines, agreement, by_votes), tiers, strength = kernels.rescored_page(
+        candidates, queries, model, page.rescorer.bits
+    )
+    return PageScores(scores, cosines, agreement, by_votes, tiers, strength)
 
 
 def label_vectors(labels: Labels, names: list[Hashable]) -> Floats:
-    """Return rows of labels as unit vectors (n, labels): over these names first, then over others that rows have.
-
-    The others are in an order of their own, so that the vectors do not depend on what else was read with them.
-    """
+    """Return rows of labels as unit vectors (n, labels): over these names first, then over others that rows have."""
     places = {name: place for place, name in enumerate(names)}
-    used = {labels.names[index] for index in np.unique(labels.indices).tolist()}
-    for name in sorted(used - places.keys(), key=lambda name: (isinstance(name, str), repr(name))):
-        places[name] = len(places)
-    of_name = np.array([places.get(name, -1) for name in labels.names], np.int64)
-    vectors = np.zeros((len(labels), len(places)), np.float32)
-    vectors[np.repeat(np.arange(len(labels)), np.diff(labels.indptr)), of_name[labels.indices]] = 1
-    return unit_rows(vectors, out=vectors)
+    columns = np.array([places.get(name, len(names) + n) for n, name in enumerate(labels.names)], np.int64)
+    return vectors_of_columns(labels.indptr, columns[labels.indices], len(names))

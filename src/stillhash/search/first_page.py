@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import width
-from stillhash.numeric.exact_scores import score_all, snap
+from stillhash.numeric.exact_scores import snap
 from stillhash.numeric.kernels import Ends
 from stillhash.numeric.ranking import LooksScores, Ranking, code_page_scores, looks_scores
-from stillhash.numeric.rescored_page import CANDIDATES, PageScores, StoredItems, page_scores
+from stillhash.numeric.rescored_page import CANDIDATES, PageScores, StoredItems, score_pages
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search.blocks import NO_IDS, IdArray
 from stillhash.search.code_index import Searcher
@@ -84,8 +84,6 @@ class Candidates(NamedTuple):
     """The candidates of one query for the first page, the highest score first, among equals the smallest id."""
 
     ids: IdArray
-    scores: Floats
-    codes: Codes
     page: PageScores
 
 
@@ -93,64 +91,50 @@ def _rescored_page(
     index: Searcher, ranking: Ranking, k: int, allowed: Any, stored: StoredItems, moved: list[list[IdArray]]
 ) -> PageHits:
     """Return the first k hits where rescoring codes order the page; moved: repeats, liked and disliked ids."""
-    m, (repeats, liked, disliked) = len(ranking.weights), moved
+    (repeats, liked, disliked), grid = moved, snap(ranking.weights)
     most = max(k + max(map(len, disliked), default=0), CANDIDATES)
-    hits, by_looks = _two_searches(index, ranking, max(1, min(most, len(index))), allowed)
-    every = score_candidates(index, ranking, stored, hits, by_looks)
-    count = max(len(some.ids) for some in every)
-    rest = hits.ids.shape[1]
-    ids, scores = np.full((m, count + rest), -1, np.int64), np.full((m, count + rest), -np.inf, np.float32)
-    again, near = np.full((m, count), -np.inf, np.float32), []
-    for q, some in enumerate(every):
-        ids[q, : len(some.ids)], scores[q, : len(some.ids)] = some.ids, some.scores
-        order = some.page.order()
-        again[q, order] = -np.arange(len(order))  # their places, which stand for their scores
-        others = (hits.ids[q] >= 0) & ~np.isin(hits.ids[q], some.ids)
-        ids[q, count : count + others.sum()], scores[q, count : count + others.sum()] = (
-            hits.ids[q, others],
-            hits.scores[q, others],
-        )
-        duplicates = some.ids[order[: np.count_nonzero(some.page.tiers == 0)]]
-        near.append(np.concatenate([repeats[q], duplicates[~np.isin(duplicates, repeats[q])]]))
-    end_ids, counts = _join_ends(near, liked, disliked)
-    ends = Ends(_read_codes(index, end_ids), end_ids, counts)
-    arranged = kernels.arrange_page((scores, ids), again, snap(ranking.weights), ends, k)
-    page = PageHits(*arranged, hits.missing, every)
+    hits, similar = _two_searches(index, ranking, max(1, min(most, len(index))), allowed)
+    ids = hits.ids[:, :CANDIDATES]
+    if similar is not hits.ids:
+        ids = np.concatenate([ids, similar[:, :CANDIDATES]], axis=1)
+    codes = _read_codes(index, ids.ravel()).reshape(*ids.shape, -1)
+    scores, ids, codes, counts = kernels.merge_candidates(hits.scores[:, :CANDIDATES], ids, codes, grid)
+    known = ids[ids >= 0]
     assert ranking.page is not None
-    for q in range(m):
+    page = score_pages(ranking.page, codes, counts, stored.rescoring_codes(known), stored.labels(known))
+    every = [Candidates(ids[q, :n], page.query(q, n)) for q, n in enumerate(counts.tolist())]
+    near = [_nearest(some, known) for some, known in zip(every, repeats, strict=True)]
+    end_ids, end_counts = _join_ends(near, liked, disliked)
+    ends = Ends(_read_codes(index, end_ids), end_ids, end_counts)
+    later = hits.ids[:, CANDIDATES:]
+    if later.size:
+        later = np.stack([np.where(np.isin(row, some.ids), -1, row) for row, some in zip(later, every, strict=True)])
+        ids = np.concatenate([ids, later], axis=1)
+        scores = np.concatenate([scores, hits.scores[:, CANDIDATES:]], axis=1)
+    arranged = kernels.arrange_page((scores, ids), page.scores, grid, ends, k, page.tiers)
+    found = PageHits(*arranged, hits.missing, every)
+    for q in range(len(grid)):
         if not ranking.page.counts_labels(q):
-            page.placed[q, page.placed[q] == PLACED.index("labels")] = PLACED.index("similarity")
-    return page
+            found.placed[q, found.placed[q] == PLACED.index("labels")] = PLACED.index("similarity")
+    return found
 
 
-def score_candidates(
-    index: Searcher, ranking: Ranking, stored: StoredItems, hits: "HitsByScore", by_looks: IdArray
-) -> list[Candidates]:
-    """Return the candidates of each query with their scores on the first page."""
-    assert ranking.page is not None
-    chosen = []
-    for q in range(len(ranking.weights)):
-        first = hits.ids[q, :CANDIDATES]
-        others = np.setdiff1d(by_looks[q, :CANDIDATES], first)
-        chosen.append((first[first >= 0], others[others >= 0]))
-    every = np.concatenate([np.concatenate(both) for both in chosen])
-    codes, rescoring_codes, labels = index.codes(every), stored.rescoring_codes(every), stored.labels(every)
-    grid, start, candidates = snap(ranking.weights), 0, []
-    for q, (first, others) in enumerate(chosen):
-        part = slice(start, start := start + len(first) + len(others))
-        own, found = codes[part], hits.scores[q, : len(first)]
-        scores = np.concatenate([found, score_all(grid[[q]], own[len(first) :])[0]])
-        order = np.lexsort((every[part], -scores))
-        places = np.arange(part.start, part.stop)[order]
-        page = page_scores(ranking.page, q, own[order], rescoring_codes[places], labels.take(places))
-        candidates.append(Candidates(every[places], scores[order], own[order], page))
-    return candidates
+def _nearest(candidates: Candidates, repeats: IdArray) -> IdArray:
+    """Return the ids that repeat a query, then its other near duplicates, the nearest first."""
+    near = np.flatnonzero(candidates.page.tiers == 0)
+    if not len(near):
+        return repeats
+    ids = candidates.ids[near[np.argsort(-candidates.page.cosines[near], kind="stable")]]
+    return np.concatenate([repeats, ids[~np.isin(ids, repeats)]])
 
 
 def _two_searches(index: Searcher, ranking: Ranking, k: int, allowed: Any) -> tuple["HitsByScore", IdArray]:
-    """Return the best k hits of all queries by score, and the ids of the best by looks."""
+    """Return the best k hits of all queries by score, and the ids of the best by looks; one array if both are alike."""
     assert ranking.looks is not None
     m = len(ranking.weights)
+    if np.array_equal(ranking.weights, ranking.looks):  # nothing is learnt
+        alike = index.search_checked(ranking.weights, k, no_floors(m), allowed)
+        return HitsByScore(*alike, alike.missing), alike.ids
     hits = index.search_checked(np.concatenate([ranking.weights, ranking.looks]), k, no_floors(2 * m), allowed)
     return HitsByScore(hits.scores[:m], hits.ids[:m], hits.missing), hits.ids[m:]
 

@@ -182,13 +182,23 @@ static int64_t read_codes(nb::list list, In<int64_t, 1> ids, Array<uint8_t, 2> c
   return found;
 }
 
+static void label_table(In<float, 2> V, Array<float, 3> table) {
+  fill_label_table(V.data(), static_cast<int>(V.shape(0)), V.shape(1), table.data());
+}
+
+static std::vector<float> table_of(In<float, 2> V) {
+  const int bits = static_cast<int>(V.shape(0));
+  std::vector<float> table(label_table_size(bits, V.shape(1)));
+  fill_label_table(V.data(), bits, V.shape(1), table.data());
+  return table;
+}
+
 static void labels_of(In<uint8_t, 2> codes, In<float, 2> V, In<float, 1> v, int half_powers, Array<float, 2> labels) {
   const int64_t n = codes.shape(0), l = V.shape(1);
   nb::gil_scoped_release free_gil;
-  const LabelTable table(V.data(), v.data(), static_cast<int>(V.shape(0)), l, half_powers);
-  std::vector<float> spare(l);
-  for (int64_t i = 0; i < n; ++i)
-    table.predict(codes.data() + i * codes.shape(1), labels.data() + i * l, spare.data());
+  const std::vector<float> sums = table_of(V);
+  const LabelTable table(sums.data(), v.data(), static_cast<int>(V.shape(0)), l, half_powers);
+  for (int64_t i = 0; i < n; ++i) table.predict(codes.data() + i * codes.shape(1), labels.data() + i * l);
 }
 
 static void scores_of_page(In<uint8_t, 3> codes, In<float, 2> V, In<float, 1> v, int half_powers, In<float, 2> labels,
@@ -196,16 +206,52 @@ static void scores_of_page(In<uint8_t, 3> codes, In<float, 2> V, In<float, 1> v,
                            Array<float, 2> scores) {
   const int bits = static_cast<int>(V.shape(0));
   nb::gil_scoped_release free_gil;
+  const std::vector<float> sums = table_of(V);
   page_scores({codes.data(), looks.data(), most.data(), labels.data(), static_cast<int64_t>(codes.shape(0)),
                static_cast<int64_t>(codes.shape(1)), bits, label_share, looks_share},
-              LabelTable(V.data(), v.data(), bits, V.shape(1), half_powers), scores.data());
+              LabelTable(sums.data(), v.data(), bits, V.shape(1), half_powers), scores.data());
 }
 
-static void arranged(In<float, 2> scores, In<int64_t, 2> ids, In<float, 2> again, In<double, 2> weights,
-                     In<uint8_t, 2> end_codes, In<int64_t, 1> end_ids, In<int64_t, 2> end_counts,
+static void candidates_of(In<float, 2> scores, In<int64_t, 2> ids, In<uint8_t, 3> codes, In<double, 2> weights,
+                          Array<float, 2> to_scores, Array<int64_t, 2> to_ids, Array<uint8_t, 3> to_codes,
+                          Array<int64_t, 1> counts) {
+  const int64_t n = scores.shape(1), more = ids.shape(1) - n;
+  nb::gil_scoped_release free_gil;
+  merge_candidates({scores.data(), ids.data(), codes.data(), weights.data(), static_cast<int64_t>(weights.shape(0)), n,
+                    more, static_cast<int>(weights.shape(1))},
+                   to_scores.data(), to_ids.data(), to_codes.data(), counts.data());
+}
+
+// The tuples are kernels.PageCandidates, PageQueries and PageLabels.
+static void rescored(const std::string& lanes, nb::tuple candidates, nb::tuple queries, nb::tuple model, int bits,
+                     int half_powers, Array<float, 3> parts, Array<int64_t, 2> tiers, Array<float, 1> strength) {
+  const auto codes = nb::cast<In<uint8_t, 3>>(candidates[0]);
+  const auto levels = nb::cast<In<int16_t, 2>>(queries[0]);
+  const auto votes = nb::cast<In<float, 2>>(queries[2]);
+  const auto v = nb::cast<In<float, 1>>(model[3]);
+  const int code_bits = static_cast<int>(votes.shape(1) ? votes.shape(1) : 8 * codes.shape(2));
+  const LabelTable table(nb::cast<In<float, 3>>(model[2]).data(), v.data(), code_bits, v.shape(0), half_powers);
+  const int64_t m = codes.shape(0), n = codes.shape(1);
+  const RescoredPage page{m, n, nb::cast<In<int64_t, 1>>(candidates[1]).data(), codes.data(), code_bits,
+                          nb::cast<In<uint8_t, 2>>(candidates[2]).data(),
+                          nb::cast<In<int64_t, 1>>(candidates[3]).data(), nb::cast<In<int64_t, 1>>(candidates[4]).data(),
+                          {static_cast<int64_t>(levels.shape(1)), bits}, levels.data(),
+                          nb::cast<In<float, 1>>(queries[1]).data(), votes.shape(1) ? votes.data() : nullptr,
+                          nb::cast<In<float, 2>>(queries[3]).data(), nb::cast<In<float, 1>>(queries[4]).data(),
+                          nb::cast<float>(queries[5]), nb::cast<bool>(queries[6]), table,
+                          nb::cast<In<float, 2>>(model[0]).data(), nb::cast<In<float, 1>>(model[1]).data(),
+                          nb::cast<In<float, 1>>(model[5]).data()};
+  float* out = parts.data();
+  const PageParts to{out, out + m * n, out + 2 * m * n, out + 3 * m * n, tiers.data(), strength.data()};
+  nb::gil_scoped_release free_gil;
+  rescored_page(lanes_named(lanes), page, to);
+}
+
+static void arranged(In<float, 2> scores, In<int64_t, 2> ids, In<float, 2> again, In<int64_t, 2> tiers,
+                     In<double, 2> weights, In<uint8_t, 2> end_codes, In<int64_t, 1> end_ids, In<int64_t, 2> end_counts,
                      Array<float, 2> page_scores, Array<int64_t, 2> page_ids, Array<uint8_t, 2> placed) {
   nb::gil_scoped_release free_gil;
-  arrange_page({scores.data(), ids.data(), again.data(), static_cast<int64_t>(weights.shape(0)),
+  arrange_page({scores.data(), ids.data(), tiers.data(), again.data(), static_cast<int64_t>(weights.shape(0)),
                 static_cast<int64_t>(ids.shape(1)), static_cast<int64_t>(again.shape(1)), weights.data(),
                 static_cast<int>(weights.shape(1)), end_codes.data(), end_ids.data(), end_counts.data()},
                page_ids.shape(1), page_scores.data(), page_ids.data(), placed.data());
@@ -296,6 +342,79 @@ static void products_of(In<uint8_t, 3> codes, In<int16_t, 2> queries, int bits, 
   rescore_products({dim, bits}, codes.data(), queries.data(), m, n, products.data());
 }
 
+// Each part is (first, last, numbers or None, places or None, and what is stored, or None if it cannot be read).
+static StoredRows stored_rows(nb::tuple part) {
+  StoredRows rows{nb::cast<int64_t>(part[0]), nb::cast<int64_t>(part[1]), nullptr, 0, nullptr};
+  if (!part[2].is_none()) {
+    const auto numbers = nb::cast<In<int64_t, 1>>(part[2]);
+    rows.numbers = numbers.data(), rows.count = numbers.shape(0);
+  }
+  if (!part[3].is_none()) rows.places = nb::cast<In<int64_t, 1>>(part[3]).data();
+  return rows;
+}
+
+// Reads arrays of bytes of these rows, from the part that has each; others are left as they are.
+static void read_arrays(nb::list list, In<int64_t, 1> rows, Array<uint8_t, 2> arrays) {
+  constexpr int64_t kAhead = 8;  // arrays that are fetched ahead, since they are far apart
+  std::vector<StoredRows> parts;
+  std::vector<const uint8_t*> stored;
+  for (nb::handle item : list) {
+    const auto part = nb::cast<nb::tuple>(item);
+    parts.push_back(stored_rows(part));
+    stored.push_back(part[4].is_none() ? nullptr : nb::cast<In<uint8_t, 2>>(part[4]).data());
+  }
+  const int64_t n = rows.shape(0), width = arrays.shape(1);
+  nb::gil_scoped_release free_gil;
+  std::vector<const uint8_t*> from(n);
+  for (int64_t i = 0; i < n; ++i)
+    for (size_t p = 0; p < parts.size() && !from[i]; ++p)
+      if (const int64_t place = parts[p].place(rows.data()[i]); place >= 0 && stored[p])
+        from[i] = stored[p] + place * width;
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + kAhead < n && from[i + kAhead])
+      for (int64_t at = 0; at < width; at += 64) __builtin_prefetch(from[i + kAhead] + at);
+    if (from[i]) std::copy_n(from[i], width, arrays.data() + i * width);
+  }
+}
+
+// The labels of these rows, one after another, and where those of each begin; of a row that several parts have, those of
+// the last. What is stored are codes of sets: set s is part[6][part[5][s] : part[5][s + 1]]. None if it cannot be read.
+static nb::object read_labels(nb::list list, In<int64_t, 1> rows, Array<int64_t, 1> begins) {
+  struct Sets {
+    StoredRows rows;
+    const uint8_t* codes;
+    size_t size;  // of a code, in bytes
+    const int64_t *starts, *labels;
+  };
+  std::vector<Sets> parts;
+  for (nb::handle item : list) {
+    const auto part = nb::cast<nb::tuple>(item);
+    parts.push_back({stored_rows(part), nullptr, 0, nullptr, nullptr});
+    if (part[4].is_none()) continue;
+    const auto codes = nb::cast<nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(part[4]);
+    parts.back().codes = static_cast<const uint8_t*>(codes.data()), parts.back().size = codes.itemsize();
+    parts.back().starts = nb::cast<In<int64_t, 1>>(part[5]).data();
+    parts.back().labels = nb::cast<In<int64_t, 1>>(part[6]).data();
+  }
+  auto labels = std::make_unique<std::vector<int64_t>>();
+  for (size_t i = 0; i < rows.shape(0); ++i) {
+    begins.data()[i] = labels->size();
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+      const int64_t place = part->rows.place(rows.data()[i]);
+      if (place < 0) continue;
+      if (!part->codes) return nb::none();
+      uint64_t set = 0;
+      std::memcpy(&set, part->codes + place * part->size, part->size);  // little-endian
+      labels->insert(labels->end(), part->labels + part->starts[set], part->labels + part->starts[set + 1]);
+      break;
+    }
+  }
+  begins.data()[rows.shape(0)] = labels->size();
+  const nb::capsule owner(labels.get(), [](void* p) noexcept { delete static_cast<std::vector<int64_t>*>(p); });
+  std::vector<int64_t>& all = *labels.release();
+  return nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>(all.data(), {all.size()}, owner));
+}
+
 static bool huge_pages(In<uint8_t, 3> tiles) { return advise_huge_pages(tiles.data(), tiles.size()); }
 
 static uint64_t stream_read(const std::string& lanes, In<uint8_t, 3> tiles) {
@@ -318,7 +437,12 @@ NB_MODULE(_native, m) {
   m.def("read_tiles", &read_tiles);
   m.def("read_codes", &read_codes);
   m.def("predict_labels", &labels_of);
+  m.def("label_table", &label_table);
   m.def("page_scores", &scores_of_page);
+  m.def("merge_candidates", &candidates_of);
+  m.def("rescored_page", &rescored);
+  m.def("read_arrays", &read_arrays);
+  m.def("read_labels", &read_labels);
   m.def("arrange_page", &arranged);
   m.def("table_fill", &table_fill);
   m.def("table_top", &table_top);

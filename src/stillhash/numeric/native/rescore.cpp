@@ -201,9 +201,7 @@ void rescore_levels(const RescoreLayout& layout, const uint8_t* codes, int64_t n
   const std::array<uint64_t, 256>& spread = spread_bits();
   const int top = (1 << layout.bits) - 1;
   for (int64_t i = 0; i < n; ++i, codes += layout.width, levels += layout.dim) {
-    float correction;
-    std::memcpy(&correction, codes + layout.bits * layout.plane, 4);
-    if (!std::isfinite(correction) || correction == 0) {
+    if (layout.correction(codes) == 0) {
       std::fill_n(levels, layout.dim, 0.0f);
       continue;
     }
@@ -212,8 +210,9 @@ void rescore_levels(const RescoreLayout& layout, const uint8_t* codes, int64_t n
       for (int b = 0; b < layout.bits; ++b) eight |= spread[codes[b * layout.plane + j]] << b;
       uint8_t values[8];
       std::memcpy(values, &eight, 8);  // little-endian
-      const int64_t count = std::min<int64_t>(8, layout.dim - 8 * j);
-      for (int64_t k = 0; k < count; ++k) levels[8 * j + k] = static_cast<float>(2 * values[k] - top);
+      float eight_levels[8];
+      for (int k = 0; k < 8; ++k) eight_levels[k] = static_cast<float>(2 * values[k] - top);
+      std::copy_n(eight_levels, std::min<int64_t>(8, layout.dim - 8 * j), levels + 8 * j);
     }
   }
 }

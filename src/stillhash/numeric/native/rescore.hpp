@@ -1,7 +1,9 @@
 // Rescoring codes (numeric/rescoring.py): rotation, quantisation, and exact products of levels. Every value is the same
 // on any instruction set, and the same as of NumPy: this file is compiled without fused products and sums.
 #pragma once
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 
 namespace stillhash {
 
@@ -18,6 +20,12 @@ struct RescoreLayout {
   int64_t dim, plane, width;
   int bits;
   RescoreLayout(int64_t d, int b) : dim(d), plane((d + 7) / 8), width(b * plane + 4), bits(b) {}
+
+  float correction(const uint8_t* code) const {  // 0 of a zero or lost row
+    float correction;
+    std::memcpy(&correction, code + bits * plane, 4);
+    return std::isfinite(correction) ? correction : 0.0f;
+  }
 };
 
 void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float steps, const float* X, int64_t n,
