@@ -47,16 +47,34 @@ class Chunk(NamedTuple):
         return Chunk(self.features[keep], self.labels.rows(keep), self.codes[keep], self.rescorer, stored)
 
 
-class UnlabelledItems(NamedTuple):
-    """Items of an evaluation as the first page reads them: without the labels that it is measured by."""
+class MeasuredItems(NamedTuple):
+    """Items of an evaluation as the first page reads them, by their place."""
 
-    codes: Codes
+    codes: Codes  # their rescoring codes
+    stored_labels: Labels
 
     def rescoring_codes(self, ids: NDArray[np.int64]) -> Codes:
         return self.codes[ids]
 
     def labels(self, ids: NDArray[np.int64]) -> Labels:
-        return Labels.empty(len(ids))
+        return self.stored_labels.take(ids)
+
+
+def score_items(
+    functions: LinearHasher,
+    model: Model,
+    queries: Floats,
+    codes: Codes,
+    rescorer: Rescorer | None,
+    stored: MeasuredItems | None,
+) -> Floats:
+    """Return scores (m, n) that rank items as search does; before learning, by the cosine of their rescoring codes."""
+    page = None if rescorer is None else functions.page_model(model, rescorer)
+    if page is not None and stored is not None and model.side == "looks" and not model.learnt:
+        rotated = page.rescorer.queries(unit_rows(functions.prepare(queries)))
+        every = np.ascontiguousarray(np.broadcast_to(stored.codes, (len(queries), *stored.codes.shape)))
+        return page.rescorer.cosines(rotated, every)
+    return rank_scores(functions.rank_checked(model, queries, None, page), codes, stored)
 
 
 def evaluate_chunk(hasher: Hasher, chunk: Chunk) -> Quality | None:
@@ -80,16 +98,14 @@ def evaluate_chunk(hasher: Hasher, chunk: Chunk) -> Quality | None:
 
 
 def _measure(functions: LinearHasher, model: Model, queries: Floats, items: Chunk, grades: Floats) -> dict[str, float]:
-    """Return means over queries: over the whole ranking, and of the first ten."""
-    page = stored = None
-    if items.rescorer is not None and items.rescoring_codes is not None:
-        page, stored = functions.page_model(model, items.rescorer), UnlabelledItems(items.rescoring_codes)
-    if page is not None and stored is not None and model.side == "looks":
-        rescoring = page.rescorer.queries(unit_rows(functions.prepare(queries)))
-        every = np.broadcast_to(stored.codes, (len(queries), *stored.codes.shape))
-        scores = page.rescorer.cosines(rescoring, np.ascontiguousarray(every))
-    else:
-        scores = rank_scores(functions.rank_checked(model, queries, None, page), items.codes, stored)
+    """Return means over queries: over the whole ranking, and of the first ten.
+
+    The labels of items are what the ranking is measured by, so it does not see them.
+    """
+    stored = None
+    if items.rescoring_codes is not None:
+        stored = MeasuredItems(items.rescoring_codes, Labels.empty(len(items.codes)))
+    scores = score_items(functions, model, queries, items.codes, items.rescorer, stored)
     mean = RankingQuality(*kernels.rank_quality(scores, grades).mean(axis=0).tolist())
     return {"map": mean.map, "precision": mean.precision_10, "ndcg": mean.ndcg_10}
 

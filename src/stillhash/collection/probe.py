@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.prequential import MeasuredItems, score_items
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.types import Id, VersionName
 from stillhash.hashers import LinearHasher, Model
@@ -19,8 +20,9 @@ from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
 from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.labels import Labels, label_jaccard
-from stillhash.numeric.ranking import order_rows, rank_scores
+from stillhash.numeric.ranking import order_rows
 from stillhash.numeric.reference_quality import FIRST_PAGE
+from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.validation import Codes, Floats, Mask
 
 PROBE_QUERIES, PROBE_ITEMS = 100, 2000
@@ -106,6 +108,8 @@ class Probe(NamedTuple):
     features: Floats  # (queries, D)
     codes: Codes  # of items
     functions: LinearHasher
+    rescorer: Rescorer | None = None
+    rescoring_codes: Codes | None = None  # of items
 
     @property
     def is_query(self) -> Mask:
@@ -117,8 +121,11 @@ class Probe(NamedTuple):
         return label_jaccard(self.labels.rows(self.is_query), self.labels.rows(~self.is_query))
 
     def scores(self, model: Model) -> Floats:
-        """Return scores (queries, items) that rank the items."""
-        return rank_scores(self.functions.ranking_by(model, self.features), self.codes)
+        """Return scores (queries, items) that rank the items as search does, with the labels that they have now."""
+        stored = None
+        if self.rescoring_codes is not None:
+            stored = MeasuredItems(self.rescoring_codes, self.labels.rows(~self.is_query))
+        return score_items(self.functions, model, self.features, self.codes, self.rescorer, stored)
 
     def measure(self, scores: Floats) -> NDArray[np.float64]:
         """Return precision, nDCG and average precision (queries, 3)."""

@@ -153,6 +153,9 @@ class ProbeReader(Reader):
         ids, lists = zip(*(stored[row] for row in rows.tolist()), strict=True)
         labels, codes = parse_labels(list(lists), len(rows)), snapshot.index.codes(rows)
         features, own = self._row_features(snapshot, chosen.queries)
-        leaks = not own.all() and codes_hold_labels(codes, labels, snapshot.functions)
-        count = len(features)
-        return Probe(list(ids), labels, list(lists[:count]), features, codes[count:], snapshot.functions), leaks
+        count, rescorer = len(features), self._store.rescorer
+        leaks = rescorer is None and not own.all() and codes_hold_labels(codes, labels, snapshot.functions)
+        parts = list(ids), labels, list(lists[:count]), features, codes[count:], snapshot.functions
+        if rescorer is None or snapshot.page_items is None:
+            return Probe(*parts), leaks
+        return Probe(*parts, rescorer, snapshot.page_items.rescoring_codes(chosen.items)), leaks
