@@ -74,7 +74,11 @@ def score_items(
         rotated = page.rescorer.queries(unit_rows(functions.prepare(queries)))
         every = np.ascontiguousarray(np.broadcast_to(stored.codes, (len(queries), *stored.codes.shape)))
         return page.rescorer.cosines(rotated, every)
-    return rank_scores(functions.rank_checked(model, queries, None, page), codes, stored)
+    ranking = functions.rank_checked(model, queries, None, page)
+    if ranking.page is not None and stored is not None:  # neighbours have labels as far as these items do
+        share = float(stored.stored_labels.labelled.mean())
+        ranking = ranking._replace(page=ranking.page._replace(labelled_share=share))
+    return rank_scores(ranking, codes, stored)
 
 
 def evaluate_chunk(hasher: Hasher, chunk: Chunk) -> Quality | None:
