@@ -87,6 +87,7 @@ def report(results: Path, out: Path) -> list[Path]:
 
 def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
     """Return the parts of each section of the template; a section without runs is empty."""
+    counts = {"methods": len({run.variant.method for run in runs}), "datasets": len({run.dataset for run in runs})}
     studies = label_study_tables.study_sections(runs)
     runs = [run for run in runs if run.experiment not in label_study_tables.STUDY_TABLES]  # they have no figures
     of = grouped(runs, lambda run: run.experiment)
@@ -97,9 +98,8 @@ def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
     same_codes, known = list(chain.from_iterable(compared)), {run.variant.method for run in table}
     ratio = "target length over code length, l / b"
     return {
+        **counts,
         "label_studies": studies,
-        "methods": len({run.variant.method for run in runs}),
-        "datasets": len({run.dataset for run in runs}),
         "quality": report_tables.quality_parts(table),
         "curves": _curves(table, look, saved, "curves"),
         "time": _time(time, look, saved),
