@@ -435,5 +435,5 @@ def rescore_products(codes: Array, queries: Array, bits: int) -> NDArray[np.int6
     if _lanes == "numpy":
         return reference.rescore_products(codes, queries, bits)
     products = np.empty(codes.shape[:2], np.int64)
-    native.rescore_products(np.ascontiguousarray(codes), np.ascontiguousarray(queries), bits, products)
+    native.rescore_products(_lanes, np.ascontiguousarray(codes), np.ascontiguousarray(queries), bits, products)
     return products

@@ -336,10 +336,10 @@ static void levels_of(In<uint8_t, 2> codes, int bits, Array<float, 2> levels) {
   rescore_levels({dim, bits}, codes.data(), n, levels.data());
 }
 
-static void products_of(In<uint8_t, 3> codes, In<int16_t, 2> queries, int bits, Array<int64_t, 2> products) {
+static void products_of(const std::string& lanes, In<uint8_t, 3> codes, In<int16_t, 2> queries, int bits, Array<int64_t, 2> products) {
   const int64_t m = codes.shape(0), n = codes.shape(1), dim = queries.shape(1);
   nb::gil_scoped_release free_gil;
-  rescore_products({dim, bits}, codes.data(), queries.data(), m, n, products.data());
+  rescore_products(lanes_named(lanes), {dim, bits}, codes.data(), queries.data(), m, n, products.data());
 }
 
 // Each part is (first, last, numbers or None, places or None, and what is stored, or None if it cannot be read).

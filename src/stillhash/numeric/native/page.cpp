@@ -19,6 +19,18 @@ double dot(const float* a, const float* b, int64_t n) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
+double norm_of(const float* row, int64_t n) { return std::sqrt(std::max(dot(row, row, n), 1e-30)); }
+
+// Eight sums of floats side by side, in an order that is fixed.
+float short_dot(const float* a, const float* b, int64_t n) {
+  float sums[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    for (int j = 0; j < 8; ++j) sums[j] += a[i + j] * b[i + j];
+  for (; i < n; ++i) sums[i % 8] += a[i] * b[i];
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
 }  // namespace
 
 void fill_label_table(const float* V, int bits, int64_t labels, float* table) {
@@ -35,7 +47,7 @@ void fill_label_table(const float* V, int bits, int64_t labels, float* table) {
   }
 }
 
-double LabelTable::predict_unscaled(const uint8_t* code, float* row) const {
+void LabelTable::predict_unscaled(const uint8_t* code, float* row) const {
   const auto add = [&](int64_t c, auto count) {  // so many columns stay in registers
     float sums[decltype(count)::value] = {};
     for (int j = 0; j < planes_; ++j) {
@@ -49,30 +61,25 @@ double LabelTable::predict_unscaled(const uint8_t* code, float* row) const {
   for (; c + 16 <= labels_; c += 16) add(c, std::integral_constant<int, 16>());
   for (; c + 4 <= labels_; c += 4) add(c, std::integral_constant<int, 4>());
   for (; c < labels_; ++c) add(c, std::integral_constant<int, 1>());
-  return raise(row);
+  raise(row);
 }
 
-double LabelTable::raise(float* row) const {
-  const int whole = half_powers_ / 2;
-  if (half_powers_ % 2)
-    for (int64_t c = 0; c < labels_; ++c) {
-      const float x = std::max(row[c], 0.0f);
-      float y = std::sqrt(x);
-      for (int p = 0; p < whole; ++p) y *= x;
-      row[c] = y;
-    }
-  else
-    for (int64_t c = 0; c < labels_; ++c) {
-      const float x = std::max(row[c], 0.0f);
-      float y = 1;
-      for (int p = 0; p < whole; ++p) y *= x;
-      row[c] = y;
-    }
-  return std::sqrt(std::max(dot(row, row, labels_), 1e-30));
+void LabelTable::raise(float* row) const {
+  constexpr int64_t kColumns = 64;
+  float base[kColumns];
+  for (int64_t c = 0; c < labels_; c += kColumns) {
+    float* power = row + c;
+    const int64_t n = std::min(kColumns, labels_ - c);
+    for (int64_t i = 0; i < n; ++i) base[i] = std::max(power[i], 0.0f);
+    for (int64_t i = 0; i < n; ++i) power[i] = half_powers_ % 2 ? std::sqrt(base[i]) : 1.0f;
+    for (int p = 0; p < half_powers_ / 2; ++p)
+      for (int64_t i = 0; i < n; ++i) power[i] *= base[i];
+  }
 }
 
 void LabelTable::predict(const uint8_t* code, float* row) const {
-  const float norm = static_cast<float>(predict_unscaled(code, row));
+  predict_unscaled(code, row);
+  const float norm = static_cast<float>(norm_of(row, labels_));
   for (int64_t c = 0; c < labels_; ++c) row[c] /= norm;
 }
 
@@ -84,7 +91,8 @@ void page_scores(const Page& page, const LabelTable& table, float* scores) {
     const double most = std::max(page.most[q], 1e-30);
     for (int64_t i = q * page.n; i < (q + 1) * page.n; ++i) {
       const uint8_t* code = page.codes + i * planes;
-      const double norm = table.predict_unscaled(code, predicted.data());
+      table.predict_unscaled(code, predicted.data());
+      const double norm = norm_of(predicted.data(), table.labels());
       const double product = dot(predicted.data(), page.labels + q * table.labels(), table.labels());
       const float cosine = static_cast<float>(product / norm);
       const float alike = static_cast<float>(looks.score(code, 1) / most);
@@ -132,6 +140,7 @@ namespace {
 
 constexpr int64_t kNeighbours = 30, kFinalists = 64;  // as in numeric/reference_page.py, and
 constexpr float kNearCosine = 0.95f;
+constexpr int64_t kFinalistsAtOnce = 16;  // so that their levels stay in the cache
 
 // Sorts as the tier, then as the number, the largest first, then as the place; all numbers are finite.
 uint64_t sort_key(uint64_t tier, float number, int64_t place) {
@@ -147,8 +156,9 @@ int64_t place_of_key(uint64_t key) { return key & ((1 << 30) - 1); }
 // Leaves the least `count` keys, in order.
 void keep_least(std::vector<uint64_t>& keys, int64_t count) {
   count = std::min(count, static_cast<int64_t>(keys.size()));
-  std::partial_sort(keys.begin(), keys.begin() + count, keys.end());
+  std::nth_element(keys.begin(), keys.begin() + count, keys.end());
   keys.resize(count);
+  std::sort(keys.begin(), keys.end());
 }
 
 // One query: its candidates, whose number i is the `first` + i-th of all, and what it expects of their labels.
@@ -190,11 +200,11 @@ class PageQuery {
     *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * coverage));
   }
 
-  // The score of a candidate of which these labels are predicted, divided by `norm`.
-  void score(int64_t i, const float* predicted, double norm) {
+  // The score of a candidate of which these labels are predicted, once they have unit norm.
+  void score(int64_t i, const float* predicted) {
     const int64_t labels = page_.table.labels();
-    double product = dot(predicted, wanted_.data(), labels) / norm;
-    double square = dot(predicted, predicted, labels) / (norm * norm);
+    const double length = short_dot(predicted, predicted, labels), norm = std::sqrt(std::max(length, 1e-30));
+    double product = short_dot(predicted, wanted_.data(), labels) / norm, square = length / (norm * norm);
     if (label_count(i) > 0) {
       const double each = 1 / std::sqrt(static_cast<double>(label_count(i)));
       double shared = 0, known = 0;
@@ -216,8 +226,8 @@ class PageQuery {
     row_.resize(labels);
     keys_.clear();
     for (int64_t i = 0; i < count_; ++i) {
-      const double norm = page_.table.predict_unscaled(codes + i * planes, row_.data());
-      score(i, row_.data(), norm);
+      page_.table.predict_unscaled(codes + i * planes, row_.data());
+      score(i, row_.data());
       keys_.push_back(sort_key(out_.tiers[i], out_.scores[i], i));
       out_.tiers[i] *= 2;
     }
@@ -225,28 +235,34 @@ class PageQuery {
     finalists_.clear();
     for (const uint64_t key : keys_)
       if (out_.tiers[place_of_key(key)] > 0) finalists_.push_back(place_of_key(key));
-    const int64_t count = finalists_.size();
-    levels_.resize(count * dim), by_levels_.resize(count * labels);
-    for (int64_t f = 0; f < count; ++f)
-      rescore_levels(page_.layout, rescoring_code(finalists_[f]), 1, &levels_[f * dim]);
-    lanes.project(levels_.data(), count, dim, page_.U, labels, by_levels_.data());
-    for (int64_t f = 0; f < count; ++f) {
-      const int64_t i = finalists_[f];
-      const float correction = page_.layout.correction(rescoring_code(i));
-      float* both = &by_levels_[f * labels];
-      for (int64_t c = 0; c < labels; ++c) both[c] = both[c] * correction + page_.u[c];
-      const float norm = static_cast<float>(page_.table.raise(both));
-      page_.table.predict(codes + i * planes, row_.data());
-      for (int64_t c = 0; c < labels; ++c) both[c] = both[c] / norm + row_[c];
-      out_.tiers[i] = 1;
-      score(i, both, std::sqrt(std::max(dot(both, both, labels), 1e-30)));
+    levels_.resize(kFinalistsAtOnce * dim), by_levels_.resize(kFinalistsAtOnce * labels);
+    const int64_t total = finalists_.size();
+    for (int64_t from = 0; from < total; from += kFinalistsAtOnce) {
+      const int64_t count = std::min(kFinalistsAtOnce, total - from);
+      for (int64_t f = 0; f < count; ++f)
+        rescore_levels(page_.layout, rescoring_code(finalists_[from + f]), 1, &levels_[f * dim]);
+      lanes.project(levels_.data(), count, dim, page_.U, labels, by_levels_.data());
+      for (int64_t f = 0; f < count; ++f) score_finalist(finalists_[from + f], &by_levels_[f * labels]);
     }
+  }
+
+  // The same by the labels that its levels predict, before they are corrected.
+  void score_finalist(int64_t i, float* both) {
+    const int64_t labels = page_.table.labels(), planes = (page_.bits + 7) / 8;
+    const float correction = page_.layout.correction(rescoring_code(i));
+    for (int64_t c = 0; c < labels; ++c) both[c] = both[c] * correction + page_.u[c];
+    page_.table.raise(both);
+    const float norm = static_cast<float>(norm_of(both, labels));
+    page_.table.predict(page_.codes + (q_ * page_.n + i) * planes, row_.data());
+    for (int64_t c = 0; c < labels; ++c) both[c] = both[c] / norm + row_[c];
+    out_.tiers[i] = 1;
+    score(i, both);
   }
 
   void run(const Lanes& lanes) {
     const RescoredPage& page = page_;
     products_.resize(count_);
-    rescore_products(page.layout, rescoring_code(0), page.levels + q_ * page.layout.dim, 1, count_, products_.data());
+    rescore_products(lanes, page.layout, rescoring_code(0), page.levels + q_ * page.layout.dim, 1, count_, products_.data());
     for (int64_t i = 0; i < count_; ++i) {
       const double product = static_cast<double>(products_[i]) * static_cast<double>(page.scales[q_]);
       out_.cosines[i] = static_cast<float>(product * page.layout.correction(rescoring_code(i)));

@@ -20,8 +20,8 @@ class LabelTable {
       : planes_((bits + 7) / 8), half_powers_(half_powers), labels_(labels), v_(v), table_(table) {}
   int64_t labels() const { return labels_; }
   void predict(const uint8_t* code, float* row) const;  // (labels,)
-  double predict_unscaled(const uint8_t* code, float* row) const;  // times its norm; returns the norm
-  double raise(float* row) const;  // a row of x V + v to max(row, 0)^(half_powers / 2); returns its norm
+  void predict_unscaled(const uint8_t* code, float* row) const;  // times its norm
+  void raise(float* row) const;  // a row of x V + v to max(row, 0)^(half_powers / 2)
 
  private:
   int planes_, half_powers_;

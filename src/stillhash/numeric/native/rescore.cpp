@@ -5,14 +5,21 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "workers.hpp"
+
+#ifdef STILLHASH_X86
+#include <immintrin.h>
+#endif
 
 namespace stillhash {
 namespace {
 
 typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint8_t Bytes __attribute__((vector_size(8)));
+typedef float Floats __attribute__((vector_size(32), aligned(4)));
 
 constexpr int64_t kBlockRows = 64;   // rows that a thread claims at a time
 constexpr int64_t kSumBytes = 4096;  // bytes of a plane whose sum surely fits 32 bits: 2 * 4096 * 32764 < 2^31
@@ -156,6 +163,32 @@ int64_t sum_plane(const uint8_t* plane, int64_t bytes, const int16_t* table) {
   return total;
 }
 
+#ifdef STILLHASH_X86
+constexpr int64_t kMaskBytes = 4;      // of a plane, and its 32 levels of the query
+constexpr int64_t kMaskSteps = 1 << 8;  // whose sum surely fits 32 bits: 256 * 2 * 255 * 8191 < 2^31
+
+// The sum of values times levels, which are zero past the end. Bits are the masks that values are made by.
+__attribute__((target("avx512f,avx512bw"))) int64_t sum_values_avx512(const RescoreLayout& layout, const uint8_t* code,
+                                                                      const int16_t* levels) {
+  __m512i total = _mm512_setzero_si512();
+  for (int64_t j = 0; j < layout.plane;) {
+    __m512i sums = _mm512_setzero_si512();
+    for (int64_t step = 0; step < kMaskSteps && j < layout.plane; ++step, j += kMaskBytes, levels += 32) {
+      __m512i values = _mm512_setzero_si512();
+      for (int b = 0; b < layout.bits; ++b) {
+        uint32_t mask = 0;  // at the end of the last plane, what follows are bytes of the correction
+        std::memcpy(&mask, code + b * layout.plane + j, kMaskBytes);
+        values = _mm512_or_si512(values, _mm512_maskz_set1_epi16(mask, static_cast<int16_t>(1 << b)));
+      }
+      sums = _mm512_add_epi32(sums, _mm512_madd_epi16(values, _mm512_loadu_si512(levels)));
+    }
+    total = _mm512_add_epi64(total, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(sums)));
+    total = _mm512_add_epi64(total, _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(sums, 1)));
+  }
+  return _mm512_reduce_add_epi64(total);
+}
+#endif
+
 }  // namespace
 
 void Rotation::apply(float* row) const {
@@ -199,26 +232,46 @@ void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float
 
 void rescore_levels(const RescoreLayout& layout, const uint8_t* codes, int64_t n, float* levels) {
   const std::array<uint64_t, 256>& spread = spread_bits();
-  const int top = (1 << layout.bits) - 1;
+  const float top = static_cast<float>((1 << layout.bits) - 1);
   for (int64_t i = 0; i < n; ++i, codes += layout.width, levels += layout.dim) {
     if (layout.correction(codes) == 0) {
       std::fill_n(levels, layout.dim, 0.0f);
       continue;
     }
-    for (int64_t j = 0; j < layout.plane; ++j) {
+    const auto eight_levels = [&](int64_t j) {
       uint64_t eight = 0;
       for (int b = 0; b < layout.bits; ++b) eight |= spread[codes[b * layout.plane + j]] << b;
-      uint8_t values[8];
-      std::memcpy(values, &eight, 8);  // little-endian
-      float eight_levels[8];
-      for (int k = 0; k < 8; ++k) eight_levels[k] = static_cast<float>(2 * values[k] - top);
-      std::copy_n(eight_levels, std::min<int64_t>(8, layout.dim - 8 * j), levels + 8 * j);
+      Bytes values;
+      std::memcpy(&values, &eight, 8);  // little-endian
+      return 2.0f * __builtin_convertvector(values, Floats) - top;
+    };
+    for (int64_t j = 0; j < layout.dim / 8; ++j) {
+      const Floats eight = eight_levels(j);
+      std::memcpy(levels + 8 * j, &eight, 32);
+    }
+    if (layout.dim % 8) {
+      const Floats eight = eight_levels(layout.plane - 1);
+      std::memcpy(levels + layout.dim / 8 * 8, &eight, 4 * (layout.dim % 8));
     }
   }
 }
 
-void rescore_products(const RescoreLayout& layout, const uint8_t* codes, const int16_t* queries, int64_t m, int64_t n,
-                      int64_t* products) {
+void rescore_products(const Lanes& lanes, const RescoreLayout& layout, const uint8_t* codes, const int16_t* queries,
+                      int64_t m, int64_t n, int64_t* products) {
+#ifdef STILLHASH_X86
+  if (&lanes == &kAvx512) {
+    const int64_t top = (int64_t{1} << layout.bits) - 1;
+    std::vector<int16_t> levels((layout.plane + kMaskBytes) * 8);  // zeros past the end
+    for (int64_t q = 0; q < m; ++q, queries += layout.dim) {
+      std::copy_n(queries, layout.dim, levels.data());
+      const int64_t sum = std::accumulate(queries, queries + layout.dim, int64_t{0});
+      for (int64_t i = 0; i < n; ++i, codes += layout.width)
+        *products++ = 2 * sum_values_avx512(layout, codes, levels.data()) - top * sum;
+    }
+    return;
+  }
+#endif
+  (void)lanes;
   std::vector<int16_t> table(layout.plane * 32);
   for (int64_t q = 0; q < m; ++q) {
     if (n > 0) fill_sums(queries + q * layout.dim, layout.dim, layout.plane, table.data());

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "lanes.hpp"
+
 namespace stillhash {
 
 // Rounds of signs, a Hadamard transform of the largest power of two and a turn of the halves by 45 degrees.
@@ -33,7 +35,7 @@ void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float
 void rescore_levels(const RescoreLayout& layout, const uint8_t* codes, int64_t n, float* levels);
 
 // products (m, n) of the levels of queries (m, dim), at most 8191 in magnitude, and those of their codes (m, n, width).
-void rescore_products(const RescoreLayout& layout, const uint8_t* codes, const int16_t* queries, int64_t m, int64_t n,
-                      int64_t* products);
+void rescore_products(const Lanes& lanes, const RescoreLayout& layout, const uint8_t* codes, const int16_t* queries,
+                      int64_t m, int64_t n, int64_t* products);
 
 }  // namespace stillhash
