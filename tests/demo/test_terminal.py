@@ -35,12 +35,13 @@ def result(outcome: tuple[dict[str, Any], str]) -> dict[str, Any]:
     return outcome[0]
 
 
-def test_the_similarity_learns_and_the_codes_are_fixed(result: dict[str, Any]) -> None:
-    first, *_, last = result["curve"]
-    assert [point["labelled"] for point in result["curve"]] == [0, 10, 30, 100, 300, 1000, 2400]
+def test_late_labels_are_learnt_and_the_codes_are_fixed(result: dict[str, Any]) -> None:
+    cosine, (first, *_, last) = result["cosine"], result["curve"]
+    assert [point["labelled"] for point in result["curve"]] == [0, 10, 30, 100, 300, 1000, 2250]
     assert last["labelled"] == result["scenes"] == 2500 - result["queries"]
-    assert last["map"] > first["map"] + 0.1 and first["map"] > result["chance"] + 0.1  # no straw man
-    assert last["precision_10"] > first["precision_10"] + 0.02 and last["ndcg_10"] > first["ndcg_10"] + 0.02
+    assert cosine["precision_10"] > result["chance"] + 0.3  # no straw man
+    assert all(abs(first[name] - cosine[name]) < 0.03 for name in demo.MEASURES)  # nothing is lost at the start
+    assert last["ndcg_10"] > cosine["ndcg_10"] + 0.03 and last["precision_10"] > cosine["precision_10"]
     for few, more in pairwise(result["curve"]):
         assert all(more[name] > few[name] - 0.02 for name in demo.MEASURES)  # labels hardly ever make it worse
     assert result["codes_unchanged"] is True
@@ -48,7 +49,7 @@ def test_the_similarity_learns_and_the_codes_are_fixed(result: dict[str, Any]) -
 
 def test_a_stored_scene_finds_itself_and_a_vote_moves_its_item(result: dict[str, Any]) -> None:
     tour = Tour(**result["tour"])
-    assert tour.first + tour.tied == tour.stored and tour.first > 0.8 * tour.stored
+    assert tour.first == tour.stored
     assert tour.rank_before == tour.rank_undone == 8 and tour.rank_liked == 1
 
 
@@ -63,20 +64,20 @@ def test_the_plot_is_a_png(result: dict[str, Any]) -> None:
 
 
 def test_the_examples_say_what_matches(result: dict[str, Any]) -> None:
-    assert len(result["worst"]) == demo.EXAMPLE_QUERIES
-    for example in result["worst"]:
+    assert len(result["examples"]) == demo.EXAMPLE_QUERIES
+    for example in result["examples"]:
         for hits in (example["before"], example["after"]):
             assert len(hits) == demo.EXAMPLE_HITS
             for hit in hits:
                 assert hit["matching"] == [name for name in hit["labels"] if name in example["query"]]
-    assert 0 < result["first_matching"]["before"] < result["first_matching"]["after"] <= 1
+    assert 0 < result["exact"]["before"] < result["exact"]["after"] <= 1
 
 
 def test_without_a_terminal_progress_is_plain_lines(outcome: tuple[dict[str, Any], str]) -> None:
     result, printed = outcome
     assert "\x1b" not in printed
     lines = printed.rstrip().splitlines()  # older versions of rich end with an empty line
-    assert len(lines) == 2 + len(result["curve"])  # what it is, the heading, and a line for each point
+    assert len(lines) == 3 + len(result["curve"])  # what it is, the heading, cosine, and a line for each point
     assert max(map(len, lines)) <= 80
     assert f"{result['scenes']:,}" in lines[-1]
 
@@ -95,7 +96,7 @@ def test_show_marks_matching_digits_and_admits_changed_codes(result: dict[str, A
     console = recording_console(force_terminal=True, color_system="standard")
     hits = [{"labels": [1, 7], "matching": [7]}] * demo.EXAMPLE_HITS
     example = {"query": [7], "before": hits, "after": hits}
-    demo.show({**result, "worst": [example], "codes_unchanged": False}, console)
+    demo.show({**result, "examples": [example], "codes_unchanged": False}, console)
     assert "\x1b[2m1\x1b[0m\x1b[1;32m7\x1b[0m" in written(console)
     assert "some have changed" in written(console)
 

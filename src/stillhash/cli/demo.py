@@ -47,7 +47,7 @@ def demo(
 ) -> None:
     """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change.
 
-    A page is served while the scenes stream in. With --no-serve everything happens in the terminal.
+    A page is served while the scenes stream in. With --no-serve, in the terminal, scenes are stored first and labelled later.
 
     \b
     Examples:

@@ -1,9 +1,11 @@
-"""The demo in the terminal: scenes of digits are encoded once, labels stream in, and the first hits get better.
+"""The demo in the terminal: a collection stores scenes of digits without labels, and labels arrive later.
 
-`run` measures, and its result is plain JSON; `show` prints it. Every line of the table ranks the very same codes, fixed
-on the first scenes without their labels; only the similarity has learnt more labels.
+`run` measures, and its result is plain JSON; `show` prints it. Scenes are stored once, and their codes never change.
+Labels are given to stored scenes by `relabel`, first a few, then more, and each line searches for the same queries.
+Beside them is float cosine: what search without labels gives, from all of the features.
 """
 
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,30 +19,29 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.text import Text
 
+from stillhash.collection import Collection, open
 from stillhash.demo.collection_tour import Tour, take_tour
 from stillhash.errors import InvalidInput
-from stillhash.experiments.metrics import evaluate
+from stillhash.experiments.label_studies import cosine_ids, relabel
+from stillhash.experiments.metrics import evaluate_hits
 from stillhash.experiments.scenes import Scenes, make_scenes
 from stillhash.experiments.tables import print_table
-from stillhash.hashers import DEFAULT_HASHER, METHODS, Hasher, load
-from stillhash.numeric.ranking import Ranking
-from stillhash.numeric.validation import check_choice, check_integer
-from stillhash.search import Scan
-from stillhash.search.first_page import search_page
+from stillhash.experiments.text_collection import hit_ids
+from stillhash.hashers import DEFAULT_HASHER
+from stillhash.numeric.validation import Codes, check_choice, check_integer
 
-DEMO_QUERIES = 100
-FIT_SCENES = 300  # scenes that fix the hash functions, without labels
-LABELLED = (0, 10, 30, 100, 300, 1000, 3000, 10_000)  # scenes learnt at the points of the curve; at the last, all
-FEW_LABELS, DRAWS = 100, 5  # up to so many labels a point is the mean over several draws: which ones matters most here
-MEASURES = {"precision_10": "P@10", "ndcg_10": "nDCG@10", "map": "mAP"}
-EXAMPLE_QUERIES, EXAMPLE_HITS = 5, 5
+DEMO_QUERIES = 500
+LABELLED = (0, 10, 30, 100, 300, 1000, 3000)  # scenes that have labels at the points of the curve; at the last, all
+MEASURES = {"precision_10": "P@10", "ndcg_10": "nDCG@10"}
+COSINE = "float cosine, no labels"
+EXAMPLE_QUERIES, EXAMPLE_HITS, HITS = 5, 5, 10
 DEMO_METHODS = (DEFAULT_HASHER.name, "ohsl")  # methods of fixed codes
 
 CurvePoint = dict[str, float]  # labelled, and the measures
 
 
 def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = "tally") -> dict[str, Any]:
-    """Stream the labels of `scenes` scenes, some held out as queries, and draw the learning curve to `plot`."""
+    """Store `scenes` scenes, some held out as queries, label them, and draw the learning curve to `plot`."""
     check_integer(scenes, "scenes", 2000)
     check_choice(method, "method", DEMO_METHODS)
     if plot.is_dir() or not plot.parent.is_dir():
@@ -50,109 +51,118 @@ def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method:
     with console.status(f"Making {scenes:,} scenes of digits"):
         queries = make_scenes(query_count, seed, part="queries")
         database = make_scenes(scenes - query_count, seed)
-    sizes = f"{scenes - query_count:,} scenes of 1 to 4 digits, {query_count} queries, {bits}-bit codes"
+    count, dim = database.features.shape
+    sizes = f"{count:,} scenes of 1 to 4 digits, {query_count} queries, {bits}-bit codes"
     console.print(sizes, highlight=False)
-    hasher = METHODS[method](bits, random_state=seed).fit(database.features[:FIT_SCENES])
-    stream = _LabelStream(hasher, queries, database)
-    curve = _run_stream(stream, console)
-    with console.status("Drawing the learning curve, asking a collection"):
-        _figure(curve, bits, queries).savefig(plot, format="png")
-        tour = take_tour(database, queries, bits, method)
-    about = {"scenes": len(database.labels), "queries": query_count, "method": method, "bits": bits, "seed": seed}
+    first = cosine_ids(database.features, np.zeros(dim, np.float32), queries.features, HITS)
+    cosine = _measure(first, queries, database)
+    with (
+        tempfile.TemporaryDirectory(prefix="stillhash-demo-") as folder,
+        open(f"{folder}/scenes", dim, bits, method=method, params={"random_state": seed}) as collection,
+    ):
+        collection.add(range(count), database.features)  # without labels
+        collection.flush()
+        codes = _codes(collection)
+        labelling = _Labelling(collection, queries, database, seed)
+        curve = _run_labelling(labelling, cosine, console)
+        unchanged = np.array_equal(codes, _codes(collection))
+        tour = take_tour(collection, database, queries)
+    with console.status("Drawing the learning curve"):
+        _figure(curve, cosine, bits, queries).savefig(plot, format="png")
     shared = queries.labels.astype(np.float32) @ database.labels.T.astype(np.float32)
     return {
-        **about,
+        "scenes": count,
+        "queries": query_count,
+        "method": method,
+        "bits": bits,
+        "seed": seed,
+        "cosine": cosine,
         "curve": curve,
         "chance": float((shared > 0).mean()),
-        "codes_unchanged": np.array_equal(stream.codes, hasher.encode(database.features)),
-        **stream.first_hits(),
+        "codes_unchanged": unchanged,
+        **_first_hits(first[:, :EXAMPLE_HITS], labelling.hits[:, :EXAMPLE_HITS], queries, database),
         "tour": tour._asdict(),
         "plot": str(plot),
-        "rows_per_second": round(len(database.labels) / stream.learning),
+        "labels_per_second": round(count / labelling.seconds),
         "seconds": round(time.perf_counter() - began, 2),
     }
 
 
-class _LabelStream:
-    """Encodes the database once, then learns its labels, first a few, then more."""
+class _Labelling:
+    """Labels stored scenes in random order, first a few, then more, and searches after each step."""
 
-    def __init__(self, hasher: Hasher, queries: Scenes, database: Scenes) -> None:
-        self.hasher, self.queries, self.database = hasher, queries, database
-        self.codes = hasher.encode(database.features)
-        self.before = hasher.ranking(queries.features)
-        self.learning = 0.0  # seconds
+    def __init__(self, collection: Collection, queries: Scenes, database: Scenes, seed: int) -> None:
+        self.collection, self.queries, self.database = collection, queries, database
+        self.order = np.random.default_rng(seed).permutation(len(database.labels))
+        self.seconds = 0.0  # of labelling and learning
+        self.hits = np.empty((0, HITS), np.int64)  # the latest, (queries, hits)
 
     def points(self) -> Iterator[CurvePoint]:
-        """Yield the quality over the same codes after more and more labels."""
-        total, unlearnt = len(self.database.labels), self.hasher.state()
-        orders = [np.random.default_rng(draw).permutation(total) for draw in range(DRAWS)]
-        learnt = 0
-        for labelled in [count for count in LABELLED if count < total] + [total]:
-            if 0 < labelled <= FEW_LABELS:
-                draws = [self._measure(self._learn(load(unlearnt), order[:labelled])) for order in orders]
-                means = {name: sum(draw[name] for draw in draws) / DRAWS for name in MEASURES}
-            else:
-                means = self._measure(self._learn(self.hasher, orders[0][learnt:labelled]))
-                learnt = labelled
-            yield {"labelled": labelled, **means}
+        """Yield the quality of the first hits after more and more labels."""
+        total, labelled = len(self.order), 0
+        for count in [*(count for count in LABELLED if count < total), total]:
+            clock = time.perf_counter()
+            relabel(self.collection, self.order[labelled:count], self.database.labels.astype(np.uint8))
+            self.seconds += time.perf_counter() - clock
+            labelled = count
+            self.hits = hit_ids(self.collection, self.queries.features, HITS)
+            yield {"labelled": labelled, **_measure(self.hits, self.queries, self.database)}
 
-    def _learn(self, hasher: Hasher, rows: NDArray[np.int64]) -> Ranking:
-        """Learn the labels of these scenes, and return how the queries are ranked then."""
-        features, labels = self.database.features[rows], self.database.labels[rows]
-        clock = time.perf_counter()
-        if len(rows):
-            hasher.partial_fit(features, labels)
-        ranking = hasher.ranking(self.queries.features)
-        if hasher is self.hasher:
-            self.learning += time.perf_counter() - clock
-        return ranking
 
-    def _measure(self, ranking: Ranking) -> CurvePoint:
-        quality = evaluate(ranking, self.codes, self.queries.labels, self.database.labels)
-        return {name: getattr(quality, name) for name in MEASURES}
+def _codes(collection: Collection) -> Codes:
+    codes = collection.codes(range(collection.count()))
+    assert codes is not None  # all have codes after `flush`
+    return codes
 
-    def first_hits(self) -> dict[str, Any]:
-        """Return how many of the first hits match before and after learning, and the queries that were worst before."""
-        index = Scan(self.hasher.bits)
-        index.add(self.codes)
-        rankings = self.before, self.hasher.ranking(self.queries.features)
-        before, after = (search_page(index, ranking, EXAMPLE_HITS).ids for ranking in rankings)  # (queries, hits)
-        labels = self.queries.labels
-        matching = (self.database.labels[ids] & labels[:, None] for ids in (before, after))  # (queries, hits, 10)
-        old, new = (shared.any(axis=2).mean(axis=1) for shared in matching)
-        worst = np.argsort(old, kind="stable")[:EXAMPLE_QUERIES]
-        examples = [
-            {"query": _names(labels[q]), "before": self._hits(q, before[q]), "after": self._hits(q, after[q])}
-            for q in worst
-        ]
-        return {"first_matching": {"before": float(old.mean()), "after": float(new.mean())}, "worst": examples}
 
-    def _hits(self, query: int, ids: NDArray[np.int64]) -> list[dict[str, list[int]]]:
-        items, expected = self.database.labels[ids], self.queries.labels[query]
-        return [{"labels": _names(labels), "matching": _names(labels & expected)} for labels in items]
+def _measure(hits: NDArray[np.int64], queries: Scenes, database: Scenes) -> dict[str, float]:
+    quality = evaluate_hits(hits, queries.labels.astype(np.uint8), database.labels.astype(np.uint8))
+    return {name: getattr(quality, name) for name in MEASURES}
+
+
+def _first_hits(
+    before: NDArray[np.int64], after: NDArray[np.int64], queries: Scenes, database: Scenes
+) -> dict[str, Any]:
+    """Return the share of first hits with exactly the digits of the query, and the hits of the first queries."""
+    labels = queries.labels
+    old, new = ((database.labels[ids] == labels[:, None]).all(axis=2).mean() for ids in (before, after))
+
+    def show(query: int, ids: NDArray[np.int64]) -> list[dict[str, list[int]]]:
+        return [{"labels": _names(own), "matching": _names(own & labels[query])} for own in database.labels[ids]]
+
+    examples = [
+        {"query": _names(labels[q]), "before": show(q, before[q]), "after": show(q, after[q])}
+        for q in range(EXAMPLE_QUERIES)
+    ]
+    return {"exact": {"before": float(old), "after": float(new)}, "examples": examples}
 
 
 def _names(labels: NDArray[np.bool_]) -> list[int]:
     return [int(name) for name in np.flatnonzero(labels)]
 
 
-def _run_stream(stream: _LabelStream, console: Console) -> list[CurvePoint]:
-    """Run the stream to its end; print a line for each point and, on a terminal, a progress bar."""
+def _run_labelling(labelling: _Labelling, cosine: dict[str, float], console: Console) -> list[CurvePoint]:
+    """Label all scenes; print a line for cosine and for each point and, on a terminal, a progress bar."""
     curve: list[CurvePoint] = []
     heading = "  ".join(f"{name:>7} {'gain':>6}" for name in MEASURES.values())
+
+    def line(title: str, point: dict[str, float]) -> str:
+        gains = {name: round(point[name] - cosine[name], 3) + 0.0 for name in MEASURES}  # no -0.000
+        cells = (f"{point[name]:7.3f} {gain:+6.3f}" for name, gain in gains.items())
+        return f"{title:>{len(COSINE)}}  {'  '.join(cells)}"
+
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("learning", total=len(stream.database.labels))
-        console.print(f"{'labelled':>9}  {heading}", style="bold", highlight=False)
-        for point in stream.points():
+        task = progress.add_task("labelling", total=len(labelling.order))
+        console.print(f"{'late labels':>{len(COSINE)}}  {heading}", style="bold", highlight=False)
+        console.print(line(COSINE, cosine), highlight=False)
+        for point in labelling.points():
             curve.append(point)
-            gains = {name: round(point[name] - curve[0][name], 3) + 0.0 for name in MEASURES}  # no -0.000
-            cells = (f"{point[name]:7.3f} {gain:+6.3f}" for name, gain in gains.items())
-            console.print(f"{point['labelled']:9,}  {'  '.join(cells)}", highlight=False)
+            console.print(line(f"{point['labelled']:,}", point), highlight=False)
             progress.update(task, completed=point["labelled"])
     return curve
 
 
-def _figure(curve: list[CurvePoint], bits: int, queries: Scenes) -> Figure:
+def _figure(curve: list[CurvePoint], cosine: dict[str, float], bits: int, queries: Scenes) -> Figure:
     """Draw nDCG@10 and P@10 against labels, and four scenes."""
     figure = Figure(figsize=(9, 4.2), dpi=150, layout="constrained")
     grid = figure.add_gridspec(4, 3, width_ratios=(6, 6, 1.6))
@@ -161,16 +171,17 @@ def _figure(curve: list[CurvePoint], bits: int, queries: Scenes) -> Figure:
     for column, (name, colour) in enumerate((("ndcg_10", "#0f766e"), ("precision_10", "#7c3aed"))):
         axes, values = figure.add_subplot(grid[:, column]), [point[name] for point in curve]
         axes.plot(places, values, "o-", color=colour, linewidth=2, markersize=4)
-        axes.axhline(values[0], color="#6b7280", linestyle="--", linewidth=1.2)
-        span = max(max(values) - min(values), 0.01)
-        axes.annotate("before learning", (places[-1], values[0] - 0.04 * span), color="#6b7280", ha="right", va="top")
+        axes.axhline(cosine[name], color="#6b7280", linestyle="--", linewidth=1.2)
+        low, high = min(*values, cosine[name]), max(*values, cosine[name])
+        span = max(high - low, 0.01)
+        axes.annotate(COSINE, (places[-1], cosine[name] - 0.04 * span), color="#6b7280", ha="right", va="top")
         axes.annotate(
             f"{values[-1]:.3f}", (places[-1], values[-1] + 0.04 * span), color=colour, ha="right", va="bottom"
         )
         axes.set_title(MEASURES[name], loc="left", color=colour)
-        axes.set_xlabel("labelled scenes learnt")
+        axes.set_xlabel("stored scenes that have labels")
         axes.set_xticks(places, [f"{point['labelled']:,}" for point in curve], rotation=45)
-        axes.set_ylim(min(values) - 0.2 * span, max(values) + 0.2 * span)
+        axes.set_ylim(low - 0.2 * span, high + 0.2 * span)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
     for i in range(4):
@@ -183,31 +194,29 @@ def _figure(curve: list[CurvePoint], bits: int, queries: Scenes) -> Figure:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Print a few lines, the hits of some queries before and after learning, and what a collection answers."""
-    first, last = result["curve"][0], result["curve"][-1]
+    """Print a few lines, the hits of some queries before and after learning, and what the collection answers."""
+    cosine, last = result["cosine"], result["curve"][-1]
     unchanged = "none has changed" if result["codes_unchanged"] else "[bold red]some have changed[/]"
-    changes = (f"{name} {first[key]:.3f} -> [bold green]{last[key]:.3f}[/]" for key, name in MEASURES.items())
+    changes = (f"{name} {cosine[key]:.3f} -> [bold green]{last[key]:.3f}[/]" for key, name in MEASURES.items())
     for line in (
-        f"{', '.join(changes)}.",
-        f"Every line ranks the same {result['scenes']:,} codes of {result['bits']} bits, and {unchanged}.",
-        f"Up to {FEW_LABELS} labels: the mean of {DRAWS} draws. "
-        f"A random order has P@10 and mAP {result['chance']:.2f}.",
-        f"Learnt {result['rows_per_second']:,} labelled scenes a second; {result['seconds']:.0f} s in total. "
+        f"{', '.join(changes)}. A random order has P@10 {result['chance']:.2f}.",
+        f"Every line searches the same {result['scenes']:,} codes of {result['bits']} bits, and {unchanged}.",
+        f"Learnt {result['labels_per_second']:,} late labels a second; {result['seconds']:.0f} s in total. "
         f"Learning curve: {escape(result['plot'])}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
-    share = result["first_matching"]
-    title = f"The {EXAMPLE_QUERIES} queries with the worst first {EXAMPLE_HITS} hits before learning"
-    columns = ("query", "before learning", "after all labels")
+    title = f"The first {EXAMPLE_HITS} hits of the first {EXAMPLE_QUERIES} queries"
+    columns = ("query", "float cosine", "after all labels")
     rows = [
-        (_digits(one["query"], one["query"]), _hit_digits(one["before"]), _hit_digits(one["after"]))
-        for one in result["worst"]
+        (_digits(one["query"], one["query"]), _hit_digits(one["before"], one), _hit_digits(one["after"], one))
+        for one in result["examples"]
     ]
     console.print()
     print_table(console, title, columns, rows, text=columns)
+    share = result["exact"]
     console.print(
-        f"Green: a digit of the query. Over all {result['queries']} queries {share['before']:.1%} of the first hits "
-        f"share one before, {share['after']:.1%} after.",
+        f"Green: a digit of the query. Over all {result['queries']} queries {share['before']:.0%} of the first "
+        f"{EXAMPLE_HITS} hits have exactly its digits by cosine, {share['after']:.0%} after all labels.",
         highlight=False,
     )
     console.print()
@@ -215,9 +224,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(line, highlight=False)
 
 
-def _hit_digits(hits: list[dict[str, list[int]]]) -> Text:
-    """Return how many match, and the hits side by side in columns of equal width."""
-    count = Text(f"{sum(bool(hit['matching']) for hit in hits)}/{len(hits)} ")
+def _hit_digits(hits: list[dict[str, list[int]]], example: dict[str, Any]) -> Text:
+    """Return how many have exactly the digits of the query, and the hits side by side in columns of equal width."""
+    count = Text(f"{sum(hit['labels'] == example['query'] for hit in hits)}/{len(hits)} ")
     cells = (_digits(hit["labels"], hit["matching"]) + Text(" " * (4 - len(hit["labels"]))) for hit in hits)
     return Text(" ").join([count, *cells])
 
