@@ -47,7 +47,8 @@ def demo(
 ) -> None:
     """Watch the similarity learn, offline: scenes of handwritten digits, codes that never change.
 
-    A page is served while the scenes stream in. With --no-serve, in the terminal, scenes are stored first and labelled later.
+    A page is served while the scenes stream in. With --no-serve, scenes are stored first and labelled later, in the
+    terminal.
 
     \b
     Examples:
