@@ -107,6 +107,8 @@ class LabelReader:
             raise NotInColumns
         if id(column) not in self._sets:
             labels, starts = column.labels_of_sets
+            if len(column.codes) != group.rows or column.codes.max(initial=0) >= len(starts) - 1:
+                raise NotInColumns  # the kernel trusts its arrays
             numbers = np.array([self._number(name) for name in column.names], np.int64)
             self._sets[id(column)] = column, starts, numbers[labels]
         _, starts, labels = self._sets[id(column)]

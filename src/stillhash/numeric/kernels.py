@@ -423,7 +423,7 @@ def rescore_levels(codes: Array, dim: int, bits: int) -> Array:
     if _lanes == "numpy":
         return reference.rescore_levels(codes, dim, bits)
     levels = np.empty((len(codes), dim), np.float32)
-    native.rescore_levels(np.ascontiguousarray(codes), bits, levels)
+    native.rescore_levels(_lanes, np.ascontiguousarray(codes), bits, levels)
     return levels
 
 

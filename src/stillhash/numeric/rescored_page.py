@@ -151,7 +151,7 @@ def score_pages(
         indices, model = page.regression.columns(labels.names)[indices], page.regression.arrays
         of_queries = np.ascontiguousarray(page.labels), page.strength.astype(np.float32, copy=False)
     votes = none if page.votes is None else np.ascontiguousarray(page.votes)
-    queries = PageQueries(*page.queries, votes, *of_queries, page.labelled_share, page.fixed)
+    queries = PageQueries(*page.queries, votes, *of_queries, float(page.labelled_share), page.fixed)
     candidates = PageCandidates(codes, counts, rescoring_codes, labels.indptr, indices)
     (scores, cosines, agreement, by_votes), tiers, strength = kernels.rescored_page(
         candidates, queries, model, page.rescorer.bits

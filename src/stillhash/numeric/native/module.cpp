@@ -234,7 +234,8 @@ static void rescored(const std::string& lanes, nb::tuple candidates, nb::tuple q
   const int64_t m = codes.shape(0), n = codes.shape(1);
   const RescoredPage page{m, n, nb::cast<In<int64_t, 1>>(candidates[1]).data(), codes.data(), code_bits,
                           nb::cast<In<uint8_t, 2>>(candidates[2]).data(),
-                          nb::cast<In<int64_t, 1>>(candidates[3]).data(), nb::cast<In<int64_t, 1>>(candidates[4]).data(),
+                          nb::cast<In<int64_t, 1>>(candidates[3]).data(),
+                          nb::cast<In<int64_t, 1>>(candidates[4]).data(),
                           {static_cast<int64_t>(levels.shape(1)), bits}, levels.data(),
                           nb::cast<In<float, 1>>(queries[1]).data(), votes.shape(1) ? votes.data() : nullptr,
                           nb::cast<In<float, 2>>(queries[3]).data(), nb::cast<In<float, 1>>(queries[4]).data(),
@@ -330,13 +331,14 @@ static void encode_for_rescore(In<float, 2> X, In<float, 2> signs, float steps, 
                  codes.data());
 }
 
-static void levels_of(In<uint8_t, 2> codes, int bits, Array<float, 2> levels) {
+static void levels_of(const std::string& lanes, In<uint8_t, 2> codes, int bits, Array<float, 2> levels) {
   const int64_t n = codes.shape(0), dim = levels.shape(1);
   nb::gil_scoped_release free_gil;
-  rescore_levels({dim, bits}, codes.data(), n, levels.data());
+  rescore_levels(lanes_named(lanes), {dim, bits}, codes.data(), n, levels.data());
 }
 
-static void products_of(const std::string& lanes, In<uint8_t, 3> codes, In<int16_t, 2> queries, int bits, Array<int64_t, 2> products) {
+static void products_of(const std::string& lanes, In<uint8_t, 3> codes, In<int16_t, 2> queries, int bits,
+                        Array<int64_t, 2> products) {
   const int64_t m = codes.shape(0), n = codes.shape(1), dim = queries.shape(1);
   nb::gil_scoped_release free_gil;
   rescore_products(lanes_named(lanes), {dim, bits}, codes.data(), queries.data(), m, n, products.data());
@@ -377,8 +379,8 @@ static void read_arrays(nb::list list, In<int64_t, 1> rows, Array<uint8_t, 2> ar
   }
 }
 
-// The labels of these rows, one after another, and where those of each begin; of a row that several parts have, those of
-// the last. What is stored are codes of sets: set s is part[6][part[5][s] : part[5][s + 1]]. None if it cannot be read.
+// The labels of these rows, one after another, and where those of each begin; of a row that several parts have, those
+// of the last. What is stored are codes of sets: set s is part[6][part[5][s] : part[5][s + 1]]. None if one is lost.
 static nb::object read_labels(nb::list list, In<int64_t, 1> rows, Array<int64_t, 1> begins) {
   struct Sets {
     StoredRows rows;

@@ -240,7 +240,7 @@ class PageQuery {
     for (int64_t from = 0; from < total; from += kFinalistsAtOnce) {
       const int64_t count = std::min(kFinalistsAtOnce, total - from);
       for (int64_t f = 0; f < count; ++f)
-        rescore_levels(page_.layout, rescoring_code(finalists_[from + f]), 1, &levels_[f * dim]);
+        rescore_levels(lanes, page_.layout, rescoring_code(finalists_[from + f]), 1, &levels_[f * dim]);
       lanes.project(levels_.data(), count, dim, page_.U, labels, by_levels_.data());
       for (int64_t f = 0; f < count; ++f) score_finalist(finalists_[from + f], &by_levels_[f * labels]);
     }
@@ -262,7 +262,8 @@ class PageQuery {
   void run(const Lanes& lanes) {
     const RescoredPage& page = page_;
     products_.resize(count_);
-    rescore_products(lanes, page.layout, rescoring_code(0), page.levels + q_ * page.layout.dim, 1, count_, products_.data());
+    const int16_t* levels = page.levels + q_ * page.layout.dim;
+    rescore_products(lanes, page.layout, rescoring_code(0), levels, 1, count_, products_.data());
     for (int64_t i = 0; i < count_; ++i) {
       const double product = static_cast<double>(products_[i]) * static_cast<double>(page.scales[q_]);
       out_.cosines[i] = static_cast<float>(product * page.layout.correction(rescoring_code(i)));

@@ -44,7 +44,7 @@ struct Page {
 void page_scores(const Page& page, const LabelTable& table, float* scores);
 
 // The hits by score (m, n) of each query and others (m, more), as one list in order of score, then id, each once. Codes
-// are those of both, (m, n + more, ceil(bits / 8)), and so are the scores, ids and codes that come out; missing ones are
+// are those of both, (m, n + more, ceil(bits / 8)). Scores, ids and codes that come out are as many; missing ones are
 // last, with the id -1.
 struct Candidates {
   const float* scores;    // (m, n)

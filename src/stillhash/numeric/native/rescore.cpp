@@ -187,6 +187,23 @@ __attribute__((target("avx512f,avx512bw"))) int64_t sum_values_avx512(const Resc
   }
   return _mm512_reduce_add_epi64(total);
 }
+
+// The levels of the dimensions whose bits are whole pairs of bytes; returns how many.
+__attribute__((target("avx512f"))) int64_t write_levels_avx512(const RescoreLayout& layout, const uint8_t* code,
+                                                              float* levels) {
+  const __m512 least = _mm512_set1_ps(static_cast<float>(1 - (1 << layout.bits)));
+  int64_t j = 0;
+  for (; 8 * (j + 2) <= layout.dim; j += 2) {
+    __m512 some = least;
+    for (int b = 0; b < layout.bits; ++b) {
+      uint16_t mask;
+      std::memcpy(&mask, code + b * layout.plane + j, 2);
+      some = _mm512_mask_add_ps(some, mask, some, _mm512_set1_ps(static_cast<float>(2 << b)));
+    }
+    _mm512_storeu_ps(levels + 8 * j, some);
+  }
+  return 8 * j;
+}
 #endif
 
 }  // namespace
@@ -230,7 +247,8 @@ void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float
   });
 }
 
-void rescore_levels(const RescoreLayout& layout, const uint8_t* codes, int64_t n, float* levels) {
+void rescore_levels(const Lanes& lanes, const RescoreLayout& layout, const uint8_t* codes, int64_t n, float* levels) {
+  (void)lanes;
   const std::array<uint64_t, 256>& spread = spread_bits();
   const float top = static_cast<float>((1 << layout.bits) - 1);
   for (int64_t i = 0; i < n; ++i, codes += layout.width, levels += layout.dim) {
@@ -245,7 +263,11 @@ void rescore_levels(const RescoreLayout& layout, const uint8_t* codes, int64_t n
       std::memcpy(&values, &eight, 8);  // little-endian
       return 2.0f * __builtin_convertvector(values, Floats) - top;
     };
-    for (int64_t j = 0; j < layout.dim / 8; ++j) {
+    int64_t done = 0;
+#ifdef STILLHASH_X86
+    if (&lanes == &kAvx512) done = write_levels_avx512(layout, codes, levels);
+#endif
+    for (int64_t j = done / 8; j < layout.dim / 8; ++j) {
       const Floats eight = eight_levels(j);
       std::memcpy(levels + 8 * j, &eight, 32);
     }

@@ -32,7 +32,7 @@ struct RescoreLayout {
 
 void rescore_encode(const Rotation& rotation, const RescoreLayout& layout, float steps, const float* X, int64_t n,
                     int threads, uint8_t* codes);
-void rescore_levels(const RescoreLayout& layout, const uint8_t* codes, int64_t n, float* levels);
+void rescore_levels(const Lanes& lanes, const RescoreLayout& layout, const uint8_t* codes, int64_t n, float* levels);
 
 // products (m, n) of the levels of queries (m, dim), at most 8191 in magnitude, and those of their codes (m, n, width).
 void rescore_products(const Lanes& lanes, const RescoreLayout& layout, const uint8_t* codes, const int16_t* queries,
