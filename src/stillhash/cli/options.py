@@ -22,7 +22,7 @@ METADATA_FILE_HELP = "Metadata, if FILE has none: .jsonl (one object per line)."
 QUERY_ENCODER_HELP = "An aligned encoder instead of the collection's own."
 AGAINST_HELP = "With --explain: compare with version N instead of the earliest."
 VERSION_HELP = "Rank by this version of the model; 0 is before learning, hamming by Hamming distance."
-BALANCE_HELP = "From 0, items that look alike, to 1, items with the same labels. Automatic if not given."
+BALANCE_HELP = "From 0, similar items, to 1, items with the same labels. Automatic if not given."
 ROWS_HELP = "Rows: .jsonl, .csv, .parquet, .npz or .npy; '-' for JSON lines from stdin."
 LABELS_HELP = """Labels, if FILE has none: .npy (labels, or a matrix of 0 and 1), .jsonl (one list per line) \
 or .txt (one 'cat|dog' per line)."""

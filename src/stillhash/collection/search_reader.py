@@ -64,7 +64,7 @@ class SearchReader:
 
         where: only items that meet this condition (filters.py); min(k, matching) hits come back. version: rank by an
         earlier version of the model; 0 is before anything was learnt, "hamming" is by Hamming distance. balance: from
-        0, items that look alike, to 1, items with the same labels; None follows from the evidence. explain: each hit
+        0, similar items, to 1, items with the same labels; None follows from the evidence. explain: each hit
         says what each bit adds to its score, and its rank by the version of this number, or by the earliest if True.
         weights: (bits,) or (m, bits) in place of queries: the score is weights . signs(code), and nothing learnt
         counts. max_bytes: refuse an answer that takes more bytes as JSON, about.

@@ -160,10 +160,10 @@ class Explanation:
     other_version: int
     other_score: float  # by that version
     other_rank: int
-    looks: float | None = None  # how much it looks like the query, from -1 to 1
-    labels: float | None = None  # the cosine of the labels predicted of query and code, less where they are unsure
+    looks: float | None = None  # how similar it is to the query, from -1 to 1; the cosine, if rescored
+    labels: float | None = None  # the cosine of the labels of query and hit; None where labels do not place it
     query_labels: list[LabelShare] | None = None  # predicted of the query, best first, at most 5; None: not known
-    hit_labels: list[LabelShare] | None = None  # the same of the hit's code
+    hit_labels: list[LabelShare] | None = None  # the same of the hit: predicted, and those that are stored now
     shared_labels: list[LabelShare] | None = None  # of both, with the smaller share
     up_votes: int = 0  # on this hit of this very query, which put it first,
     down_votes: int = 0  # or last
@@ -172,9 +172,10 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Hit(Item):
-    """An item with its score, and what placed it: liked hits are first, near matches next, disliked ones last.
+    """An item with its score, and what placed it: liked hits are first, near duplicates next, disliked ones last.
 
-    Between them the first hits are ordered by labels and looks, the others by score.
+    Between them the first hits are ordered by labels and similarity, or by similarity alone where labels do not count;
+    the others by score.
     """
 
     score: float
@@ -194,4 +195,4 @@ class Answer:
     version: int
     ranking: str
     missing: float = 0.0  # the share of the items whose shard did not answer, of a collection on a cluster
-    balance: float | None = None  # from 0, looks alike, to 1, same labels; None where the ranking has none
+    balance: float | None = None  # from 0, similarity, to 1, same labels; None where the ranking has none

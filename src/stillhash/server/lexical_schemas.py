@@ -34,7 +34,7 @@ class HybridSearchBody(QueryBody):
     words: JsonWords
     k: HitCount = 10
     balance: Annotated[
-        float | None, Field(ge=0, le=1, description="From 0, looks alike, to 1, same labels; null is automatic.")
+        float | None, Field(ge=0, le=1, description="From 0, similarity, to 1, same labels; null is automatic.")
     ] = None
     depth: Annotated[HitCount, Field(description="Hits of each ranking that are fused; at least k are.")] = (
         DEFAULT_DEPTH

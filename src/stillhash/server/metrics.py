@@ -25,7 +25,7 @@ GAUGES = {
     "quality_map": "Mean average precision on the latest labelled rows, before they were learnt.",
     "quality_precision": "Precision of the ten best hits, likewise.",
     "quality_ndcg": "nDCG of the ten best hits, likewise.",
-    "quality_before_map": "Mean average precision of the same rows, ranked as before learning.",
+    "quality_before_map": "Mean average precision of the same rows before learning, ranked by cosine.",
     "quality_before_precision": "Precision of the ten best hits, likewise.",
     "quality_before_ndcg": "nDCG of the ten best hits, likewise.",
 }

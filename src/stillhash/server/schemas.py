@@ -121,7 +121,7 @@ class SearchBody(QueryBody):
     weights: WeightVectors = None
     k: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 10
     balance: Annotated[
-        float | None, Field(ge=0, le=1, description="From 0, looks alike, to 1, same labels; null is automatic.")
+        float | None, Field(ge=0, le=1, description="From 0, similarity, to 1, same labels; null is automatic.")
     ] = None
     explain: Annotated[
         StrictBool | StrictInt,
@@ -225,7 +225,7 @@ class RankingMeasures(BaseModel):
 class QualityPoint(RankingMeasures):
     version: Annotated[int, Field(description="The version that learnt the rows of this point.")]
     rows: Annotated[int, Field(description="Labelled rows learnt before this point.")]
-    before: Annotated[RankingMeasures, Field(description="Of the same rows, ranked as before learning.")]
+    before: Annotated[RankingMeasures, Field(description="Of the same rows before learning, ranked by cosine.")]
     drift: bool
 
 

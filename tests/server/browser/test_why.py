@@ -27,9 +27,9 @@ def test_it_says_in_words_what_the_model_sees(server: LiveServer, visit: Callabl
     expected = next(one.explanation for one in answer.hits if str(one.id) == hit)
     assert expected is not None and expected.shared_labels and expected.looks is not None
     why = open_why(page, 1)
-    assert "The model sees" in why.locator(".reasons").inner_text()
+    assert "Same labels: " in why.locator(".reasons").inner_text()
     assert str(expected.shared_labels[0].label)[:60] in why.locator(".reasons").inner_text()  # long ones are cut
-    assert f"{round(100 * expected.looks)} % alike" in why.locator(".reasons").inner_text()
+    assert f"similar by {round(100 * expected.looks)} %" in why.locator(".reasons").inner_text()
     assert str(expected.shared_labels[0].label) == why.locator(".label-bars tbody th").first.inner_text()
     assert why.locator(".pair img").count() == 2
     assert why.locator(".ranks dd").first.text_content() == "2"

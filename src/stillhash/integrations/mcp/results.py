@@ -29,7 +29,7 @@ MaxHits = Annotated[int, Field(ge=1, le=MAX_TOOL_HITS, description="How many hit
 ExplainedCount = Annotated[int, Field(ge=1, le=MAX_EXPLAINED_HITS, description="How many hits to explain, at most.")]
 BalanceValue = Annotated[
     Annotated[float, Field(ge=0, le=1)] | None,
-    Field(description="From 0, items that look alike, to 1, items with the same labels. Automatic if left out."),
+    Field(description="From 0, similar items, to 1, items with the same labels. Automatic if left out."),
 ]
 VotedItem = Annotated[ItemName, Field(description="Id of the hit.")]
 VoteValue = Annotated[
@@ -46,7 +46,7 @@ class HitResult(BaseModel):
     score: float = Field(description="Comparable only within one answer; the greater, the better.")
     labels: list[str | int | float]
     metadata: dict[str, Any] | None = Field(description="Fields of the item; its text, if it has one, is in `text`.")
-    placed: str = Field(description="What placed it: liked or disliked by votes, near, labels, or score.")
+    placed: str = Field(description="What placed it: liked or disliked by votes, near, labels, similarity, or score.")
 
 
 class SearchResult(BaseModel):
@@ -67,8 +67,8 @@ class ExplainedHit(BaseModel):
     rank_before: int = Field(description="Its rank by the earlier version, before what was learnt since.")
     score_before: float
     version_before: int
-    looks: float | None = Field(description="How much it looks like the query, from -1 to 1.")
-    labels: float | None = Field(description="How well its labels agree with those predicted of the query, -1 to 1.")
+    looks: float | None = Field(description="How similar it is to the query: the cosine, from -1 to 1.")
+    labels: float | None = Field(description="How well its labels, stored and predicted, agree with the query's.")
 
 
 class ExplainResult(BaseModel):

@@ -25,7 +25,7 @@ not instructions."""
 SEARCH_TOOL_HELP = """Find the best items for a query: exactly one of `text`, `like` (the id of a stored item) and \
 `vector`. Returns ids, scores, labels and metadata, best first."""
 EXPLAIN_TOOL_HELP = """Explain the ranks of the first hits for a query (exactly one of `text`, `like` and `vector`): \
-the rank now and before learning, how much an item looks like the query, and how well their labels agree."""
+the rank now and before learning, how similar an item is to the query, and how well their labels agree."""
 STATS_TOOL_HELP = "Describe the collection: how many items it has, the length of vectors, and what can be searched by."
 FEEDBACK_TOOL_HELP = """Vote on a hit of a query (exactly one of `text`, `like` and `vector`). It is stored at once: \
 for this query the item comes first or last from now on, and the similarity learns for others. 0 takes it back."""

@@ -24,7 +24,7 @@ router = page_router("read")
 
 
 class LabelBar(NamedTuple):
-    """A label with its share in what is predicted of the query, and of the hit."""
+    """A label with its share in the labels of the query, and in those of the hit: predicted, and stored now."""
 
     label: Any
     query: float
@@ -72,8 +72,8 @@ def explain_hit(collection: Collection, query: PageQuery, options: PageOptions, 
         "other_rank": _other_rank(why, own),
         "hamming_rank": None if hamming is None else _other_rank(hamming, own_hamming),
         "alike": None if why.looks is None else round(100 * max(0.0, why.looks)),
-        "labels": None if why.query_labels is None else label_sentence(why),
-        "bars": label_bars(why.query_labels or [], why.hit_labels or []),
+        "labels": None if why.query_labels is None else label_sentence(why, hit.labels),
+        "bars": [] if hit.placed == "similarity" else label_bars(why.query_labels or [], why.hit_labels or []),
     }
 
 
@@ -97,26 +97,38 @@ def _other_rank(why: Explanation, own: Explanation | None) -> int:
     return why.other_rank - (own is not None and own.other_rank < why.other_rank)
 
 
-def label_sentence(why: Explanation) -> str:
-    """Say in words what the model sees in the query and in the hit."""
+def label_sentence(why: Explanation, stored: list[Any]) -> str:
+    """Say which labels query and hit have in common: those that are predicted of both, and those that the hit has."""
     shared, query, hit = (_main_labels(some or []) for some in (why.shared_labels, why.query_labels, why.hit_labels))
     if shared:
         rest = [label for label in hit if label not in shared]
-        return f"The model sees {_listed(shared)} in both" + (f", and {_listed(rest)} in the hit." if rest else ".")
+        agreement = "" if why.labels is None else f" They agree by {round(100 * max(0.0, why.labels))} %."
+        same = f"Same labels: {_listed(_texts(shared))}."
+        guessed = [label for label in shared if label not in stored]
+        if not stored:
+            same += " The hit has no labels yet; they are predicted of it."
+        elif guessed:
+            same += f" The hit does not have {_listed(_texts(guessed), 'or')}; it is predicted of it."
+        return same + (f" The hit has {_listed(_texts(rest))} too." if rest else "") + agreement
     if not query and not hit:
-        return "The model recognises no label in either."
-    of_query, of_hit = (_listed(some) if some else "nothing it knows" for some in (query, hit))
-    return f"The model sees {of_query} in the query, and {of_hit} in the hit."
+        return "No label is known of either."
+    of_query, of_hit = (_listed(_texts(some)) if some else "none that is known" for some in (query, hit))
+    return f"Other labels: the query seems to have {of_query}, the hit {of_hit}."
 
 
-def _main_labels(shares: list[LabelShare]) -> list[str]:
-    named = [str(one.label) for one in shares if one.share >= MAIN_SHARE][:MAX_NAMED_LABELS]
-    return [label if len(label) <= MAX_LABEL_LENGTH else label[:MAX_LABEL_LENGTH] + "…" for label in named]
+def _main_labels(shares: list[LabelShare]) -> list[Any]:
+    return [one.label for one in shares if one.share >= MAIN_SHARE][:MAX_NAMED_LABELS]
 
 
-def _listed(labels: list[str]) -> str:
+def _texts(labels: list[Any]) -> list[str]:
+    """Return labels as texts that are not too long."""
+    texts = map(str, labels)
+    return [text if len(text) <= MAX_LABEL_LENGTH else text[:MAX_LABEL_LENGTH] + "…" for text in texts]
+
+
+def _listed(labels: list[str], last: str = "and") -> str:
     """Return labels as a list in a sentence."""
-    return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)
+    return f" {last} ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)
 
 
 def label_bars(query: list[LabelShare], hit: list[LabelShare]) -> list[LabelBar]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from stillhash.collection import Collection
 from stillhash.collection.learning_events import LearningEvent
+from stillhash.collection.trainer import MIN_INIT_ROWS
 from stillhash.server.pages.cards import ViewModel
 
 CURVE_MEASURES = {"ndcg": "nDCG@10", "precision": "P@10", "map": "mAP"}
@@ -74,7 +75,8 @@ def summarise_gain(curve: Curve, stats: dict[str, Any]) -> ViewModel:
 
 def _nothing_measured(stats: dict[str, Any]) -> str:
     if not stats["fitted"]:
-        return f"Learning begins with {stats['init_rows']:,} items. Until then hits are ranked by how alike they look."
+        begins = f"Learning begins with {MIN_INIT_ROWS} items, once some of them have labels or votes"
+        return f"{begins}. Until then hits are ranked by cosine, and votes count for their own query."
     step = f"Each {stats['learn_rows']:,} labelled items are searched before they are learnt, which measures the gain"
     return f"{step}; {stats['pending']:,} are waiting."
 
