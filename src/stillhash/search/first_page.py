@@ -103,7 +103,7 @@ def _rescored_page(
     assert ranking.page is not None
     page = score_pages(ranking.page, codes, counts, stored.rescoring_codes(known), stored.labels(known))
     every = [Candidates(ids[q, :n], page.query(q, n)) for q, n in enumerate(counts.tolist())]
-    near = [_nearest(some, known) for some, known in zip(every, repeats, strict=True)]
+    near = [_nearest(some, own) for some, own in zip(every, repeats, strict=True)]
     end_ids, end_counts = _join_ends(near, liked, disliked)
     ends = Ends(_read_codes(index, end_ids), end_ids, end_counts)
     later = hits.ids[:, CANDIDATES:]
