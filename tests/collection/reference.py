@@ -73,6 +73,7 @@ class Twin:
     unlabelled: int = 0  # rows that were stored without labels since the last learning
     rescore_bits: int = 0
     removed: list[Entry] = field(default_factory=list)  # what the next step of learning takes out
+    given: int = 0  # labelled rows that `learn` got, where the learner is sums over what is stored
     changes: int = 0  # steps of crash_writer.py that have an entry in the audit log
 
     # ---- items ----
@@ -89,7 +90,7 @@ class Twin:
             self.unlabelled += learn and not some
         self.encode()
         if self.hasher is not None:
-            if self.waiting >= self.learn_rows:
+            if ids and learn and self.waiting >= self.learn_rows:
                 self.flush()
         elif len(self.items) >= self.init_rows:
             self.fit()
@@ -132,6 +133,21 @@ class Twin:
             entry = self.items.pop(id_)
             self.unlabelled -= self.sums and not entry.labels
         return len(gone)
+
+    def relabel(self, ids: Iterable[Id], labels: list[list[Any]], *, learn: bool = True) -> None:
+        """Replace labels; pending rows keep theirs without `learn`. It knows only sums over what is stored."""
+        assert self.sums
+        ids = list(ids)
+        for id_, some in zip(ids, in_order(labels), strict=True):
+            if learn:
+                self.take_out(id_)
+                self.pending.pop(id_, None)
+                self.unlabelled += (not some) - (not self.items[id_].labels)
+            self.items[id_] = replace(self.items[id_], labels=some)
+            if learn and some:
+                self.pending[id_] = self.items[id_]
+        if learn and ids and self.hasher is not None and self.waiting >= self.learn_rows:
+            self.flush()
 
     def take_out(self, id_: Id) -> None:
         """Let the next step of learning take out what an item gave."""
@@ -182,6 +198,7 @@ class Twin:
         if self.rescorer is not None:
             for row, rescoring in zip(rows, self.rescorer.encode(self.hasher.prepare(X)), strict=True):
                 row.rescoring = rescoring
+        self.given += self.sums * sum(bool(row.labels) for row in rows)
         self._learn_steps(rows)
         return self.publish()
 

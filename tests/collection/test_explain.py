@@ -85,7 +85,7 @@ def shares_of(predicted: np.ndarray, names: list[Any]) -> list[tuple[Any, float]
     return sorted(pairs, key=lambda pair: -pair[1])
 
 
-def test_labels_are_those_that_the_model_predicts(pair: tuple[Collection, Twin]) -> None:
+def test_labels_are_those_that_the_model_predicts_and_those_stored(pair: tuple[Collection, Twin]) -> None:
     collection, twin = pair
     hasher: Any = twin.hasher
     model, names = hasher.model(), hasher.label_space().names
@@ -95,7 +95,9 @@ def test_labels_are_those_that_the_model_predicts(pair: tuple[Collection, Twin])
             why = hit.explanation
             codes = collection.codes([hit.id])
             assert codes is not None
-            of_hit = shares_of((signs(codes, BITS) @ model.V + model.v)[0], names)
+            predicted = np.maximum(signs(codes, BITS) @ model.V + model.v, 0)[0] ** model.item_power
+            stored = np.array([name in twin.items[hit.id].labels for name in names], np.float64)
+            of_hit = shares_of(sum(part / max(np.linalg.norm(part), 1e-12) for part in (predicted, stored)), names)
             smaller = [min(dict(of_query)[name], dict(of_hit)[name]) for name in names]
             of_both = sorted(zip(names, smaller, strict=True), key=lambda pair: -pair[1])
             for listed, expected in (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stillhash.collection.storage import learner_files
-from stillhash.collection.storage.learner_files import LearnerFiles, LearntRows
+from stillhash.collection.storage.learner_files import LearnerFiles, LearntRows, TakenOut
 from stillhash.collection.validation import LabelledRows, check_rows
-from stillhash.hashers import FIXED_CODE_METHODS, METHODS, Hasher
+from stillhash.errors import BadState
+from stillhash.hashers import FIXED_CODE_METHODS, METHODS, Hasher, Tally
 from tests.collection.fixtures import BITS, DIM
 from tests.support.toys import toy
 
@@ -27,7 +29,15 @@ def fitted(method: str = "tally") -> Hasher:
 
 
 def learnt_rows(hasher: Hasher, rows: LabelledRows) -> LearntRows:
-    return LearntRows(rows, hasher.encode_checked(rows.features, rows.labels), STEP_ROWS, 3)
+    return LearntRows(rows, hasher.encode_checked(rows.features, rows.labels), STEP_ROWS, 3, TakenOut.nothing())
+
+
+def stored_rows(hasher: Tally, seed: int, taken_out: TakenOut) -> LearntRows:
+    """Return rows that are learnt by their rescoring codes, after others are taken out."""
+    learnt = learnt_rows(hasher, rows_of(seed))
+    assert hasher.rescorer_ is not None
+    rescoring_codes = hasher.rescorer_.encode(hasher.prepare(learnt.rows.features))
+    return learnt._replace(rows=learnt.rows._replace(features=rescoring_codes), taken_out=taken_out)
 
 
 @pytest.mark.parametrize("method", FIXED_CODE_METHODS)
@@ -45,6 +55,31 @@ def test_loading_learns_the_rows_again_to_the_byte(
     assert files == ["00000001.safetensors", *(f"{version:08d}.rows" for version in range(2, 6))]
     assert store.load(files).state() == hasher.state()
     assert store.load(files[:1]).state() != hasher.state() or method in ("lsh", "pca-itq")
+
+
+@pytest.mark.parametrize("half_life", [None, 50])
+def test_what_was_taken_out_is_taken_out_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_life: float | None
+) -> None:
+    monkeypatch.setattr(learner_files, "MAX_ROWS_SHARE", 1000)
+    sample, store = rows_of(99, 300), LearnerFiles(tmp_path)
+    hasher = Tally(bits=BITS, rescore_bits=2, half_life=half_life).fit(sample.features, sample.labels)
+    files, taken_out = store.checkpoint(1, hasher), TakenOut.nothing()
+    for version in range(2, 6):
+        learnt = stored_rows(hasher, version, taken_out)
+        learnt.learn(hasher)
+        files = store.extend(files, version, learnt, hasher)
+        chosen, ages = np.array([3, 1, 17]), np.array([16, 18, 2])
+        texts = [learnt.rows.label_texts[row] for row in chosen]
+        taken_out = TakenOut(learnt.rows.features[chosen], learnt.codes[chosen], texts, ages)
+    assert [file.endswith(".rows") for file in files] == [False, True, True, True, True]
+    assert store.load(files).state() == hasher.state()
+    kept = 20 + 3 * 17  # of four chunks, three of which have lost three rows
+    assert half_life is not None or hasher.stats_.rows == kept
+    one_less = taken_out._replace(label_texts=taken_out.label_texts[1:])
+    damaged = store.extend(files, 6, stored_rows(hasher, 6, one_less), hasher)
+    with pytest.raises(BadState, match=r"00000006\.rows"):
+        store.load(damaged)
 
 
 def test_whole_state_is_written_when_rows_outgrow_it_or_are_many(

@@ -102,6 +102,6 @@ def test_answers_have_their_balance(collection: Collection) -> None:
 def test_automatic_balance_ranks_the_same_candidates(collection: Collection) -> None:
     automatic = collection.search(QUERIES[0], version=None)
     if automatic.balance is not None:
-        assert {hit.id for hit in collection.search(QUERIES[0], 300, balance=automatic.balance).hits} == {
-            hit.id for hit in collection.search(QUERIES[0], 300).hits
-        }  # the candidates are the same; sureness changes their order only
+        pages = [collection.search(QUERIES[0], ROWS, balance=balance).hits for balance in (None, automatic.balance)]
+        same, fixed = ({hit.id for hit in hits if hit.placed != "score"} for hits in pages)
+        assert same == fixed and 300 <= len(same) < ROWS  # sureness and neighbours change their order only

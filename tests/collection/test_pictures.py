@@ -14,7 +14,11 @@ import stillhash
 from stillhash.collection.validation import MAX_PICTURE_BYTES
 from stillhash.errors import InvalidInput, WrongType
 from stillhash.hashers.linear import LinearHasher
+from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.codes import signs
+from stillhash.numeric.rescored_page import CANDIDATES
+from stillhash.numeric.rescoring import Rescorer
+from tests.collection.fixtures import rescoring_codes
 from tests.support.toys import toy
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n...", b"\xff\xd8\xff..."
@@ -68,16 +72,40 @@ def test_invalid_pictures_are_refused(
     assert collection.count() == 300 and collection.get(["new"]) == [None]
 
 
-def test_reconstructed_features_have_the_same_codes(collection: stillhash.Collection, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rescore_bits", [0, 2, 8])
+def test_reconstructed_features_are_of_the_longest_codes(tmp_path: Path, rescore_bits: int) -> None:
+    """Without rescoring codes they have the same codes; with these they are nearly the features that were added."""
+    collection = stillhash.open(tmp_path / "c", 48, 32, init_rows=300, rescore_bits=rescore_bits)
+    collection.add(range(300), X[:300], Y[:300])
     back = collection.reconstruct(range(300))
     assert back.shape == (300, 48) and back.dtype == np.float32
     functions = hash_functions(tmp_path / "c")
     same = (functions.encode(back) == collection.codes(range(300))).all(axis=1)
-    assert same.mean() > 0.95
+    cosines = (unit_rows(functions.prepare(back)) * unit_rows(functions.prepare(X[:300]))).sum(axis=1)
+    if rescore_bits:
+        assert cosines.min() > {2: 0.85, 8: 0.999}[rescore_bits]
+    else:
+        assert same.mean() > 0.95 and cosines.mean() < 0.85
     assert collection.reconstruct([7, 3]).tobytes() == back[[7, 3]].tobytes()  # independent of the batch
     assert collection.reconstruct([]).shape == (0, 48)
     with pytest.raises(InvalidInput, match=r"^id"):
         collection.reconstruct([1, "nobody"])
+    collection.close()
+
+
+def test_features_are_of_short_codes_where_rescoring_codes_are_lost(
+    collection: stillhash.Collection, tmp_path: Path
+) -> None:
+    collection.seal()
+    collection.close()
+    for file in (tmp_path / "c" / "segments").glob("*.rescoring"):
+        file.unlink()
+    stillhash.repair(tmp_path / "c")
+    functions = hash_functions(tmp_path / "c")
+    with stillhash.open(tmp_path / "c") as repaired:
+        codes = repaired.codes(range(300))
+        assert codes is not None
+        assert repaired.reconstruct(range(300)).tobytes() == functions.decode(codes).tobytes()
 
 
 def test_items_without_codes_are_reconstructed_exactly(tmp_path: Path) -> None:
@@ -119,7 +147,17 @@ def test_version_0_is_the_query_against_the_codes(collection: stillhash.Collecti
     codes = collection.codes(range(700))
     assert codes is not None
     scores = signs(codes, 32) @ (looks[0] / np.linalg.norm(looks))
-    assert [hit.score for hit in before.hits] == pytest.approx(np.sort(scores)[::-1].tolist(), abs=1e-4)
+    assert [hit.score for hit in before.hits] == pytest.approx(
+        scores[[hit.id for hit in before.hits]].tolist(), abs=1e-4
+    )
+    best = np.argsort(-scores, kind="stable")
+    page = [hit.id for hit in before.hits[:CANDIDATES]]  # the same, by the cosine of their rescoring codes
+    assert set(page) == set(best[:CANDIDATES].tolist())
+    assert [hit.id for hit in before.hits[CANDIDATES:]] == best[CANDIDATES:].tolist()
+    rescorer = Rescorer(48, 2)
+    rotated = rescorer.queries(unit_rows(functions.prepare(X[:1])))
+    cosines = rescorer.cosines(rotated, rescoring_codes(collection, page)[0][None])[0]
+    assert (np.diff(cosines) <= 0).all()
     hamming = collection.search(X[0], 700, version="hamming")
     assert hamming.version == 0 and hamming.ranking == "Hamming distance"
     far = np.unpackbits(functions.encode(X[:1]) ^ codes, axis=1).sum(axis=1)

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import stillhash
-from stillhash.collection.prequential import MAX_CURVE_POINTS, PREQUENTIAL_QUERIES, evaluate_chunk, thinned
+from stillhash.collection.prequential import MAX_CURVE_POINTS, PREQUENTIAL_QUERIES, Chunk, evaluate_chunk, thinned
 from stillhash.collection.trainer import MAX_STEPS, MIN_STEP_ROWS, step_rows
 from stillhash.collection.validation import check_rows
 from stillhash.experiments.scenes import make_scenes
 from stillhash.hashers import METHODS
+from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.ranking import rank_all
 from stillhash.numeric.reference_quality import rank_quality
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
+from tests.collection.reference import Entry, StoredEntries
 from tests.support.toys import toy
 
 
@@ -25,25 +27,43 @@ def as_lists(Y: np.ndarray) -> list[list[int]]:
 
 
 def evaluate(hasher: stillhash.Tally, X: np.ndarray, labels: list[list[int]]) -> dict[str, Any] | None:
-    return evaluate_chunk(hasher, check_rows(X, labels, DIM), hasher.encode(X))
+    rows, stored = check_rows(X, labels, DIM), None
+    if hasher.rescorer_ is not None:
+        stored = hasher.rescorer_.encode(hasher.prepare(rows.features))
+    return evaluate_chunk(hasher, Chunk(rows.features, rows.labels, hasher.encode(X), hasher.rescorer_, stored))
 
 
-def test_it_is_what_the_reference_measures() -> None:
+@pytest.mark.parametrize("rescore_bits", [0, 2])
+def test_it_is_what_the_reference_measures(rescore_bits: int) -> None:
     X, Y = toy(400, DIM, 4, seed=1)
-    hasher = stillhash.Tally(bits=BITS).fit(X[:300]).partial_fit(X[:300], Y[:300])
+    fresh = stillhash.Tally(bits=BITS, rescore_bits=rescore_bits).fit(X[:300])
+    hasher = stillhash.Tally(bits=BITS, rescore_bits=rescore_bits).fit(X[:300]).partial_fit(X[:300], Y[:300])
     quality = evaluate(hasher, X[300:], as_lists(Y[300:]))
     assert quality is not None
     queries = np.arange(300, 400, 2)[:PREQUENTIAL_QUERIES]
     sought = np.setdiff1d(np.arange(300, 400), queries)
     taught = Y.any(axis=1)
     assert taught[300:].all()
-    places = np.argsort(rank_all(hasher.ranking(X[queries]), hasher.encode(X[sought])), axis=1)
-    grades = [[(a & b).sum() / (a | b).sum() for b in Y[sought]] for a in Y[queries]]
-    expected = rank_quality(-places.astype(np.float32), np.array(grades, np.float32)).mean(axis=0)
+    grades = np.array([[(a & b).sum() / (a | b).sum() for b in Y[sought]] for a in Y[queries]], np.float32)
+    ranking, entries = hasher.ranking(X[queries]), None
+    if hasher.rescorer_ is not None:  # the first page of items without labels
+        functions, codes = hasher.functions(), hasher.rescorer_.encode(hasher.prepare(X[sought]))
+        page = functions.page_model(hasher.model(), hasher.rescorer_)
+        ranking = functions.rank_checked(hasher.model(), X[queries], None, page)
+        assert ranking.page is not None
+        ranking = ranking._replace(page=ranking.page._replace(labelled_share=0.0))
+        entries = StoredEntries([Entry(x, [], None, None, code) for x, code in zip(X[sought], codes, strict=True)])
+    places = np.argsort(rank_all(ranking, hasher.encode(X[sought]), entries), axis=1)
+    expected = rank_quality(-places.astype(np.float32), grades).mean(axis=0)
     values = quality["map"], quality["precision"], quality["ndcg"]
     assert values == pytest.approx(expected[[0, 2, 4]].tolist(), abs=1e-6)
+    if hasher.rescorer_ is not None:  # before learning, by the cosine of their rescoring codes
+        rotated = hasher.rescorer_.queries(unit_rows(hasher.prepare(X[queries])))
+        cosines = hasher.rescorer_.cosines(rotated, np.repeat(codes[None], len(queries), axis=0))
+        first = rank_quality(cosines, grades).mean(axis=0)[[0, 2, 4]].tolist()
+        assert [quality["before"][name] for name in ("map", "precision", "ndcg")] == pytest.approx(first, abs=1e-6)
     assert (quality["queries"], quality["items"]) == (50, 50)
-    unlearnt = evaluate(stillhash.Tally(bits=BITS).fit(X[:300]), X[300:], as_lists(Y[300:]))
+    unlearnt = evaluate(fresh, X[300:], as_lists(Y[300:]))
     assert unlearnt is not None
     assert {name: unlearnt[name] for name in quality["before"]} == quality["before"] == unlearnt["before"]
 

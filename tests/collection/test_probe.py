@@ -16,7 +16,10 @@ import stillhash
 from stillhash import Collection, Item
 from stillhash.collection.probe import MIN_LABEL_QUERIES, ProbeQuality, choose_probe, choose_rows, hash_numbers
 from stillhash.errors import Conflict, InvalidInput, NotFitted
+from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.ranking import rank_all
+from tests.collection.fixtures import rescoring_codes
+from tests.collection.reference import Entry, StoredEntries
 from tests.support.toys import toy
 
 DIM, BITS = 16, 32
@@ -63,14 +66,14 @@ def test_queries_are_no_items_and_are_not_of_the_fitted_rows(rows: set[int], fit
         assert (queries >= fitted).all()
 
 
-def learnt(path: Path, rows: int = 700, **settings: Any) -> Collection:
-    """Return a collection of several versions, with votes; every fifth row has no labels."""
+def learnt(path: Path, rows: int = 700, plain: int = 5, **settings: Any) -> Collection:
+    """Return a collection of several versions, with votes; one row in `plain` has no labels."""
     X, Y = toy(rows, DIM, 6)
     options = {"init_rows": 300, "learn_rows": 100, "codes_see_labels": False, **settings}
     collection = stillhash.open(path, DIM, BITS, **options)
     for start in range(0, rows, 100):
         some = range(start, min(start + 100, rows))
-        labels = [["abcdef"[c] for c in np.flatnonzero(Y[r])] if r % 5 else [] for r in some]
+        labels = [["abcdef"[c] for c in np.flatnonzero(Y[r])] if r % plain else [] for r in some]
         collection.add(some, X[some.start : some.stop], labels, [{"n": r} for r in some])
     collection.flush()
     collection.feedback(X[1], [2, 3, 4], ["up", "down", "up"])
@@ -93,11 +96,24 @@ def twin_probe(collection: Collection, version: Any) -> tuple[list[Any], dict[An
     features = collection.reconstruct(queries)
     with collection._view.pinned() as snapshot:
         _, model = collection._model(snapshot, version)
-        assert snapshot.functions is not None
-        ranking = snapshot.functions.ranking_by(model, features)
+        functions, rescorer = snapshot.functions, collection._store.rescorer
+        assert functions is not None
+        page = None if rescorer is None else functions.page_model(model, rescorer)
+        ranking = functions.rank_checked(model, features, None, page)
     codes = collection.codes(items)
     assert codes is not None
-    orders = {q: [items[place] for place in order] for q, order in zip(queries, rank_all(ranking, codes), strict=True)}
+    if rescorer is None or ranking.page is None:
+        places = rank_all(ranking, codes)
+    else:  # the first page, of items that all have labels; before learning, the cosine of their rescoring codes
+        stored = rescoring_codes(collection, items)[0]
+        entries = [Entry(codes[n], sorted(labels[i]), None, codes[n], stored[n]) for n, i in enumerate(items)]
+        ranking = ranking._replace(page=ranking.page._replace(labelled_share=1.0))
+        places = rank_all(ranking, codes, StoredEntries(entries))
+        if model.side == "looks":
+            rotated = rescorer.queries(unit_rows(functions.prepare(features)))
+            cosines = rescorer.cosines(rotated, np.repeat(stored[None], len(queries), axis=0))
+            places = np.argsort(-cosines, axis=1, kind="stable")
+    orders = {q: [items[place] for place in order] for q, order in zip(queries, places, strict=True)}
     measures = {}
     for q, order in orders.items():
         grades = [len(labels[q] & labels[i]) / len(labels[q] | labels[i]) for i in order]
@@ -164,7 +180,9 @@ def test_it_stays_the_same_while_items_are_added(tmp_path: Path) -> None:
 
 
 def test_two_versions_are_compared_by_the_hits_of_two_searches(tmp_path: Path) -> None:
-    with learnt(tmp_path / "c") as collection:
+    with learnt(tmp_path / "c", plain=10_000) as collection:  # labels count alike among all items and among these
+        collection.relabel([0], [["a"]])
+        collection.flush()
         last = collection.stats()["version"]
         comparison = collection.compare_versions(0, last, **SIZES)
         assert comparison.versions == (0, last) and comparison.items == ITEMS
@@ -190,8 +208,10 @@ def test_two_versions_are_compared_by_the_hits_of_two_searches(tmp_path: Path) -
 
 
 def test_codes_that_hold_labels_are_noticed(tmp_path: Path) -> None:
-    with learnt(tmp_path / "held", codes_see_labels=True) as collection:
+    with learnt(tmp_path / "held", codes_see_labels=True, rescore_bits=0) as collection:
         assert collection.probe().labels_in_codes
+    with learnt(tmp_path / "rescored", codes_see_labels=True) as collection:  # queries are of rescoring codes
+        assert not collection.probe().labels_in_codes
     with learnt(tmp_path / "features", codes_see_labels=True, keep_features=True) as collection:
         assert not collection.probe().labels_in_codes
     X, Y = toy(600, DIM, 6)

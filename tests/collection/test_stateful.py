@@ -6,10 +6,10 @@ STILLHASH_STEPS is how many steps each of the two state machines takes; 5,000 ma
 from __future__ import annotations
 
 import copy
+import json
 import os
 import shutil
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ WHERE = st.sampled_from(
 )
 SOME = st.sampled_from([{"odd": True}, {"labels": "a"}, {"n": {"$lt": 40}}, {"n": -1}, {"$not": {"odd": True}}, "all"])
 FEW = st.sampled_from([{"n": {"$in": [1, 2, 3, 77, 299]}}, {"n": -1}, {"labels": "d", "tone": {"$gt": 0.8}}])
+LABELS = st.sampled_from([[], ["a"], ["b", "d"]])
 FIELDS = st.fixed_dictionaries(
     {}, optional={"n": st.none() | st.integers(-1, 50), "odd": st.booleans(), "tone": st.none() | st.just(0.5)}
 )
@@ -131,14 +132,34 @@ class History(RuleBasedStateMachine):
         expected = [e and Item(id_, e.labels, e.metadata) for id_, e in zip(ids, entries, strict=True)]
         assert self.collection.get(ids) == self.reader.get(ids) == expected
 
-    @rule(ids=st.lists(IDS, min_size=1, max_size=5, unique=True), labels=st.sampled_from([[], ["a"], ["b", "d"]]))
-    def relabel(self, ids: list[Id], labels: list[str]) -> None:
+    @rule(ids=st.lists(IDS, min_size=1, max_size=5, unique=True), labels=LABELS, learn=st.booleans())
+    def relabel(self, ids: list[Id], labels: list[str], learn: bool) -> None:
         existing = [id_ for id_ in ids if id_ in self.twin.items]
-        if existing and self.twin.hasher is not None:
-            assert self.collection.relabel(existing, [labels] * len(existing), learn=False) == len(existing)
-            for id_ in existing:
-                self.twin.items[id_] = replace(self.twin.items[id_], labels=labels)  # pending rows keep theirs
+        if existing:
+            assert self.collection.relabel(existing, [labels] * len(existing), learn=learn) == len(existing)
+            self.twin.relabel(existing, [labels] * len(existing), learn=learn)
             self.expect("relabel", len(existing), existing)
+
+    @rule(ids=st.lists(IDS, min_size=1, max_size=8, unique=True), label=st.sampled_from("abz"), adds=st.booleans())
+    def change_labels(self, ids: list[Id], label: str, adds: bool) -> None:
+        existing = [id_ for id_ in ids if id_ in self.twin.items]
+        before = {id_: self.twin.items[id_].labels for id_ in existing}
+        after = {id_: sorted({*own, label}) if adds else sorted({*own} - {label}) for id_, own in before.items()}
+        changed = [id_ for id_ in existing if after[id_] != before[id_]]
+        verb = self.collection.add_labels if adds else self.collection.remove_labels
+        assert verb(existing, label) == {id_: before[id_] for id_ in changed}
+        self.twin.relabel(changed, [after[id_] for id_ in changed])
+        if changed:
+            self.expect("add_labels" if adds else "remove_labels", len(changed), changed)
+
+    @rule(first=st.integers(0, 5), labels=LABELS)
+    def relabel_many(self, first: int, labels: list[str]) -> None:
+        """Relabel enough items for a step of learning, which takes out what they gave."""
+        ids = [id_ for id_ in range(first * 60, first * 60 + 60) if id_ in self.twin.items]
+        assert self.collection.relabel(ids, [labels] * len(ids)) == len(ids)
+        self.twin.relabel(ids, [labels] * len(ids))
+        if ids:
+            self.expect("relabel", len(ids), ids)
 
     @rule(ids=st.lists(IDS, max_size=5, unique=True), fields=FIELDS, replace_all=st.booleans())
     def update_metadata(self, ids: list[Id], fields: dict[str, Any], replace_all: bool) -> None:
@@ -159,12 +180,11 @@ class History(RuleBasedStateMachine):
         if ids:
             self.expect("update_metadata", len(ids), ids)
 
-    @rule(where=SOME, labels=st.sampled_from([[], ["a"], ["b", "d"]]))
-    def relabel_matching(self, where: Any, labels: list[str]) -> None:
+    @rule(where=SOME, labels=LABELS, learn=st.booleans())
+    def relabel_matching(self, where: Any, labels: list[str], learn: bool) -> None:
         ids = self.twin.matching(where)
-        assert self.collection.relabel(where=where, labels=labels, learn=False) == len(ids)
-        for id_ in ids:
-            self.twin.items[id_] = replace(self.twin.items[id_], labels=labels)  # pending rows keep theirs
+        assert self.collection.relabel(where=where, labels=labels, learn=learn) == len(ids)
+        self.twin.relabel(ids, [labels] * len(ids), learn=learn)
         if ids:
             self.expect("relabel", len(ids), ids)
 
@@ -237,10 +257,10 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        pending = len(self.twin.pending)
+        waiting = self.twin.waiting
         assert self.collection.flush() == self.twin.flush()
-        if self.twin.hasher is not None and pending:
-            self.expect("flush", pending)
+        if self.twin.hasher is not None and waiting:
+            self.expect("flush", waiting)
 
     @rule(back=st.integers(0, KEEP + 1), name=st.sampled_from(["good", "better", "best"]))
     def tag(self, back: int, name: str) -> None:
@@ -300,6 +320,19 @@ class History(RuleBasedStateMachine):
     def reopen_reader(self) -> None:
         self.reader.close()
         self.reader = stillhash.open(self.path, read_only=True)
+
+    @rule()
+    def sums(self) -> None:
+        """Check that the sums are those of what is stored, and those of the reference model."""
+        with self.collection._store.reading() as connection:
+            assert self.collection._store.summed_rows is not None
+            held = self.collection._store.summed_rows.all_held(connection, -1, 10_000)
+            others = self.collection._store.summed_rows.count_others(connection)
+            hasher = None if self.twin.hasher is None else self.collection._trainer.hasher(connection)
+        learnt = [entry.learnt for entry in self.twin.items.values() if entry.learnt is not None]
+        assert [json.loads(text) for text in held.label_texts] == learnt and others == self.twin.given
+        if hasher is not None and self.twin.hasher is not None:
+            assert hasher.state() == self.twin.hasher.state()
 
     @rule()
     def verify(self) -> None:

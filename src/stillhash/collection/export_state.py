@@ -21,6 +21,7 @@ from stillhash.collection.storage.learnt_rows import NO_ITEM
 from stillhash.collection.storage.lexical import lexical_field
 from stillhash.collection.storage.schema import LEXICAL_KEY, get_meta, is_fitted, meta_with_prefix, parse_json, parsing
 from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.summed_rows import NO_LABELS, SummedRowTable
 from stillhash.collection.stored_models import check_learner
 
 Allowed = NDArray[np.uint8] | None  # a bitmap of rows
@@ -57,7 +58,7 @@ def state_lines(store: Store, connection: Connection, header: Record, allowed: A
         if store.learnt_rows is not None:
             yield from _learnt_rows(connection, allowed)
         if store.summed_rows is not None:
-            yield from _summed_rows(connection, allowed)
+            yield from _summed_rows(store.summed_rows, connection, allowed)
         yield from _doubtful_labels(connection, allowed)
         yield from _votes(connection, allowed)
     yield ITEMS_LINE
@@ -98,16 +99,27 @@ def _learnt_rows(connection: Connection, allowed: Allowed) -> Iterator[bytes]:
             yield record_line("learnt_row", **values, labels=json.loads(labels))
 
 
-def _summed_rows(connection: Connection, allowed: Allowed) -> Iterator[bytes]:
-    """Yield which rows the sums hold, and what the next step of learning takes out."""
+def _summed_rows(summed: SummedRowTable, connection: Connection, allowed: Allowed) -> Iterator[bytes]:
+    """Yield which rows the sums hold, what the next step of learning takes out, and how many rows they hold besides.
+
+    With a filter, what the sums hold of other items travels within them alone, and stays there.
+    """
+    others = summed.count_others(connection)
     for row, labels, learnt, version in connection.execute("SELECT * FROM summed_rows ORDER BY row"):
         if _travels(row, allowed):
             values = {"row": row, "labels": json.loads(labels), "learnt": learnt}
             yield record_line("summed_row", **values, version=version)
-    sql = "SELECT rescoring, code, labels, learnt FROM removals ORDER BY number"
-    for rescoring, code, labels, learnt in connection.execute(sql):
-        values = {"rescoring": rescoring, "code": code, "labels": json.loads(labels), "learnt": learnt}
-        yield record_line("removal", **values)
+        else:
+            others += labels != NO_LABELS
+    if allowed is None:
+        sql = "SELECT rescoring, code, labels, learnt FROM removals ORDER BY number"
+        for rescoring, code, labels, learnt in connection.execute(sql):
+            values = {"rescoring": rescoring, "code": code, "labels": json.loads(labels), "learnt": learnt}
+            yield record_line("removal", **values)
+    else:
+        others += summed.count_removals(connection)
+    if others:
+        yield record_line("other_summed_rows", rows=others)
 
 
 def _doubtful_labels(connection: Connection, allowed: Allowed) -> Iterator[bytes]:

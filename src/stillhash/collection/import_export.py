@@ -96,7 +96,7 @@ def _build(reader: ExportReader, folder: Path, progress: Progress | None) -> Non
         if reader.end() != digest.end_line():
             raise BadState("export: damaged, or incomplete: what it holds has another digest than its last line says")
         with store.change("import", digest.items) as change:
-            for table in ("pending", "doubtful_labels"):
+            for table in ("pending", "doubtful_labels", *["summed_rows"] * (store.summed_rows is not None)):
                 strays = f"(SELECT row FROM {table} WHERE row NOT IN (SELECT row FROM items))"
                 if count_rows(change.connection, strays):
                     raise BadState(f"{table}: expected rows of items, got others")

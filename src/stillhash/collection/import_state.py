@@ -14,6 +14,7 @@ from stillhash.collection.storage.doubtful_labels import HISTOGRAMS_KEY, MAX_DOU
 from stillhash.collection.storage.learnt_rows import NO_ITEM
 from stillhash.collection.storage.schema import MAX_ROW_NUMBER, check_counters, get_meta, set_meta
 from stillhash.collection.storage.store import Store
+from stillhash.collection.storage.summed_rows import SummedRowTable
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.storage.votes import digest
 from stillhash.collection.stored_models import check_learner, check_shape, fingerprint
@@ -97,6 +98,8 @@ class StateImporter:
             raise BadState(f"pending: expected a code if and only if there are hash functions, got {code!r:.100}")
         if code is None or self._store.summed_rows is None:
             self._check_vector(features)
+        else:
+            self._check_rescoring_code(features)
         values = check_row(row), features, check_label_text(labels), self._check_code(code)
         sql = "INSERT INTO pending (row, features, labels, code, own_features) VALUES (?, ?, ?, ?, ?)"
         self._connection.execute(sql, [*values, own_features])
@@ -111,17 +114,25 @@ class StateImporter:
         self._connection.execute(sql, values)
 
     def _add_summed_row(self, row: int, labels: list[Any], learnt: int, version: int) -> None:
+        self._summed_rows("summed_row")
         check_integer(version, "version", 1, self._header["version"])
         values = check_row(row), check_label_text(labels), check_integer(learnt, "learnt", 0, MAX_VERSION), version
         self._connection.execute("INSERT INTO summed_rows VALUES (?, ?, ?, ?)", values)
 
     def _add_removal(self, rescoring: bytes, code: bytes, labels: list[Any], learnt: int) -> None:
-        rescorer = self._store.rescorer
-        if rescorer is None or len(rescoring) != rescorer.width:
-            raise BadState(f"removal: expected a rescoring code of this collection, got {len(rescoring)} bytes")
-        values = rescoring, self._check_code(code), check_label_text(labels)
+        self._summed_rows("removal")
+        values = self._check_rescoring_code(rescoring), self._check_code(code), check_label_text(labels)
         sql = "INSERT INTO removals (rescoring, code, labels, learnt) VALUES (?, ?, ?, ?)"
         self._connection.execute(sql, [*values, check_integer(learnt, "learnt", 0, MAX_VERSION)])
+
+    def _add_other_summed_rows(self, rows: int) -> None:
+        self._summed_rows("other_summed_rows").add_others(self._connection, check_integer(rows, "rows", 1, MAX_VERSION))
+
+    def _summed_rows(self, name: str) -> SummedRowTable:
+        """Return the table of rows that the sums hold; BadState where sums are not over what is stored."""
+        if self._store.summed_rows is None or not self._header["fitted"]:
+            raise BadState(f"{name}: expected none where sums are not over what is stored, got one")
+        return self._store.summed_rows
 
     def _add_doubtful_label(self, row: int, agreement: float, predicted: list[Any]) -> None:
         if not -1.01 <= agreement <= 1.01 or len(predicted) > MAX_DOUBTFUL:
@@ -137,7 +148,7 @@ class StateImporter:
         self._connection.execute("INSERT INTO voted_queries (digest, query) VALUES (?, ?)", values)
 
     def _add_vote(self, **values: Any) -> None:
-        check_integer(values["version"], "version", 1, self._header["version"])
+        check_integer(values["version"], "version", 0, self._header["version"])
         check_ids([values["item"]])
         check_texts("vote", values["source"])
         if values["digest"] not in self._queries:
@@ -146,7 +157,7 @@ class StateImporter:
             raise BadState(f"vote: expected a number from {-MAX_VOTE} to {MAX_VOTE}, got {values['vote']}")
         if values["position"] is not None:
             check_integer(values["position"], "position", 1, MAX_VERSION)
-        if values["vote"] or values["code"]:
+        if values["code"] or (values["vote"] and values["version"]):
             self._check_code(values["code"])
         values["labels"] = check_label_text(values["labels"])
         marks = ", ".join(f":{name}" for name in values)
@@ -157,6 +168,12 @@ class StateImporter:
             raise BadState(f"features: expected {self._dim} numbers of 4 bytes, got {len(data)} bytes")
         check_features(np.frombuffer(data, np.float32)[None], "features")
         return data
+
+    def _check_rescoring_code(self, code: bytes) -> bytes:
+        width = 0 if self._store.rescorer is None else self._store.rescorer.width
+        if len(code) != width:
+            raise BadState(f"rescoring code: expected {width} bytes, got {len(code)}")
+        return code
 
     def _check_code(self, code: bytes | None) -> bytes | None:
         if code is not None:

@@ -16,6 +16,7 @@ from stillhash.collection.storage.bitmaps import count_bits
 from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
 from stillhash.collection.storage.item_pages import page_rows, pictured_ids, read_page
 from stillhash.collection.storage.items import RowNumbers
+from stillhash.collection.storage.row_arrays import find_lost
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter, Id, Item, ItemIds
@@ -128,7 +129,10 @@ class ItemReader(ItemGetter):
         if snapshot.page_items is None or self._store.rescorer is None:
             return snapshot.functions.decode(snapshot.index.codes(rows))
         rescoring_codes = snapshot.page_items.rescoring_codes(rows)
-        return self._store.rescorer.decode(rescoring_codes) + snapshot.functions.mean_
+        X = self._store.rescorer.decode(rescoring_codes) + snapshot.functions.mean_
+        if (lost := find_lost(rescoring_codes)).any():
+            X[lost] = snapshot.functions.decode(snapshot.index.codes(rows[lost]))
+        return X
 
     def codes(self, ids: ItemIds) -> Codes | None:
         """Return the packed codes (n, ceil(bits / 8)) of these items; None while items wait for hash functions."""

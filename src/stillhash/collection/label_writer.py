@@ -28,7 +28,8 @@ class LabelWriter(Importer):
     def remove_labels(self, ids: ItemIds, labels: Any, *, learn: bool = True) -> LabelsOfItems:
         """Remove labels from all of these items; return what labels those had that changed. Otherwise as `add_labels`.
 
-        What was learnt from labels that are removed stays, unless it was still pending.
+        What was learnt from labels that are removed is taken out by the default method, as by `relabel`; with others
+        it stays, unless it was still pending.
         """
         removed = check_shared(labels)
         return self._change_labels("remove_labels", ids, lambda own: [one for one in own if one not in removed], learn)

@@ -13,21 +13,20 @@ import safetensors.numpy
 
 from stillhash.collection.prequential import load_history
 from stillhash.collection.search_view import ModelStore
-from stillhash.collection.storage.schema import get_meta, parse_json
+from stillhash.collection.storage.schema import get_meta, parse_json, sums_stored_rows
 from stillhash.collection.storage.settings import parse_settings
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
+from stillhash.collection.stored_sums import check_sums
 from stillhash.errors import BadState, StillhashError
-from stillhash.hashers import Hasher, LinearHasher, Model, Tally
-from stillhash.numeric.labels import from_json, parse_labels
+from stillhash.hashers import Hasher, LinearHasher, Model
+from stillhash.numeric.labels import from_json
 from stillhash.numeric.validation import check_arrays, check_integer
 
 MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v", "label_weights")
 MODEL_NUMBERS = ("power", "balance", "query_length", "query_power", "item_power", "label_bits", "plain_share")
 MODEL_SIDES = get_args(Model.__annotations__["side"])
 MAX_POWER = 1000.0
-SUMMED_ROWS = 4096  # that sums are computed of again at a time
-GIVEN_KEY = "given_rows"  # in `meta`: labelled rows that `learn` got, which are no items
 LABEL_NAMES_KEY = "label_names"  # in the metadata of a stored model, which earlier releases do not read
 
 
@@ -57,6 +56,9 @@ def check_learner(hasher: Hasher, connection: Connection, file: str) -> None:
     """Raise BadState unless a learner has the hash functions of the items."""
     if fingerprint(hasher.functions().state()) != get_meta(connection, "fingerprint"):
         raise BadState(f"learner/{file}: its hash functions have another fingerprint than those of the items")
+    settings = parse_settings(get_meta(connection, "settings"))
+    if sums_stored_rows(settings) and getattr(hasher, "rescore_bits", 0) != settings["rescore_bits"]:
+        raise BadState(f"learner/{file}: expected sums over rescoring codes of {settings['rescore_bits']} bits")
 
 
 def load_model(store: ModelStore, connection: Connection, version: Any) -> Model:
@@ -154,34 +156,6 @@ def _check_files(store: Store, connection: Connection, files: list[str]) -> None
     check_learner(hasher, connection, files[0])
     for file in files[1:]:
         store.learner_files.read_rows(file, hasher)
-
-
-def check_sums(store: Store, connection: Connection, files: list[str]) -> None:
-    """Compare the sums of the learner with those computed again from what is stored, to the bit; BadState if others.
-
-    Rows that `learn` got are in the sums and nowhere else, and with a half-life sums are rounded: then there is no
-    comparison.
-    """
-    summed, rescoring = store.summed_rows, store.rescoring
-    assert summed is not None and rescoring is not None
-    hasher = store.learner_files.load(files)
-    if not isinstance(hasher, Tally) or hasher.half_life is not None or get_meta(connection, GIVEN_KEY):
-        return
-    again, after = hasher.without_rows(), -1
-    while len((held := summed.all_held(connection, after, SUMMED_ROWS)).numbers):
-        after = int(held.numbers[-1])
-        codes, known = store.codes.codes_of(connection, held.numbers)
-        rescoring_codes, found = rescoring.read(connection, held.numbers)
-        if not (known & found).all():
-            raise BadState(f"learner: expected the codes of all rows that were learnt, got none of row {after}")
-        labels = parse_labels([json.loads(text) for text in held.label_texts], len(codes))
-        again.learn_stored(rescoring_codes, labels, codes)
-    removed = summed.removals(connection)
-    labels = parse_labels([json.loads(text) for text in removed.label_texts], len(removed.codes))
-    again.learn_stored(removed.rescoring_codes, labels, removed.codes)
-    again.stats_.unlabelled = hasher.stats_.unlabelled  # rows without labels are counted, not summed
-    if not again.stats_.same(hasher.stats_):
-        raise BadState(f"learner/{files[0]}: expected the sums of what is stored, got others")
 
 
 def _problem(check: Callable[[], object]) -> str | None:

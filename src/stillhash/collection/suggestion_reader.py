@@ -51,6 +51,8 @@ class SuggestionReader(LexicalReader):
         """Return the labels that the model of a commit predicts."""
         if snapshot.model.V is None:
             return ()
+        if snapshot.model.label_names is not None:
+            return tuple(snapshot.model.label_names)
         version, names = self._label_names
         if version != snapshot.version:
             names = stored_label_names(self._store, snapshot)

@@ -28,7 +28,6 @@ from stillhash.collection.storage.summed_rows import SummedRows
 from stillhash.collection.storage.versions import MAX_VERSION, NewVersion
 from stillhash.collection.storage.votes import StoredVote, check_stored_votes
 from stillhash.collection.stored_models import (
-    GIVEN_KEY,
     check_learner,
     fingerprint,
     load_functions,
@@ -105,6 +104,8 @@ class Trainer:
 
     def rescoring_codes(self, connection: Connection, features: Floats) -> Codes:
         """Return the rescoring codes of features, in a collection that has them and whose hash functions are fixed."""
+            if self.store.summed_rows is not None:  # which cannot know them
+                self.store.summed_rows.add_others(connection, rows)
         functions, rescorer = self.functions(connection), self.store.rescorer
         assert functions is not None and rescorer is not None
         return rescorer.encode(functions.prepare(features), usable_cores())
@@ -128,8 +129,7 @@ class Trainer:
             numbers, rows = np.asarray(numbers)[labelled].tolist(), rows.select(labelled)
             codes = None if codes is None else codes[labelled]
             own_features = None if own_features is None else own_features[labelled]
-        pending = count_rows(connection, "pending")
-        waiting = pending + (0 if self.store.summed_rows is None else self.store.summed_rows.count_removals(connection))
+        waiting = self.count_waiting(connection)
         enough = is_fitted(connection) and waiting + len(rows.features) >= self.store.settings["learn_rows"]
         if not enough or codes is None:
             self.store.items.add_pending(connection, numbers, rows, codes, own_features)
@@ -137,7 +137,7 @@ class Trainer:
         judged = np.asarray(numbers, np.int64)
         if own_features is not None:
             judged = np.where(own_features, judged, NOT_JUDGED)
-        if pending:
+        if count_rows(connection, "pending"):
             earlier, earlier_codes, earlier_judged = self.store.items.take_pending(connection)
             rows, codes = earlier.join(rows), np.concatenate([earlier_codes, codes])
             judged = np.concatenate([earlier_judged, judged])
@@ -147,27 +147,33 @@ class Trainer:
     def take_out(self, connection: Connection, numbers: Sequence[int]) -> int:
         """Let the next step of learning take out what these items gave, before they change; return how many did.
 
-        That can be where the sums are over what is stored; elsewhere nothing happens.
+        That can be where the sums are over what is stored; elsewhere nothing happens. Of items whose codes are lost,
+        `repair` takes it out.
         """
         summed, rescoring = self.store.summed_rows, self.store.rescoring
         if summed is None or rescoring is None or not is_fitted(connection):
             return 0
         self.store.items.drop_pending(connection, numbers)
         held = summed.held(connection, numbers)
-        if len(held.numbers):
-            codes, _ = self.store.codes.codes_of(connection, held.numbers)
-            summed.remove(connection, held, rescoring.read(connection, held.numbers)[0], codes)
-        return len(held.numbers)
+        codes, coded = self.store.codes.codes_of(connection, held.numbers)
+        rescoring_codes, known = rescoring.read(connection, held.numbers)
+        known &= coded
+        summed.remove(connection, held.select(known), rescoring_codes[known], codes[known])
+        return int(known.sum())
 
     def count_unlabelled(self, connection: Connection, rows: int) -> None:
         """Take note of so many more items without labels, for when the next rows are learnt."""
         set_meta(connection, "unlabelled", int(get_meta(connection, "unlabelled")) + rows)
 
-    def flush(self, connection: Connection) -> None:
-        """Learn the pending rows, however few."""
-        rows, codes, judged = self.store.items.take_pending(connection)
+    def count_waiting(self, connection: Connection) -> int:
+        """Count the rows that wait to be learnt, and to be taken out."""
         removals = 0 if self.store.summed_rows is None else self.store.summed_rows.count_removals(connection)
-        if len(rows.features) or removals:
+        return count_rows(connection, "pending") + removals
+
+    def flush(self, connection: Connection) -> None:
+        """Learn the pending rows, and take out what waits for that, however few."""
+        if self.count_waiting(connection):
+            rows, codes, judged = self.store.items.take_pending(connection)
             self._learn(connection, rows, codes, judged)
 
     def learn(self, connection: Connection, rows: LabelledRows) -> int:
@@ -177,8 +183,7 @@ class Trainer:
         codes = self.hasher(connection).encode_checked(rows.features, rows.labels)
         if self.store.summed_rows is not None:
             rows = rows._replace(features=self.rescoring_codes(connection, rows.features))
-            given = int(get_meta(connection, GIVEN_KEY) or 0) + int(rows.labels.labelled.sum())
-            set_meta(connection, GIVEN_KEY, given)
+            self.store.summed_rows.add_others(connection, int(rows.labels.labelled.sum()))
         return self._learn(connection, rows, codes, np.full(len(codes), NOT_JUDGED))
 
     def _learn(self, connection: Connection, rows: LabelledRows, codes: Codes, judged: RowNumbers) -> int:
@@ -227,7 +232,7 @@ class Trainer:
         if self.store.summed_rows is None:
             return TakenOut.nothing()
         removed = self.store.summed_rows.removals(connection)
-        ages = np.array([rows_learnt - learnt for learnt in removed.learnt], np.int64)
+        ages = np.array([max(0, rows_learnt - learnt) for learnt in removed.learnt], np.int64)
         return TakenOut(removed.rescoring_codes, removed.codes, removed.label_texts, ages)
 
     def _chunk(self, hasher: Hasher, rows: LabelledRows, codes: Codes) -> Chunk:
@@ -300,7 +305,8 @@ class Trainer:
                 with parsing("votes"):
                     model = correct(hasher, model, votes, self.store.codes.sample(connection, CODE_SAMPLE_ROWS))
         version = versions.publish(connection, new, model.side, model_bytes(model))
-        self._hasher, self.label_names = (version, hasher), (version, hasher_label_names(hasher))
+        names = hasher_label_names(hasher) if model.label_names is None else tuple(model.label_names)
+        self._hasher, self.label_names = (version, hasher), (version, names)
         return version
 
     def hasher(self, connection: Connection) -> Hasher:

@@ -21,6 +21,7 @@ from stillhash.numeric.codes import pack, signs
 from stillhash.numeric.validation import Floats, check_integer
 
 MAX_LISTED_VOTES = 10_000
+NEAREST_CODES = 64  # of a query, whose items are compared with it by their rescoring codes
 
 
 @report_shortages
@@ -74,20 +75,24 @@ class VoteReader(BulkReader):
     def _query_ids(self, snapshot: Snapshot, queries: Floats) -> list[Id | None]:
         """Return for each query an item whose `reconstruct` is the query; None without one.
 
-        It is the item with the query's features, where these are kept, or else the one with the nearest code.
+        It is the item with the query's features, where these are kept, or else one with one of the nearest codes.
         """
         functions, index = snapshot.functions, snapshot.index
         if functions is None or not len(queries) or not len(index):
             return [None] * len(queries)
-        nearest = index.search(signs(functions.encode_checked(queries), index.bits), 1).ids[:, 0]
+        weights = signs(functions.encode_checked(queries), index.bits)
+        if snapshot.page_items is not None:  # features are of rescoring codes, and bits of labels say nothing of them
+            weights[:, : functions.label_bits_] = 0
+        nearest = index.search(weights, 1 if snapshot.page_items is None else NEAREST_CODES).ids
         for number, rows in enumerate(repeated_rows(self._store, snapshot, queries)):
-            nearest[number] = rows[0] if len(rows) else nearest[number]
-        known = nearest >= 0
-        own = np.zeros(len(queries), bool)
-        own[known] = (self._row_features(snapshot, nearest[known])[0] == queries[known]).all(axis=1)
-        items = self._store.items.get(snapshot.connection, nearest[own].tolist())
-        rows_of_queries = zip(nearest.tolist(), own.tolist(), strict=True)
-        return [items[row].id if is_own and row in items else None for row, is_own in rows_of_queries]
+            nearest[number, 0] = rows[0] if len(rows) else nearest[number, 0]
+        own: list[int | None] = []
+        for rows, query in zip(nearest, queries, strict=True):
+            known = rows[rows >= 0]
+            same = known[(self._row_features(snapshot, known)[0] == query).all(axis=1)]
+            own.append(int(same[0]) if len(same) else None)
+        items = self._store.items.get(snapshot.connection, [row for row in own if row is not None])
+        return [None if row is None or row not in items else items[row].id for row in own]
 
 
 @parsing("votes")

@@ -81,15 +81,26 @@ class AdditiveLearner(LabelledCodes):
         super().learn_rows(X, labels, codes)
         self.count_unlabelled(int((~labels.labelled).sum()))
 
-    def learn_stored(self, rescoring_codes: Codes, labels: Labels, codes: Codes | None = None) -> None:
+    def learn_stored(
+        self,
+        rescoring_codes: Codes,
+        labels: Labels,
+        codes: Codes | None = None,
+        *,
+        ages: NDArray[np.int64] | None = None,
+    ) -> None:
         """Learn from stored rows by their rescoring codes, as `learn_rows` does from their features.
 
-        codes: those that are stored of these rows; None: those of their rescoring codes, without labels.
+        codes: those that are stored of these rows; None: those of their rescoring codes, without labels. ages: with a
+        half-life, how many labelled rows were learnt after each, where these are not the latest.
         """
         labelled = labels.labelled
         if labelled.any():
-            part = None if codes is None else codes[labelled]
-            self._learn_rows(self._rows_of_stored(rescoring_codes[labelled], part), labels.rows(labelled))
+            rows = self._rows_of_stored(rescoring_codes[labelled], None if codes is None else codes[labelled])
+            if ages is None:
+                self._learn_rows(rows, labels.rows(labelled))
+            else:
+                self._add(rows, labels.rows(labelled), self._decayed(ages[labelled]))
         self.count_unlabelled(int((~labelled).sum()))
 
     def count_unlabelled(self, rows: int) -> None:

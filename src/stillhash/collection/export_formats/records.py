@@ -46,6 +46,9 @@ RECORD_FIELDS: dict[str, Kinds] = {
         **{"row": (int,), "features": (bytes,), "labels": (list,), "code": (bytes, NONE), "own_features": (int,)},
     },
     "learnt_row": {"version": (int,), "position": (int,), "row": (int,), "labels": (list,)},
+    "summed_row": {"row": (int,), "labels": (list,), "learnt": (int,), "version": (int,)},
+    "removal": {"rescoring": (bytes,), "code": (bytes,), "labels": (list,), "learnt": (int,)},
+    "other_summed_rows": {"rows": (int,)},
     "doubtful_label": {"row": (int,), "agreement": (float,), "predicted": (list,)},
     "voted_query": {"query": (bytes,)},
     "vote": {

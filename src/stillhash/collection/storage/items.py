@@ -244,6 +244,11 @@ class ItemTable:
             features = self._features(blobs)
         return LabelledRows.from_texts(features, [row[1] for row in rows]), codes, numbers
 
+    def pending_rows(self, connection: Connection) -> RowNumbers:
+        """Return the rows of items that are pending, ascending."""
+        rows = connection.execute("SELECT row FROM pending WHERE row NOT NULL ORDER BY row").fetchall()
+        return np.array([row for (row,) in rows], np.int64)
+
     def drop_pending(self, connection: Connection, numbers: Iterable[int]) -> None:
         """Drop these rows from the pending ones."""
         connection.executemany("DELETE FROM pending WHERE row = ?", ((row,) for row in numbers))

@@ -15,7 +15,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from stillhash.collection.validation import LabelledRows
-from stillhash.errors import BadState
+from stillhash.errors import BadState, InvalidInput
 from stillhash.files.sealed_files import read_sealed, stored_file, write_sealed
 from stillhash.hashers import Hasher, Tally, load
 from stillhash.numeric.labels import parse_labels
@@ -43,6 +43,12 @@ class TakenOut(NamedTuple):
         if not self.label_texts:
             return
         assert isinstance(hasher, Tally)
+        try:
+            self._unlearn(hasher)
+        except InvalidInput as error:  # more rows than were learnt, or other labels
+            raise BadState(f"removals: the sums do not hold what is to be taken out: {error}") from error
+
+    def _unlearn(self, hasher: Tally) -> None:
         lists = [json.loads(text) for text in self.label_texts]
         if hasher.half_life is None:
             hasher.unlearn_stored(self.rescoring_codes, parse_labels(lists, len(lists)), self.codes)

@@ -32,6 +32,7 @@ from stillhash.collection.storage.store import Store, check_folders
 from stillhash.collection.storage.verification import verify_store
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.wal import read_wal, repair_wal
+from stillhash.collection.stored_sums import repair_sums
 from stillhash.collection.types import Id
 from stillhash.collection.validation import check_path
 from stillhash.errors import BadState, InvalidInput, StillhashError
@@ -65,15 +66,16 @@ def repair(path: str | Path) -> RepairReport:
         raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version}, which repair does not know")
     report = RepairReport([], [])
     with locked_folder(path):
-        _repair_database(path, report)
+        incomplete = _repair_database(path, report)
     with closing(Store(path, writer=True)) as store:
         with store.reading() as connection:
             for table in store.row_arrays:
                 table.repair(connection, report.actions)
         _repair_segments(store, report.actions)
-        _repair_learners(store, report.actions)
+        incomplete |= _repair_learners(store, report.actions)
         _repair_lexical(store, report.actions)
         _delete_lost(store, report.lost_ids)
+        repair_sums(store, report.actions, incomplete=incomplete)
         _rebuild_columns(store, report.actions)
         if report.actions or report.lost_ids:
             with store.change("repair", len(report.lost_ids), report.lost_ids):
@@ -83,7 +85,8 @@ def repair(path: str | Path) -> RepairReport:
     return report
 
 
-def _repair_database(path: Path, report: RepairReport) -> None:
+def _repair_database(path: Path, report: RepairReport) -> bool:
+    """Repair store.db and its log; return whether rows of tables are lost."""
     new, checksums = path / "store.db.new", path / "store.sums"
     if new.exists() and checksums.exists() and sums.pack_file_checksums(new) == checksums.read_bytes():
         install_database(path)
@@ -97,7 +100,7 @@ def _repair_database(path: Path, report: RepairReport) -> None:
         report.lost_ids.extend(lost_ids)
     _repair_wal(path, report.actions)
     if (seq := _readable_seq(path)) is None:
-        return
+        return bool(lost)
     with closing(connect(path, "ro")) as connection:
         missing = lacks_acknowledgement(connection, path)
     acknowledged = acknowledged_commit(path) or 0
@@ -107,6 +110,7 @@ def _repair_database(path: Path, report: RepairReport) -> None:
         report.actions.append(f"store.db-wal: the last {acknowledged - seq} of {acknowledged} commits are lost")
     if missing or seq < acknowledged:
         acknowledge(path, seq, durably=True)
+    return bool(lost)
 
 
 def _repair_page_checksums(path: Path, actions: list[str]) -> None:
@@ -185,8 +189,11 @@ def _repair_segments(store: Store, actions: list[str]) -> None:
         store.write_segments(rows.select(np.argsort(rows.numbers)), replace=True)
 
 
-def _repair_learners(store: Store, actions: list[str]) -> None:
-    """Repair the learner files; if that of the current version is lost, let it continue from another version."""
+def _repair_learners(store: Store, actions: list[str]) -> bool:
+    """Repair the learner files; if that of the current version is lost, let it continue from another version.
+
+    Return whether it is lost.
+    """
     with store.reading() as connection:
         learners = store.versions.learners(connection)
         files = store.versions.learner_files(connection)
@@ -195,7 +202,7 @@ def _repair_learners(store: Store, actions: list[str]) -> None:
     sound = {version: files for version, files in learners.items() if not lost_files.intersection(files)}
     lost = [version for version in learners if version not in sound]
     if not lost:
-        return
+        return False
     with store.transaction() as connection:
         for version in lost:
             store.versions.set_learner(connection, version, None)
@@ -204,6 +211,7 @@ def _repair_learners(store: Store, actions: list[str]) -> None:
             actions.append(f"learner: learning continues from version {max(sound)}")
     if current in lost and not sound:
         actions.append("learner: none is left to continue from; searches are as before")
+    return current in lost
 
 
 def _repair_file(folder: Path, file: str, actions: list[str]) -> list[int] | None:

@@ -22,6 +22,7 @@ SALVAGED_TABLES = (
     *("items", "tombstones", "changed_rows", "segments", "pictures", "pending", "voted_queries", "votes", "versions"),
     "doubtful_labels",
 )
+SALVAGED_BESIDE = {"summed_rows": ("removals",)}  # that come with an optional table
 
 
 def salvage(path: Path, lost_pages: list[int]) -> tuple[str, list[Id]]:
@@ -43,7 +44,8 @@ def salvage(path: Path, lost_pages: list[int]) -> tuple[str, list[Id]]:
             check_schema(connection)
             meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
             optional = [name for name in OPTIONAL_TABLES if has_table(connection, name)]
-            names = [*SALVAGED_TABLES, *optional]
+            beside = [table for name in optional for table in SALVAGED_BESIDE.get(name, ())]
+            names = [*SALVAGED_TABLES, *optional, *beside]
             tables = {table: list(_readable_rows(connection, table)) for table in names}
             ids: list[tuple[Id, int]] = []
             with suppress(sqlite3.DatabaseError):
@@ -53,7 +55,8 @@ def salvage(path: Path, lost_pages: list[int]) -> tuple[str, list[Id]]:
     if not {"seq", "version", "settings", "format"} <= meta.keys():
         raise BadState(f"{path.name}: its settings or its hash functions are lost")
     rows, versions = {row[0] for row in tables["items"]}, {row[0] for row in tables["versions"]}
-    tables["doubtful_labels"] = [row for row in tables["doubtful_labels"] if row[0] in rows]
+    for name in {"doubtful_labels", "summed_rows"} & tables.keys():
+        tables[name] = [row for row in tables[name] if row[0] in rows]
     if meta["version"] not in versions:
         meta["version"] = max(versions, default=0)
     meta["items"] = len(rows)

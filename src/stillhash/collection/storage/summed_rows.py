@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from stillhash.collection.storage.items import RowNumbers
-from stillhash.collection.storage.schema import batches, count_rows, parsing
+from stillhash.collection.storage.schema import batches, count_rows, get_meta, parsing, set_meta
 from stillhash.numeric.codes import width
-from stillhash.numeric.validation import Codes
+from stillhash.numeric.validation import Codes, Mask
 
 NO_LABELS = "[]"
+OTHERS_KEY = "other_summed_rows"  # in `meta`: labelled rows that the sums hold and that are no items: `learn` got them
 
 
 class SummedRows(NamedTuple):
@@ -25,9 +26,15 @@ class SummedRows(NamedTuple):
     label_texts: list[str]  # JSON
     learnt: list[int]  # how many labelled rows were learnt up to each of them
 
+    def select(self, keep: Mask) -> "SummedRows":
+        """Return the rows where `keep` is true."""
+        places = np.flatnonzero(keep).tolist()
+        texts, learnt = [self.label_texts[place] for place in places], [self.learnt[place] for place in places]
+        return SummedRows(self.numbers[keep], texts, learnt)
 
-class RemovedRows(NamedTuple):
-    """What the sums hold of items that are no longer so."""
+
+class SummedCodes(NamedTuple):
+    """What the sums hold of rows."""
 
     rescoring_codes: Codes
     codes: Codes
@@ -90,14 +97,21 @@ class SummedRowTable:
         return count_rows(connection, "removals")
 
     @parsing("removals")
-    def removals(self, connection: Connection) -> RemovedRows:
+    def removals(self, connection: Connection) -> SummedCodes:
         """Return what the next step of learning takes out."""
         rows = connection.execute("SELECT rescoring, code, labels, learnt FROM removals ORDER BY number").fetchall()
         rescoring_codes, codes = (
             np.frombuffer(b"".join(row[n] for row in rows), np.uint8).reshape(len(rows), size)
             for n, size in enumerate((self._rescoring_bytes, self._code_bytes))
         )
-        return RemovedRows(rescoring_codes, codes, [row[2] for row in rows], [int(row[3]) for row in rows])
+        return SummedCodes(rescoring_codes, codes, [row[2] for row in rows], [int(row[3]) for row in rows])
+
+    def count_others(self, connection: Connection) -> int:
+        """Count the rows that the sums hold besides these, which cannot be taken out."""
+        return int(get_meta(connection, OTHERS_KEY) or 0)
+
+    def add_others(self, connection: Connection, rows: int) -> None:
+        set_meta(connection, OTHERS_KEY, self.count_others(connection) + rows)
 
     def clear_removals(self, connection: Connection) -> None:
         connection.execute("DELETE FROM removals")
