@@ -84,7 +84,8 @@ class LinearHasher(Hasher):
             by_votes = kernels.project(X, model.N)
             weights = weights + by_votes
         if page is not None:
-            return self._ranking_with_page(model, page, X, weights, predicted, (share, balance is not None), by_votes)
+            scored = Ranking(weights, looks)
+            return self._ranking_with_page(model, page, X, scored, predicted, (share, balance is not None), by_votes)
         label_bits, losses = model.label_bits, NEAR_LOSSES
         if model.side == "looks" and self.bits - self.label_bits_ >= MIN_LOOKS_BITS:
             label_bits = self.label_bits_  # some codes may hold labels before anything is learnt
@@ -109,19 +110,24 @@ class LinearHasher(Hasher):
         model: Model,
         page: PageModel,
         X: Floats,
-        weights: Floats,
+        scored: Ranking,
         predicted: Floats | None,
         balance: tuple[float, bool],
         by_votes: Floats | None,
     ) -> Ranking:
-        """Return how prepared queries rank codes by these weights, with a first page by rescoring codes."""
-        share, fixed = balance
-        similarity = self.project(X)
-        if model.label_bits < self.bits:  # bits of labels say less of features, in all codes together
+        """Return how prepared queries rank codes by this score, with a first page by rescoring codes."""
+        (share, fixed), similarity = balance, scored.looks
+        assert similarity is not None
+        if 0 < model.label_bits < self.bits:  # bits of labels say less of features, in all codes together
+            similarity = similarity.copy()
             similarity[:, : model.label_bits] *= np.float32(model.plain_share)
         rescored = RescoredPage(page.rescorer, page.rescorer.queries(unit_rows(X)), votes=by_votes)
-        if predicted is not None and page.regression is not None:
-            certainty = np.ones(len(X), np.float32) if fixed else _certainty(predicted, model.query_length)
+        if page.regression is not None:
+            certainty = np.ones(len(X), np.float32)
+            if predicted is None:  # by neighbours alone, where a model has no labels one by one
+                predicted = np.zeros((len(X), 0), np.float32)
+            elif not fixed:
+                certainty = _certainty(predicted, model.query_length)
             rescored = rescored._replace(
                 labels=unit_rows(half_power(predicted, model.power)),
                 strength=np.float32(share) * certainty,
@@ -129,16 +135,23 @@ class LinearHasher(Hasher):
                 labelled_share=1 - model.plain_share,
                 fixed=fixed,
             )
-        return Ranking(weights, similarity, page=rescored)
+        return scored._replace(looks=unit_rows(similarity), page=rescored)
 
     def page_model(self, model: Model, rescorer: Rescorer) -> PageModel:
         """Return what orders the first page by rescoring codes, for a model of these hash functions."""
-        if model.V is None or model.v is None or model.U is None or model.u is None or model.label_names is None:
+        if not model.learnt or model.balance is None or model.M is None:
             return PageModel(rescorer)
-        U = np.ascontiguousarray(rescorer.rotate(np.ascontiguousarray(model.U.T)).T)
+        U, u, V, v, names = model.U, model.u, model.V, model.v, model.label_names
+        if U is None or u is None or V is None or v is None or names is None:  # labels of neighbours are all there is
+            none: Floats = np.zeros(0, np.float32)
+            U, V = (none.reshape(n, 0) for n in (self.n_features_in_, self.bits))
+            u, v, names = none, none, []
+        U = np.ascontiguousarray(rescorer.rotate(np.ascontiguousarray(U.T)).T)
         power, weights = model.item_power, model.label_weights
-        regression = LabelRegression(U, model.u, model.V, model.v, power, model.label_names, weights)
-        return PageModel(rescorer, regression)
+        if weights is not None:  # which V has too
+            scale = np.where(weights > 0, weights, np.float32(1)) ** np.float32(-1 / power)
+            V, v = np.asarray(V * scale, np.float32), np.asarray(v * scale, np.float32)
+        return PageModel(rescorer, LabelRegression(U, u, V, v, power, names, weights))
 
     def predict_labels(self, model: Model, Q: Floats) -> Floats | None:
         """Return the labels (m, labels) that a model predicts of validated queries; None if it predicts none."""

@@ -157,6 +157,7 @@ class Tally(AdditiveLearner):
             label_bits=self._label_bits(),
             plain_share=self.stats_.plain_share,
             label_names=list(self.stats_.names),
+            label_weights=by_label.astype(np.float32) if self.label_weights else None,
         )
 
     def _of_features(self, slopes: Floats) -> Floats:

@@ -13,8 +13,8 @@ from stillhash.numeric.validation import Floats
 if TYPE_CHECKING:
     from stillhash.numeric.kernels import PageCandidates, PageLabels, PageQueries
 
-NEIGHBOURS = 30  # candidates of the highest cosine, whose labels a query is expected to have
-NEIGHBOUR_POWER = 4  # a neighbour counts by its cosine to this power
+NEIGHBOURS = 20  # candidates of the highest cosine, whose labels a query is expected to have
+NEIGHBOUR_POWER = 8  # a neighbour counts by its cosine to this power
 FINALISTS = 64  # candidates that are scored again, by all that is known of them
 NEAR_COSINE = 0.95  # items from this cosine on are near duplicates: .97, less what the estimate may be off
 
@@ -54,7 +54,7 @@ def _scores(
     votes = np.zeros_like(cosines)
     if width := queries.votes.shape[1]:
         signs = np.unpackbits(codes, axis=1, count=width, bitorder="little") * 2.0 - 1
-        votes = (signs @ queries.votes[q] / np.sqrt(width)).astype(np.float32)
+        votes = (signs @ queries.votes[q] / (2 * np.sqrt(width))).astype(np.float32)
     if queries.strength[q] <= 0 or not len(codes):
         return np.stack([cosines + votes, cosines, np.zeros_like(cosines), votes]), tiers, 0.0
     count, share = len(model.u), queries.labelled_share
@@ -63,7 +63,7 @@ def _scores(
     of_query = trust * expected
     of_query[:count] += queries.labels[q]
     of_query /= max(float(np.sqrt(of_query @ of_query)), 1e-30)
-    strength = queries.strength[q] if queries.fixed else queries.strength[q] * (1 - trust + trust * coverage)
+    strength = queries.strength[q] if queries.fixed else queries.strength[q] * (1 - trust + trust * coverage**2)
 
     def score(predicted: Floats, some: Any) -> tuple[Floats, Floats]:
         of_items = stored[some].copy()
@@ -89,10 +89,12 @@ def _scores(
 def neighbour_labels(cosines: Floats, stored: Floats, share: float) -> tuple[Floats, np.float32]:
     """Return the labels (labels,) that the nearest candidates have, and how many have some beside all items."""
     nearest = np.argsort(-cosines, kind="stable")[:NEIGHBOURS]
-    weights = np.maximum(cosines[nearest], 0) ** NEIGHBOUR_POWER
+    weights = np.maximum(cosines[nearest], 0).astype(np.float64) ** NEIGHBOUR_POWER
     total = max(float(weights.sum()), 1e-9)
     covered = float(weights[stored[nearest].any(axis=1)].sum()) / total
-    return unit_rows(weights[None] @ stored[nearest])[0], np.float32(min(1.0, covered / max(share, 1e-9)))
+    expected = weights @ stored[nearest]
+    expected = (expected / max(float(np.sqrt(expected @ expected)), 1e-30)).astype(np.float32)
+    return expected, np.float32(min(1.0, covered / max(share, 1e-9)))
 
 
 def label_vectors(indptr: Array, indices: Array, count: int) -> Floats:

@@ -138,7 +138,7 @@ void merge_candidates(const Candidates& candidates, float* scores, int64_t* ids,
 
 namespace {
 
-constexpr int64_t kNeighbours = 30, kFinalists = 64;  // as in numeric/reference_page.py, and
+constexpr int64_t kNeighbours = 20, kFinalists = 64;  // as in numeric/reference_page.py, and
 constexpr float kNearCosine = 0.95f;
 constexpr int64_t kFinalistsAtOnce = 16;  // so that their levels stay in the cache
 
@@ -181,7 +181,7 @@ class PageQuery {
     for (const uint64_t key : keys_) {
       const int64_t i = place_of_key(key);
       const float cosine = std::max(out_.cosines[i], 0.0f);
-      const double weight = static_cast<double>(cosine) * cosine * cosine * cosine;
+      const double square = static_cast<double>(cosine) * cosine, weight = square * square * square * square;
       total += weight;
       if (label_count(i) == 0) continue;
       covered += weight;
@@ -197,7 +197,7 @@ class PageQuery {
     for (int64_t c = 0; c < labels; ++c) wanted_[c] = static_cast<float>(expected_[c] * page_.weights[c]);
     const double coverage = std::min(1.0, covered / std::max(total, 1e-9) / std::max(share, 1e-9));
     const double strength = page_.strength[q_];
-    *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * coverage));
+    *out_.strength = static_cast<float>(page_.fixed ? strength : strength * (1 - trust + trust * coverage * coverage));
   }
 
   // The score of a candidate of which these labels are predicted, once they have unit norm.
@@ -273,7 +273,7 @@ class PageQuery {
       const std::vector<double> weights(page.votes + q_ * page.bits, page.votes + (q_ + 1) * page.bits);
       const Losses losses(weights.data(), page.bits);
       const int64_t planes = losses.planes;
-      const float length = static_cast<float>(std::sqrt(static_cast<double>(page.bits)));
+      const float length = static_cast<float>(2 * std::sqrt(static_cast<double>(page.bits)));
       for (int64_t i = 0; i < count_; ++i)
         out_.votes[i] = losses.score(page.codes + (q_ * page.n + i) * planes, 1) / length;
     }
