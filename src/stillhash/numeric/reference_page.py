@@ -93,8 +93,8 @@ def neighbour_labels(cosines: Floats, stored: Floats, share: float) -> tuple[Flo
     total = max(float(weights.sum()), 1e-9)
     covered = float(weights[stored[nearest].any(axis=1)].sum()) / total
     expected = weights @ stored[nearest]
-    expected = (expected / max(float(np.sqrt(expected @ expected)), 1e-30)).astype(np.float32)
-    return expected, np.float32(min(1.0, covered / max(share, 1e-9)))
+    expected = expected / max(float(np.sqrt(expected @ expected)), 1e-30)
+    return np.asarray(expected, np.float32), np.float32(min(1.0, covered / max(share, 1e-9)))
 
 
 def label_vectors(indptr: Array, indices: Array, count: int) -> Floats:
