@@ -72,4 +72,4 @@ def test_rows_without_labels_are_ingested_without_learning(tmp_path: Path) -> No
         ingest(rows, tmp_path / "c", bits=32, sample=300)
     assert not (tmp_path / "c").exists()
     with ingest(rows, tmp_path / "c", bits=32, sample=300, learn=False) as collection:
-        assert collection.count() == 1200 and collection.search(X[0], 3).ranking.startswith("looks")
+        assert collection.count() == 1200 and collection.search(X[0], 3).ranking.startswith("similarity")

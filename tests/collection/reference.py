@@ -341,7 +341,7 @@ def check_answer(answer: Answer, expected: list[tuple[float, Id]], twin: Twin, v
         assert answer.ranking.startswith("cosine of raw features")
     else:
         model = twin.versions[answer.version].model
-        names = {"looks": "looks", "hamming": "Hamming distance"}
+        names = {"looks": "similarity", "hamming": "Hamming distance"}
         expected_start = "learnt similarity" if model.learnt else names[model.side]
         assert answer.ranking.startswith(expected_start)
 

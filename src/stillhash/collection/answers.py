@@ -11,7 +11,7 @@ from stillhash.hashers import Model
 from stillhash.search.first_page import PLACED
 
 ScoredRows = Iterable[tuple[NDArray[Any], ...]]  # scores, rows and places, for each query
-LOOKS_RANKING = "looks: the query against the codes, before anything is learnt"
+SIMILARITY_RANKING = "similarity: the query and the stored codes, before anything is learnt"
 HAMMING_RANKING = "Hamming distance"  # of all other models that have learnt nothing
 LEARNT_RANKING = "learnt similarity"
 WEIGHTS_RANKING = "weights of the bits, as they came"
@@ -29,7 +29,7 @@ def build_answers(
 ) -> list[Answer]:
     """Return an answer for each query; `model`, or the name of another ranking, is what ranked them."""
     if not isinstance(model, str):
-        initial = LOOKS_RANKING if model.side == "looks" else HAMMING_RANKING
+        initial = SIMILARITY_RANKING if model.side == "looks" else HAMMING_RANKING
         model = LEARNT_RANKING if model.learnt else initial
     columns = [[part[some[1] >= 0].tolist() for part in some] for some in scored]
     every_row = (row for _, rows, _ in columns for row in rows)
