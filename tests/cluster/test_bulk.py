@@ -46,7 +46,7 @@ def out(rows: Toy, tmp_path_factory: pytest.TempPathFactory, cluster: object) ->
 
 def add_rows(path: Path, rows: Toy) -> Collection:
     """Make the same collection by adding rows."""
-    collection = stillhash.open(path, rows.X.shape[1], 32, init=sample(), codes_see_labels=True)
+    collection = stillhash.open(path, rows.X.shape[1], 32, init=sample(), codes_see_labels=True, rescore_bits=0)
     for start in range(0, ROWS, 100):
         chunk = slice(start, start + 100)
         collection.add(range(ROWS)[chunk], rows.X[chunk], label_lists(rows.Y)[chunk], learn=False)
@@ -82,7 +82,9 @@ def test_it_equals_a_collection_that_has_learnt_added_rows(tmp_path: Path) -> No
     queries = toy(40, seed=3).X
     with (
         publish(out, tmp_path / "published", hasher, learnt=learnt) as published,
-        stillhash.open(tmp_path / "added", rows.X.shape[1], 32, init=sample(), codes_see_labels=True) as added,
+        stillhash.open(
+            tmp_path / "added", rows.X.shape[1], 32, init=sample(), codes_see_labels=True, rescore_bits=0
+        ) as added,
     ):
         for start in range(0, ROWS, 100):
             chunk = slice(start, start + 100)

@@ -32,7 +32,6 @@ from stillhash.hashers.state import read_state
 from stillhash.numeric.codes import from_tiles
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.labels import parse_labels
-from stillhash.numeric.sufficient_stats import SufficientStats
 from stillhash.numeric.validation import check_integer
 
 LEARN_CHUNK_ROWS = 256  # at a time: products within such a chunk are float32, and few of them round little
@@ -206,8 +205,7 @@ def learn_part(
         with suppress(BadState):  # missing, or damaged
             content = read_sealed(file)
             return content[8:], int.from_bytes(content[:8], "little")
-    fitted, hasher, labelled, first = Tally.load(state), Tally.load(state), 0, 0
-    hasher.stats_ = SufficientStats(hasher.n_features_in_, hasher.bits)
+    fitted, hasher, labelled, first = Tally.load(state), Tally.load(state).without_rows(), 0, 0
     if stored is not None:
         segment, _ = jobs.read_part(stored, part.number, part.first, hasher.bits)
         part_codes = from_tiles(segment.tiles, segment.rows)

@@ -16,7 +16,7 @@ from stillhash.collection.storage.segments import CodedRows, Segment, even_rows,
 from stillhash.collection.storage.store import Store
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.validation import ItemRows
-from stillhash.errors import Conflict, StoreFailed
+from stillhash.errors import Conflict, InvalidInput, StoreFailed
 from stillhash.hashers import Hasher, check_fixed_codes
 from stillhash.platform import SYSTEM
 
@@ -46,6 +46,8 @@ def bulk_load(
     check_fixed_codes(hasher.name, "hasher")
     params = json.loads(json.dumps(hasher.params_to_json()))
     own = {"bits": params.pop("bits"), "codes_see_labels": params.pop("codes_see_labels", False)}
+    if params.pop("rescore_bits", 0):
+        raise InvalidInput("hasher: expected rescore_bits of 0, since segments have no rescoring codes, got another")
     model = {"dim": hasher.n_features_in_, "method": hasher.name, "params": params, **own}
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
