@@ -31,10 +31,10 @@ class CatalogReader(SearchReader):
     @contextmanager
     def pinned(self, condition: Any = None) -> Iterator[Any]:
         with self._collection._view.pinned(condition) as own, self._store.reading() as connection:
-            ours = ("functions", "version", "model", "source_shares")
+            ours = ("functions", "version", "model", "source_shares", "page_model")
             state = {name: getattr(self._store, name) for name in ours}
             theirs = ("index", "allowed", "count_allowed", "select_allowed", "repeats", "contents", "rank_by_cosine")
-            state |= {name: getattr(own, name) for name in theirs}
+            state |= {name: getattr(own, name) for name in (*theirs, "page_items")}
             weigh = lambda Q, model=None: state["functions"].weigh_by(model or state["model"], Q)  # noqa: E731
             yield SimpleNamespace(connection=connection, weigh=weigh, **state)
 

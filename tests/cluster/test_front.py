@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stillhash
 from stillhash import Collection
+from stillhash.cluster.dispatcher import Dispatcher
 from stillhash.cluster.front import FrontCollection
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.manifest import read_latest
@@ -166,8 +168,6 @@ def test_before_hash_functions_are_fitted(tmp_path: Path) -> None:
 
 
 def test_collections_of_codes_alone(tmp_path: Path) -> None:
-    import stillhash
-
     codes = np.random.default_rng(0).integers(0, 256, (500, 8), np.uint8)
     with stillhash.open(tmp_path / "c", bits=64, codes_only=True) as collection:
         collection.add(range(500), codes, metadata=[{"n": n} for n in range(500)])
@@ -175,6 +175,43 @@ def test_collections_of_codes_alone(tmp_path: Path) -> None:
             assert_same(front, collection, codes[:5])
             assert_same(front, collection, codes[:5], where={"n": {"$lt": 100}})
             assert np.array_equal(front.reconstruct([4, 2]), codes[[4, 2]])
+
+
+@pytest.mark.parametrize("bits", [0, 1, 8])
+def test_rescoring_codes_of_any_length(tmp_path: Path, bits: int) -> None:
+    collection, _ = begin(tmp_path / "c", 320, rescore_bits=bits)
+    with collection, published(collection, tmp_path / "storage") as (publisher, front):
+        files = [path.suffix for path in (tmp_path / "storage" / "segments").iterdir()]
+        assert files.count(".rescoring") == (files.count(".seg") if bits else 0)
+        collection.add([f"late{r}" for r in range(90)], *some_rows(90, seed=5))
+        collection.delete(range(0, 300, 2))
+        publisher.publish()
+        publisher._cluster.compact()  # as a program may, though the publisher joins segments too
+        front.refresh()
+        for options in ({}, {"version": 0}, {"where": {"odd": True}, "explain": True}):
+            assert_same(front, collection, some_rows(5, seed=9).X, **options)
+        assert np.array_equal(front.reconstruct(["late3", 7]), collection.reconstruct(["late3", 7]))
+
+
+def test_rescoring_codes_that_are_lost(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c", 320)
+    collection.seal()
+    collection.close()
+    for file in (tmp_path / "c" / "segments").glob("*.rescoring"):
+        file.unlink()
+    with stillhash.open(tmp_path / "c") as collection:
+        collection.add(["late"], *some_rows(1, seed=5), learn=False)  # which has one
+        with published(collection, tmp_path / "storage") as (_, front):
+            assert_same(front, collection, some_rows(5, seed=9).X)
+
+
+def test_a_search_takes_three_messages(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, front = served
+    kinds = []
+    submit = Dispatcher.submit
+    monkeypatch.setattr(Dispatcher, "submit", lambda self, call: (kinds.append(call.kind), submit(self, call)))
+    front.search(some_rows(5, seed=9).X)
+    assert sorted(kinds) == ["get", "page", "repeats", "search"]  # scores and repeats go together
 
 
 def test_kept_features_are_asked_of_the_writer(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stillhash import Collection
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.items_file import ItemsFile
 from stillhash.cluster.manifest import SegmentEntry, pack_manifest, read_latest, unpack_manifest
-from stillhash.cluster.partition import COLUMNS_SUFFIX, ITEMS_SUFFIX, beside, write_partition
+from stillhash.cluster.partition import COLUMNS_SUFFIX, ITEMS_SUFFIX, RESCORING_SUFFIX, beside, write_partition
 from stillhash.cluster.publisher import Publisher
 from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard import Shard
@@ -79,6 +79,7 @@ def test_the_manifest_has_the_checksums_of_the_files(storage: Storage) -> None:
     entry = only_entry(storage)
     assert entry.items_checksum == file_checksum(file_of(storage, ITEMS_SUFFIX))
     assert entry.columns_checksum == file_checksum(file_of(storage, COLUMNS_SUFFIX))
+    assert entry.rescoring_checksum == file_checksum(file_of(storage, RESCORING_SUFFIX))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -95,6 +96,15 @@ def test_a_changed_byte_of_items_is_refused(storage: Storage, data: st.DataObjec
     finally:
         path.write_bytes(whole)
     assert Shard(storage, 0).update() == read_latest(storage).number
+
+
+def test_changed_rescoring_codes_are_refused(storage: Storage) -> None:
+    path = file_of(storage, RESCORING_SUFFIX)
+    changed = bytearray(path.read_bytes())
+    changed[4100] ^= 1
+    path.write_bytes(changed)
+    with pytest.raises(BadState, match=r"\.rescoring.*damaged"):
+        Shard(storage, 0).update()
 
 
 def test_whole_items_of_another_writer_are_refused(storage: Storage, tmp_path: Path) -> None:

@@ -50,17 +50,22 @@ def test_what_is_committed_is_read_again(storage: Storage) -> None:
     first = first_manifest(64, [0, 1], epoch=3)
     commit_manifest(storage, first)
     deleted = entry(2, first=100, shard=1, deleted=2, deletions="inline:AAAAAAEAAAA=", items=True)
+    rescored = entry(4, first=300, items=True, items_checksum=16 * "1", rescoring_checksum=16 * "2")
     outside = entry(3, first=200, name="/elsewhere/ä b.seg", owned=False)
     patch = PatchEntry("patches/" + 32 * "a", 16 * "0", 5, 0, 99)
     second = first.next(4)._replace(
-        next_id=300, segments=(entry(1), deleted, outside), catalog="catalogs/x.db", patches=(patch,), source='{"a":1}'
+        next_id=400,
+        segments=(entry(1), deleted, outside, rescored),
+        catalog="catalogs/x.db",
+        patches=(patch,),
+        source='{"a":1}',
     )
     commit_manifest(storage, second)
     assert latest_number(storage) == 2 and read_latest(storage) == second and read_manifest(storage, 1) == first
-    assert (second.rows, second.shard_rows(), second.of_shard(1)) == (298, {0: 200, 1: 98}, (deleted,))
+    assert (second.rows, second.shard_rows(), second.of_shard(1)) == (398, {0: 300, 1: 98}, (deleted,))
     assert second.files() == {
         entry(1).name,
-        *(deleted.name + s for s in ("", ".items", ".columns")),
+        *(one.name + s for one in (deleted, rescored) for s in ("", ".items", ".columns", ".rescoring")),
         patch.name,
         second.catalog,
     }

@@ -79,6 +79,7 @@ def test_no_file_of_the_storage_has_what_was_forgotten(
     with Publisher(collection, index) as publisher, FrontCollection(url) as front:  # another process goes on
         assert publisher.publish().number == number
         assert secrets_in(url) == set() and manifest_numbers(index.storage) == [number]
+        assert set(index.storage.list("segments")) <= index.manifest.files()  # rescoring codes among them
         check_equal(front, collection)
         collection.add(["later"], some_rows(1, seed=8).X, learn=False)
         publisher.publish()

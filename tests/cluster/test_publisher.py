@@ -21,6 +21,7 @@ from stillhash.cluster.front import FrontCollection
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.manifest import read_latest
 from stillhash.cluster.publish_plan import PublishedSource, plan_rewrites
+from stillhash.cluster.publish_rows import rows_after, write_rows
 from stillhash.cluster.publisher import Publisher
 from stillhash.cluster.storage import Storage
 from stillhash.errors import BadState, Conflict, StoreFailed
@@ -160,6 +161,18 @@ def serving(collection: Collection, index: ClusterIndex) -> Iterator[tuple[Publi
 
 def names_of(index: ClusterIndex) -> set[str]:
     return {entry.name for entry in index.manifest.segments}
+
+
+def test_rescoring_codes_of_an_earlier_commit_are_not_published_as_lost(
+    collection: Collection, index: ClusterIndex
+) -> None:
+    collection.seal()
+    with Publisher(collection, index) as publisher, publisher._store.reading() as connection:
+        rows = next(rows_after(publisher._store, connection, -1, 1000))
+        collection.delete(list(range(100)))
+        collection.compact()  # removes the files of that commit
+        with pytest.raises(BadState, match="rescoring"):
+            write_rows(index.storage, publisher._store, connection, rows)
 
 
 def test_a_compaction_publishes_nothing_again(collection: Collection, index: ClusterIndex) -> None:

@@ -31,6 +31,8 @@ from stillhash.collection.stored_models import load_functions, load_model
 from stillhash.errors import BadState, Unsupported
 from stillhash.files.sealed_files import display_name
 from stillhash.hashers import LinearHasher, Model
+from stillhash.hashers.linear import PageModel
+from stillhash.numeric.rescoring import Rescorer
 
 CATALOG_FORMAT = 1
 CATALOG_SCHEMA = """
@@ -182,12 +184,23 @@ class Catalog:
                 self.version = int(get_meta(connection, "version"))
                 self.functions: LinearHasher | None = load_functions(connection)
                 self.model: Model = load_model(self, connection, self.version)
+                dim, rescore_bits = self.settings["dim"], self.settings["rescore_bits"]
+                self.rescorer = Rescorer(dim, rescore_bits) if rescore_bits else None
+                self._page: PageModel | None = None  # of the current model
+                if self.functions is not None and self.rescorer is not None:
+                    self._page = self.functions.page_model(self.model, self.rescorer)
                 self.source_shares = self.votes.source_shares(connection, self.version)
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             self.close()
             if isinstance(error, BadState):
                 raise
             raise BadState(f"{display_name(path)}: cannot be read: {error}") from error
+
+    def page_model(self, model: Model) -> PageModel | None:
+        """Return what orders the first page by a model; None without rescoring codes."""
+        if model is self.model or self.functions is None or self.rescorer is None:
+            return self._page
+        return self.functions.page_model(model, self.rescorer)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

@@ -138,7 +138,7 @@ class FrontCollection(SearchReader, ItemGetter):
         names = check_ids(ids, distinct=False)
         with self._view.pinned() as snapshot:
             snapshot.check_published("codes")
-            return snapshot.index.codes(snapshot.existing_rows(names))
+            return snapshot.codes(names)
 
     @retry_stale
     def reconstruct(self, ids: ItemIds) -> NDArray[Any]:
@@ -147,8 +147,10 @@ class FrontCollection(SearchReader, ItemGetter):
         if self._view.settings.get("keep_features", False):
             raise Unsupported(f"reconstruct: the features of items are not published. {ASK_WRITER}")
         with self._view.pinned() as snapshot:
-            functions = snapshot.check_published("reconstruct")
-            codes = snapshot.index.codes(snapshot.existing_rows(names))
+            functions, rescorer = snapshot.check_published("reconstruct"), snapshot.catalog.rescorer
+            if rescorer is not None:
+                return rescorer.decode(snapshot.index.rescoring_codes(snapshot.existing_rows(names))) + functions.mean_
+            codes = snapshot.codes(names)
             return codes if self.codes_only else functions.decode(codes)
 
     @retry_stale

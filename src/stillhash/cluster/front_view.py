@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from sqlite3 import Connection
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from stillhash.cluster.calls import Call
 from stillhash.cluster.catalog import Catalog, CatalogVersions, CatalogVotes
 from stillhash.cluster.item_calls import records_from_array
 from stillhash.cluster.manifest import ClusterManifest
+from stillhash.cluster.page_index import PageIndex
 from stillhash.cluster.publish_plan import PublishedSource
 from stillhash.cluster.reader import ClusterReader, ClusterSnapshot
 from stillhash.cluster.segment_cache import SegmentCache
@@ -27,7 +28,8 @@ from stillhash.collection.storage.votes import SourceShares
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFound, Unreachable, Unsupported
 from stillhash.hashers import LinearHasher, Model
-from stillhash.numeric.validation import Floats
+from stillhash.hashers.linear import PageModel
+from stillhash.numeric.validation import Codes, Floats
 from stillhash.search.blocks import NO_IDS, IdArray
 
 OPEN_CATALOGS = 4
@@ -40,7 +42,7 @@ class FrontSnapshot:
 
     catalog: Catalog
     connection: Connection
-    index: ClusterSnapshot
+    index: PageIndex
     allowed: Condition | None  # which the shards evaluate
 
     @property
@@ -64,10 +66,13 @@ class FrontSnapshot:
         assert self.functions is not None
         return self.functions.weigh_by(model or self.model, Q)
 
-    page_items: ClassVar[None] = None  # shards have no rescoring codes yet: the first page is ordered by short codes
+    @property
+    def page_items(self) -> PageIndex | None:
+        return None if self.catalog.rescorer is None else self.index
 
-    def page_model(self, model: Model) -> None:
-        return None
+    def page_model(self, model: Model) -> PageModel | None:
+        """Return what orders the first page by a model; None without rescoring codes."""
+        return self.catalog.page_model(model)
 
     def count_allowed(self) -> int:
         """Count the items that meet the condition."""
@@ -131,6 +136,10 @@ class FrontSnapshot:
         if absent := [name for name in ids if name not in rows]:
             raise InvalidInput(f"id: no item {absent[0]!r}")
         return np.array([rows[name] for name in ids], np.int64)
+
+    def codes(self, ids: list[Id]) -> Codes:
+        """Return the codes of these ids; all must exist."""
+        return ClusterSnapshot.codes(self.index, self.existing_rows(ids))  # without what the first page reads
 
     def list_ids(self, after: Id | None, limit: int) -> list[tuple[Id, int]]:
         """Return the first ids of allowed items past one, in order, with their rows."""
@@ -217,8 +226,10 @@ class FrontView:
     @contextmanager
     def pinned(self, condition: Condition | None = None) -> Iterator[FrontSnapshot]:
         """Hold the latest commit, with the rows that meet a condition."""
-        index = self.reader.snapshot(getattr(self._local, "until", None))
-        catalog = self.catalog(index.manifest)
+        until = getattr(self._local, "until", None) or time.monotonic() + self.reader.deadline
+        manifest = self.reader.manifest
+        catalog = self.catalog(manifest)
+        index = PageIndex(self.reader, manifest, until, 0 if catalog.rescorer is None else catalog.rescorer.width)
         with catalog.reading() as connection:
             yield FrontSnapshot(catalog, connection, index, condition)
 

@@ -18,6 +18,7 @@ from stillhash.collection.storage.column_files import (
     write_columns,
 )
 from stillhash.collection.storage.item_contents import ItemRecord, matching_rows, read_records, rows_of_ids
+from stillhash.collection.storage.schema import batches
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.types import Id
 from stillhash.errors import BadState
@@ -85,6 +86,14 @@ class ItemsFile:
         """Return the records of those of these rows that are here."""
         with self._lock:
             return [record for batch in read_records(self._connection, rows) for record in batch]
+
+    def labels(self, rows: list[int]) -> dict[int, str]:
+        """Return the labels of those of these rows that are here, as JSON texts."""
+        labels: dict[int, str] = {}
+        with self._lock:
+            for marks, batch in batches(rows):
+                labels.update(self._connection.execute(f"SELECT row, labels FROM items WHERE row IN ({marks})", batch))
+        return labels
 
     def rows_of(self, ids: list[Id]) -> dict[Id, int]:
         """Return the rows of those of these ids that are here."""

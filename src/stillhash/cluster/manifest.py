@@ -23,7 +23,7 @@ MANIFEST_MAGIC = re.compile(rb"stillhash-manifest (\d{1,9}) ")
 MANIFEST_HEAD = re.compile(rb"stillhash-manifest (\d{1,9}) (\d{1,20}) (\d{1,20}) (\d{1,12}) ([0-9a-f]{32})\n")
 MANIFEST_HEAD_BYTES = 160  # at most
 LATEST_ATTEMPTS = 5  # the latest manifest may be collected while it is being opened
-ITEM_SUFFIXES = (".items", ".columns")
+ITEM_SUFFIXES = (".items", ".columns", ".rescoring")
 OWN_SEGMENT = re.compile(r"segments/[0-9a-f]{32}\.seg")
 
 
@@ -39,9 +39,10 @@ class SegmentEntry(NamedTuple):
     owned: bool  # written by the index, which deletes it
     deleted: int = 0
     deletions: str = ""  # a bitmap file, or "inline:" and the deleted rows (deletions.py)
-    items: bool = False  # whether .items and .columns are beside it
+    items: bool = False  # whether .items, .columns and .rescoring are beside it
     items_checksum: str = ""  # of the .items file, as Storage.put_file returns it; "" is not compared
     columns_checksum: str = ""  # of the .columns file; "" where there is none
+    rescoring_checksum: str = ""  # of the .rescoring file; "" where there is none
 
     @property
     def live(self) -> int:
@@ -267,5 +268,5 @@ def _digest(numbers: tuple[int, ...], body: bytes) -> bytes:
 
 def _without_defaults(entry: SegmentEntry) -> Sequence[Any]:
     if entry.items_checksum:
-        return entry
+        return entry if entry.rescoring_checksum else entry[:12]
     return entry[:10] if entry.deleted or entry.items else entry[:7]

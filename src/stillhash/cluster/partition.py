@@ -2,8 +2,9 @@
 
     <name>.items      a SQLite database: table items (row, id, labels, metadata) and an index of the ids
     <name>.columns    labels and metadata by column, for filters (collection/storage/column_files.py)
+    <name>.rescoring  the rescoring codes, if the collection has some (collection/storage/row_arrays.py)
 
-Both are sealed files and never change (sealed_database.py). Items whose labels or metadata changed after their segment
+All are sealed files and never change (sealed_database.py). Items whose labels or metadata changed after their segment
 was written are in a patch: another file of items, which replace those of the segments and of earlier patches.
 """
 
@@ -32,20 +33,21 @@ from stillhash.collection.storage.column_files import (
     segment_identity,
 )
 from stillhash.collection.storage.item_contents import ItemRecord
+from stillhash.collection.storage.row_arrays import RESCORING, ROWS_PER_PART, array_header, map_array
 from stillhash.collection.storage.segments import Segment
 from stillhash.errors import BadState
 from stillhash.files.checksums import file_checksum
-from stillhash.files.sealed_files import display_name
-from stillhash.numeric.validation import Mask
+from stillhash.files.sealed_files import display_name, write_sealed
+from stillhash.numeric.validation import Codes, Mask
 from stillhash.search.blocks import Bitmap, clear, is_set
 
-ITEMS_SUFFIX, COLUMNS_SUFFIX = ITEM_SUFFIXES
+ITEMS_SUFFIX, COLUMNS_SUFFIX, RESCORING_SUFFIX = ITEM_SUFFIXES
 PATCH_ROWS = 1 << 17  # of one patch at most
 MAX_SHARD_FILTERS = 16  # the latest filters, whose rows a segment and a shard remember
 
 
 def beside(segment: Path, suffix: str) -> Path:
-    """Return the path of the items or the columns of a segment."""
+    """Return the path of the items, the columns or the rescoring codes of a segment."""
     return segment.with_name(segment.name + suffix)
 
 
@@ -68,8 +70,9 @@ class RowBits(NamedTuple):
 class ItemPartition:
     """The items of one segment: by row, by id, by filter, and by the digests of features in the segment itself."""
 
-    def __init__(self, segment: Segment, items: ItemsFile, columns: Path) -> None:
+    def __init__(self, segment: Segment, items: ItemsFile, columns: Path, rescoring: Codes | None = None) -> None:
         self.segment, self.items, self._columns = segment, items, columns
+        self.rescoring = rescoring  # (rows, width), mapped; None without rescoring codes
         self.first, self.last = segment.bounds()
         self._groups: list[RowGroup] | None = None
         self._lock, self._use = threading.Lock(), ColumnUse()
@@ -77,14 +80,22 @@ class ItemPartition:
 
     @classmethod
     def open(
-        cls, segment: Segment, items: Path | None = None, columns: Path | None = None, *, check: bool = True
+        cls,
+        segment: Segment,
+        items: Path | None = None,
+        columns: Path | None = None,
+        rescoring: Path | None = None,
+        *,
+        check: bool = True,
     ) -> "ItemPartition":
         """Open the items of a segment, which are beside it unless other paths are given.
 
-        BadState if they are damaged, or of another segment. Columns need not be there.
+        BadState if they are damaged, or of another segment. Columns need not be there. rescoring: None if the
+        collection has no rescoring codes.
         """
+        codes = None if rescoring is None else map_array(rescoring, RESCORING, segment.rows)
         file = ItemsFile(items or beside(segment.path, ITEMS_SUFFIX), segment_identity(segment.path), check=check)
-        return cls(segment, file, columns or beside(segment.path, COLUMNS_SUFFIX))
+        return cls(segment, file, columns or beside(segment.path, COLUMNS_SUFFIX), codes)
 
     @property
     def rows(self) -> int:
@@ -213,13 +224,10 @@ def write_partition(segment: Segment, rows: Iterable[StoredItem], named: list[st
 
 
 def with_items(entry: SegmentEntry, segment: Path) -> SegmentEntry:
-    """Return an entry with the checksums of the items and columns that were written beside a segment."""
-    columns = beside(segment, COLUMNS_SUFFIX)
-    return entry._replace(
-        items=True,
-        items_checksum=file_checksum(beside(segment, ITEMS_SUFFIX)),
-        columns_checksum=file_checksum(columns) if columns.exists() else "",
-    )
+    """Return an entry with the checksums of the files of items that were written beside a segment."""
+    files = (beside(segment, suffix) for suffix in ITEM_SUFFIXES)
+    items, columns, rescoring = (file_checksum(file) if file.exists() else "" for file in files)
+    return entry._replace(items=True, items_checksum=items, columns_checksum=columns, rescoring_checksum=rescoring)
 
 
 def merge_partitions(parts: Sequence[LivePartition], patches: Sequence[Patch], segment: Segment) -> None:
@@ -230,6 +238,23 @@ def merge_partitions(parts: Sequence[LivePartition], patches: Sequence[Patch], s
     streams = [live_items(part, patches) for part in parts]
     named = parts[0].partition.items.named if parts else None
     write_partition(segment, heapq.merge(*streams, key=itemgetter(0)), named)
+    located = [(one.segment.row_numbers(), one.rescoring) for one, _ in parts if one.rescoring is not None]
+    if located:
+        write_sealed(beside(segment.path, RESCORING_SUFFIX), _rescoring_parts(located, segment.row_numbers()))
+
+
+def _rescoring_parts(located: Sequence[tuple[NDArray[np.int64], Codes]], numbers: NDArray[np.int64]) -> Iterator[bytes]:
+    """Yield the content of a file with the rescoring codes of these rows, given those of some segments."""
+    width = located[0][1].shape[1]
+    yield array_header(RESCORING, width, len(numbers))
+    for start in range(0, len(numbers), ROWS_PER_PART):
+        some = numbers[start : start + ROWS_PER_PART]
+        codes = np.full((len(some), width), 0xFF, np.uint8)  # lost
+        for rows, stored in located:
+            places = np.minimum(np.searchsorted(rows, some), len(rows) - 1)
+            held = rows[places] == some
+            codes[held] = stored[places[held]]
+        yield codes.tobytes()
 
 
 def live_items(part: LivePartition, patches: Sequence[Patch]) -> Iterator[StoredItem]:

@@ -1,8 +1,9 @@
-"""Read rows of a store for publishing, and write them to a storage: codes, items and columns, in bounded memory."""
+"""Read rows of a store for publishing, and write them to a storage: codes and items, in bounded memory."""
 
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -10,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.cluster.items_file import StoredItem, write_items
-from stillhash.cluster.manifest import UNPLACED, PatchEntry, SegmentEntry
+from stillhash.cluster.manifest import ITEM_SUFFIXES, UNPLACED, PatchEntry, SegmentEntry
 from stillhash.cluster.partition import (
-    COLUMNS_SUFFIX,
-    ITEMS_SUFFIX,
+    RESCORING_SUFFIX,
     LivePartition,
     Patch,
     beside,
@@ -23,9 +23,12 @@ from stillhash.cluster.partition import (
 )
 from stillhash.cluster.segment_cache import seal_checksum
 from stillhash.cluster.storage import Storage
+from stillhash.collection.storage.connections import connect
+from stillhash.collection.storage.row_arrays import RESCORING, RowArrayTable, find_lost, map_array
 from stillhash.collection.storage.schema import batches
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment
 from stillhash.collection.storage.store import Store
+from stillhash.errors import BadState
 
 SLICE_ROWS = 1 << 16  # that are not sealed, at a time
 ROWS_PER_COMPARISON = 1 << 12  # at a time
@@ -75,19 +78,34 @@ def stored_items(connection: Connection, numbers: list[int]) -> Iterator[StoredI
 def write_rows(
     storage: Storage, store: Store, connection: Connection, rows: CodedRows, shard: int = UNPLACED
 ) -> SegmentEntry:
-    """Write ascending rows of items to a new segment of a storage, with their items and columns."""
+    """Write ascending rows of items to a new segment of a storage, with their items, columns and rescoring codes."""
     name, bits = f"segments/{uuid.uuid4().hex}.seg", store.settings["bits"]
     with tempfile.TemporaryDirectory(prefix="stillhash-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "segment"
         write_segment(path, rows, bits, store.codes.collection)
         items = stored_items(connection, rows.numbers.tolist())
         write_partition(read_segment(path, bits, check=False), items, store.settings["filter_fields"])
-        for suffix in (ITEMS_SUFFIX, COLUMNS_SUFFIX, ""):
+        if store.rescoring is not None:
+            _write_rescoring(store, store.rescoring, connection, path, rows.numbers)
+        for suffix in (*ITEM_SUFFIXES, ""):
             if (file := beside(path, suffix)).exists():  # without columns, filters take longer
                 storage.put_file(file, name + suffix)
         first, last = int(rows.numbers[0]), int(rows.numbers[-1])
         entry = SegmentEntry(name, len(rows.numbers), seal_checksum(path), first, last, shard, owned=True)
         return with_items(entry, path)
+
+
+def _write_rescoring(
+    store: Store, table: RowArrayTable, connection: Connection, segment: Path, numbers: NDArray[np.int64]
+) -> None:
+    """Write the rescoring codes of a new segment beside it; BadState if a later commit has removed their files."""
+    table.write(connection, segment, 0, numbers)
+    codes = map_array(beside(segment, RESCORING_SUFFIX), RESCORING, len(numbers))
+    if find_lost(codes).any():  # in the store too, or by its writer just now
+        with closing(connect(store.path, "ro")) as latest:
+            removed = set(store.codes.segment_files(connection)).difference(store.codes.segment_files(latest))
+        if removed:
+            raise BadState("rescoring codes: expected the files of a commit, which a later one has replaced")
 
 
 def write_patch(storage: Storage, store: Store, connection: Connection, numbers: list[int]) -> PatchEntry:

@@ -94,6 +94,21 @@ class LoadedSegment(NamedTuple):
             some, places = some[live], places[live]
         return some, places
 
+    def rescoring_codes(self, places: NDArray[np.int64], width: int) -> Codes:
+        """Return the rescoring codes (n, width) at these places; all bytes 0xFF where there are none."""
+        if self.partition is None or self.partition.rescoring is None or self.partition.rescoring.shape[1] != width:
+            return np.full((len(places), width), 0xFF, np.uint8)
+        return self.partition.rescoring[places]
+
+
+class PageRows(NamedTuple):
+    """What the first page reads of some rows."""
+
+    ids: IdArray
+    codes: Codes
+    rescoring_codes: Codes
+    labels: list[str]  # as JSON texts
+
 
 @dataclass(frozen=True)
 class ShardState:
@@ -197,6 +212,15 @@ class Shard:
         codes = [read_tiles(tiles, places) for tiles, _, places in located]
         none = np.empty((0, width(state.index.bits)), np.uint8)
         return np.concatenate([NO_IDS, *(some for _, some, _ in located)]), np.concatenate([none, *codes])
+
+    def page_rows(self, number: int, ids: IdArray, columns: int) -> PageRows:
+        """Return those of the ascending ids that this shard holds, in any order; columns: bytes of a rescoring code."""
+        state, (held, codes) = self._state(number), self.codes(number, ids)
+        located = [(loaded, loaded.places(ids)[1]) for loaded in state.segments]
+        none = np.empty((0, columns), np.uint8)
+        rescoring = np.concatenate([none, *(loaded.rescoring_codes(places, columns) for loaded, places in located)])
+        labels = self.items(number).labels(held)
+        return PageRows(held, codes, rescoring, [labels[row] for row in held.tolist()])
 
     def status(self) -> ShardStatus:
         """Return what the shard holds, and let searches use tables that were finished since the last commit."""

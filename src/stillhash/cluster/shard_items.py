@@ -15,6 +15,7 @@ from stillhash.cluster.partition import (
     COLUMNS_SUFFIX,
     ITEMS_SUFFIX,
     MAX_SHARD_FILTERS,
+    RESCORING_SUFFIX,
     ItemPartition,
     LivePartition,
     Patch,
@@ -67,6 +68,15 @@ class ShardItems:
         if len(by_row) != len(numbers):
             raise BadState(f"items: expected {len(numbers)} rows in the files of the shard, got {len(by_row)}")
         return list(by_row.values())
+
+    def labels(self, rows: IdArray) -> dict[int, str]:
+        """Return the labels of these rows, which are here, as JSON texts."""
+        labels: dict[int, str] = {}
+        for some, items in self._sources(np.sort(rows)):
+            labels |= items.labels(some.tolist())
+        if len(labels) != len(rows):
+            raise BadState(f"items: expected {len(rows)} rows in the files of the shard, got {len(labels)}")
+        return labels
 
     def _sources(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], ItemsFile]]:
         """Yield which files hold these ascending rows, each row once: its last patch, or else its partition."""
@@ -147,7 +157,10 @@ def open_partition(cache: SegmentCache, entry: SegmentEntry, segment: Segment) -
         columns = cache.fetch(entry.name + COLUMNS_SUFFIX, entry.columns_checksum)
     except (BadState, NotFound):
         columns = beside(items, COLUMNS_SUFFIX)  # a file that does not exist
-    return ItemPartition.open(segment, items, columns)
+    rescoring = None
+    if entry.rescoring_checksum:
+        rescoring = cache.fetch(entry.name + RESCORING_SUFFIX, entry.rescoring_checksum)
+    return ItemPartition.open(segment, items, columns, rescoring)
 
 
 def open_patch(cache: SegmentCache, entry: PatchEntry) -> Patch:

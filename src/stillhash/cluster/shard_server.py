@@ -7,6 +7,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from stillhash.cluster.endpoints import Endpoint
 from stillhash.cluster.item_calls import ITEM_CALLS, answer_item_call
 from stillhash.cluster.manifest import latest_number
@@ -16,9 +18,11 @@ from stillhash.cluster.segment_cache import CACHE_BYTES, SegmentCache
 from stillhash.cluster.shard import Shard, StaleNumber
 from stillhash.cluster.storage import Storage
 from stillhash.errors import InvalidInput, StillhashError, Unreachable
+from stillhash.numeric.validation import check_integer
 
 FOLLOW_SECONDS = 2.0  # without a notice, until a replica looks for a new commit itself
 RETRY_SECONDS = 1.0  # until the next try to reach a storage that failed
+MAX_COLUMNS = 1 << 20  # bytes of a rescoring code
 WORK_THREADS = 2  # for filters and items, beside the thread that searches
 STALE_HEADER = {"stale": True}
 
@@ -169,11 +173,17 @@ class ShardServer:
         elif message.call == "codes":
             ids, codes = self.shard.codes(number, message.arrays[0])
             self._server.reply(message, latest, [ids, codes])
+        elif message.call == "page":
+            columns = check_integer(message.header.get("columns"), "columns", 1, MAX_COLUMNS)
+            rows = self.shard.page_rows(number, message.arrays[0], columns)
+            places = dict[str, int]()
+            sets = [places.setdefault(text, len(places)) for text in rows.labels]
+            self._server.reply(message, {**latest, "labels": list(places)}, [*rows[:3], np.array(sets, np.int64)])
         elif message.call in ITEM_CALLS:
             header, arrays = answer_item_call(self.shard.items(number), message.call, message.header, message.arrays)
             self._server.reply(message, {**latest, **header}, arrays)
         else:
-            raise InvalidInput(f"call: expected search, codes, status or update, got {message.call!r:.40}")
+            raise InvalidInput(f"call: expected search, codes, page, status or update, got {message.call!r:.40}")
 
 
 def has_filter(message: Received) -> bool:

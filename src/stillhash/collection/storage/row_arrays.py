@@ -70,6 +70,22 @@ FEATURES = RowArrayKind("features", "<f2", "f4", b"STILLFEA", "features")
 RESCORING = RowArrayKind("rescoring", "u1", "u1", b"STILLRSC", "rescoring codes")
 
 
+def array_header(kind: RowArrayKind, columns: int, rows: int, collection: bytes = bytes(16), number: int = 0) -> bytes:
+    """Return what a file begins with: of this segment, or of one that has no number."""
+    return ARRAY_HEADER.pack(kind.magic, ARRAY_FORMAT, columns, rows, collection, number).ljust(ARRAY_OFFSET, b"\0")
+
+
+def map_array(path: Path, kind: RowArrayKind, rows: int) -> NDArray[Any]:
+    """Map the values of so many rows, of any segment; the checksums of the file are verified already."""
+    size, data, dtype = content_size(path), map_file(path), np.dtype(kind.stored)
+    if size >= ARRAY_OFFSET:
+        magic, version, columns, stored = ARRAY_HEADER.unpack(data[: ARRAY_HEADER.size].tobytes())[:4]
+        bytes_of_rows = stored * columns * dtype.itemsize
+        if (magic, version, stored, bytes_of_rows) == (kind.magic, ARRAY_FORMAT, rows, size - ARRAY_OFFSET):
+            return data[ARRAY_OFFSET:size].view(dtype).reshape(rows, columns)
+    raise BadState(f"{display_name(path)}: expected {kind.content} of {rows} rows, got others")
+
+
 def find_lost(values: NDArray[Any]) -> Mask:
     """Return which rows are lost: all bytes 0xFF, of which a float is NaN."""
     lost: Mask = np.isnan(values[:, 0]) if values.dtype.kind == "f" else (values == 0xFF).all(axis=1)
@@ -218,8 +234,7 @@ class RowArrayTable:
         return self._content(path, record.rows)
 
     def _header(self, number: int, rows: int) -> bytes:
-        shape = self.columns, rows, self.codes.collection, number
-        return ARRAY_HEADER.pack(self.kind.magic, ARRAY_FORMAT, *shape).ljust(ARRAY_OFFSET, b"\0")
+        return array_header(self.kind, self.columns, rows, self.codes.collection, number)
 
     def _belongs(self, path: Path, record: SegmentRecord) -> bool:
         """Return whether a file has the header and the size of the values of this segment."""
