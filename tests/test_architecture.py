@@ -50,8 +50,8 @@ def layer(name: str) -> int:
     return next(number for number, packages in enumerate(LAYERS) if name.split(".")[1] in packages)
 
 
-def test_there_are_five_walks() -> None:
-    assert len(walks()) == 5
+def test_there_are_six_walks() -> None:
+    assert len(walks()) == 6
     assert all(len(steps) >= 6 and steps[0].depth == 0 for steps in walks().values())
 
 
