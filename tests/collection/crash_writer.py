@@ -22,11 +22,12 @@ from tests.collection.reference import Twin
 
 KEEP = 5  # versions
 SHARES = {
-    "upsert": 0.22,
-    "add": 0.15,
+    "upsert": 0.18,
+    "add": 0.13,
+    "relabel": 0.08,
     "feedback": 0.05,
     "snapshot": 0.03,
-    "delete": 0.15,
+    "delete": 0.13,
     "learn": 0.12,
     "flush": 0.04,
     "rollback": 0.06,
@@ -49,6 +50,9 @@ def step_at(seed: int, number: int) -> tuple[str, Any]:
     if kind == "delete":
         old = [f"n{number - back}/{r}" for back in range(10, 40) for r in range(5)]
         return kind, [*rng.choice(450, 10, replace=False).tolist(), *old]
+    if kind == "relabel":
+        ids = rng.choice(450, int(rng.choice([3, 60])), replace=False).tolist()
+        return kind, (ids, [["e"], [], ["a", "c"]][int(rng.integers(3))])
     if kind == "learn":
         return kind, some_rows(int(rng.integers(1, 20)), seed=number)[:2]
     if kind == "feedback":
@@ -64,6 +68,10 @@ def take(path: str | Path, collection: Collection, kind: str, args: Any) -> None
         getattr(collection, kind)(*args)
     elif kind == "delete":
         collection.delete(args)
+    elif kind == "relabel":
+        ids, labels = args
+        existing = [id_ for id_, item in zip(ids, collection.get(ids), strict=True) if item is not None]
+        collection.relabel(existing, [labels] * len(existing))
     elif kind == "search":
         collection.search(args, 10, where={"odd": True})
     elif kind in ("flush", "seal", "compact"):
@@ -99,6 +107,10 @@ def changes_twin(twin: Twin, kind: str, args: Any) -> bool:
         pass
     elif kind == "delete":
         return twin.delete(args) > 0
+    elif kind == "relabel":
+        existing = [id_ for id_ in args[0] if id_ in twin.items]
+        twin.relabel(existing, [args[1]] * len(existing))
+        return bool(existing)
     elif kind == "flush":
         version = twin.version
         return twin.flush() > version

@@ -63,7 +63,7 @@ CHANGES: list[tuple[Callable[[Collection], Any], Fields]] = [
     (lambda c: c.upsert(["a", "b"], *some_rows(2)), ("upsert", 2, ["a", "b"], 3, 3)),
     (lambda c: c.delete(["nobody", 7, "b", 5]), ("delete", 3, [7, "b", 5], 3, 3)),
     (lambda c: c.relabel([8, 9], [["a"], ["b"]]), ("relabel", 2, [8, 9], 3, 3)),
-    (lambda c: c.flush(), ("flush", 2, [], 3, 4)),
+    (lambda c: c.flush(), ("flush", 5, [], 3, 4)),
     (lambda c: c.learn(*some_rows(20)[:2]), ("learn", 20, [], 4, 5)),
     (lambda c: c.feedback(QUERY, [10, 11], ["up", "down"]), ("feedback", 2, [10, 11], 5, 6)),
     (lambda c: c.feedback(QUERY, 11, 0), ("undo feedback", 1, [11], 6, 7)),

@@ -1,5 +1,7 @@
 """The model is a function of what is stored: labels that change, and items that go, leave no trace in the sums."""
 
+import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection
+from stillhash.files.checksums import BLOCK_SIZE
 from stillhash.hashers import Tally
-from tests.collection.fixtures import BITS, DIM, some_rows
+from tests.collection.fixtures import BITS, DIM, rescoring_codes, some_rows
+from tests.collection.test_repair import leaf_pages, overwrite
 
 ROWS = 360
 
@@ -143,3 +147,111 @@ def test_verify_finds_sums_of_something_else(tmp_path: Path) -> None:
         connection.execute('UPDATE summed_rows SET labels = \'["a", "b"]\' WHERE row = 7')
     assert any("sums" in problem for problem in collection.verify())
     collection.close()
+
+
+def relearnt(path: Path) -> Collection:
+    """Open a repaired collection, and check that its sums are those of what is stored, and that it goes on."""
+    collection = stillhash.open(path)
+    assert collection.verify() == []
+    collection.relabel(collection.ids(limit=60), [["b"]] * 60)
+    collection.flush()
+    assert collection.verify() == []
+    return collection
+
+
+@pytest.mark.parametrize("half_life", [None, 100])
+def test_repair_learns_again_what_is_left(tmp_path: Path, half_life: float | None) -> None:
+    labels, path = some_rows(ROWS).labels, tmp_path / "c"
+    with closing(open_with(path, labels, params={"half_life": half_life}, rescore_bits=8)) as collection:
+        collection.seal()
+        collection.relabel([1, 2, 4], [["zebra"]] * 3)  # wait to be learnt, and to be taken out
+    (file,) = (path / "segments").glob("*.rescoring")
+    data = file.read_bytes()
+    file.write_bytes(data[: 2 * BLOCK_SIZE] + bytes(20) + data[2 * BLOCK_SIZE + 20 :])
+    actions = stillhash.repair(path).actions
+    assert "rows have lost their rescoring codes" in actions[0] and "computed again" in actions[-1]
+    with closing(relearnt(path)) as collection:
+        ids, known = range(ROWS), rescoring_codes(collection, [*range(ROWS)])[1]
+        labelled = [item is not None and bool(item.labels) for item in collection.get(ids)]
+        assert 0 < known.sum() < ROWS and learner(collection).stats_.rows <= (known & labelled).sum() + 1e-6
+        lost = [id_ for id_ in ids if not known[id_]]
+        collection.relabel(lost[:5], [["a"]] * 5)  # stored, and nothing to learn it by
+        collection.delete(lost[5:10])
+        collection.flush()
+        assert collection.verify() == []
+    assert stillhash.repair(path).actions == []
+
+
+def test_repair_keeps_what_is_stored_nowhere_else(tmp_path: Path) -> None:
+    """Rows that `learn` got cannot be learnt again, so sums that hold them stay."""
+    path, rows = tmp_path / "c", some_rows(90, seed=4)
+    with closing(open_with(path, some_rows(ROWS).labels)) as collection:
+        collection.learn(rows.X, rows.labels)
+        collection.seal()
+        before = learner(collection)
+    (file,) = (path / "segments").glob("*.rescoring")
+    file.write_bytes(file.read_bytes()[:4096] + bytes(20) + file.read_bytes()[4116:])
+    match = re.search(r"learnt of (\d+) rows stays, whose codes are lost", stillhash.repair(path).actions[-1])
+    assert match is not None
+    with closing(stillhash.open(path)) as collection:
+        assert collection.verify() == [] and learner(collection).stats_.same(before.stats_)
+    for learner_file in sorted((path / "learner").iterdir())[-1:]:
+        learner_file.write_bytes(b"lost")
+    given = sum(bool(labels) for labels in rows.labels) + int(match[1])
+    assert f"without {given} rows that are no items" in stillhash.repair(path).actions[-1]
+    relearnt(path).close()
+
+
+def test_a_lost_page_of_a_table_costs_no_sum(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    with closing(open_with(path, some_rows(ROWS).labels)) as collection:
+        collection.seal()
+        collection.relabel(range(20), [["b"]] * 20)
+        with collection._store.reading() as connection:
+            assert collection._store.summed_rows is not None
+            assert collection._store.summed_rows.count_removals(connection) > 10
+    for table in ("summed_rows", "removals"):
+        (page, *_) = leaf_pages(path, table)
+        overwrite(path / "store.db", page * BLOCK_SIZE, BLOCK_SIZE)
+        actions, lost = stillhash.repair(path)
+        assert lost == [] and "computed again" in actions[-1]
+        with closing(stillhash.open(path)) as collection:
+            assert collection.verify() == [] and len(collection) == ROWS
+            if table == "summed_rows":
+                collection.relabel(range(300, 330), [["c"]] * 30)
+                collection.delete(range(330, 340))
+                collection.add(range(330, 340), some_rows(10, 7).X, [["a"]] * 10)
+
+
+@pytest.mark.parametrize("where", [None, {"labels": "a"}])
+def test_exports_hold_what_the_sums_hold(tmp_path: Path, where: Any) -> None:
+    rows = some_rows(90, seed=4)
+    with closing(open_with(tmp_path / "c", some_rows(ROWS).labels)) as collection:
+        collection.relabel([1, 2, 4], [["zebra"]] * 3)
+        collection.delete([5, 7])
+        collection.export(tmp_path / "c.jsonl", where=where)
+        collection.learn(rows.X, rows.labels)
+        collection.export(tmp_path / "given.jsonl", where=where)
+        collection.relabel([8], [["a"]])
+        collection.flush()
+        expected = learner(collection)
+    for name in ("c", "given"):
+        with closing(stillhash.import_export(tmp_path / f"{name}.jsonl", tmp_path / f"{name} again")) as copy:
+            assert copy.verify() == []
+            if name == "c":
+                copy.learn(rows.X, rows.labels)
+            copy.flush()
+            if where is None:
+                copy.relabel([8], [["a"]])
+                copy.flush()
+                assert learner(copy).stats_.same(expected.stats_)
+            with copy._store.reading() as connection:
+                assert copy._store.summed_rows is not None
+                assert copy._store.summed_rows.count_others(connection) > 0
+    text = (tmp_path / "c.jsonl").read_text()
+    assert ('"removal"' in text) == (where is None), "codes of items that do not travel"
+    copy_of_c = stillhash.import_export(tmp_path / "c.jsonl", tmp_path / "k")
+    with closing(copy_of_c), copy_of_c._store.reading() as connection:
+        assert copy_of_c._store.summed_rows is not None
+        others = copy_of_c._store.summed_rows.count_others(connection)
+        assert others == 0 if where is None else others > 0
