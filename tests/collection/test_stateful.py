@@ -243,9 +243,11 @@ class History(RuleBasedStateMachine):
         existing = [id_ for id_ in ids if id_ in self.twin.items]
         likes = data.draw(st.lists(st.booleans(), min_size=len(existing), max_size=len(existing)))
         source = data.draw(st.sampled_from(["", "ann"]))
-        if self.twin.hasher is None or not ids:
-            with pytest.raises(NotFitted if ids else InvalidInput):
+        if not ids:
+            with pytest.raises(InvalidInput):
                 self.collection.feedback(self.query(query), ids, True)
+            return
+        if self.twin.hasher is None:  # test_few_items.py
             return
         if existing != ids:
             with pytest.raises(InvalidInput, match=r"^ids?\b"):

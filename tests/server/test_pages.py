@@ -343,3 +343,19 @@ def test_sign_in_and_out(serving: Callable[..., LiveServer]) -> None:
 
 def test_without_keys_there_is_no_sign_in(shared: LiveServer) -> None:
     assert shared.request("GET", "/login").headers["location"] == "/"
+
+
+def test_votes_on_few_items_count_at_once(tmp_path: Path) -> None:
+    collection = stillhash.open(tmp_path / "c", 8, 16)
+    collection.add(range(20), np.random.default_rng(0).standard_normal((20, 8)))
+    with live_server({"c": collection}) as server:
+        page = server.request("GET", "/c/c?like=3").data.decode()
+        assert 'class="thumb up"' in page and 'class="why"' not in page
+        last = collection.search(collection.reconstruct([3])[0], 20).hits[-1].id
+        form = urlencode({"like": 3, "id": last, "up": "1"})
+        headers = {"content-type": "application/x-www-form-urlencoded", "hx-request": "true"}
+        reply = server.pool.request("POST", f"{server.url}/c/c/thumb", body=form, headers=headers)
+        assert reply.status == 200 and "is learnt later" in reply.data.decode()
+        assert collection.search(collection.reconstruct([3])[0], 1).hits[0].id == last
+        for path in ("?like=3", "/votes", "/learning", "/collection"):
+            assert server.request("GET", f"/c/c{path}").status == 200, path

@@ -24,7 +24,7 @@ from stillhash.cluster.segment_cache import SegmentCache
 from stillhash.cluster.shard import StaleNumber
 from stillhash.collection.filters import Condition
 from stillhash.collection.storage.item_contents import ItemContent, ItemRecord, read_contents
-from stillhash.collection.storage.votes import SourceShares
+from stillhash.collection.storage.votes import SourceShares, VotedRows
 from stillhash.collection.types import Id
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFound, Unreachable, Unsupported
 from stillhash.hashers import LinearHasher, Model
@@ -109,7 +109,7 @@ class FrontSnapshot:
             raise BadState(f"items: expected {len(rows)} from the shards, got {len(records)}")
         return records
 
-    def rank_by_cosine(self, Q: Floats, k: int) -> tuple[list[tuple[NDArray[Any], ...]], str]:
+    def rank_by_cosine(self, Q: Floats, k: int, voted: VotedRows) -> tuple[list[tuple[NDArray[Any], ...]], str]:
         """Refuse to rank items that wait for hash functions: their features are not published."""
         raise self._not_published("search")
 

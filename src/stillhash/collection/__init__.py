@@ -19,6 +19,7 @@ from stillhash.collection.storage.repair import RepairReport, repair
 from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.store import Store
 from stillhash.collection.table_import import ImportProgress
+from stillhash.collection.trainer import MIN_INIT_ROWS
 from stillhash.collection.types import (
     Answer,
     AuditEntry,
@@ -38,7 +39,6 @@ from stillhash.numeric.label_codes import MIN_LOOKS_CODE
 from stillhash.numeric.validation import check_bits, check_choice, check_integer, check_number
 from stillhash.search import Index, searcher_for
 
-MIN_INIT_ROWS = 300
 DEFAULT_BITS = MIN_LOOKS_CODE
 
 
@@ -82,7 +82,9 @@ def open(
     encoder : what computes the features; a new collection records its name and fingerprint, and has its dim. An
         existing one must have been created with it, or have an alignment from it.
     init : a sample to fit the hash functions on at once: features (n, D), or a pair of features and labels.
-    init_rows : rows that the hash functions are fitted on, at least 300; until then search ranks by cosine.
+    init_rows : rows that the hash functions are fitted on, at least 300. They are fitted once there are so many, or
+        from 300 on by all there are, once something is to be learnt: by `relabel`, `feedback`, `learn` or `flush`.
+        Until then search ranks by cosine, votes count for their own query, and labels wait to be learnt.
     learn_rows : labelled rows of a step of learning; fewer wait for others.
     keep_versions : versions that can be rolled back to.
     source_cap : votes that one source of feedback counts for at most.

@@ -19,7 +19,7 @@ from stillhash.collection.label_writer import LabelWriter
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.storage.lexical import ReportShare, check_new_field, set_lexical_field
 from stillhash.collection.storage.repair import RepairReport, repair
-from stillhash.collection.storage.schema import count_rows, get_meta, is_fitted
+from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.versions import MAX_VERSION
 from stillhash.collection.types import ForgetReport, Id, ItemIds, Vector, Vote
@@ -54,7 +54,8 @@ class Collection(LabelWriter):
     def learn(self, features: Any, labels: Any) -> int:
         """Learn from labelled rows that are not stored as items, publish a version, and return its number."""
         rows = self._input.rows(features, labels)
-        with self._write_lock, self._store.change("learn", len(rows.features)) as change:
+        with self._learning("learn", len(rows.features)) as change:
+            self._trainer.fit_early(change.connection)
             return self._trainer.learn(change.connection, rows)
 
     def feedback(
@@ -65,7 +66,8 @@ class Collection(LabelWriter):
         vote: "up" (or true), "down" (or false), or a number in [-1, 1]; 0 takes the source's vote back. position: the
         rank from 1 at which the hit was shown; a click further down counts for more. Lists give each item its own. The
         last vote of a source on a query and an item counts; votes of sources add up; a source counts for at most
-        `source_cap` votes. For this very query, items voted up come first and items voted down last.
+        `source_cap` votes. For this very query, items voted up come first and items voted down last. Before there are
+        hash functions a vote does that too, the version is 0, and votes teach once there are some.
         """
         return self._vote(check_feedback(query, self._input, id, vote, source, position))
 
@@ -81,12 +83,14 @@ class Collection(LabelWriter):
         with self._write_lock:
             self._store.db.check_writer()
             with self._view.pinned() as snapshot:
-                stored = stored_votes(self._store, snapshot, votes)
+                stored = stored_votes(self._store, snapshot, votes, lambda *rows: self._row_features(*rows)[0])
             what = "feedback" if any(vote.vote for vote in stored) else "undo feedback"
             voted = list(dict.fromkeys(vote.item for vote in stored))
-            with self._store.change(what, len(stored) or None, voted) as change:
-                connection = change.connection
-                return self._trainer.feedback(connection, stored) if stored else int(get_meta(connection, "version"))
+            with self._learning(what, len(stored) or None, voted) as change:
+                if stored:
+                    self._trainer.feedback(change.connection, stored)
+                    self._trainer.fit_early(change.connection)
+                return int(get_meta(change.connection, "version"))
 
     def forget(
         self,
@@ -128,10 +132,13 @@ class Collection(LabelWriter):
         return names if version == snapshot.version else super()._names_of_labels(snapshot)
 
     def flush(self) -> int:
-        """Learn the pending rows, however few; return the current version."""
-        with self._write_lock, self._store.change("flush", None) as change:
+        """Learn the pending rows, and what waits to be taken out, however few; return the current version."""
+        with self._learning("flush", None) as change:
+            waiting = self._trainer.count_waiting(change.connection)
+            if waiting:
+                self._trainer.fit_early(change.connection)
             if is_fitted(change.connection):
-                change.rows = count_rows(change.connection, "pending") or None
+                change.rows = waiting or None
                 self._trainer.flush(change.connection)
             return int(get_meta(change.connection, "version"))
 

@@ -90,6 +90,10 @@ def _delete_votes(
     digests = set(coded.digests[coded.digests != NO_DIGEST].tolist())
     if store.settings["codes_only"]:
         digests = set(feature_digests(signs(coded.codes, store.settings["bits"])).tolist())
+    elif not is_fitted(connection):
+        waiting, (X, _, _) = store.items.awaiting_codes(connection)
+        rows = list(store.items.rows_of(connection, list(ids)).values())
+        digests = set(feature_digests(X[np.isin(waiting, rows)]).tolist())
     queries = []
     for key, query in store.votes.queries(connection) if digests else ():
         vector = np.frombuffer(query, np.float32)[None]

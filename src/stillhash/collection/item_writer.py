@@ -1,8 +1,8 @@
 """Change the items of a collection: add, replace, update, relabel and delete them, each call in one transaction."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from sqlite3 import Connection
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from stillhash.collection.filters import Condition
 from stillhash.collection.input_rows import learn_codes
 from stillhash.collection.layout_reader import LayoutReader
+from stillhash.collection.storage.audit import Change
 from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
 from stillhash.collection.storage.row_arrays import round_features
@@ -101,7 +102,7 @@ class ItemWriter(LayoutReader):
             raise InvalidInput("features: expected features, or only labels or metadata to replace, got None")
         names = check_ids(ids)
         texts = None if metadata is None else check_metadata(metadata, len(names))
-        with self._write_lock, self._store.change("upsert", len(names) or None, names) as change:
+        with self._learning("upsert", len(names) or None, names) as change:
             existing = self._store.items.rows_of(change.connection, names)
             if absent := [name for name in names if name not in existing]:
                 raise InvalidInput(f"ids: {len(absent)} do not exist: {absent[0]!r}. Pass features to add them.")
@@ -109,6 +110,8 @@ class ItemWriter(LayoutReader):
                 self._relabel(change.connection, names, labels, learn)
             if texts is not None:
                 set_metadata(change.connection, [existing[name] for name in names], texts)
+            if labels is not None and learn:
+                self._trainer.fit_early(change.connection)
         return len(names)
 
     def _add(self, new: ItemRows, rows: LabelledRows, learn: bool, *, replace: bool) -> int:
@@ -151,6 +154,17 @@ class ItemWriter(LayoutReader):
                 with suppress(StillhashError, OSError, MemoryError):  # the rows are on disk; sealed later
                     self._store.seal()
         return len(new.ids)
+
+    @contextmanager
+    def _learning(self, what: str, rows: int | None, ids: Sequence[Id] = ()) -> Iterator[Change]:
+        """Write in one transaction, as `Store.change`, in which the hash functions may be fitted."""
+        with self._write_lock:
+            with self._store.change(what, rows, ids) as change:
+                waited = not is_fitted(change.connection)
+                yield change
+                fits = waited and is_fitted(change.connection)
+            if fits:
+                self._drop_features()
 
     def _drop_features(self) -> None:
         """Give back to the disk what features took that were stored before there were hash functions."""
@@ -219,10 +233,12 @@ class ItemWriter(LayoutReader):
         selection = check_selection(ids, where)
         shared = None if isinstance(selection, list) else check_shared_labels(labels)
         at_once = max(1, min(MAX_RELABELLED, MAX_RELABELLED_BYTES // (4 * self.dim)))
-        with self._write_lock, self._store.change("relabel", None) as change:
+        with self._learning("relabel", None) as change:
             for names in self._select(change.connection, selection, at_once):
                 self._relabel(change.connection, names, labels if shared is None else shared * len(names), learn)
                 change.count(names)
+            if learn and change.rows:
+                self._trainer.fit_early(change.connection)
             return change.rows or 0
 
     def _relabel(self, connection: Connection, names: list[Id], labels: Any, learn: bool) -> None:

@@ -39,7 +39,7 @@ class LabelWriter(Importer):
     ) -> LabelsOfItems:
         """Replace the labels of each item by what a change makes of them, in one transaction."""
         names, table = check_ids(ids), self._store.items
-        with self._write_lock, self._store.change(verb, None) as change:
+        with self._learning(verb, None) as change:
             rows = table.existing_rows(change.connection, names).tolist()
             contents = table.contents(change.connection, rows)
             own = [contents[row][1] for row in rows]
@@ -49,6 +49,8 @@ class LabelWriter(Importer):
             if changed:
                 self._relabel(change.connection, changed, [new[place] for place in places], learn)
                 change.count(changed)
+                if learn:
+                    self._trainer.fit_early(change.connection)
             return {names[place]: own[place] for place in places}
 
 

@@ -31,12 +31,12 @@ def rank_page(
     store: ModelStore, snapshot: SearchSnapshot, Q: Floats, k: int, version: int, model: Model, balance: float | None
 ) -> RankedPage:
     """Return the first k hits of validated queries, among the rows that the snapshot allows."""
+    votes = voted_rows(store, snapshot, Q, version)
     if snapshot.functions is None:
-        scored, by = snapshot.rank_by_cosine(Q, k)
+        scored, by = snapshot.rank_by_cosine(Q, k, votes)
         return RankedPage(scored, 0, by)
     page = snapshot.page_model(model)
     ranking = snapshot.functions.rank_checked(model, Q, balance, page)
-    votes = voted_rows(store, snapshot, Q, version)
     repeats = repeated_rows(store, snapshot, Q)
     most = min(k, max(1, len(snapshot.index)))
     own: dict[str, Any] = {"allowed": snapshot.allowed, "repeats": repeats, "stored": snapshot.page_items}

@@ -20,7 +20,7 @@ from stillhash.collection.storage.item_contents import ItemContent
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.segments import Segment
 from stillhash.collection.storage.store import Store
-from stillhash.collection.storage.votes import SourceShares
+from stillhash.collection.storage.votes import SourceShares, VotedRows
 from stillhash.collection.stored_features import StoredFeatures
 from stillhash.collection.stored_models import load_functions, load_model
 from stillhash.errors import StillhashError
@@ -78,9 +78,9 @@ class Snapshot:
         """Return id, labels and metadata of these rows; TooLarge if they take more bytes."""
         return self.store.items.contents(self.connection, rows, max_bytes)
 
-    def rank_by_cosine(self, Q: Floats, k: int) -> tuple[list[tuple[NDArray[Any], ...]], str]:
+    def rank_by_cosine(self, Q: Floats, k: int, voted: VotedRows) -> tuple[list[tuple[NDArray[Any], ...]], str]:
         """Rank the allowed items while they wait for hash functions (cosine_ranking.py)."""
-        return rank_by_cosine(self.store, self.connection, Q, k, self.allowed)
+        return rank_by_cosine(self.store, self.connection, Q, k, self.allowed, voted)
 
 
 class ReadView:
@@ -187,7 +187,7 @@ class ReadView:
             self._index.remove(deleted)
         self._functions = self._functions or load_functions(connection)
         version = get_meta(connection, "version")
-        if version != self._version:
+        if version != self._version or not version:  # votes may come before the first version
             self._version, self._model = version, load_model(self.store, connection, version)
             self._source_shares = self.store.votes.source_shares(connection, version)
             self._page = None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stillhash.collection.filters import Condition
 from stillhash.collection.storage.item_contents import ItemContent
 from stillhash.collection.storage.versions import VersionTable
-from stillhash.collection.storage.votes import SourceShares, VoteTable
+from stillhash.collection.storage.votes import SourceShares, VotedRows, VoteTable
 from stillhash.hashers import LinearHasher, Model
 from stillhash.hashers.linear import PageModel
 from stillhash.numeric.rescored_page import StoredItems
@@ -55,7 +55,7 @@ class SearchSnapshot(Protocol):
     def select_allowed(self, rows: IdArray) -> IdArray: ...
     def repeats(self, digests: list[int]) -> Sequence[IdArray]: ...
     def contents(self, rows: Iterable[int], max_bytes: int | None) -> dict[int, ItemContent]: ...
-    def rank_by_cosine(self, Q: Floats, k: int) -> tuple[list[tuple[NDArray[Any], ...]], str]: ...
+    def rank_by_cosine(self, Q: Floats, k: int, voted: VotedRows) -> tuple[list[tuple[NDArray[Any], ...]], str]: ...
 
 
 class SearchView(Protocol):

@@ -42,6 +42,7 @@ from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
 
+MIN_INIT_ROWS = 300  # that hash functions are fitted on, unless by `fit`
 MIN_STEP_ROWS = 100
 MAX_STEPS = 100  # of one write
 CODE_SAMPLE_ROWS = 8192  # that votes are compared with
@@ -73,6 +74,7 @@ class Trainer:
         hasher.fit(sample.features, sample.labels)
         codes = hasher.encode_checked(rows.features, rows.labels)
         self.store.items.set_codes(connection, numbers, codes[: len(numbers)], feature_digests(waiting.features))
+        self.store.votes.set_codes(connection)
         if self.store.features is not None:
             self.store.features.add(connection, numbers, waiting.features)
         self.start(connection, hasher, "fit", len(sample.features))
@@ -83,6 +85,17 @@ class Trainer:
                 self.store.items.set_pending_codes(connection, numbers, rescoring_codes)
         return codes[len(numbers) :]
 
+    def fit_early(self, connection: Connection) -> bool:
+        """Fit the hash functions before `init_rows`, since something is to be learnt; return False if it cannot be yet.
+
+        What waits is learnt too.
+        """
+        if is_fitted(connection) or int(get_meta(connection, "items")) < MIN_INIT_ROWS:
+            return False
+        self.fit(connection)
+        self.flush(connection)
+        return True
+
     def start(self, connection: Connection, hasher: Hasher, kind: str, rows: int) -> None:
         """Fix the hash functions of a fitted hasher permanently, and publish what it has learnt as first version."""
         functions = hasher.functions().state()
@@ -91,6 +104,8 @@ class Trainer:
         learner = self.store.learner_files.checkpoint(self.store.versions.next_number(connection), hasher)
         if kind == "learn":
             save_history(connection, load_history(connection) | {"rows": rows})
+            if self.store.summed_rows is not None:  # which cannot know them
+                self.store.summed_rows.add_others(connection, rows)
         self._publish(connection, hasher, NewVersion(kind, rows, learner))
 
     def encode(self, connection: Connection, rows: LabelledRows) -> Codes | None:
@@ -104,8 +119,6 @@ class Trainer:
 
     def rescoring_codes(self, connection: Connection, features: Floats) -> Codes:
         """Return the rescoring codes of features, in a collection that has them and whose hash functions are fixed."""
-            if self.store.summed_rows is not None:  # which cannot know them
-                self.store.summed_rows.add_others(connection, rows)
         functions, rescorer = self.functions(connection), self.store.rescorer
         assert functions is not None and rescorer is not None
         return rescorer.encode(functions.prepare(features), usable_cores())
@@ -246,7 +259,10 @@ class Trainer:
         return Chunk(rows.features, rows.labels, codes, rescorer, stored)
 
     def feedback(self, connection: Connection, votes: list[StoredVote]) -> int:
-        """Store votes, and publish a version that has learnt from them."""
+        """Store votes, and publish a version that has learnt from them; 0 before there are hash functions."""
+        if not is_fitted(connection):
+            self.store.votes.add(connection, 0, votes)
+            return 0
         self.store.votes.add(connection, self.store.versions.next_number(connection), votes)
         hasher, files = self.hasher(connection), self._current_files(connection)
         return self._publish(connection, hasher, NewVersion("feedback", len(votes), files))

@@ -99,7 +99,7 @@ class VoteReader(BulkReader):
 def _times(connection: Connection, versions: list[int]) -> dict[int, str]:
     """Return when these versions were published, as far as that is kept: with the version, or in the audit log."""
     times: dict[int, str] = {}
-    for marks, batch in batches(list(dict.fromkeys(versions))):
+    for marks, batch in batches(list(dict.fromkeys(filter(None, versions)))):  # 0 is of no time
         if has_table(connection, "audit"):
             sql = f"SELECT version_after, min(time) FROM audit WHERE version_after IN ({marks}) GROUP BY version_after"
             times.update(connection.execute(sql, batch))

@@ -1,39 +1,46 @@
 """Turn validated votes into what is stored of them, and find those on a query."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from stillhash.collection.read_view import Snapshot
 from stillhash.collection.search_view import ModelStore, SearchSnapshot
+from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.votes import StoredVote, VotedRows
 from stillhash.collection.types import Id, Vote
-from stillhash.errors import NotFitted
 from stillhash.numeric.validation import Floats
 from stillhash.search.blocks import NO_IDS
 
 MAX_WEIGHTED_POSITION = 100  # a hit shown further down counts as one shown here
 
 
-def stored_votes(store: Store, snapshot: Snapshot, votes: list[Vote]) -> list[StoredVote]:
-    """Return votes with their query, and with the code and labels of their item; a vote taken back needs no item."""
-    if snapshot.functions is None:
-        raise NotFitted("feedback: the hash functions are not fitted yet: add more rows, or call fit")
+def stored_votes(
+    store: Store, snapshot: Snapshot, votes: list[Vote], row_features: Callable[[Snapshot, RowNumbers], Floats]
+) -> list[StoredVote]:
+    """Return votes with their query, and with the code and labels of their item; a vote taken back needs no item.
+
+    Before there are hash functions items have no codes; votes get them then. row_features: returns the features of rows
+    that `reconstruct` returns of items, which are the queries that votes name by their ids.
+    """
     query_ids = list(dict.fromkeys(vote.query_id for vote in votes if vote.query_id is not None))
     query_rows = store.items.existing_rows(snapshot.connection, query_ids)
     queries: dict[Id | None, Any] = {}
     if query_ids:
-        queries.update(zip(query_ids, snapshot.functions.decode(snapshot.index.codes(query_rows)), strict=True))
+        queries.update(zip(query_ids, row_features(snapshot, query_rows), strict=True))
     names = list(dict.fromkeys(vote.id for vote in votes if vote.vote))
     rows = store.items.existing_rows(snapshot.connection, names)
-    codes = dict(zip(names, snapshot.index.codes(rows), strict=True)) if names else {}
+    codes = dict.fromkeys(names, b"")
+    if names and snapshot.functions is not None:
+        codes = {name: code.tobytes() for name, code in zip(names, snapshot.index.codes(rows), strict=True)}
     items = {item.id: item for item in store.items.get(snapshot.connection, rows.tolist()).values()}
     stored = []
     for vote in votes:
         query: Any = queries.get(vote.query_id, vote.query)
-        code, labels = (codes[vote.id].tobytes(), items[vote.id].labels) if vote.vote else (b"", [])
+        code, labels = (codes[vote.id], items[vote.id].labels) if vote.vote else (b"", [])
         weight = float(vote.vote) * examination_weight(vote.position)
         stored.append(StoredVote(query_bytes(query), vote.id, vote.source, weight, vote.position, code, labels))
     return stored

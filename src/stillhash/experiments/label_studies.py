@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import stillhash
-from stillhash.collection import MIN_INIT_ROWS, Collection
+from stillhash.collection import Collection
+from stillhash.collection.trainer import MIN_INIT_ROWS
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset, RowIndices, RowMask
 from stillhash.experiments.feedback_study import turned

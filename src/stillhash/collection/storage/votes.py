@@ -1,6 +1,7 @@
 """The votes: the latest of each source on a query and an item counts, up to each version.
 
-Earlier votes stay, so that an earlier version can be searched and restored. A query is stored once, and found by its
+Earlier votes stay, so that an earlier version can be searched and restored. Those from before there were hash functions
+are of version 0, and get the codes of their items when there are some. A query is stored once, and found by its
 digest, since an index over whole vectors would be large and slow. A vote outlives its item.
 """
 
@@ -38,7 +39,7 @@ class StoredVote(NamedTuple):
     source: str
     vote: float  # with the weight of its position; negative for an item that is not relevant, 0 for a vote taken back
     position: int | None  # rank from 1 at which the hit was shown
-    code: bytes
+    code: bytes  # empty where the vote is taken back, or its item had no code yet
     labels: list[Any]  # of the item, at the time of the vote
 
 
@@ -72,6 +73,11 @@ class VoteTable:
         columns = "(version, digest, item, source, vote, position, code, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         connection.executemany(f"INSERT OR REPLACE INTO votes {columns}", rows)
 
+    def set_codes(self, connection: Connection) -> None:
+        """Give votes that came before the hash functions the codes of their items, which all have one now."""
+        code = "SELECT code FROM items WHERE id = item AND items.code NOT NULL"
+        connection.execute(f"UPDATE votes SET code = ({code}) WHERE version = 0 AND vote != 0 AND EXISTS ({code})")
+
     def source_shares(self, connection: Connection, version: int) -> SourceShares:
         """Return what a vote of each source counts for: less where they are more than `source_cap`. Empty: no votes."""
         sql = f"SELECT source, sum(abs(vote)) FROM ({LATEST}) GROUP BY source"
@@ -104,10 +110,13 @@ class VoteTable:
 
     @parsing("votes")
     def of_latest_queries(self, connection: Connection, version: int, queries: int) -> list[StoredVote]:
-        """Return the votes that count up to a version, on the latest queries, in their order."""
+        """Return the votes that count up to a version, on the latest queries, in their order.
+
+        Without those on an item that was deleted before it had a code.
+        """
         shares = self.source_shares(connection, version)
         columns = "digest, item, source, vote, position, code, labels"
-        sql = f"SELECT {columns} FROM ({LATEST}) WHERE vote != 0 ORDER BY number"
+        sql = f"SELECT {columns} FROM ({LATEST}) WHERE vote != 0 AND code != x'' ORDER BY number"
         rows = connection.execute(sql, [version]).fetchall()
         vectors: dict[bytes, bytes] = {}
         for marks, batch in batches(list(dict.fromkeys(row[0] for row in reversed(rows)))[:queries]):

@@ -56,6 +56,7 @@ def compare(
         "now": {"answer": now, "cards": now_cards},
         "ranked": len(then.hits),
         "fitted": fitted,
+        "votable": query.vector is not None,
         "against": options.against,
         "versions": versions[::-1],
         "automatic": _automatic_balance(collection, query, options, now) if fitted else None,
