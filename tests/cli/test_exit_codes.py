@@ -66,7 +66,7 @@ def test_codes_of_requests(films: Path, tmp_path: Path, run_main: RunMain) -> No
     assert run_main("count", films) == (0, "2\n", "")
     assert run_main("count", films, "--nosuch")[0] == 2
     assert run_main("count", films, "--where", "{")[0] == 2
-    assert run_main("duplicates", films)[0] == 3
+    assert run_main("duplicates", films, "--distance", 3)[0] == 3
     assert run_main("create", films, "--dim", 2)[0] == 4
     assert run_main("keys", "add", tmp_path / "keys.json", "--name", "ann", "--role", "read")[0] == 0
     assert run_main("keys", "remove", tmp_path / "keys.json", "bob")[0] == 8

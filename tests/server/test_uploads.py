@@ -315,15 +315,19 @@ def test_a_collection_that_is_only_read(tmp_path: Path) -> None:
 def test_duplicates(serving: Callable[..., LiveServer]) -> None:
     server = serving()
     task = ended(server, server.request("POST", f"{PATH}/duplicates", {"distance": 6}))
-    assert task["result"] == {"distance": 6, "groups": server.executor().collection.duplicates(6)}
+    assert task["result"] == {"cosine": None, "distance": 6, "groups": server.executor().collection.duplicates(6)}
     where = {"$not": {"labels": "nothing"}}
     task = ended(server, server.request("POST", f"{PATH}/duplicates", {"distance": 6, "where": where, "limit": 1}))
     assert task["state"] == "done" and len(task["result"]["groups"]) <= 1
-    for body in ({"distance": 5000}, {"distance": -1}, {"limit": 0}, {"distance": 64}):
+    task = ended(server, server.request("POST", f"{PATH}/duplicates", {}))
+    assert task["result"] == {"cosine": 0.97, "distance": None, "groups": server.executor().collection.duplicates()}
+    for body in ({"distance": 5000}, {"distance": -1}, {"limit": 0}, {"distance": 64}, {"cosine": 0.9, "distance": 3}):
         assert server.request("POST", f"{PATH}/duplicates", body).status == 422
 
 
 def test_duplicates_before_the_hash_functions(vectors: LiveServer) -> None:
     ended(vectors, send(vectors, "rows.jsonl", rows(5)))
     task = ended(vectors, vectors.request("POST", f"{PATH}/duplicates", {}))
+    assert task["result"]["groups"] == vectors.executor().collection.duplicates()
+    task = ended(vectors, vectors.request("POST", f"{PATH}/duplicates", {"distance": 3}))
     assert task["state"] == "failed" and task["error"]["error"] == "NotFitted"

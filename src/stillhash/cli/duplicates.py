@@ -18,26 +18,36 @@ LISTED_IDS = 20  # of a group, for people
 @app.command(rich_help_panel=SEARCH_PANEL)
 def duplicates(
     path: CollectionPath,
-    distance: Annotated[int, Option(min=0, help="Bits in which the codes of two duplicates differ at most.")] = 3,
+    cosine: Annotated[
+        float | None, Option(min=0.5, max=1, help="Of the features of two duplicates, at least; 0.97 by default.")
+    ] = None,
+    distance: Annotated[
+        int | None,
+        Option(min=0, help="In place of it, bits in which their codes differ at most; 3 without rescoring codes."),
+    ] = None,
     where: Where = None,
     limit: Annotated[int, Option(min=1, help="Groups to show at most.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """Find groups of items whose codes are nearly the same, the earliest first.
+    """Find groups of items that are nearly the same, the earliest first.
 
-    Each item of a group is within the distance of some other item of it.
+    Each item of a group is so near some other item of it. Labels count nothing by cosine.
 
     \b
     Examples:
       stillhash duplicates films
-      stillhash duplicates gallery --distance 5 --limit 100 --json
+      stillhash duplicates gallery --cosine 0.95 --limit 100 --json
     """
     from stillhash.io import parse_json_object
 
     condition = parse_json_object(where, "where")
     with stillhash.open(path, read_only=True) as collection, progress_bar("comparing", 1.0, counts=False) as update:
         groups = collection.duplicates(
-            distance, where=condition, limit=limit, progress=lambda share: update(completed=share)
+            distance,
+            cosine=cosine,
+            where=condition,
+            limit=limit,
+            progress=lambda share: update(completed=share),
         )
     answer({"groups": groups}, as_json, _show)
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.duplicates import find_duplicates, read_codes
+from stillhash.collection.duplicates import check_likeness, find_duplicates, read_compared
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.input_rows import input_rows
 from stillhash.collection.item_getter import ItemGetter
@@ -234,22 +234,27 @@ class ItemReader(ItemGetter):
 
     def duplicates(
         self,
-        distance: int = 3,
+        distance: int | None = None,
         *,
+        cosine: float | None = None,
         where: Filter | None = None,
         limit: int = 1000,
         progress: ShareProgress | None = None,
     ) -> list[list[Id]]:
-        """Return groups of items whose codes are within this Hamming distance of each other, each group as its ids.
+        """Return groups of items that are nearly the same, each group as its ids.
 
-        A group is connected: each item is within the distance of some other, so two of them may be further apart. Items
-        and groups are in order of arrival. where: only items that meet this condition (filters.py). limit: groups, at
-        most. progress: called with the share that is done. Exact; TooLarge where it would take hours. Searches and
-        writes go on meanwhile.
+        cosine: of the features of two items, from 0.5 to 1, as their rescoring codes have it; labels count nothing. It
+        is 0.97 by default where items have rescoring codes. Pairs up to two standard errors below are returned too.
+        distance: in place of it, the Hamming distance of their codes at most. It is 3 by default elsewhere.
+
+        A group is connected: each item is near some other, so two of them may be further apart. Items and groups are in
+        order of arrival. where: only items that meet this condition (filters.py). limit: groups, at most. progress:
+        called with the share that is done. By distance it is exact; by cosine one pair in a thousand may be missed
+        where there are more than 8,192 items. TooLarge where it would take hours. Searches and writes go on meanwhile.
         """
-        check_integer(distance, "distance", 0, self.bits)
+        likeness = check_likeness(self._store.settings, cosine, distance)
         check_integer(limit, "limit", 1)
         condition = None if where is None else compile_filter(where)
         with self._view.pinned(condition) as snapshot:
-            rows, codes = read_codes(self._store, snapshot)
-        return find_duplicates(self._store, rows, codes, distance, limit, progress)
+            compared = read_compared(self._store, snapshot, likeness)
+        return find_duplicates(self._store, compared, limit, progress)

@@ -58,7 +58,7 @@ def near_groups(codes: Codes, bits: int, distance: int, progress: ShareProgress 
         parent[:] = 0
     if progress is not None:
         progress(1.0)
-    _compress(parent)
+    compress(parent)
     earliest = np.full(len(words), len(codes), np.int64)
     np.minimum.at(earliest, parent, first)
     return np.asarray(earliest[parent][inverse])
@@ -177,14 +177,14 @@ def near_pairs(words: Words, table: SortedCodes, distance: int) -> Iterator[tupl
 def join(parent: Numbers, left: Numbers, right: Numbers) -> None:
     """Put the codes of each pair into the same tree; a root is the smallest number of its tree."""
     while len(left):
-        left, right = _roots(parent, left), _roots(parent, right)
+        left, right = roots(parent, left), roots(parent, right)
         apart = left != right
         low, high = np.minimum(left, right)[apart], np.maximum(left, right)[apart]
         np.minimum.at(parent, high, low)  # of several, one is taken now, and the others next time
         left, right = low, high
 
 
-def _roots(parent: Numbers, numbers: Numbers) -> Numbers:
+def roots(parent: Numbers, numbers: Numbers) -> Numbers:
     roots = parent[numbers]
     while (higher := parent[roots]).tobytes() != roots.tobytes():
         roots = higher
@@ -192,7 +192,7 @@ def _roots(parent: Numbers, numbers: Numbers) -> Numbers:
     return roots
 
 
-def _compress(parent: Numbers) -> None:
+def compress(parent: Numbers) -> None:
     """Let every code point to its root."""
     while not np.array_equal(higher := parent[parent], parent):
         parent[:] = higher

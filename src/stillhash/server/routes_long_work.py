@@ -7,8 +7,10 @@ from fastapi import Query, Request
 from pydantic import Field, StrictInt
 
 from stillhash.collection import Collection
+from stillhash.collection.duplicates import check_likeness
 from stillhash.collection.types import Filter
 from stillhash.errors import InvalidInput
+from stillhash.numeric.cosine_groups import MIN_COSINE
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
 from stillhash.server.file_imports import FileImport, FileIndexer, accepted_suffixes, check_upload
 from stillhash.server.request_body import RAW_MEDIA, RequestBody
@@ -36,7 +38,15 @@ read_router, write_router = api_router("read", "tasks"), api_router("write", "ta
 
 
 class DuplicatesBody(RequestBody):
-    distance: Annotated[StrictInt, Field(ge=0, le=512, description="Bits in which two codes differ at most.")] = 3
+    cosine: Annotated[
+        float | None, Field(ge=MIN_COSINE, le=1, description="Of the features of two items, at least; 0.97 by default.")
+    ] = None
+    distance: Annotated[
+        StrictInt | None,
+        Field(
+            ge=0, le=512, description="Bits in which two codes differ at most; 3 where there are no rescoring codes."
+        ),
+    ] = None
     where: FilterCondition = None
     limit: Annotated[StrictInt, Field(ge=1, le=MAX_GROUPS, description="Groups, the earliest first.")] = MAX_GROUPS
 
@@ -55,25 +65,28 @@ async def upload(
 
 @read_router.post("/duplicates")
 async def duplicates(executor: ExecutorParam, body: DuplicatesBody) -> TaskResponse:
-    """Find groups of items whose codes are near each other. Its task has `groups`, lists of ids, once it is done."""
-    return TaskResponse.of(find_duplicates(executor, body.distance, body.where, body.limit))
+    """Find groups of items that are nearly the same. Its task has `groups`, lists of ids, once it is done."""
+    return TaskResponse.of(await find_duplicates(executor, body.cosine, body.distance, body.where, body.limit))
 
 
-def find_duplicates(
-    executor: CollectionExecutor, distance: int, where: Filter | None = None, limit: int = MAX_GROUPS
+async def find_duplicates(
+    executor: CollectionExecutor,
+    cosine: float | None,
+    distance: int | None,
+    where: Filter | None = None,
+    limit: int = MAX_GROUPS,
 ) -> Task:
     """Start a task that finds near-duplicates."""
-    if distance >= (bits := executor.collection.bits):
+    if distance is not None and distance >= (bits := executor.collection.bits):
         raise InvalidInput(f"distance: expected less than {bits}, the bits of a code, got {distance}")
+    likeness = await executor.read(lambda collection: check_likeness(collection.stats(), cosine, distance))
 
     def find(collection: Collection, report: Report) -> dict[str, Any]:
         progress = partial(report, message="comparing codes")
-        return {
-            "distance": distance,
-            "groups": collection.duplicates(distance, where=where, limit=limit, progress=progress),
-        }
+        own = likeness._asdict()
+        return {**own, "groups": collection.duplicates(**own, where=where, limit=limit, progress=progress)}
 
-    return executor.tasks.start("duplicates", f"Near-duplicates within {distance} bits", find, "read")
+    return executor.tasks.start("duplicates", f"Near-duplicates {likeness}", find, "read")
 
 
 def file_indexer(executor: CollectionExecutor) -> FileIndexer | None:

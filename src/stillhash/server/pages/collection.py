@@ -8,13 +8,15 @@ from fastapi import Request
 from starlette.responses import RedirectResponse, Response
 
 from stillhash.collection import Collection
+from stillhash.collection.duplicates import check_likeness
 from stillhash.collection.facets import Facet, Facets
+from stillhash.collection.trainer import MIN_INIT_ROWS
 from stillhash.collection.types import Id
 from stillhash.encoders import is_text_encoder
 from stillhash.errors import Busy
 from stillhash.server.dependencies import ExecutorParam, app_state
 from stillhash.server.file_imports import accepted_suffixes
-from stillhash.server.pages.duplicates import DISTANCES, USUAL_DISTANCE
+from stillhash.server.pages.duplicates import COSINES, DISTANCES
 from stillhash.server.pages.passages import TextHit, text_hit
 from stillhash.server.pages.rendering import page_router, render
 from stillhash.server.pages.uploading import visible_task
@@ -53,7 +55,8 @@ async def collection(request: Request, executor: ExecutorParam, labels: str = ""
     context |= {"suffixes": accepted_suffixes(indexer), "takes_files": indexer is not None}
     context |= {"max_upload": app_state(request).settings.max_upload_bytes, "all_labels": labels == "all"}
     context |= {"task": visible_task(request, executor, task) if task else None}
-    context |= {"distances": DISTANCES, "usual_distance": USUAL_DISTANCE}
+    likeness = check_likeness(context["stats"])
+    context |= {"cosines": COSINES, "distances": DISTANCES, "likeness": likeness, "min_init_rows": MIN_INIT_ROWS}
     return render(request, "collection.html", executor, **context)
 
 

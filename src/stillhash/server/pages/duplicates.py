@@ -20,8 +20,8 @@ from stillhash.server.tasks import Task
 from stillhash.server.write_queue import CollectionExecutor
 
 MAX_PAGE_GROUPS, GROUP_PICTURES = 40, 8  # groups on the page, and items of each with a picture
+COSINES = {0.99: "almost identical", 0.97: "very alike", 0.95: "alike", 0.9: "loosely alike"}
 DISTANCES = {0: "identical codes", 1: "almost identical", 3: "very alike", 6: "alike", 10: "loosely alike"}
-USUAL_DISTANCE = 3
 
 read_router, write_router = page_router("read"), page_router("write")
 
@@ -29,11 +29,23 @@ read_router, write_router = page_router("read"), page_router("write")
 @read_router.post("/c/{name}/duplicates")
 async def start_duplicates(request: Request, executor: ExecutorParam) -> Response:
     """Start to look for near-duplicates."""
-    text = form_text(await read_form(request), "distance") or str(USUAL_DISTANCE)
-    task = find_duplicates(executor, parse_integer(text, "distance"))
+    form = await read_form(request)
+    cosine, distance = (form_text(form, name) for name in ("cosine", "distance"))
+    task = await find_duplicates(
+        executor,
+        _parse_cosine(cosine) if cosine else None,
+        parse_integer(distance, "distance") if distance else None,
+    )
     if "hx-request" in request.headers:
         return await _render_duplicates(request, executor, task)
     return RedirectResponse(f"/c/{quote(executor.name)}/duplicates?task={task.id}", 303)
+
+
+def _parse_cosine(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInput(f"cosine: expected a number, got {text[:40]!r}") from None
 
 
 @read_router.get("/c/{name}/duplicates")
