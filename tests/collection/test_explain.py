@@ -14,6 +14,7 @@ import stillhash
 from stillhash import Collection
 from stillhash.errors import InvalidInput
 from stillhash.numeric.codes import signs
+from stillhash.numeric.reference_page import NEIGHBOUR_POWER, NEIGHBOURS
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.collection.golden import FOLDER
 from tests.collection.reference import Twin
@@ -85,19 +86,31 @@ def shares_of(predicted: np.ndarray, names: list[Any]) -> list[tuple[Any, float]
     return sorted(pairs, key=lambda pair: -pair[1])
 
 
-def test_labels_are_those_that_the_model_predicts_and_those_stored(pair: tuple[Collection, Twin]) -> None:
+def unit(part: np.ndarray) -> np.ndarray:
+    return np.asarray(part / max(np.linalg.norm(part), 1e-12))
+
+
+def test_labels_are_those_predicted_and_those_stored(pair: tuple[Collection, Twin]) -> None:
     collection, twin = pair
     hasher: Any = twin.hasher
     model, names = hasher.model(), hasher.label_space().names
+
+    def stored(id_: Any) -> np.ndarray:
+        return unit(np.array([name in twin.items[id_].labels for name in names], np.float64))
+
+    share = np.mean([bool(item.labels) for item in twin.items.values()])
     for query in QUERIES:
-        of_query = shares_of((hasher.prepare(query[None]) @ model.U + model.u)[0], names)
+        predicted = unit(np.maximum((hasher.prepare(query[None]) @ model.U + model.u)[0], 0) ** model.power)
+        every = {hit.id: hit.explanation.looks for hit in collection.search(query, 600, explain=0).hits}
+        nearest = sorted(every, key=lambda id_: -every[id_])[:NEIGHBOURS]
+        neighbours = unit(sum(max(every[id_], 0) ** NEIGHBOUR_POWER * stored(id_) for id_ in nearest))
+        of_query = shares_of(predicted + share**0.5 * neighbours, names)
         for hit in collection.search(query, 15, explain=0).hits:
             why = hit.explanation
             codes = collection.codes([hit.id])
             assert codes is not None
             predicted = np.maximum(signs(codes, BITS) @ model.V + model.v, 0)[0] ** model.item_power
-            stored = np.array([name in twin.items[hit.id].labels for name in names], np.float64)
-            of_hit = shares_of(sum(part / max(np.linalg.norm(part), 1e-12) for part in (predicted, stored)), names)
+            of_hit = shares_of(unit(predicted) + stored(hit.id), names)
             smaller = [min(dict(of_query)[name], dict(of_hit)[name]) for name in names]
             of_both = sorted(zip(names, smaller, strict=True), key=lambda pair: -pair[1])
             for listed, expected in (
@@ -108,6 +121,18 @@ def test_labels_are_those_that_the_model_predicts_and_those_stored(pair: tuple[C
                 expected = [(name, share) for name, share in expected if share >= 0.01][:5]
                 assert [one.label for one in listed] == [name for name, _ in expected]
                 assert [one.share for one in listed] == pytest.approx([share for _, share in expected], abs=1e-4)
+
+
+def test_a_label_is_explained_before_it_is_learnt(tmp_path: Path) -> None:
+    collection, _ = begin(tmp_path / "c")
+    nearest = collection.search(QUERIES[0], 9).hits
+    version = collection.stats()["version"]
+    collection.relabel([hit.id for hit in nearest], [["fresh"]] * 9)
+    answer = collection.search(QUERIES[0], 9, explain=0)
+    assert answer.version == version
+    why = next(hit.explanation for hit in answer.hits if hit.labels == ["fresh"])
+    assert all("fresh" in [one.label for one in some] for some in (why.query_labels, why.hit_labels, why.shared_labels))
+    collection.close()
 
 
 def test_votes_are_counted_by_source_and_version(tmp_path: Path) -> None:

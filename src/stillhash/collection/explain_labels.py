@@ -1,7 +1,8 @@
-"""Explain a hit in words: the labels that are predicted of the query and of the hit, and what votes did."""
+"""Explain a hit in words: the labels of the query and of the hit, stored and predicted, and what votes did."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,11 @@ from stillhash.collection.votes import query_bytes
 from stillhash.hashers import Model
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs
-from stillhash.numeric.labels import Labels
-from stillhash.numeric.rescored_page import RescoredPage, label_vectors
+from stillhash.numeric.reference_page import neighbour_labels
+from stillhash.numeric.rescored_page import RescoredPage, StoredItems, label_vectors
 from stillhash.numeric.validation import Codes, Doubles, Floats
+from stillhash.search.blocks import IdArray
+from stillhash.search.first_page import Candidates
 
 MAX_EXPLAINED_LABELS = 5
 MIN_SHARE = 0.01  # labels of a smaller share are left out
@@ -27,43 +30,58 @@ def explain_labels_and_votes(
     """Return answers whose hits are explained already with what labels and votes did."""
     functions, model, ranking = snapshot.functions, page.by, page.ranking
     assert functions is not None and ranking is not None and isinstance(model, Model)
-    by_labels = ranking.labels is not None or (ranking.page is not None and ranking.page.labels is not None)
-    predicted = functions.predict_labels(model, Q) if by_labels else None
+    predicted = functions.predict_labels(model, Q) if ranking.labels is not None else None
     by_votes = functions.vote_weights(model, Q)
     explained = []
     for number, (answer, rows) in enumerate(zip(answers, page.ids, strict=True)):
         if not answer.hits:
             explained.append(answer)
             continue
-        codes = snapshot.index.codes(rows[: len(answer.hits)])
-        own = None if predicted is None else predicted[number]
-        of_hits = None
-        if own is not None and ranking.page is not None and snapshot.page_items is not None:
-            stored = snapshot.page_items.labels(rows[: len(answer.hits)])
-            of_hits = _labels_of_hits(ranking.page, codes, stored)
-        elif own is not None and ranking.V is not None and ranking.v is not None:
+        rows = rows[: len(answer.hits)]
+        codes = snapshot.index.codes(rows)
+        labels = None
+        if ranking.page is not None and page.candidates is not None and snapshot.page_items is not None:
+            own, candidates = ranking.page.rows([number]), page.candidates[number]
+            labels = _page_labels(own, candidates, rows, codes, snapshot.page_items)
+        elif predicted is not None and model.label_names is not None and ranking.V is not None:
             of_hits = kernels.project(signs(codes, ranking.weights.shape[1]), ranking.V) + ranking.v
-        with_labels = _explain_labels(answer, model.label_names, own, of_hits)
+            labels = ExplainedLabels(model.label_names, predicted[number], of_hits)
+        with_labels = answer if labels is None else _explain_labels(answer, labels)
         weights = None if by_votes is None else by_votes[number]
         counts = store.votes.counts(snapshot.connection, query_bytes(Q[number]), page.version)
         explained.append(_explain_votes(with_labels, weights, codes, counts))
     return explained
 
 
-def _labels_of_hits(page: RescoredPage, codes: Codes, stored: Labels) -> Floats:
-    """Return the labels of hits as the first page has them: those predicted of their codes, and those stored now."""
-    assert page.regression is not None
-    names = page.regression.names
-    return page.regression.of_codes(codes) + label_vectors(stored, names)[:, : len(names)]
+class ExplainedLabels(NamedTuple):
+    """Labels of a query and of its hits, whose squares are their shares."""
+
+    names: Sequence[Hashable]
+    query: Floats  # (labels,)
+    hits: Floats  # (hits, labels)
 
 
-def _explain_labels(
-    answer: Answer, names: Sequence[Hashable] | None, predicted: Floats | None, labels: Floats | None
-) -> Answer:
-    """Return the answer with the labels that are predicted of its query, of each hit and of both."""
-    if names is None or predicted is None or labels is None:
-        return answer
-    of_query, of_hits = label_shares(predicted[None])[0], label_shares(labels)
+def _page_labels(
+    page: RescoredPage, candidates: Candidates, rows: IdArray, codes: Codes, stored: StoredItems
+) -> ExplainedLabels | None:
+    """Return the labels of one query and its hits as the first page has them; None where labels do not count."""
+    if page.labels is None or page.regression is None or not page.counts_labels(0):
+        return None
+    known, own, of_candidates = page.regression.names, stored.labels(rows), stored.labels(candidates.ids)
+    names = list(dict.fromkeys([*known, *own.names, *of_candidates.names]))
+    share = page.labelled_share
+    query, _ = neighbour_labels(candidates.page.cosines, label_vectors(of_candidates, names), share)
+    query *= np.float32(share**0.5)
+    query[: len(known)] += page.labels[0]
+    hits = label_vectors(own, names)
+    hits[:, : len(known)] += page.regression.of_codes(codes)
+    return ExplainedLabels(names, query, hits)
+
+
+def _explain_labels(answer: Answer, labels: ExplainedLabels) -> Answer:
+    """Return the answer with the labels of its query, of each hit and of both."""
+    names = labels.names
+    of_query, of_hits = label_shares(labels.query[None])[0], label_shares(labels.hits)
     query_labels = best_labels(of_query, names)
     hits = [
         replace(
