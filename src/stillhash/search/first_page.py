@@ -97,7 +97,7 @@ def _rescored_page(
     ids = hits.ids[:, :CANDIDATES]
     if similar is not hits.ids:
         ids = np.concatenate([ids, similar[:, :CANDIDATES]], axis=1)
-    codes = _read_codes(index, ids.ravel()).reshape(*ids.shape, -1)
+    codes = _read_codes(index, ids.ravel()).reshape(*ids.shape, width(index.bits))
     scores, ids, codes, counts = kernels.merge_candidates(hits.scores[:, :CANDIDATES], ids, codes, grid)
     known = ids[ids >= 0]
     assert ranking.page is not None
