@@ -162,7 +162,7 @@ class Explanation:
     other_rank: int
     looks: float | None = None  # how similar it is to the query, from -1 to 1; the cosine, if rescored
     labels: float | None = None  # the cosine of the labels of query and hit; None where labels do not place it
-    query_labels: list[LabelShare] | None = None  # predicted of it or of its nearest items, at most 5; None: do not count
+    query_labels: list[LabelShare] | None = None  # of the query: predicted, or of its nearest items; at most 5
     hit_labels: list[LabelShare] | None = None  # predicted of the hit, and those that it has now
     shared_labels: list[LabelShare] | None = None  # of both, with the smaller share
     up_votes: int = 0  # on this hit of this very query, which put it first,
