@@ -22,7 +22,7 @@ from rich.text import Text
 from stillhash.collection import Collection, open
 from stillhash.demo.collection_tour import Tour, take_tour
 from stillhash.errors import InvalidInput
-from stillhash.experiments.label_studies import cosine_ids, relabel
+from stillhash.experiments.label_studies import COLLECTION_INIT, cosine_ids, relabel
 from stillhash.experiments.metrics import evaluate_hits
 from stillhash.experiments.scenes import Scenes, make_scenes
 from stillhash.experiments.tables import print_table
@@ -56,9 +56,10 @@ def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method:
     console.print(sizes, highlight=False)
     first = cosine_ids(database.features, np.zeros(dim, np.float32), queries.features, HITS)
     cosine = _measure(first, queries, database)
+    settings: dict[str, Any] = {"method": method, "params": {"random_state": seed}}
     with (
         tempfile.TemporaryDirectory(prefix="stillhash-demo-") as folder,
-        open(f"{folder}/scenes", dim, bits, method=method, params={"random_state": seed}) as collection,
+        open(f"{folder}/scenes", dim, bits, init_rows=min(COLLECTION_INIT, count), **settings) as collection,
     ):
         collection.add(range(count), database.features)  # without labels
         collection.flush()
