@@ -117,9 +117,15 @@ class Twin:
                 entry.code = self.hasher.encode(entry.features[None], [entry.labels])[0]
                 if self.rescorer is not None:
                     X = np.asarray(entry.features[None], np.float32)
-                    entry.rescoring = self.rescorer.encode(self.hasher.prepare(X))[0]
+                    entry.rescoring = self.rescored(X, entry.code[None])[0]
         for id_, pending in self.pending.items():  # with the labels that they had, and the codes of the items
             pending.code, pending.rescoring = self.items[id_].code, self.items[id_].rescoring
+
+    def rescored(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Return the rescoring codes of features, with a mark where their codes hold labels."""
+        assert self.hasher is not None and self.rescorer is not None
+        held = (codes != self.hasher.functions().encode(X)).any(axis=1)
+        return self.rescorer.mark(self.rescorer.encode(self.hasher.prepare(X)), held)
 
     def codes(self, entries: Iterable[Entry]) -> np.ndarray:
         codes = [entry.code for entry in entries if entry.code is not None]
@@ -196,7 +202,7 @@ class Twin:
         codes = self.hasher.encode(X, in_order(labels))
         rows = [Entry(x, some, None, code) for x, some, code in zip(X, in_order(labels), codes, strict=True)]
         if self.rescorer is not None:
-            for row, rescoring in zip(rows, self.rescorer.encode(self.hasher.prepare(X)), strict=True):
+            for row, rescoring in zip(rows, self.rescored(X, codes), strict=True):
                 row.rescoring = rescoring
         self.given += self.sums * sum(bool(row.labels) for row in rows)
         self._learn_steps(rows)

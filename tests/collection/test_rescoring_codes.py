@@ -24,12 +24,13 @@ MORE = 700
 Added = dict[Any, np.ndarray]  # features by id
 
 
-def encoded(collection: Collection, X: np.ndarray) -> np.ndarray:
-    """Return what the codes of features should be."""
+def encoded(collection: Collection, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return what the rescoring codes of features should be, marked where the codes hold labels."""
     with collection._store.reading() as connection:
         functions = collection._trainer.functions(connection)
     assert functions is not None
-    return Rescorer(DIM, collection.stats()["rescore_bits"]).encode(functions.prepare(X))
+    rescorer = Rescorer(DIM, collection.stats()["rescore_bits"])
+    return rescorer.mark(rescorer.encode(functions.prepare(X)), (codes != functions.encode(X)).any(axis=1))
 
 
 def check(collection: Collection, added: Added) -> None:
@@ -37,7 +38,9 @@ def check(collection: Collection, added: Added) -> None:
     ids = list(added)
     codes, known = rescoring_codes(collection, ids)
     assert known.all() and len(codes) == len(ids) == collection.count() and collection.verify() == []
-    np.testing.assert_array_equal(codes, encoded(collection, np.array(list(added.values()))))
+    short = collection.codes(ids)
+    assert short is not None
+    np.testing.assert_array_equal(codes, encoded(collection, np.array(list(added.values())), short))
 
 
 def fill(path: Path, **settings: Any) -> tuple[Collection, Added]:
@@ -112,8 +115,9 @@ def test_kept_features_and_codes_agree(tmp_path: Path) -> None:
     """Codes are of the features that are kept, which are rounded, so that they can be built from those again."""
     collection, added = fill(tmp_path / "c", keep_features=True)
     for _ in range(2):
-        kept = collection.reconstruct(list(added))
-        np.testing.assert_array_equal(rescoring_codes(collection, list(added))[0], encoded(collection, kept))
+        kept, codes = collection.reconstruct(list(added)), collection.codes(list(added))
+        assert codes is not None
+        np.testing.assert_array_equal(rescoring_codes(collection, list(added))[0], encoded(collection, kept, codes))
         collection.compact()
 
 

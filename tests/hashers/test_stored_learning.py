@@ -89,6 +89,8 @@ def test_a_model_is_a_function_of_the_rows_that_are_left(
 def test_features_are_learnt_as_their_rescoring_codes(codes_see_labels: bool) -> None:
     one, other = (Tally(**PARAMS, codes_see_labels=codes_see_labels).fit(X[:500], SETS[:500]) for _ in range(2))
     rescoring, codes = stored(one, SETS)
+    assert one.rescorer_ is not None
+    rescoring = one.rescorer_.mark(rescoring, (codes != one.encode(X)).any(axis=1))
     one.partial_fit(X, SOME, codes)
     other.learn_stored(rescoring, parse_labels(SOME, len(X)), codes)
     assert one.stats_.same(other.stats_) and one.stats_.unlabelled >= 500

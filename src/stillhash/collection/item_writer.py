@@ -138,7 +138,7 @@ class ItemWriter(LayoutReader):
                     if self._store.features is not None:
                         self._store.features.add(connection, np.asarray(numbers), rows.features)
                     if self._store.rescoring is not None:
-                        rescoring_codes = self._trainer.rescoring_codes(connection, rows.features)
+                        rescoring_codes = self._trainer.rescoring_codes(connection, rows, codes)
                         self._store.rescoring.add(connection, np.asarray(numbers), rescoring_codes)
                         if self._store.summed_rows is not None:  # which are sums over these
                             rows = rows._replace(features=rescoring_codes)

@@ -24,7 +24,16 @@ from stillhash.numeric.labels import from_json
 from stillhash.numeric.validation import check_arrays, check_integer
 
 MODEL_ARRAYS = ("M", "m", "U", "u", "N", "V", "v", "label_weights")
-MODEL_NUMBERS = ("power", "balance", "query_length", "query_power", "item_power", "label_bits", "plain_share")
+MODEL_NUMBERS = (
+    "power",
+    "balance",
+    "query_length",
+    "query_power",
+    "item_power",
+    "label_bits",
+    "plain_share",
+    "held_share",
+)
 MODEL_SIDES = get_args(Model.__annotations__["side"])
 MAX_POWER = 1000.0
 LABEL_NAMES_KEY = "label_names"  # in the metadata of a stored model, which earlier releases do not read
@@ -111,8 +120,8 @@ def check_model(model: Model, dim: int, bits: int) -> None:
     powers = model.power, model.query_power, model.item_power
     if not all(0 <= power <= MAX_POWER for power in powers):
         raise BadState(f"model: expected powers from 0 to {MAX_POWER}, got {powers}")
-    if not 0 <= model.plain_share <= 1:
-        raise BadState(f"model: expected a share of codes without labels, got {model.plain_share}")
+    if not (0 <= model.plain_share <= 1 and 0 <= model.held_share <= 1):
+        raise BadState(f"model: expected shares of rows, got {model.plain_share} and {model.held_share}")
     if not 0 <= model.query_length < np.inf:
         raise BadState(f"model: expected a finite length of predicted labels, got {model.query_length}")
     if not 0 <= (0 if model.balance is None else model.balance) <= 1 or not 0 <= model.label_bits <= bits:

@@ -40,7 +40,7 @@ from stillhash.files.sealed_files import remove_unlisted
 from stillhash.hashers import Hasher, LinearHasher, Model
 from stillhash.numeric.feature_digests import feature_digests
 from stillhash.numeric.threads import usable_cores
-from stillhash.numeric.validation import Codes, Floats, Mask, check_integer
+from stillhash.numeric.validation import Codes, Mask, check_integer
 
 MIN_INIT_ROWS = 300  # that hash functions are fitted on, unless by `fit`
 MIN_STEP_ROWS = 100
@@ -79,7 +79,7 @@ class Trainer:
             self.store.features.add(connection, numbers, waiting.features)
         self.start(connection, hasher, "fit", len(sample.features))
         if self.store.rescoring is not None:
-            rescoring_codes = self.rescoring_codes(connection, waiting.features)
+            rescoring_codes = self.rescoring_codes(connection, waiting, codes[: len(numbers)])
             self.store.rescoring.add(connection, numbers, rescoring_codes)
             if self.store.summed_rows is not None:
                 self.store.items.set_pending_codes(connection, numbers, rescoring_codes)
@@ -117,11 +117,19 @@ class Trainer:
             return self.hasher(connection).encode_checked(rows.features, rows.labels)
         return functions.encode_checked(rows.features)
 
-    def rescoring_codes(self, connection: Connection, features: Floats) -> Codes:
-        """Return the rescoring codes of features, in a collection that has them and whose hash functions are fixed."""
+    def rescoring_codes(self, connection: Connection, rows: LabelledRows, codes: Codes) -> Codes:
+        """Return the rescoring codes of rows with these codes, in a collection that has them, after `fit`.
+
+        They have a mark where the code holds labels.
+        """
         functions, rescorer = self.functions(connection), self.store.rescorer
         assert functions is not None and rescorer is not None
-        return rescorer.encode(functions.prepare(features), usable_cores())
+        rescoring_codes = rescorer.encode(functions.prepare(rows.features), usable_cores())
+        held = rows.labels.labelled & self.store.settings["codes_see_labels"]
+        if held.any():
+            held[held] = (codes[held] != functions.encode_checked(rows.features[held])).any(axis=1)
+            rescoring_codes = rescorer.mark(rescoring_codes, held)
+        return rescoring_codes
 
     def learn_items(
         self,
@@ -195,7 +203,7 @@ class Trainer:
         self.flush(connection)
         codes = self.hasher(connection).encode_checked(rows.features, rows.labels)
         if self.store.summed_rows is not None:
-            rows = rows._replace(features=self.rescoring_codes(connection, rows.features))
+            rows = rows._replace(features=self.rescoring_codes(connection, rows, codes))
             self.store.summed_rows.add_others(connection, int(rows.labels.labelled.sum()))
         return self._learn(connection, rows, codes, np.full(len(codes), NOT_JUDGED))
 

@@ -73,6 +73,7 @@ class TaughtCollection:
             bits=job.bits,
             init=self.X[:first],
             keep_features=job.keep_features,
+            rescore_bits=0,  # the study measures the ranking of short codes
             params={"random_state": job.seed},
         )
         for start in range(0, len(items), ADDED_AT_ONCE):

@@ -120,7 +120,10 @@ class AdditiveLearner(LabelledCodes):
         """Return what is learnt of prepared rows with these codes, or with those without labels."""
         if self.rescorer_ is not None:
             rescoring_codes = self.rescorer_.encode(X, usable_cores())
-            return self._rows_of_stored(rescoring_codes, self._codes(X) if codes is None else codes)
+            of_features = self._codes(X)
+            if codes is not None:
+                rescoring_codes = self.rescorer_.mark(rescoring_codes, (codes != of_features).any(axis=1))
+            return self._rows_of_stored(rescoring_codes, of_features if codes is None else codes)
         values = self.project(X)
         plain = np.where(values >= 0, np.float32(1), np.float32(-1))  # (n, b)
         if codes is None:
@@ -135,7 +138,8 @@ class AdditiveLearner(LabelledCodes):
         if codes is None:
             return SummedRows(levels, values, np.where(values >= 0, np.float32(1), np.float32(-1)), None)
         own = signs(codes, self.bits)
-        return SummedRows(levels, values, own, projection.without_labels(values, own, self.label_bits_))
+        held = rescorer.marked(rescoring_codes)
+        return SummedRows(levels, values, own, projection.without_labels(values, own, held, self.label_bits_))
 
     def _exact(self) -> tuple[Rescorer, StoredProjection]:
         if self.rescorer_ is None or self._stored is None:

@@ -120,7 +120,7 @@ class LinearHasher(Hasher):
         assert similarity is not None
         if 0 < model.label_bits < self.bits:  # bits of labels say less of features, in all codes together
             similarity = similarity.copy()
-            similarity[:, : model.label_bits] *= np.float32(model.plain_share)
+            similarity[:, : model.label_bits] *= np.float32(1 - model.held_share)
         rescored = RescoredPage(page.rescorer, page.rescorer.queries(unit_rows(X)), votes=by_votes)
         if page.regression is not None:
             certainty = np.ones(len(X), np.float32)

@@ -34,7 +34,8 @@ class Model(NamedTuple):
     query_power: float = 1.0  # that predicted labels are raised to on the first page, of queries
     item_power: float = 1.0  # and of codes
     label_bits: int = 0  # so many of the first bits hold the labels of rows that were stored with them, not their looks
-    plain_share: float = 0.0  # of the stored codes, those that hold no labels
+    plain_share: float = 0.0  # of the stored rows, those without labels
+    held_share: float = 0.0  # of the stored codes, those that hold labels
     label_names: list[Hashable] | None = None  # of the columns of U; None: not known
     label_weights: Floats | None = None  # (labels,): how much sharing each counts; None: all alike
 

@@ -156,6 +156,7 @@ class Tally(AdditiveLearner):
             item_power=item_power,
             label_bits=self._label_bits(),
             plain_share=self.stats_.plain_share,
+            held_share=self.stats_.held_share if self.rescore_bits else 0.0,
             label_names=list(self.stats_.names),
             label_weights=by_label.astype(np.float32) if self.label_weights else None,
         )

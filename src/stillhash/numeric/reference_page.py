@@ -108,7 +108,7 @@ def label_vectors(indptr: Array, indices: Array, count: int) -> Floats:
 
 def corrections_of(rescoring_codes: Array) -> Floats:
     """Return the corrections of rescoring codes (..., bytes): 0 of a zero row, and of a lost one."""
-    corrections = np.ascontiguousarray(rescoring_codes[..., -4:]).view("<f4")[..., 0]
+    corrections = np.abs(np.ascontiguousarray(rescoring_codes[..., -4:]).view("<f4")[..., 0])
     return np.where(np.isfinite(corrections), corrections, np.float32(0))
 
 

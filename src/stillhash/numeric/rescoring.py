@@ -5,7 +5,9 @@ is about Gaussian, and quantised to a few bits a dimension: z. With the correcti
 <R q, z> * correction of <q, x> is without bias, as of RaBitQ (Gao and Long, SIGMOD 2024).
 
 A code is `bits` bit planes of ceil(dim / 8) bytes, the least significant first, and the correction. Bit i of byte j of
-a plane is of dimension 8 j + i; u, the value of the bits of a dimension, stands for the level 2 u - (2^bits - 1).
+a plane is of dimension 8 j + i; u, the value of the bits of a dimension, stands for the level 2 u - (2^bits - 1). The
+sign of the correction is a mark: it is negative where the short code of the item holds labels, so that learning knows
+which short codes follow from features alone.
 Stored codes must stay readable: the transform depends on the dimension alone and never changes.
 """
 
@@ -70,8 +72,18 @@ class Rescorer:
 
     def corrections(self, codes: Codes) -> Floats:
         """Return the corrections (..., ) of codes (..., width): 0 of a zero row, and of a lost one (all bytes 0xFF)."""
-        corrections = np.ascontiguousarray(codes[..., -4:]).view("<f4")[..., 0]
+        corrections = np.abs(np.ascontiguousarray(codes[..., -4:]).view("<f4")[..., 0])
         return np.where(np.isfinite(corrections), corrections, np.float32(0))
+
+    def mark(self, codes: Codes, held: NDArray[np.bool_]) -> Codes:
+        """Return codes (n, width), with the mark on the rows whose short codes hold labels."""
+        marked = codes.copy()
+        marked[held, -1] |= 0x80
+        return marked
+
+    def marked(self, codes: Codes) -> NDArray[np.bool_]:
+        """Return which of these codes (n, width) have the mark."""
+        return np.asarray(codes[:, -1] >= 0x80)
 
     def queries(self, X: Floats) -> RescoreQueries:
         """Return prepared queries (m, dim), rotated and rounded to integers."""

@@ -9,9 +9,7 @@ import numpy as np
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.sufficient_stats import EXACT, exact_precision
 from stillhash.numeric.threads import one_thread
-from stillhash.numeric.validation import Floats
-
-CERTAIN = 6.0  # standard deviations of what quantising adds to a hash function
+from stillhash.numeric.validation import Floats, Mask
 
 
 class StoredProjection:
@@ -25,11 +23,6 @@ class StoredProjection:
         step = np.exp2(np.ceil(np.log2(most / (EXACT[f"f{precision.itemsize}"] / 2))))  # (b,); half is for rounding
         self._W = np.ascontiguousarray(np.rint(rotated / step) * step, precision)
         self._t, self._length = t, np.float32(rescorer.length)
-        norms = np.sqrt(np.square(rotated).sum(axis=0))
-        units = np.ascontiguousarray((W / np.maximum(norms, np.finfo(np.float32).tiny)).T, np.float32)
-        errors = rescorer.decode(rescorer.encode(units)) - units
-        deviation = np.sqrt(np.square(errors).mean()) * norms  # (b,) of the hash functions of a row of unit norm
-        self._uncertain = np.asarray(CERTAIN * deviation, np.float32)
 
     @one_thread
     def values(self, levels: Floats) -> Floats:
@@ -37,18 +30,14 @@ class StoredProjection:
         products = np.asarray(levels.astype(self._W.dtype, copy=False) @ self._W, np.float32)
         return np.asarray(products / self._length + self._t)
 
-    def without_labels(self, values: Floats, own: Floats, label_bits: int) -> Floats | None:
+    @staticmethod
+    def without_labels(values: Floats, own: Floats, held: Mask, label_bits: int) -> Floats | None:
         """Return the codes without labels, as signs, of rows with these hash functions and codes; None: the same.
 
-        Bits past the first `label_bits` are of looks in any code. If the others differ from the hash functions by no
-        more than quantising does, the code holds no labels.
+        held: which codes hold labels, in their first `label_bits`; the others are of features in any code.
         """
-        first = values[:, :label_bits]
-        held = ((np.abs(first) > self._uncertain[:label_bits]) & ((first >= 0) != (own[:, :label_bits] > 0))).any(
-            axis=1
-        )
         if not held.any():
             return None
         plain = own.copy()
-        plain[held, :label_bits] = np.where(first[held] >= 0, np.float32(1), np.float32(-1))
+        plain[held, :label_bits] = np.where(values[held, :label_bits] >= 0, np.float32(1), np.float32(-1))
         return plain

@@ -83,6 +83,7 @@ class SufficientStats:
         self.aa, self.cc, self.pp = (np.zeros((width, width)) for width in (dim + 1, bits + 1, bits + 1))
         self._ay, self._cy, self._py = (np.zeros((0, width)) for width in (dim + 1, bits + 1, bits + 1))  # spare rows
         self.unlabelled = 0.0  # rows that are stored without labels
+        self.held = 0.0  # rows whose codes hold labels
 
     @property
     def rows(self) -> float:
@@ -93,6 +94,11 @@ class SufficientStats:
     def plain_share(self) -> float:
         """Return the share of rows without labels among all that are stored."""
         return float(self.unlabelled / max(self.unlabelled + self.rows, 1))
+
+    @property
+    def held_share(self) -> float:
+        """Return the share of rows whose codes hold labels among all that are stored."""
+        return float(self.held / max(self.unlabelled + self.rows, self.held, 1))
 
     def label_rows(self, name: Hashable) -> float:
         """Return how much of a label the statistics hold: the sum of its part of the unit vectors of rows."""
@@ -125,6 +131,8 @@ class SufficientStats:
 
         plain: the signs of their codes without labels, where these are others.
         """
+        if plain is not None:
+            self.held += sign * int((plain != signs).any(axis=1).sum())
         Y, names = unit_labels(labels)
         if self.chunk_rows is not None:
             Y = np.rint(Y / np.float32(LABEL_STEP)) * np.float32(LABEL_STEP)
@@ -178,7 +186,7 @@ class SufficientStats:
 
     def same(self, other: Self) -> bool:
         """Return whether all sums are equal to the bit; labels may come in another order, and may have no rows."""
-        if self.unlabelled != other.unlabelled:
+        if (self.unlabelled, self.held) != (other.unlabelled, other.held):
             return False
         if not all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ("aa", "cc", "pp")):
             return False
@@ -194,6 +202,7 @@ class SufficientStats:
         for array in (self.aa, self.cc, self.pp, self.ay, self.cy, self.py):
             array *= factor
         self.unlabelled *= factor
+        self.held *= factor
 
     def merge(self, other: Self) -> None:
         """Add the statistics of other rows over the same features and codes."""
@@ -205,6 +214,7 @@ class SufficientStats:
         self._cy[places] += other.cy
         self._py[places] += other.py
         self.unlabelled += other.unlabelled
+        self.held += other.held
 
     @one_thread
     def similarity(self, ridge: float, label_weights: NDArray[np.float64] | None = None) -> Similarity | None:
@@ -257,7 +267,8 @@ class SufficientStats:
     def arrays(self) -> dict[str, Doubles]:
         """Return the arrays of saved state: of aa, which is symmetric, the lower triangle."""
         sums = {name: getattr(self, name) for name in ("cc", "pp", "ay", "cy", "py")}
-        return sums | {"aa": self.aa[np.tri(len(self.aa), dtype=bool)], "unlabelled": np.array([self.unlabelled])}
+        sums |= {"aa": self.aa[np.tri(len(self.aa), dtype=bool)], "unlabelled": np.array([self.unlabelled])}
+        return sums if self.chunk_rows is None else sums | {"held": np.array([self.held])}
 
     @classmethod
     def from_arrays(
@@ -274,12 +285,15 @@ class SufficientStats:
         stats.names = {name: c for c, name in enumerate(names)}
         sizes = {"triangle": (dim + 1) * (dim + 2) // 2, "a": dim + 1, "c": bits + 1, "y": len(names), "one": 1}
         axes = {"aa": "triangle", "cc": "c c", "pp": "c c", "ay": "y a", "cy": "y c", "py": "y c", "unlabelled": "one"}
+        if stats.chunk_rows is not None:
+            axes["held"] = "one"
         check_arrays(arrays, {name: f"float64 {axis}" for name, axis in axes.items()}, sizes)
         at = np.tril_indices(dim + 1)
         stats.aa[at] = stats.aa[at[::-1]] = arrays["aa"]
         stats.cc, stats.pp = arrays["cc"].copy(), arrays["pp"].copy()
         stats._ay, stats._cy, stats._py = (arrays[name].copy() for name in ("ay", "cy", "py"))
         stats.unlabelled = float(arrays["unlabelled"][0])
+        stats.held = float(arrays["held"][0]) if "held" in axes else 0.0
         return stats
 
     def _places(self, names: list[Hashable]) -> NDArray[np.int64]:

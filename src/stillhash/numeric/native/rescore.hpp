@@ -23,10 +23,10 @@ struct RescoreLayout {
   int bits;
   RescoreLayout(int64_t d, int b) : dim(d), plane((d + 7) / 8), width(b * plane + 4), bits(b) {}
 
-  float correction(const uint8_t* code) const {  // 0 of a zero or lost row
+  float correction(const uint8_t* code) const {  // 0 of a zero or lost row; its sign is a mark
     float correction;
     std::memcpy(&correction, code + bits * plane, 4);
-    return std::isfinite(correction) ? correction : 0.0f;
+    return std::isfinite(correction) ? std::fabs(correction) : 0.0f;
   }
 };
 
