@@ -148,4 +148,3 @@ def test_hooks_run_tools_of_the_dev_extra() -> None:
     tools = {re.match(r"\.venv/bin/(\S+)", hook["entry"])[1] for hook in hooks}  # type: ignore[index]
     packages = {re.split(r"[>=\[;]", each)[0] for each in PROJECT["optional-dependencies"]["dev"]}
     assert tools - {"python", "lint-imports"} <= packages and "import-linter" in packages
-    assert any("tests.support.style" in hook["entry"] for hook in hooks)
