@@ -21,7 +21,7 @@ from haystack.document_stores.types import FilterPolicy
 from haystack.errors import FilterError
 
 import stillhash
-from stillhash.errors import Closed, Conflict, InvalidInput, NotFitted
+from stillhash.errors import Closed, Conflict, InvalidInput
 from stillhash.integrations.haystack import (
     StillhashDocumentStore,
     StillhashEmbeddingRetriever,
@@ -150,8 +150,8 @@ def test_votes_teach_the_store(store: StillhashDocumentStore) -> None:
     feedback = StillhashFeedback(store, source="ann")
     store.write_documents(documents[:5])
     query = documents[0].embedding or []
-    with pytest.raises(NotFitted):
-        feedback.run(query, documents[:1], ["up"])
+    assert feedback.run(query, documents[:1], ["up"])["version"] == 0  # before there are hash functions
+    feedback.run(query, documents[:1], [0.0])
     store.write_documents(documents[5:])
     before = store.embedding_retrieval(query, top_k=10)
     version = feedback.run(query, before, ["down", *[None] * 8, 1.0])["version"]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stillhash
-from stillhash.errors import InvalidInput, NotFitted, StillhashError
+from stillhash.errors import InvalidInput, StillhashError
 
 pytest.importorskip("langchain_core", reason="langchain-core is an extra")
 from langchain_core.documents import Document
@@ -167,14 +167,13 @@ def test_votes_place_documents(fitted: StillhashVectorStore) -> None:
         retriever.feedback("plum pear", "no such document", "up")
 
 
-def test_votes_need_hash_functions(store: StillhashVectorStore) -> None:
+def test_votes_count_before_hash_functions(store: StillhashVectorStore) -> None:
     with pytest.raises(InvalidInput, match="id"):
         store.feedback("apple", "a", "up")
     store.add_texts([*FRUIT], ids=[*FRUIT])
-    with pytest.raises(NotFitted, match="fit"):
-        store.feedback("apple", "pear", "up")
-    store.collection.fit()
     store.feedback("apple", "pear", "up")
+    assert store.similarity_search("apple", k=1)[0].id == "pear"
+    store.collection.fit()
     assert store.similarity_search("apple", k=1)[0].id == "pear"
 
 
