@@ -200,8 +200,7 @@ class ReadView:
             return
         if self._rescoring.outgrown:
             self._rescoring.use(self._sealed_codes(connection))
-            last, rows = self.store.codes.last_sealed(connection), self.store.codes.unsealed_rows(connection)
-            rows = rows[rows > last]
+            rows = self.store.codes.unsealed_rows(connection)
         self._rescoring.add(rows, self.store.rescoring.read(connection, rows)[0])
 
     def _sealed_codes(self, connection: Connection) -> Iterator[SealedRows]:
