@@ -111,13 +111,16 @@ class Twin:
         return Rescorer(self.hasher.n_features_in_, self.rescore_bits)
 
     def encode(self) -> None:
-        """Give items that have none their code, once there are hash functions."""
-        for entry in self.items.values():
-            if entry.code is None and self.hasher is not None:
-                entry.code = self.hasher.encode(entry.features[None], [entry.labels])[0]
-                if self.rescorer is not None:
-                    X = np.asarray(entry.features[None], np.float32)
-                    entry.rescoring = self.rescored(X, entry.code[None])[0]
+        """Give items that have none their codes, all at once: labels that are new show each other's direction."""
+        waiting = [entry for entry in self.items.values() if entry.code is None]
+        if waiting and self.hasher is not None:
+            X = np.stack([entry.features for entry in waiting]).astype(np.float32)
+            codes = self.hasher.encode(X, [entry.labels for entry in waiting])
+            for entry, code in zip(waiting, codes, strict=True):
+                entry.code = code
+            if self.rescorer is not None:
+                for entry, rescoring in zip(waiting, self.rescored(X, codes), strict=True):
+                    entry.rescoring = rescoring
         for id_, pending in self.pending.items():  # with the labels that they had, and the codes of the items
             pending.code, pending.rescoring = self.items[id_].code, self.items[id_].rescoring
 
