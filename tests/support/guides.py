@@ -120,9 +120,7 @@ RUN_ELSEWHERE = {
     "shell.md": "tests/cli/test_shell_guide.py",  # all blocks in one shell
     "integrations/haystack.md": "tests/integrations/test_haystack.py",
     "integrations/river.md": "tests/integrations/test_river.py",
-    "integrations/bitbudget.md": "tests/integrations/test_bitbudget.py",  # these need packages of other projects
-    "integrations/fiftyone.md": "tests/integrations/test_fiftyone.py",
-    "integrations/mteb.md": "tests/integrations/test_mteb.py",
+    "integrations/fiftyone.md": "tests/integrations/test_fiftyone.py",  # which needs packages of its own
 }
 
 
