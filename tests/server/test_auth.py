@@ -364,13 +364,11 @@ def test_a_redirect_does_not_repeat_the_host(serving: Callable[..., LiveServer])
 
 
 def test_a_text_log_escapes_what_is_not_printable(capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.getLogger("stillhash.server")
-    handlers = logging.getLogger().handlers[:]
-    try:
-        log_to_stderr("info", "text")
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    with log_to_stderr("info", "text"):
         fields = {"status": 404, "ms": 1.0, "method": "GET", "path": "/\x1b[2J\r\nforged\u202e"}
-        logger.info("request", extra={"fields": fields})
-    finally:
-        logging.basicConfig(handlers=handlers, force=True)
+        logging.getLogger("stillhash.server").info("request", extra={"fields": fields})
+    assert (root.handlers, root.level) == before  # nothing writes to the stream afterwards
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and line.rstrip("\n").isprintable() and r"\x1b[2J\r\nforged\u202e" in line

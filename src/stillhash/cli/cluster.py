@@ -181,8 +181,8 @@ def front(
         host=host, port=port, keys=server.load_keys(keys), rate_limit=rate_limit(server, host, rate)
     )
     settings.validate()
-    log_requests(server, log)
     title = name or storage.rstrip("/").rpartition("/")[2].removesuffix(".shards") or "collection"
     options = {"deadline": deadline, "partial": partial, "writer": writer, "cache": cache}
     serve_front = optional_module("cli.front", "cluster,server").serve_front
-    serve_front(storage, title, settings, functools.partial(announce, as_json=as_json), **options)
+    with log_requests(server, log):
+        serve_front(storage, title, settings, functools.partial(announce, as_json=as_json), **options)

@@ -4,7 +4,7 @@ import functools
 import math
 import socket
 import sys
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,10 +121,10 @@ def serve(
         tls_key=tls_key,
     )
     settings.validate()
-    log_requests(server, log)
     if storage is not None and (cluster is None or len(folders) > 1):
         raise InvalidInput("storage: expected --cluster with it, and one collection")
     with ExitStack() as stack:
+        stack.enter_context(log_requests(server, log))
         stack.enter_context(server.on_hangup(None))  # until the server runs, and reloads its keys
         collections: dict[str, stillhash.Collection] = {}
         for name, path in folders.items():
@@ -181,12 +181,14 @@ def rate_limit(server: Any, host: str, rate: float | None) -> float:
     return rate if rate is not None else 0.0 if server.is_loopback(host) else REMOTE_RATE_LIMIT
 
 
-def log_requests(server: Any, log: str) -> None:
-    """Log to stderr in a format, "" for the usual one."""
+def log_requests(server: Any, log: str) -> AbstractContextManager[None]:
+    """Log to stderr in a format, "" for the usual one, until the block ends."""
     if log not in ("", *LOG_FORMATS):
         raise InvalidInput(f"log: expected json, text or off, got {log!r}")
     default_format = "text" if sys.stderr.isatty() else "json"
-    server.log_to_stderr("warning" if log == "off" else "info", log if log in ("json", "text") else default_format)
+    log_format = log if log in ("json", "text") else default_format
+    logging: AbstractContextManager[None] = server.log_to_stderr("warning" if log == "off" else "info", log_format)
+    return logging
 
 
 def _query_encoders(collections: "dict[str, stillhash.Collection]", encoder: str | None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -108,12 +108,22 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def log_to_stderr(level: str, log_format: Literal["json", "text"]) -> None:
-    """Log one line for each request and event, as JSON or as text."""
+@contextmanager
+def log_to_stderr(level: str, log_format: Literal["json", "text"]) -> Iterator[None]:
+    """Log one line for each request and event, as JSON or as text, until the block ends."""
+    root, uvicorn_log = logging.getLogger(), logging.getLogger("uvicorn")
+    before = root.handlers[:], root.level, uvicorn_log.level
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of malformed requests, which anyone can send
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    uvicorn_log.setLevel(logging.ERROR)  # it warns of malformed requests, which anyone can send
+    try:
+        yield
+    finally:  # the stream may be closed next
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+        uvicorn_log.setLevel(before[2])
 
 
 class _JsonFormatter(logging.Formatter):
