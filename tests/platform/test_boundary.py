@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "stillhash"
-LINUX_PACKAGES = {"bench", "experiments", "cluster"}  # studies and clusters, which run on Linux
+LINUX_PACKAGES = {"experiments", "cluster"}  # studies and clusters, which run on Linux
 MODULES = {"fcntl", "resource", "pwd", "grp", "termios", "msvcrt", "winreg", "_winapi"}
 NAMES = {
     *("os.name", "os.getuid", "os.geteuid", "os.getegid", "os.getpgid", "os.killpg", "os.fork", "os.fchmod"),
