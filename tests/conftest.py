@@ -16,7 +16,7 @@ from tests.support.seeds import SEED_VARIABLE, run_seed
 NEEDS_POSIX = (  # limits of the process, modes of files, signals, links, pipes and /proc
     *("cluster", "faults", "fuzz", "encoders/test_fuzz.py", "encoders/test_files.py", "numeric/test_threads.py"),
     *("collection/test_read_only_folder.py", "collection/test_hostile_store.py", "collection/test_crash.py"),
-    *("collection/test_upgrade_folders.py", "server/test_limits.py", "server/test_crash.py", "server/test_tls.py"),
+    *("server/test_limits.py", "server/test_crash.py", "server/test_tls.py"),
 )
 collect_ignore = list(NEEDS_POSIX) if sys.platform == "win32" else []
 
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         groups = ["cluster"] if item.get_closest_marker("cluster") else []
         if item.get_closest_marker("browser"):
             groups.append(f"browser-{item.path.stem}")
-        if item.path.parent.name == "bench":
+        if item.path.parent.name == "benchmarks":
             groups.append(f"bench-{item.path.stem}")
         if groups:
             item.add_marker(pytest.mark.xdist_group(groups[0]))

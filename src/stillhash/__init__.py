@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         ItemLayout,
         LabelSuggestion,
         RepairReport,
-        UpgradeReport,
         Vote,
         VoteEntry,
         acting_as,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         is_export,
         open,
         repair,
-        upgrade,
     )
     from stillhash.errors import StillhashError
     from stillhash.hashers import (
@@ -70,7 +68,7 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
 _NAMES = {
     "client": "AsyncClient Client",
     "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item ItemLayout LabelSuggestion "
-    "RepairReport UpgradeReport Vote VoteEntry acting_as import_export is_export open repair upgrade",
+    "RepairReport Vote VoteEntry acting_as import_export is_export open repair",
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
     "OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
@@ -139,7 +137,6 @@ __all__ = [
     "Tally",
     "TallyListwise",
     "Tuned",
-    "UpgradeReport",
     "Vote",
     "VoteEntry",
     "__version__",
@@ -153,5 +150,4 @@ __all__ = [
     "load",
     "open",
     "repair",
-    "upgrade",
 ]

@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 import stillhash
 from stillhash.cli.main import app
 from stillhash.errors import Conflict, InvalidInput, NotFound, StillhashError
-from tests.collection.format_1 import unpack, unpack_golden
 from tests.collection.test_doubtful_labels import create, noisy_rows
 from tests.server.serve_command import serve_command
 from tests.support.toys import toy
@@ -31,7 +30,7 @@ CHANGES = ["create", "add", "import", "delete", "update-metadata", "relabel", "a
 ITEMS = [*CHANGES, "get", "count", "ids", "search", "range-search", "duplicates", "facets", "suggest"]
 TAUGHT = ["learn", "feedback", "doubtful", "suggest-labels"]
 LEARNING = [*TAUGHT, "flush", "fit", "versions", "tag", "rollback", "probe", "compare"]
-VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair", "upgrade"]
+VERBS = [*ITEMS, *LEARNING, "seal", "compact", "snapshot", "stats", "audit", "verify", "repair"]
 GUIDE = (Path(__file__).parents[2] / "docs" / "collection.md").read_text()
 
 
@@ -578,21 +577,6 @@ def test_snapshot_and_repair(films: Path, tmp_path: Path) -> None:
     assert call_json("count", copy) == call_json("count", films)
     assert call("repair", copy)[1] == "OK\n"
     assert call("repair", tmp_path / "nowhere")[0] == 2
-
-
-def test_upgrade(films: Path, tmp_path: Path) -> None:
-    path, _ = unpack_golden(tmp_path)
-    assert call_json("count", path) == {"count": 354} and call("verify", path)[:2] == (0, "OK\n")
-    code, _, err = call("delete", path, "a1")
-    assert code == 5 and "stillhash upgrade" in err
-    result = call_json("upgrade", path)
-    assert result["old"] == str(tmp_path / "golden.format-1") and "354 items" in result["done"][0]
-    assert call_json("delete", path, "a1") == {"deleted": 1, "absent": 0}
-    assert call_json("upgrade", path) == {"done": [], "old": None}
-    assert "nothing to do" in call("upgrade", films)[1]
-    other, _ = unpack("0.1-early.zip", "unfitted", tmp_path)
-    code, out, _ = call("upgrade", other, "--delete-old")
-    assert code == 0 and "57 items" in out and "deleted" in out and not (tmp_path / "unfitted.format-1").exists()
 
 
 def test_one_process_writes_and_others_read(films: Path) -> None:

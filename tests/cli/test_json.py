@@ -58,7 +58,6 @@ snapshot films copy
 audit films
 verify films
 repair films
-upgrade films
 forget films 2
 export films films.jsonl
 import films.jsonl again
@@ -77,7 +76,7 @@ experiment list
 """  # one call of each command, in an order that works, in a folder with rows.jsonl and labelled.jsonl
 WORDS = [shlex.split(line) for line in CALLS.strip().splitlines()]
 # These take long, need images or a cluster, or run until they are stopped; other tests run them.
-ELSEWHERE = ("align", "bench", "cluster", "demo", "experiment", "index", "mcp", "serve")
+ELSEWHERE = ("align", "cluster", "demo", "experiment", "index", "mcp", "serve")
 
 
 def row(number: int, **changes: Any) -> str:

@@ -24,7 +24,6 @@ from stillhash.collection.storage.schema import count_rows
 from stillhash.errors import BadState, Conflict, InvalidInput, NotFitted, StillhashError, StoreFailed, WrongType
 from stillhash.files.checksums import BLOCK_SIZE
 from tests.collection.fixtures import DIM, begin, copied, some_rows
-from tests.collection.format_1 import unpack_golden
 from tests.collection.golden import FOLDER
 from tests.collection.test_repair import leaf_pages, overwrite
 from tests.support.toys import toy
@@ -254,18 +253,6 @@ def test_a_snapshot_has_the_log(collection: Collection, tmp_path: Path) -> None:
     collection.delete([6])
     with stillhash.open(tmp_path / "copy") as copy:
         assert whole_log(copy) == whole_log(collection)[:-1]
-
-
-@pytest.mark.parametrize("upgraded", [False, True], ids=["read only", "upgraded"])
-def test_an_upgrade_begins_the_log(tmp_path: Path, upgraded: bool) -> None:
-    path, _ = unpack_golden(tmp_path)
-    if upgraded:
-        with acting_as("ann"):
-            stillhash.upgrade(path)
-    with stillhash.open(path, read_only=True) as collection:
-        version, items = collection.stats()["version"], collection.count()
-        entries = [(entry.who, *fields(entry)) for entry in collection.audit()]
-    assert entries == ([("ann", "upgrade", items, [], version, version)] if upgraded else [])
 
 
 def test_repair_keeps_the_log_and_adds_to_it(template: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import stillhash
 from stillhash import METHODS, Collection
 from stillhash.collection.bulk_load import bulk_load
 from stillhash.collection.storage.codes import CodeTable
-from stillhash.collection.storage.format_1 import stored_format
+from stillhash.collection.storage.connections import stored_format
 from stillhash.collection.storage.schema import COMPACTED_FORMAT, STORE_FORMAT
 from stillhash.collection.storage.segment_writer import SegmentWriter
 from stillhash.collection.storage.segments import CodedRows, read_segment, write_segment

@@ -27,7 +27,6 @@ from stillhash.errors import BadState, StillhashError
 from stillhash.files.sealed_files import write_sealed
 from stillhash.hashers import LSH
 from tests.collection.fixtures import BITS, DIM, some_rows
-from tests.collection.format_1 import unpack_golden
 from tests.collection.hostile import (
     DEEP,
     QUERIES,
@@ -86,15 +85,6 @@ def test_other_tables_than_those_of_a_store_are_refused(path: Path, statements: 
     refused(path, r"store\.db: expected the tables of a collection")
     with pytest.raises(BadState):
         stillhash.repair(path)
-
-
-def test_a_store_of_format_1_with_a_trigger_is_refused(tmp_path: Path) -> None:
-    path, _ = unpack_golden(tmp_path)
-    edit(path, "CREATE TRIGGER more AFTER DELETE ON items BEGIN DELETE FROM items; END")
-    with pytest.raises(BadState, match="trigger more"):
-        stillhash.open(path, read_only=True)
-    with pytest.raises(BadState, match="trigger more"):
-        stillhash.upgrade(path)
 
 
 def test_an_optional_table_is_accepted(path: Path) -> None:

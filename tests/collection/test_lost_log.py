@@ -94,7 +94,7 @@ def test_a_count_of_one_record_is_read_and_continued(tmp_path: Path) -> None:
         assert acknowledged_commit(tmp_path) == number
 
 
-def test_new_stores_snapshots_and_upgrades_have_a_count(tmp_path: Path) -> None:
+def test_new_stores_and_snapshots_have_a_count(tmp_path: Path) -> None:
     with stillhash.open(tmp_path / "new", 8) as collection:
         assert acknowledged_commit(tmp_path / "new") == 0
         collection.snapshot(tmp_path / "s")

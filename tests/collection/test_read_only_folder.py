@@ -14,7 +14,6 @@ import pytest
 
 import stillhash
 from tests.collection.fixtures import begin, some_rows
-from tests.collection.format_1 import edit, unpack_golden
 from tests.collection.test_crash import ROOT
 from tests.collection.unprivileged import COMMANDS
 
@@ -78,14 +77,6 @@ def test_a_snapshot_is_read(folder: Path) -> None:
     with begin(folder / "c")[0] as collection:
         collection.snapshot(folder / "s")
     assert output_of("read", folder / "s") == "320"
-
-
-def test_a_collection_of_format_1_is_read(folder: Path) -> None:
-    path, _ = unpack_golden(folder)
-    edit(path)  # moves what is in the log
-    for file in path.glob("store.db-*"):
-        file.unlink()
-    assert output_of("read", path) == "354"
 
 
 def test_a_log_with_changes_says_what_to_do(folder: Path) -> None:

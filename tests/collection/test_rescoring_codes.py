@@ -13,7 +13,7 @@ import pytest
 import stillhash
 from stillhash import Collection
 from stillhash.collection.storage.codes import CodeTable
-from stillhash.collection.storage.format_1 import stored_format
+from stillhash.collection.storage.connections import stored_format
 from stillhash.collection.storage.row_arrays import RowArrayTable
 from stillhash.collection.storage.store import Store
 from stillhash.errors import BadState, Conflict, InvalidInput
@@ -138,7 +138,8 @@ def test_which_collections_have_codes(tmp_path: Path) -> None:
         with stillhash.open(tmp_path / name, *args, **settings) as collection:
             return int(collection.stats()["rescore_bits"])
 
-    assert bits_of("a", DIM, BITS) == bits_of("a") == bits_of("a", rescore_bits=2) == 2
+    assert bits_of("a", DIM, BITS) == bits_of("a") == bits_of("a", rescore_bits=4) == 4
+    assert bits_of("many", 512, BITS) == 4 and bits_of("more", 513, BITS) == 2
     assert bits_of("b", DIM, BITS, rescore_bits=0) == bits_of("b") == 0
     assert bits_of("c", bits=64, codes_only=True) == bits_of("d", bits=64, codes_only=True, rescore_bits=0) == 0
     assert bits_of("e", DIM, BITS, params={"unit_norm": False}) == 0

@@ -145,23 +145,3 @@ def repair(path: CollectionPath, as_json: AsJson = False) -> None:
     if lost:
         lines[-1] += f": {', '.join(map(str, lost[:MAX_LISTED_IDS]))}{', ...' if len(lost) > MAX_LISTED_IDS else ''}"
     answer({"done": done, "lost": lost}, as_json, "\n".join(lines))
-
-
-@app.command(rich_help_panel=UPKEEP_PANEL)
-def upgrade(
-    path: CollectionPath,
-    delete_old: Annotated[bool, Option("--delete-old", help="Delete the old collection afterwards.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Convert a collection of version 0.1 to the format of this version. No other process may have it open.
-
-    The old collection is kept beside it, as PATH.format-1.
-
-    \b
-    Examples:
-      stillhash upgrade films
-      stillhash upgrade films --delete-old
-    """
-    done, old = stillhash.upgrade(path, delete_old=delete_old)
-    text = "\n".join(done) or f"nothing to do: {path} has the format of this version"
-    answer({"done": done, "old": None if old is None else str(old)}, as_json, text)

@@ -13,10 +13,8 @@ from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo,
 from stillhash.collection.import_export import import_export, is_export
 from stillhash.collection.layout import ItemLayout
 from stillhash.collection.method_settings import check_codes_see_labels, check_params, check_rescore_bits
-from stillhash.collection.storage.format_1 import stored_format
 from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.repair import RepairReport, repair
-from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.store import Store
 from stillhash.collection.table_import import ImportProgress
 from stillhash.collection.trainer import MIN_INIT_ROWS
@@ -31,9 +29,8 @@ from stillhash.collection.types import (
     Vote,
     VoteEntry,
 )
-from stillhash.collection.upgrade import ConvertedStore, UpgradeReport, is_interrupted, upgrade
 from stillhash.collection.validation import check_filter_fields, check_path, check_rows
-from stillhash.errors import BadState, Conflict, InvalidInput, StoreFailed, report_shortages
+from stillhash.errors import Conflict, InvalidInput, StoreFailed, report_shortages
 from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
 from stillhash.numeric.label_codes import MIN_LOOKS_CODE
 from stillhash.numeric.validation import check_bits, check_choice, check_integer, check_number
@@ -95,9 +92,9 @@ def open(
     keep_features : store the features of items too, as float16, which they are rounded to: `forget` is then exact, and
         so is `reconstruct`. It takes 2 bytes per feature on disk, and learning takes about half as long again.
     rescore_bits : store a rescoring code of each item, of 1, 2, 4 or 8 bits per feature, by which the first hits can be
-        scored again; 0: none. The default is 2, and 0 with `codes_only` or where `unit_norm` is off. For an existing
+        scored again; 0: none. The default is 2, of at most 512 features 4, and 0 with `codes_only` or where `unit_norm` is off. For an existing
         collection it must be its own.
-    read_only : search beside a process that writes. A collection of version 0.1 is converted into a temporary folder.
+    read_only : search beside a process that writes.
     searcher : returns an index for codes of so many bits, in place of `Index`.
     device : where codes are searched, if not by a searcher: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one.
     wait : seconds for another process that writes to an existing collection to end; then this one takes over. Conflict
@@ -112,8 +109,6 @@ def open(
     path = check_path(path)
     identity = None if encoder is None else identify(encoder)
     exists = (path / "store.db").is_file()
-    if not exists and is_interrupted(path):
-        raise BadState(f"{path.name}: an upgrade was interrupted. Run `stillhash upgrade {path}` to finish it.")
     if identity is not None:
         if dim is not None and dim != identity.dim:
             raise InvalidInput(f"dim: expected {identity.dim}, the dim of {identity.name}, got {dim}")
@@ -179,9 +174,7 @@ def _open_store(
 ) -> Store:
     """Open an existing store, if these are its own."""
     with ExitStack() as on_error:
-        old = read_only and stored_format(path) == FORMAT_1
-        store = ConvertedStore(path) if old else Store(path, writer=not read_only, wait=wait)
-        on_error.callback(store.remove_temporary_files)
+        store = Store(path, writer=not read_only, wait=wait)
         on_error.callback(store.close)
         if encoder is not None:
             with store.reading() as connection:
@@ -209,7 +202,6 @@ __all__ = [
     "ItemLayout",
     "LabelSuggestion",
     "RepairReport",
-    "UpgradeReport",
     "Vote",
     "VoteEntry",
     "acting_as",
@@ -217,5 +209,4 @@ __all__ = [
     "is_export",
     "open",
     "repair",
-    "upgrade",
 ]

@@ -68,7 +68,6 @@ class ItemReader(ItemGetter):
         """Close the store and release the write lock."""
         self._store.close()
         self._view.close()
-        self._store.remove_temporary_files()
 
     def warn_unknown_fields(self, on: bool) -> None:
         """Turn on or off the warning of filters that compare a field that no item has; it is on at first."""

@@ -9,11 +9,12 @@ import shlex
 import sqlite3
 import threading
 import weakref
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path, PurePath
 from typing import ClassVar, Literal
 from urllib.parse import quote
 
+from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.schema_check import check_schema
 from stillhash.errors import BadState, InvalidInput
 from stillhash.files.sealed_files import check_kind
@@ -85,6 +86,16 @@ def connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
             raise BadState(f"{path.name}: cannot be opened: {error}") from error
         on_error.pop_all()
     return connection
+
+
+def stored_format(path: Path) -> int | None:
+    """Return the format of the store in this folder, None if it cannot be read."""
+    try:
+        with closing(connect(path, "ro")) as connection:
+            value = get_meta(connection, "format")
+            return value if isinstance(value, int) else None
+    except (BadState, ValueError):
+        return None
 
 
 def sqlite_uri(file: PurePath) -> str:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stillhash.collection.storage.column_files import columns_file
-from stillhash.collection.storage.connections import check_files, connect
-from stillhash.collection.storage.format_1 import stored_format
+from stillhash.collection.storage.connections import check_files, connect, stored_format
 from stillhash.collection.storage.integrity import (
     acknowledge,
     acknowledged_commit,

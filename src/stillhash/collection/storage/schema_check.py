@@ -20,26 +20,6 @@ from stillhash.collection.storage.schema import (
 )
 from stillhash.errors import BadState
 
-FORMAT_1 = 1
-FORMAT_1_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE items (
-  row INTEGER PRIMARY KEY, id NOT NULL UNIQUE, labels TEXT NOT NULL, metadata TEXT, code BLOB, features BLOB);
-CREATE TABLE pictures (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
-CREATE TABLE dead (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
-CREATE INDEX dead_by_seq ON dead (seq);
-CREATE TABLE segments (
-  number INTEGER PRIMARY KEY, file TEXT NOT NULL, rows INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE TABLE lessons (
-  number INTEGER PRIMARY KEY, row INTEGER UNIQUE, features BLOB NOT NULL, labels TEXT NOT NULL);
-CREATE TABLE feedback (
-  number INTEGER PRIMARY KEY, version INTEGER NOT NULL, asked BLOB NOT NULL, item TEXT NOT NULL, code BLOB NOT NULL,
-  labels TEXT NOT NULL, vote REAL NOT NULL, source TEXT NOT NULL);
-CREATE UNIQUE INDEX feedback_once ON feedback (asked, item, source);
-CREATE TABLE versions (
-  version INTEGER PRIMARY KEY, made TEXT NOT NULL, kind TEXT NOT NULL, rows INTEGER NOT NULL, tag TEXT UNIQUE,
-  side TEXT NOT NULL, model BLOB, learner TEXT, notes TEXT NOT NULL);
-"""
 MAX_NAMED = 3  # unexpected entries that a message names
 MAX_ENTRY_LENGTH = 60  # of the name of each
 
@@ -49,7 +29,7 @@ LEXICAL_ENTRIES: frozenset[SchemaEntry] = frozenset(("table", name, name, sql) f
 
 
 def check_schema(connection: sqlite3.Connection) -> None:
-    """Raise BadState unless this database has the tables of a store, of this format or of format 1, and nothing else.
+    """Raise BadState unless this database has the tables of a store, and nothing else.
 
     A store of another format is left to the check of its format, which is read if the table `meta` is as expected.
     """
@@ -57,14 +37,12 @@ def check_schema(connection: sqlite3.Connection) -> None:
     expected, optional = _expected(SCHEMA), _expected("".join(OPTIONAL_TABLES.values()))
     if not stored.isdisjoint(LEXICAL_ENTRIES):
         expected |= LEXICAL_ENTRIES
-    if expected <= stored <= expected | optional or stored == _expected(FORMAT_1_SCHEMA):
+    if expected <= stored <= expected | optional:
         return
     meta = next(entry for entry in expected if entry[:2] == ("table", "meta"))
     version = get_meta(connection, "format") if meta in stored else STORE_FORMAT
-    if version not in (*READABLE_FORMATS, FORMAT_1):
+    if version not in READABLE_FORMATS:
         return
-    if version == FORMAT_1:
-        expected, optional = _expected(FORMAT_1_SCHEMA), frozenset()
     unexpected = sorted(entry[:2] for entry in stored - expected - optional)
     missing = sorted(entry[:2] for entry in expected - stored)
     parts = [_listed("unexpected", unexpected), _listed("missing", missing)]

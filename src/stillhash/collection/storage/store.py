@@ -46,7 +46,6 @@ from stillhash.collection.storage.schema import (
     optional_tables,
     set_meta,
 )
-from stillhash.collection.storage.schema_check import FORMAT_1
 from stillhash.collection.storage.segment_writer import SegmentWriter
 from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, even_rows
 from stillhash.collection.storage.settings import check_id, parse_settings
@@ -95,8 +94,7 @@ class Store:
             with closing(connect(path, "ro")) as connection:
                 version = get_meta(connection, "format")
                 if version not in READABLE_FORMATS:
-                    use = f". Run `stillhash upgrade {path}` to convert it." if version == FORMAT_1 else ""
-                    raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version!r:.100}{use}")
+                    raise BadState(f"{path.name}: expected store format {STORE_FORMAT}, got {version!r:.100}")
                 self.settings = parse_settings(get_meta(connection, "settings"))
                 collection = check_id(get_meta(connection, "collection"))
             self.codes = CodeTable(path / "segments", self.settings["bits"], collection)
@@ -152,9 +150,6 @@ class Store:
         """Close the database and release the write lock."""
         self._close_at_exit()
         self.db.close()
-
-    def remove_temporary_files(self) -> None:
-        """Remove what only this object uses, once nothing of it is mapped. A collection that is stored has none."""
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Write in one transaction: all of it is on disk when the block ends, or nothing of it ever was."""
