@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stillhash.bench.cluster_processes import WithoutNodes
+from benchmarks.cluster_processes import WithoutNodes
 from stillhash.cluster import publish_plan
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher

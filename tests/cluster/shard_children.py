@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stillhash.bench.cluster_processes import WithoutNodes
+from benchmarks.cluster_processes import WithoutNodes
 from stillhash.cluster.storage import Storage
 
 

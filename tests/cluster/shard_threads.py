@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cluster_processes import WithoutNodes
 from stillhash import Collection
-from stillhash.bench.cluster_processes import WithoutNodes
 from stillhash.cluster.aggregator import AggregatorServer
 from stillhash.cluster.front import FrontCollection
 from stillhash.cluster.index import ClusterIndex

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.bench.child import Child
-from stillhash.bench.cluster_writer import marked_code, weigh_first_bit
+from benchmarks.child import Child
+from benchmarks.cluster_writer import marked_code, weigh_first_bit
 from stillhash.cluster import ClusterIndex, ClusterReader, LocalCluster
 from stillhash.errors import Conflict, InvalidInput, Unreachable
 from tests.cluster.fixtures import is_running
@@ -24,7 +24,7 @@ from tests.cluster.search_load import DEADLINE, ROWS, SEGMENTS, reference_index,
 from tests.contracts.searchers import random_codes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-WRITER = "stillhash.bench.cluster_writer"
+WRITER = "benchmarks.cluster_writer"
 FIRST = 1_000_000  # of the ids of a writer that is killed
 
 
@@ -143,7 +143,7 @@ def test_a_reader_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
     reference, codes, weights = reference_index()
     with filled_index(tmp_path, codes, shards=2) as index, search_load(index, reference, weights) as load:
         for _ in range(2):
-            front = Child("stillhash.bench.cluster_front", tmp_path, DEADLINE)
+            front = Child("benchmarks.cluster_front", tmp_path, DEADLINE)
             front.wait_for("port")
             front.kill()
             load.wait_for_answers()

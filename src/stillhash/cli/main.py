@@ -13,7 +13,6 @@ import typer.main
 
 from stillhash.cli import (
     alignment,
-    bench,
     cluster,
     collection,
     completion,
@@ -49,7 +48,7 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of 
 app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
 BULK_MODULES = (importing, exporting, indexing, alignment)
 ITEM_MODULES = (collection, items, labels, searching, duplicates, facets, layout, *BULK_MODULES)
-COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "config": config, "bench": bench, "experiment": experiment}
+COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "config": config, "experiment": experiment}
 for module in (demo, *ITEM_MODULES, learning, probing, upkeep, lexical, forgetting, serve, mcp):
     app.registered_commands += module.app.registered_commands
 for name, group in COMMAND_GROUPS.items():
