@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The server of stillhash. docs/deployment.md says how to run it; deploy/rehearse.py runs the same scripts without an engine.
+# The server of stillhash. docs/deployment.md says how to run it.
 ARG PYTHON=3.13
 
 FROM python:${PYTHON}-slim AS build

@@ -126,9 +126,9 @@ docs: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.docs)
 faults: $(VENV)/.installed
 	$(BIN)/python -m tests.faults
 
-# The container image; without a container engine, its steps on this machine, which needs root.
+# The container image.
 docker:
-	PYTHON=$(PYTHON) deploy/docker.sh
+	docker build --tag stillhash:latest .
 
 # Workflows, forms, Dockerfile and compose file, by their own linters; the tests skip those that are not installed.
 repository: $(VENV)/.installed
