@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo check test test-gpu test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests \
-	integrations chromium redis repository bench wheel smoke-arm sdist docs docker clean
+	integrations chromium redis repository bench wheel sdist docs docker clean
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
@@ -140,15 +140,10 @@ repository: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks $(or $(ARGS),--help)
 
-# Wheels for Linux in dist/, audited; one for each of PYTHONS: make wheel PYTHONS="python3.11 python3.12" ARGS=--arm
-PYTHONS ?= $(PYTHON)
-wheel:
-	$(PYTHON) tools/wheels.py --out dist $(addprefix --python ,$(PYTHONS)) $(ARGS)
-
-# The wheels for 64-bit ARM, installed and tried by emulation.
-smoke-arm:
-	$(MAKE) wheel ARGS=--arm
-	tests/support/arm_smoke.sh build/arm-smoke $(PYTHON) dist/*aarch64.whl
+# The wheel of this machine in dist/; the workflow wheels.yml builds those of all platforms.
+wheel: build/release/bin/pyproject-build
+	STILLHASH_REQUIRE_EXTENSION=1 $< --wheel --outdir dist
+	! command -v auditwheel >/dev/null || auditwheel show dist/*.whl
 
 # The source package in dist/, of all files that git does not ignore.
 sdist: build/release/bin/pyproject-build

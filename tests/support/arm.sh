@@ -19,7 +19,42 @@ if ! command -v $compiler >/dev/null; then
         exit 1
     fi
 fi
-"$(dirname "$0")/arm_python.sh" "$folder" bookworm 3.11
+# Debian's arm64 Python with the libraries it needs: $folder/root has the files, $folder/python runs them.
+for program in qemu-aarch64 dpkg-deb; do
+    command -v $program >/dev/null && continue
+    if test "$(id -u)" = 0 && command -v apt-get >/dev/null; then
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq qemu-user >/dev/null
+    else
+        echo "expected $program, got none (Debian: apt-get install qemu-user)" >&2
+        exit 1
+    fi
+done
+command -v apt-get >/dev/null || { echo "expected apt-get, for Debian's arm64 Python, got none" >&2; exit 1; }
+
+if ! test -e "$folder/python-unpacked"; then
+    mkdir -p "$folder/apt/state/lists/partial" "$folder/apt/cache/archives/partial" "$folder/packages" "$folder/root"
+    : >"$folder/apt/state/status"
+    keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    echo "deb [signed-by=$keys] http://deb.debian.org/debian bookworm main" >"$folder/apt/sources.list"
+    arm_apt() {  # with its own lists, so that the machine's stay as they are
+        apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User="$(id -un)" \
+            -o Dir::Etc::sourcelist="$folder/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+            -o Dir::State="$folder/apt/state" -o Dir::State::status="$folder/apt/state/status" \
+            -o Dir::Cache="$folder/apt/cache" "$@"
+    }
+    arm_apt update
+    (cd "$folder/packages" && arm_apt download "python3.11-minimal" "libpython3.11-minimal" \
+        "libpython3.11-stdlib" "libpython3.11-dev" libexpat1 zlib1g libssl3 libffi8 libbz2-1.0 liblzma5 \
+        libsqlite3-0 libuuid1 libzstd1 libc6 libgcc-s1 libstdc++6 libcrypt1)
+    for package in "$folder"/packages/*.deb; do dpkg-deb -x "$package" "$folder/root"; done
+    touch "$folder/python-unpacked"
+fi
+cat >"$folder/python" <<END
+#!/bin/sh
+exec qemu-aarch64 -L "$folder/root" "$folder/root/usr/bin/python3.11" "\$@"
+END
+chmod +x "$folder/python"
 
 if ! test -e "$folder/wheels-unpacked"; then
     "$python" -m venv "$folder/tools"
