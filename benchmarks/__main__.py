@@ -18,7 +18,7 @@ BENCH_GROUP_HELP = """Measure speed, as ratios between contenders in one run.
 Examples:
   python -m benchmarks scan --quick
 """
-app = typer.Typer(help=BENCH_GROUP_HELP, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(help=BENCH_GROUP_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 Repeats = Annotated[int, typer.Option(min=1, help="Timed rounds of each contender.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds; ratios mean little.")]
@@ -268,27 +268,6 @@ def cluster_faults(
       python -m benchmarks cluster-faults --plot faults.png
     """
     _bench("cluster_faults", as_json, quick=quick, codes=codes, plot=plot)
-
-
-@app.command()
-def cluster_scale(
-    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds of each measurement.")] = 5,
-    quick: Quick = False,
-    price: Annotated[
-        list[str] | None,
-        typer.Option(help="A machine to rent, as NAME:CORES:GIB:DOLLARS_AN_HOUR; may be repeated."),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="File for a picture of the model (PNG).")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure costs here, validate a model of the cluster with real processes, and extrapolate to 10 billion codes.
-
-    \b
-    Examples:
-      python -m benchmarks cluster-scale --plot scale.png
-      python -m benchmarks cluster-scale --price m7a.4xlarge:16:64:0.92736
-    """
-    _bench("cluster_scale", as_json, repeats=repeats, quick=quick, price=tuple(price or ()), plot=plot)
 
 
 @app.command()

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.cluster_processes import WithoutNodes
 from stillhash.cluster import publish_plan
 from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher
+from tests.cluster.shard_threads import WithoutNodes
 
 
 class Folder(NamedTuple):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster_processes import WithoutNodes
 from stillhash.cluster.storage import Storage
+from tests.cluster.shard_threads import WithoutNodes
 
 
 class ShardChildren(WithoutNodes):

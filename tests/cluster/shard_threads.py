@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster_processes import WithoutNodes
 from stillhash import Collection
 from stillhash.cluster.aggregator import AggregatorServer
 from stillhash.cluster.front import FrontCollection
@@ -15,6 +14,19 @@ from stillhash.cluster.index import ClusterIndex
 from stillhash.cluster.publisher import Publisher
 from stillhash.cluster.shard_server import ShardServer
 from stillhash.cluster.storage import Storage
+
+
+class WithoutNodes:
+    """What `ShardProcesses` says of nodes, where there is only this machine."""
+
+    def rebalance(self) -> int:
+        return 0
+
+    def drain(self, node: str) -> int:
+        return 0
+
+    def undrain(self, node: str) -> int:
+        return 0
 
 
 class ShardThreads(WithoutNodes):
