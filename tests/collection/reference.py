@@ -71,7 +71,7 @@ class Twin:
     hasher: Hasher | None = None
     votes: list[tuple[int, StoredVote]] = field(default_factory=list)  # of all versions
     unlabelled: int = 0  # rows that were stored without labels since the last learning
-    rescore_bits: int = 2  # as of collections
+    rescore_bits: int = 4  # as of collections of few features
     removed: list[Entry] = field(default_factory=list)  # what the next step of learning takes out
     given: int = 0  # labelled rows that `learn` got, where the learner is sums over what is stored
     changes: int = 0  # steps of crash_writer.py that have an entry in the audit log

@@ -128,7 +128,7 @@ def test_a_label_is_explained_before_it_is_learnt(tmp_path: Path) -> None:
     nearest = collection.search(QUERIES[0], 9).hits
     version = collection.stats()["version"]
     collection.relabel([hit.id for hit in nearest], [["fresh"]] * 9)
-    answer = collection.search(QUERIES[0], 9, explain=0)
+    answer = collection.search(QUERIES[0], 300, explain=0)
     assert answer.version == version
     why = next(hit.explanation for hit in answer.hits if hit.labels == ["fresh"])
     assert all("fresh" in [one.label for one in some] for some in (why.query_labels, why.hit_labels, why.shared_labels))

@@ -144,7 +144,7 @@ def test_which_collections_have_codes(tmp_path: Path) -> None:
     assert bits_of("c", bits=64, codes_only=True) == bits_of("d", bits=64, codes_only=True, rescore_bits=0) == 0
     assert bits_of("e", DIM, BITS, params={"unit_norm": False}) == 0
     assert bits_of("f", DIM, BITS, method="ohsl", rescore_bits=np.int64(8)) == 8
-    for name, bits in (("a", 4), ("a", 0), ("b", 2)):
+    for name, bits in (("a", 2), ("a", 0), ("b", 2)):
         with pytest.raises(Conflict, match=r"^rescore_bits"):
             stillhash.open(tmp_path / name, rescore_bits=bits)
     refused: list[dict[str, Any]] = [{"rescore_bits": bits} for bits in (3, -1, 16, "2", True)]
@@ -249,7 +249,7 @@ def test_unsealed_codes_are_bounded(tmp_path: Path, dim: int, bits: int, rows: i
 def test_so_many_unsealed_rows_are_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stillhash.collection.storage.store.MIN_SEAL_ROWS", 100)
     monkeypatch.setattr("stillhash.collection.storage.store.MAX_UNSEALED_BYTES", 350 * Rescorer(DIM, 2).width)
-    collection, added = fill(tmp_path / "c")
+    collection, added = fill(tmp_path / "c", rescore_bits=2)
     assert collection._store.seal_rows == 350
     put(collection, added, range(1000, 1060), seed=4)
     assert (collection.stats()["segments"], collection.stats()["unsealed"]) == (2, 0)

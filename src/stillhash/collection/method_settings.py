@@ -11,7 +11,7 @@ from stillhash.hashers import METHODS, Hasher
 from stillhash.numeric.rescoring import RESCORE_BITS
 from stillhash.numeric.validation import check_choice, check_integer
 
-DEFAULT_RESCORE_BITS = 2
+MANY_FEATURES = 512  # above them 2 bits a feature order the first page as the cosine does, up to here it takes 4
 OWN_ARGUMENTS = ("bits", "codes_see_labels", "rescore_bits")  # parameters of methods that are settings of their own
 
 
@@ -42,13 +42,13 @@ def check_codes_see_labels(value: Any, method: str) -> bool:
 
 
 def check_rescore_bits(value: Any, settings: dict[str, Any]) -> int:
-    """Return the bits a dimension of rescoring codes; of None 2, or 0 where there can be none.
+    """Return the bits a dimension of rescoring codes; of None 2, or 4 of few features, or 0 where there can be none.
 
     settings: the others of the collection. Ready codes have no features, and a rescoring code is of unit norm.
     """
     possible = not settings.get("codes_only", False) and new_hasher(settings).unit_norm
     if value is None:
-        return DEFAULT_RESCORE_BITS if possible else 0
+        return (2 if settings["dim"] > MANY_FEATURES else 4) if possible else 0
     bits = check_integer(value, "rescore_bits", 0, max(RESCORE_BITS))
     if bits and not possible:
         raise InvalidInput(f"rescore_bits: expected 0, since codes_only is true or unit_norm is off, got {bits}")

@@ -17,6 +17,7 @@ NEIGHBOURS = 20  # candidates of the highest cosine, whose labels a query is exp
 NEIGHBOUR_POWER = 8  # a neighbour counts by its cosine to this power
 FINALISTS = 64  # candidates that are scored again, by all that is known of them
 NEAR_COSINE = 0.95  # items from this cosine on are near duplicates: .97, less what the estimate may be off
+NEAREST_COSINE = 0.9  # the nearest item is one from here on: a cosine of .97 may be .93 once the mean is subtracted
 
 
 def rescored_page(
@@ -50,7 +51,10 @@ def _scores(
     corrections = corrections_of(rescoring_codes)
     products = reference.rescore_products(rescoring_codes[None], queries.levels[[q]], bits)[0].astype(np.float64)
     cosines = (products * np.float64(queries.scale[q]) * corrections).astype(np.float32)
-    tiers = np.where(cosines >= np.float32(NEAR_COSINE), 0, 1)
+    near = cosines >= np.float32(NEAR_COSINE)
+    if len(codes):
+        near[cosines.argmax()] |= cosines.max() >= np.float32(NEAREST_COSINE)
+    tiers = np.where(near, 0, 1)
     votes = np.zeros_like(cosines)
     if width := queries.votes.shape[1]:
         signs = np.unpackbits(codes, axis=1, count=width, bitorder="little") * 2.0 - 1

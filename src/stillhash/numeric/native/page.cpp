@@ -139,7 +139,7 @@ void merge_candidates(const Candidates& candidates, float* scores, int64_t* ids,
 namespace {
 
 constexpr int64_t kNeighbours = 20, kFinalists = 64;  // as in numeric/reference_page.py, and
-constexpr float kNearCosine = 0.95f;
+constexpr float kNearCosine = 0.95f, kNearestCosine = 0.9f;
 constexpr int64_t kFinalistsAtOnce = 16;  // so that their levels stay in the cache
 
 // Sorts as the tier, then as the number, the largest first, then as the place; all numbers are finite.
@@ -269,6 +269,8 @@ class PageQuery {
       out_.cosines[i] = static_cast<float>(product * page.layout.correction(rescoring_code(i)));
       out_.tiers[i] = out_.cosines[i] < kNearCosine;
     }
+    const float* nearest = std::max_element(out_.cosines, out_.cosines + count_);  // the first of equals
+    if (count_ > 0 && *nearest >= kNearestCosine) out_.tiers[nearest - out_.cosines] = 0;
     if (page.votes) {
       const std::vector<double> weights(page.votes + q_ * page.bits, page.votes + (q_ + 1) * page.bits);
       const Losses losses(weights.data(), page.bits);
