@@ -57,7 +57,6 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         OnlineHasher,
         OSupH,
         Tally,
-        TallyListwise,
         Tuned,
         load,
     )
@@ -71,7 +70,7 @@ _NAMES = {
     "RepairReport Vote VoteEntry acting_as import_export is_export open repair",
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
-    "OHSLSym OnlineHasher OSupH Tally TallyListwise Tuned load",
+    "OHSLSym OnlineHasher OSupH Tally Tuned load",
     "information": "info",
     "search": "MIWQ GpuScan Hits Index NamedHits NamedIndex Scan Searcher index_for",
 }
@@ -135,7 +134,6 @@ __all__ = [
     "Searcher",
     "StillhashError",
     "Tally",
-    "TallyListwise",
     "Tuned",
     "Vote",
     "VoteEntry",

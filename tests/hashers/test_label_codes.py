@@ -175,4 +175,4 @@ def test_state_that_does_not_fit_together_is_refused(method: type[LabelCodeHashe
 
 def test_they_are_methods_whose_codes_see_labels() -> None:
     seeing = {name for name, method in METHODS.items() if method.codes_see_labels}
-    assert seeing == {"tally", "tally-listwise", "lemon", "oesh"}
+    assert seeing == {"tally", "lemon", "oesh"}

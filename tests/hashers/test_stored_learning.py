@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from stillhash import Tally, load
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers import TallyListwise
 from stillhash.hashers.state import read_state, write_state
 from stillhash.numeric.label_codes import label_bits
 from stillhash.numeric.labels import parse_labels
@@ -178,8 +177,6 @@ def test_what_does_not_fit_is_refused() -> None:
     rescoring, _ = stored(one)
     with pytest.raises(InvalidInput, match=r"^rescore_bits\b"):
         Tally(64).fit(X[:500]).learn_stored(rescoring, parse_labels(SETS, len(X)))
-    with pytest.raises(TypeError):
-        TallyListwise(64, rescore_bits=2)  # type: ignore[call-arg]
 
 
 def test_without_codes_those_of_the_rescoring_codes_are_learnt() -> None:

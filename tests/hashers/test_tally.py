@@ -6,7 +6,7 @@ import pytest
 from stillhash import DEFAULT_HASHER, METHODS, load
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.metrics import evaluate
-from stillhash.hashers import OHSL, PCAITQ, Tally, TallyListwise
+from stillhash.hashers import OHSL, PCAITQ, Tally
 from stillhash.numeric.ranking import half_power
 from tests.support.toys import toy
 
@@ -180,15 +180,6 @@ def test_bad_parameters_are_refused(params: dict[str, object], match: str) -> No
 def test_one_label_alone_leaves_hamming_ranking() -> None:
     hasher = fitted().partial_fit(X, ["all the same"] * len(X))
     assert hasher.weigh(QUERIES).tobytes() == PCAITQ.weigh(hasher, QUERIES).tobytes()  # type: ignore[arg-type]
-
-
-def test_listwise_refinement_lowers_its_loss_and_keeps_a_bounded_window() -> None:
-    hasher = TallyListwise(bits=16, window=300, rate=1e-3).fit(X[:300], Y[:300])
-    for s in range(0, 1200, 100):
-        hasher.partial_fit(X[s : s + 100], Y[s : s + 100])
-    assert hasher.recent_.shape == (300, 2) and len(hasher.labels_) == 300
-    assert np.abs(hasher.correction_.value).max() > 0
-    assert quality(hasher) > quality(Tally(bits=16).fit(X[:300], Y[:300]).partial_fit(X, Y)) - 0.02
 
 
 # ---- the query's labels ----

@@ -7,7 +7,6 @@ from stillhash.hashers.hmoh import HMOH
 from stillhash.hashers.lego import LEGO
 from stillhash.hashers.lemon import LEMON
 from stillhash.hashers.linear import LSH, PCAITQ, LinearHasher
-from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.mihash import MIHash
 from stillhash.hashers.model import LabelSpace, Model, OnlineHasher
 from stillhash.hashers.oasis import OASIS
@@ -24,7 +23,7 @@ from stillhash.hashers.tuned import Tuned
 METHODS: dict[str, type[Hasher]] = {
     method.name: method
     for method in (
-        *(Tally, TallyListwise, Tuned, OHSL, OHSLSym),  # fixed codes, learnt similarity
+        *(Tally, Tuned, OHSL, OHSLSym),  # fixed codes, learnt similarity
         *(OHWEU, HMOH, BSODH, MIHash, OSupH, OKH, OSH),  # learnt codes
         *(LEMON, OESH),  # codes of labels that stay, learnt hash functions for queries
         *(OASIS, LEGO),  # fixed codes, learnt square similarity
@@ -78,7 +77,6 @@ __all__ = [
     "OSupH",
     "OnlineHasher",
     "Tally",
-    "TallyListwise",
     "Tuned",
     "check_fixed_codes",
     "load",

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from stillhash.errors import BadState
 from stillhash.hashers.base import Hasher
 from stillhash.hashers.linear import LinearHasher
-from stillhash.hashers.listwise import TallyListwise
 from stillhash.hashers.model import LabelSpace, Model
 from stillhash.hashers.ohsl import OHSL
 from stillhash.hashers.parameters import AT_LEAST_ONE, COUNT, one_of, parameter
@@ -22,7 +21,7 @@ from stillhash.numeric.labels import Labels, concat_labels, drop_unused, share_l
 from stillhash.numeric.threads import one_thread
 from stillhash.numeric.validation import Codes, Floats
 
-TUNABLE: dict[str, type[Hasher]] = {method.name: method for method in (Tally, TallyListwise, OHSL)}
+TUNABLE: dict[str, type[Hasher]] = {method.name: method for method in (Tally, OHSL)}
 RANKED_CODES = 2000  # recent codes that a test ranks
 TEST_QUERIES = 200  # rows of a chunk that are queries of a test
 
@@ -41,7 +40,7 @@ class Tuned(Hasher):
     Parameters
     ----------
     bits, center, unit_norm : code length b, 8 to 512, and pre-processing: see Hasher.
-    method : whose parameters are tuned, "tally", "tally-listwise" or "ohsl".
+    method : whose parameters are tuned, "tally" or "ohsl".
     race : rows until one candidate is left.
     random_state : seed of the hash functions.
     """
