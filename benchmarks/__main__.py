@@ -25,15 +25,16 @@ Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds
 DiskFolder = Annotated[Path | None, typer.Option(help="Folder on the disk to measure; default: the current one.")]
 
 
-def _bench(name: str, as_json: bool, **options: Any) -> None:
-    """Run one bench; progress goes to stderr, and so does what Ray prints when a node dies: stdout has the result."""
+def _bench(name: str, as_json: bool, part: str = "", **options: Any) -> None:
+    """Run a bench, or a part of it; stdout has the result alone, and not what Ray prints when a node dies."""
     try:
-        module, timing = (import_module(f"benchmarks.{part}") for part in (name, "timing"))
+        module, timing = (import_module(f"benchmarks.{each}") for each in (name, "timing"))
     except ModuleNotFoundError as error:
         raise MissingExtra(f"{name} needs {error.name}: pip install -e '.[bench,experiments,cluster]'") from None
+    bench = getattr(module, part) if part else module
     with redirect_stdout(sys.stderr), status_line(name) as update:
-        result = timing.run_bench(module, progress=lambda now: update(f"{name}: {now}"), **options)
-    answer(result, as_json, partial(timing.print_bench, module))
+        result = timing.run_bench(bench, progress=lambda now: update(f"{name}: {now}"), **options)
+    answer(result, as_json, partial(timing.print_bench, bench))
 
 
 def _numbers(text: str, name: str) -> tuple[int, ...]:
@@ -104,9 +105,9 @@ def gpu(
     """
     counts, lengths = _numbers(codes, "codes"), _numbers(bits, "bits")
     if http:
-        _bench("gpu_serve", as_json, repeats=repeats, quick=quick, codes=counts[0], folder=folder)
+        _bench("gpu", as_json, "SERVED_BENCH", repeats=repeats, quick=quick, codes=counts[0], folder=folder)
     elif orders:
-        _bench("gpu_orders", as_json, repeats=repeats, quick=quick, codes=counts, bits=lengths, folder=folder)
+        _bench("gpu", as_json, "ORDERS_BENCH", repeats=repeats, quick=quick, codes=counts, bits=lengths, folder=folder)
     else:
         _bench("gpu", as_json, repeats=repeats, quick=quick, codes=counts, bits=lengths)
 
@@ -197,7 +198,7 @@ def serve(
       python -m benchmarks serve --hostile --quick
     """
     if hostile:
-        _bench("serve_hostile", as_json, quick=quick, items=items, seconds=seconds, folder=folder)
+        _bench("serve", as_json, "HOSTILE_BENCH", quick=quick, items=items, seconds=seconds, folder=folder)
         return
     _bench("serve", as_json, repeats=repeats, quick=quick, items=items, seconds=seconds, folder=folder)
 
@@ -278,7 +279,7 @@ def bulk_encode(quick: Quick = False, folder: DiskFolder = None, as_json: AsJson
     Examples:
       python -m benchmarks bulk-encode --quick
     """
-    _bench("bulk_encoding", as_json, quick=quick, folder=folder)
+    _bench("bulk_encode", as_json, quick=quick, folder=folder)
 
 
 def main() -> None:

@@ -8,18 +8,20 @@ this machine and share its cores, so two replicas are not faster than one: what 
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import Child
-from benchmarks.cluster_codes import add_codes, make_weights
-from benchmarks.cluster_load import FrontProcess, LoadClients, fault_figures
-from benchmarks.cluster_plot import check_plot, draw_faults
-from benchmarks.cluster_writer import marked_code, weigh_first_bit
-from benchmarks.timing import CODE_BITS, TOP_K, Figures, Sections, hit_bytes, temporary_folder
+import numpy as np
+
+from benchmarks.cluster import add_codes, make_weights
+from benchmarks.cluster_processes import ANSWER_BYTES, Child, marked_code, weigh_first_bit
+from benchmarks.timing import CODE_BITS, TOP_K, Figures, Sections, check_plot, hit_bytes, temporary_folder
 from stillhash.cluster import ClusterIndex, ClusterReader, LocalCluster
 from stillhash.errors import Unreachable, Unsupported
 from stillhash.experiments.tables import ReportProgress, format_table
@@ -101,13 +103,11 @@ class FaultCluster(ExitStack):
             raise
 
     def start_writer(self) -> Child:
-        writer = Child(
-            "benchmarks.cluster_writer", self.folder, self.cluster.address, SHARDS, self.replicas, LEASE_SECONDS
-        )
+        writer = Child("writer", self.folder, self.cluster.address, SHARDS, self.replicas, LEASE_SECONDS)
         self.callback(writer.kill)
         return writer
 
-    def start_front(self) -> FrontProcess:
+    def start_front(self) -> "FrontProcess":
         front = FrontProcess(self.folder, DEADLINE)
         self.callback(front.process.kill)
         return front
@@ -210,3 +210,163 @@ def tables(result: Figures) -> Sections:
         format_table(size.format_map(result), columns, rows),
         *([f"Rates: {result['plot']}"] if result["plot"] else []),
     ]
+
+
+# ---- clients ----
+
+
+BUCKET_SECONDS = 0.1
+WINDOW_SECONDS, HEALTHY_SHARE = 1.0, 0.9  # service is back when so much of the healthy rate lasts for so long
+LOSS_SECONDS = (2.0, 5.0)  # after the fault, in which the share of the healthy rate is reported
+
+
+class FrontProcess:
+    """A process that answers queries over TCP."""
+
+    def __init__(self, storage: Path, deadline: float) -> None:
+        self.process = Child("front", storage, deadline)
+        self.port = 0
+
+    def wait_ready(self) -> None:
+        self.port = int(self.process.wait_for("port"))
+
+    def connect(self) -> Any:  # a Connection, or what takes its place on Windows
+        return Client(("127.0.0.1", self.port))
+
+
+class LoadClients:
+    """Threads that send one query after another; one whose front is gone sends it again to the next front."""
+
+    def __init__(self, fronts: list[FrontProcess], weights: Floats, expected: list[bytes], clients: int) -> None:
+        self.fronts, self.expected = fronts, expected
+        self.queries = [row.tobytes() for row in weights]
+        self.times: list[float] = []  # of right answers
+        self.latencies: list[float] = []
+        self.outcomes: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._search, args=(n,), daemon=True) for n in range(clients)]
+
+    def _search(self, number: int) -> None:
+        turn, front, connection = number, number, None
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                if connection is None:
+                    connection = self.fronts[front % len(self.fronts)].connect()
+                connection.send_bytes(self.queries[turn % len(self.queries)])
+                answer = connection.recv_bytes()
+            except (EOFError, OSError):
+                self.outcomes["sent again"] += connection is not None
+                front, connection = front + 1, None
+                time.sleep(0.005)
+                continue
+            self._count(turn % len(self.queries), answer, began)
+            turn += len(self._threads)
+
+    def _count(self, query: int, answer: bytes, began: float) -> None:
+        now = time.monotonic()
+        if answer == self.expected[query]:
+            self.outcomes["right"] += 1
+            self.times.append(now)
+            self.latencies.append(now - began)
+        elif len(answer) == ANSWER_BYTES:
+            self.outcomes["wrong"] += 1
+        else:
+            self.outcomes["errors"] += 1
+            self.errors[answer.decode(errors="replace")[:200]] += 1
+
+    @contextmanager
+    def running(self) -> Iterator["LoadClients"]:
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stopped.set()
+            for thread in self._threads:
+                thread.join()
+
+
+def fault_figures(load: LoadClients, began: float, fault: float, ended: float) -> Figures:
+    """Return what a fault at this time did to the rate of answers, by buckets, and how many answers were not right."""
+    edges = np.arange(began - fault, ended - fault + BUCKET_SECONDS / 2, BUCKET_SECONDS)
+    counts, _ = np.histogram(np.array(load.times) - fault, edges)
+    rates = counts / BUCKET_SECONDS
+    middles = edges[:-1] + BUCKET_SECONDS / 2
+    healthy = float(rates[middles < 0].mean())
+    after = (middles > LOSS_SECONDS[0]) & (middles < LOSS_SECONDS[1])
+    return {
+        "seconds": np.round(edges[:-1], 2).tolist(),
+        "rates": rates.tolist(),
+        "healthy": healthy,
+        "share": float(rates[after].mean()) / healthy,
+        "longest_s": longest_silence(np.array(load.times) - fault, ended - fault),
+        "recovered_s": recovery_seconds(edges[:-1], rates, healthy),  # of the time that was watched, if never
+        **{name.replace(" ", "_"): load.outcomes[name] for name in ("right", "wrong", "errors", "sent again")},
+        "messages": dict(load.errors),
+    }
+
+
+def longest_silence(times: np.ndarray, ended: float) -> float:
+    """Return the longest time without an answer after the fault."""
+    after = np.sort(times[times > 0])
+    return float(np.diff(np.concatenate([[0.0], after, [ended]])).max())
+
+
+def recovery_seconds(starts: np.ndarray, rates: np.ndarray, healthy: float) -> float:
+    """Return when the healthy rate was back, by a mean over a window; the end of all buckets if it was not."""
+    buckets = round(WINDOW_SECONDS / BUCKET_SECONDS)
+    means = np.convolve(rates, np.ones(buckets) / buckets, "valid")  # of the window that begins at each bucket
+    back = (starts[: len(means)] >= -BUCKET_SECONDS / 2) & (means >= HEALTHY_SHARE * healthy - 1e-9)
+    return max(0.0, float(starts[: len(means)][back][0])) if back.any() else float(starts[-1])
+
+
+# ---- the picture ----
+
+
+SMOOTHED_BUCKETS = 5  # of the line; the buckets themselves are dots
+REPLICA_COLOURS = {1: "#b45309", 2: "#0f766e"}  # by replicas
+
+
+def draw_faults(faults: list[Figures], titles: Mapping[str, str], plot: Path) -> None:
+    """Draw the share of the healthy rate over the seconds since each fault, with one and two replicas."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5.6), dpi=100, layout="constrained")
+    panels = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
+    for panel, (name, title) in zip(panels, titles.items(), strict=False):
+        panel.axvline(0, color="#374151", linewidth=1)
+        panel.axhline(1, color="#9ca3af", linewidth=0.8, linestyle="--")
+        for fault in (fault for fault in faults if fault["fault"] == name):
+            draw_rate(panel, fault)
+        panel.set_title(title, loc="left", fontsize=11)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", color="#e5e7eb", linewidth=0.8)
+        panel.set_ylim(0, 1.75)
+        panel.set_yticks([0, 0.5, 1, 1.5], ["0", "50 %", "100 %", "150 %"])
+    for panel in panels[2 : len(titles)]:  # those at the bottom, and the one above the key
+        panel.set_xlabel("seconds since the fault")
+        panel.xaxis.set_tick_params(labelbottom=True)
+    draw_key(panels[len(titles)])
+    figure.suptitle("Right answers per second, as a share of the mean before the fault", x=0.01, ha="left")
+    figure.savefig(plot)
+
+
+def draw_rate(panel: Any, fault: Figures) -> None:
+    colour, window = REPLICA_COLOURS[fault["replicas"]], np.ones(SMOOTHED_BUCKETS)
+    shares = np.array(fault["rates"]) / fault["healthy"]
+    smooth = np.convolve(shares, window, "same") / np.convolve(np.ones(len(shares)), window, "same")
+    middles = np.array(fault["seconds"]) + (fault["seconds"][1] - fault["seconds"][0]) / 2
+    panel.plot(middles, shares, ".", color=colour, markersize=2, alpha=0.35)
+    panel.plot(middles, smooth, color=colour, linewidth=1.6)
+
+
+def draw_key(panel: Any) -> None:
+    """Use the last panel to say what the colours are."""
+    panel.set_axis_off()
+    for place, (replicas, colour) in enumerate(REPLICA_COLOURS.items()):
+        words = "1 replica of each shard" if replicas == 1 else f"{replicas} replicas of each shard"
+        panel.text(0.08, 0.75 - 0.14 * place, words, color=colour, weight="bold", transform=panel.transAxes)
+    about = "dots: 100 ms, lines: mean of 500 ms\nall nodes share the cores of one machine"
+    panel.text(0.08, 0.35, about, color="#4b5563", fontsize=9, transform=panel.transAxes)

@@ -10,7 +10,6 @@ sizes are parts of the same tiles, and tables build themselves as they do in use
 import random
 import time
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
@@ -19,14 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from benchmarks.exactness import compare_histories
 from benchmarks.fixtures import WEIGHT_KINDS, make_codes
-from benchmarks.timing import CODE_LENGTHS, Figures, Goal, Quartiles, Sections, hit_bytes, proc_bytes, quartiles
-from stillhash.errors import InvalidInput, MissingExtra
+from benchmarks.scan import brute_force, count_different
+from benchmarks.timing import (
+    CODE_LENGTHS,
+    Figures,
+    Goal,
+    Quartiles,
+    Sections,
+    check_plot,
+    hit_bytes,
+    proc_bytes,
+    quartiles,
+)
+from stillhash.errors import InvalidInput
 from stillhash.experiments.tables import ReportProgress, format_table
-from stillhash.numeric.codes import TILE, Tiles
-from stillhash.numeric.validation import Floats, check_integer
+from stillhash.numeric.codes import TILE, Tiles, width
+from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import MIWQ, Index, Scan
+from stillhash.search.blocks import IdArray
 from stillhash.search.code_index import CodeIndex
 from stillhash.search.index import measure_costs
 
@@ -212,14 +222,6 @@ def short_count(count: int) -> str:
     return f"{count / 1e6:g}M" if count >= 1_000_000 else f"{count / 1e3:g}k"
 
 
-def check_plot(plot: Path | None) -> None:
-    """Refuse a plot that could not be written, before anything is measured in vain."""
-    if plot is not None and (plot.is_dir() or not plot.parent.is_dir()):
-        raise InvalidInput(f"plot: expected a file in an existing folder, got {str(plot)!r}")
-    if plot is not None and not find_spec("matplotlib"):
-        raise MissingExtra("plot needs matplotlib: pip install 'stillhash[experiments]'")
-
-
 def draw_crossover(crossover: list[Figures], plot: Path) -> None:
     """Draw how many times as fast as the scan the tables are, over the number of codes."""
     from matplotlib.figure import Figure
@@ -248,3 +250,76 @@ def draw_crossover(crossover: list[Figures], plot: Path) -> None:
     panels[0].set_ylabel("scan's time / tables' time")
     figure.suptitle("Above 1 the tables win: learnt codes, one query, one thread, quartiles shaded", x=0.01, ha="left")
     figure.savefig(plot, format="png")
+
+
+# ---- random histories ----
+
+
+def compare_histories(cases: int, seed: int = 0) -> dict[str, int]:
+    """Count hits that differ from brute force, over so many queries of small indexes after random writes."""
+    rng = np.random.default_rng(seed)
+    counts = {"cases": 0, "histories": 0, "hits": 0, "tied_hits": 0, "wrong_hits": 0}
+    while counts["cases"] < cases:
+        index, ids, codes = random_history(rng)
+        counts["histories"] += 1
+        for _ in range(2):
+            weights = random_weights(rng, index.bits)[: cases - counts["cases"]]
+            if not len(weights):
+                break
+            k = int(rng.choice([1, 3, 10, 100, len(ids) + 5]))
+            allowed = None
+            if rng.random() < 0.5:
+                known = min(int(ids.max(initial=0)) + 1, 60_000)  # ids past its end are not allowed
+                allowed = rng.random(known) < rng.choice([0.0, 0.05, 0.5, 0.95])
+            expected = brute_force(ids, codes, weights, k, allowed)
+            hits = index.search(weights, k, allowed=allowed)
+            tied = (expected.scores[:, 1:] == expected.scores[:, :-1]) & (expected.ids[:, 1:] >= 0)
+            counts["cases"] += len(weights)
+            counts["hits"] += int(np.count_nonzero(expected.ids >= 0))
+            counts["tied_hits"] += int(np.count_nonzero(tied))
+            counts["wrong_hits"] += count_different(hits, expected)
+    return counts
+
+
+def random_history(rng: np.random.Generator) -> tuple[MIWQ, IdArray, Codes]:
+    """Return an index after a few random writes and merges, and the rows that it must hold."""
+    bits = int(rng.integers(8, 97))
+    index = MIWQ(bits, tables=None if rng.random() < 0.7 else int(rng.integers(-(-bits // 12), bits + 1)), threads=1)
+    ids, codes, free = np.empty(0, np.int64), np.empty((0, width(bits)), np.uint8), 0
+    for step in rng.choice(["add", "add", "named", "remove", "merge", "merge"], int(rng.integers(2, 9))):
+        n = int(600 ** rng.random())
+        if step == "merge":
+            index.merge()
+        elif step == "remove":
+            removed = rng.choice(np.append(ids, free), min(n, len(ids) + 1), replace=False)  # one never existed
+            index.remove(removed)
+            rest = ~np.isin(ids, removed)
+            ids, codes = ids[rest], codes[rest]
+        else:
+            names = np.arange(free, free + n)
+            if step == "named":  # again, in the gaps that removals left, or far apart
+                names = np.setdiff1d(rng.integers(0, rng.choice([free + 2 * n, 50_000, 2**40]), n), ids)
+                rng.shuffle(names)
+            new = random_codes(rng, len(names), bits)
+            index.add(new, names if step == "named" else None)
+            ids, codes = np.append(ids, names), np.concatenate([codes, new])
+            free = max(free, int(names.max(initial=-1)) + 1)
+    return index, ids, codes
+
+
+def random_codes(rng: np.random.Generator, count: int, bits: int) -> Codes:
+    """Make codes of fair coins or near to one code, all different or with many duplicates."""
+    ones = rng.random((count, bits)) < rng.choice([0.5, 0.1])
+    codes = np.packbits(ones ^ (rng.random(bits) < 0.5), axis=1, bitorder="little")
+    return codes if rng.random() < 0.6 or not count else codes[rng.integers(0, min(count, 5), count)]
+
+
+def random_weights(rng: np.random.Generator, bits: int) -> Floats:
+    """Make weights of all sorts: plain, of magnitudes far apart, mostly zero, full of ties, all zero; tiny, or huge."""
+    normal = rng.standard_normal((6, bits))
+    normal[1] *= 10.0 ** rng.integers(-6, 7, bits)
+    normal[2] *= rng.random(bits) < 0.2
+    normal[3] = np.sign(normal[3])
+    normal[4] = np.rint(normal[4])
+    normal[5] *= rng.random() < 0.5
+    return np.asarray((normal * rng.choice([1e-25, 1, 1e25])).astype(np.float32))

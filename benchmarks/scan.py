@@ -11,8 +11,8 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.exactness import brute_force, count_different
 from benchmarks.timing import TOP_K, Contenders, Figures, Goal, Sections, compare_speed, interleaved, ratio
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric import kernels
@@ -23,6 +23,7 @@ from stillhash.numeric.ranking import Ranking
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, check_integer
 from stillhash.search import Hits, Scan
+from stillhash.search.blocks import IdArray
 from stillhash.search.first_page import search_page
 
 SCAN_BITS = (32, 64, 96, 128)
@@ -201,3 +202,28 @@ def tables(result: Figures) -> Sections:
         columns = ": {name} | FAISS ms: {ms[0]:.2f} | ours ms: {ms[1]:.2f} | FAISS / ours: {ratio}"
         sections.append(format_table(f"FAISS {result['faiss']}, b = {r['bits']}: {recall}", columns, rows))
     return sections
+
+
+def brute_force(ids: IdArray, codes: Codes, weights: Floats, k: int, allowed: NDArray[np.bool_] | None = None) -> Hits:
+    """Rank by definition: every score in float64, rounded to float32, higher first, smaller id among equals.
+
+    Scores are sums over a table for each byte: on the grid of `snap` any order of summation is exact.
+    """
+    if allowed is not None:
+        passing = (ids < len(allowed)) & allowed[np.minimum(ids, len(allowed) - 1)]
+        ids, codes = ids[passing], codes[passing]
+    hits = Hits(np.full((len(weights), k), -np.inf, np.float32), np.full((len(weights), k), -1, np.int64))
+    padded = np.pad(snap(weights), ((0, 0), (0, -weights.shape[1] % 8)))
+    corners = signs(np.arange(256, dtype=np.uint8)[:, None], 8)  # (256, 8)
+    tables = padded.reshape(len(weights), -1, 8) @ corners.T
+    for q, bytewise in enumerate(tables):  # (bytes, 256)
+        scores = sum(table[codes[:, j]] for j, table in enumerate(bytewise)).astype(np.float32)
+        last = np.partition(scores, -k)[-k] if k < len(scores) else -np.inf
+        best = np.flatnonzero(scores >= last)  # all ties of the last place included
+        best = best[np.lexsort((ids[best], -scores[best]))[:k]]
+        hits.scores[q, : len(best)], hits.ids[q, : len(best)] = scores[best], ids[best]
+    return hits
+
+
+def count_different(hits: Hits, expected: Hits) -> int:
+    return int(np.count_nonzero((hits.scores != expected.scores) | (hits.ids != expected.ids)))

@@ -1,21 +1,40 @@
-"""Time durable writes against bare SQLite on the same disk, opening large collections, and compacting.
+"""Time durable writes against bare SQLite on the same disk, opening large collections, and compacting after churn.
 
 All of it is timed by the wall clock, since waiting for the disk is what is measured. Contenders take turns, each with
 files of its own in one temporary folder. "Bare" is SQLite with the same durability (WAL, synchronous=FULL), which
 commits prepared rows to a table like ours; what `add` takes beyond it is validation, JSON, encoding and bookkeeping.
 """
 
+import itertools
 import json
 import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from contextlib import closing
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import stillhash
-from benchmarks import store_upkeep, timing
 from benchmarks.fixtures import COLLECTION_FIT_ROWS, open_fitted, random_features
-from benchmarks.timing import CODE_BITS, Contender, Contenders, Figures, Sections
+from benchmarks.timing import (
+    CODE_BITS,
+    Contender,
+    Contenders,
+    Figures,
+    Sections,
+    interleaved,
+    mean_ms,
+    proc_bytes,
+    quantiles_ms,
+    ratio,
+    temporary_folder,
+)
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.validation import Floats, check_integer
 
@@ -31,14 +50,14 @@ def run(repeats: int, quick: bool, progress: ReportProgress, items: int, folder:
     one_row_dim, dims, chunks, opens = 1280, (128, 1280), 140, 15
     if quick:
         one_row_dim, dims, chunks, opens, items = 64, (16, 64), 2, 2, MIN_STORE_ITEMS
-    with timing.temporary_folder(folder) as temporary:
+    with temporary_folder(folder) as temporary:
         progress(f"{repeats:,} one-row commits of each contender")
         one = time_single_rows(temporary, one_row_dim, repeats)
         rows = []
         for dim in dims:
             progress(f"{chunks * STORE_CHUNK:,} rows of {dim} dimensions in chunks of {STORE_CHUNK:,}")
             rows.append(time_chunks(temporary, dim, chunks))
-        upkeep = store_upkeep.measure_upkeep(temporary, items, opens, progress)
+        upkeep = measure_upkeep(temporary, items, opens, progress)
     goals = [
         ("one-row add over a bare commit, p50, ms", "<= 1", one["p50_over_bare_ms"]["add"]),
         *((f"rows/s in chunks of {STORE_CHUNK:,}, D = {r['columns']}", ">= 60000", r["rows_per_second"]) for r in rows),
@@ -65,7 +84,7 @@ def open_sqlite(path: Path) -> sqlite3.Connection:
 def sqlite_contender(connection: sqlite3.Connection, rows: int) -> Contender:
     """Return a contender that commits so many new rows, prepared but for their ids."""
     texts = [tuple(map(json.dumps, pair)) for pair in zip(*labels_and_metadata(rows), strict=True)]
-    numbers = count()
+    numbers = itertools.count()
 
     def commit(_: int) -> None:
         new = [(number, f"item {number}", *text, b"8 bytes.") for text in texts for number in [next(numbers)]]
@@ -79,7 +98,7 @@ def sqlite_contender(connection: sqlite3.Connection, rows: int) -> Contender:
 def add_contender(collection: stillhash.Collection, chunks: list[Floats], *, learn: bool) -> Contender:
     """Return a contender that adds one chunk after another under new ids."""
     labels, metadata = labels_and_metadata(len(chunks[0]))
-    turns = count()
+    turns = itertools.count()
 
     def add(_: int) -> None:
         turn = next(turns)
@@ -102,11 +121,11 @@ def time_single_rows(folder: Path, dim: int, repeats: int) -> Figures:
             "add": add_contender(plain, row, learn=False),
             "add, to learn": add_contender(learning, row, learn=True),
         }
-        times = timing.interleaved(contenders, repeats, wall=True)
-    quantiles = {name: timing.quantiles_ms(seconds) for name, seconds in times.items()}
+        times = interleaved(contenders, repeats, wall=True)
+    quantiles = {name: quantiles_ms(seconds) for name, seconds in times.items()}
     p50, p99 = ({name: each[key] for name, each in quantiles.items()} for key in ("p50_ms", "p99_ms"))
     over_bare = {name: ms - p50["bare"] for name, ms in p50.items()}
-    ratios = {f"{name}/bare": timing.ratio(times, f"{name}/bare") for name in times}
+    ratios = {f"{name}/bare": ratio(times, f"{name}/bare") for name in times}
     about = {"columns": dim, "bits": CODE_BITS, "commits": repeats}
     return {**about, "p50_ms": p50, "p99_ms": p99, "p50_over_bare_ms": over_bare, **ratios}
 
@@ -125,15 +144,15 @@ def time_chunks(folder: Path, dim: int, chunks: int) -> Figures:
             "encode": lambda turn: hasher.encode(features[turn % len(features)]),
             "bare": sqlite_contender(connection, STORE_CHUNK),
         }
-        times = timing.interleaved(contenders, chunks, wall=True)
+        times = interleaved(contenders, chunks, wall=True)
         items = collection.get([f"item {chunks * STORE_CHUNK + r}" for r in range(STORE_CHUNK)])
         wrong = abs(collection.count() - (chunks + 1) * STORE_CHUNK)  # the warm-up was a chunk too
     for item, labels, metadata in zip(items, *labels_and_metadata(STORE_CHUNK), strict=True):
         wrong += item is None or item.metadata != metadata or item.labels != sorted(set(labels))
-    ms = timing.mean_ms(times)
+    ms = mean_ms(times)
     speed = {"rows_per_second": STORE_CHUNK / ms["add"] * 1e3, "encoding_share": ms["encode"] / ms["add"]}
     about = {"columns": dim, "bits": CODE_BITS, "chunks": chunks, "wrong": wrong}
-    return {**about, "ms": ms, **speed, "add/bare": timing.ratio(times, "add/bare")}
+    return {**about, "ms": ms, **speed, "add/bare": ratio(times, "add/bare")}
 
 
 def tables(result: Figures) -> Sections:
@@ -150,4 +169,139 @@ def tables(result: Figures) -> Sections:
     title = f"{one['commits']:,} durable commits of one row, D = {one['columns']}, b = {one['bits']}: ms, and ratios"
     chunks_title = f"Chunks of {STORE_CHUNK:,} rows with labels and metadata: mean ms a chunk"
     sections = format_table(title, single, rows), format_table(chunks_title, chunks, result["rows"])
-    return [*sections, *store_upkeep.tables(result)]
+    return [*sections, *upkeep_tables(result)]
+
+
+# ---- opening and compacting ----
+
+
+UPKEEP_DIM = 32
+ROWS_PER_ADD = 100_000
+MAX_CHURNED_ITEMS = 200_000  # items that are deleted and replaced
+MAX_SEARCHED_ITEMS = 20_000  # of a collection that one search returns all items of
+MEMORY_KINDS = "RssAnon", "RssFile"  # its own, and mapped from files
+
+# A program, since a function would load this module before the collection is opened.
+OPEN_SCRIPT = """
+import json, sys, time
+from pathlib import Path
+import numpy as np
+import stillhash
+
+status = Path("/proc/self/status")
+query = np.random.default_rng(1).standard_normal(int(sys.argv[2]), dtype=np.float32)
+times = [time.perf_counter()]
+collection = stillhash.open(sys.argv[1], read_only=True)
+times.append(time.perf_counter())
+before = status.read_text() if status.is_file() else ""
+for _ in range(2):
+    collection.search(query, 10)
+    times.append(time.perf_counter())
+after = status.read_text() if status.is_file() else ""
+print(json.dumps([times, before, after, collection.stats()["index_bytes"]]))
+"""
+
+upkeep_features = partial(random_features, dim=UPKEEP_DIM)
+
+
+def measure_upkeep(folder: Path, items: int, opens: int, progress: ReportProgress) -> Figures:
+    """Open a collection of so many items, and compact one that lost half and had a third replaced."""
+    path = folder / "large"
+    with open_fitted(path, UPKEEP_DIM) as collection:
+        for start in range(0, items, ROWS_PER_ADD):
+            progress(f"{start:,} of {items:,} items")
+            ids = range(start, min(start + ROWS_PER_ADD, items))
+            collection.add(ids, upkeep_features(len(ids), seed=start))
+    progress(f"opening {items:,} items")
+    opened = {"items": items, "same": open_here(path, opens), "fresh": open_in_new_processes(path, opens)}
+    churns = []
+    for count in sorted({min(most, items) for most in (MAX_SEARCHED_ITEMS, MAX_CHURNED_ITEMS)}):
+        progress(f"deleting, replacing and compacting {count:,} items")
+        churns.append(churn(folder / f"churn {count}", count, search_all=count <= MAX_SEARCHED_ITEMS))
+    return {"open": opened, "churn": churns, "wrong": sum(c["wrong"] for c in churns)}
+
+
+def open_here(path: Path, opens: int) -> dict[str, float]:
+    """Time opening by a process that has opened it before, to write and to read."""
+    spent: dict[str, list[float]] = {"write_ms": [], "read_ms": []}
+    for _ in range(opens):
+        for name, times in spent.items():
+            start = time.perf_counter()
+            collection = stillhash.open(path, read_only=name == "read_ms")
+            times.append(1e3 * (time.perf_counter() - start))
+            collection.close()
+    return {name: statistics.median(times) for name, times in spent.items()}
+
+
+def open_in_new_processes(path: Path, opens: int) -> Figures:
+    """Time opening by processes that were just started, imports apart."""
+    command = [sys.executable, "-c", OPEN_SCRIPT, str(path), str(UPKEEP_DIM)]
+    outputs = [json.loads(subprocess.check_output(command)) for _ in range(max(2, opens // 3))]
+    medians = 1e3 * np.median([np.diff(times) for times, *_ in outputs], axis=0)
+    ms = dict(zip(("open_ms", "first_search_ms", "second_search_ms"), medians.tolist(), strict=True))
+    before, after = map(proc_bytes, outputs[-1][1:3])
+    grown = {kind: after[kind] - before[kind] if kind in after else None for kind in MEMORY_KINDS}
+    return {**ms, "processes": len(outputs), "index_bytes": outputs[-1][3], "memory_grown": grown}
+
+
+def churn(path: Path, count: int, *, search_all: bool) -> Figures:
+    """Delete half, replace 30 % of the rest, and compact; with `search_all`, one search must return all items."""
+    with open_fitted(path, UPKEEP_DIM) as collection:
+        order = np.random.default_rng(count).permutation(count).tolist()
+        deleted, live = order[: count // 2], order[count // 2 :]
+        replaced = live[: 3 * len(live) // 10]
+        for turn, ids in enumerate((list(range(count)), replaced)):
+            for some in batches(ids):
+                collection.upsert(
+                    some, upkeep_features(len(some), seed=turn), None, [{"turn": turn}] * len(some), learn=False
+                )
+            if turn == 0:
+                for some in batches(deleted):
+                    collection.delete(some)
+        turns = dict.fromkeys(live, 0) | dict.fromkeys(replaced, 1)
+        wrong, before = count_wrong(collection, turns, deleted, search_all=search_all), collection.stats()
+        start = time.perf_counter()
+        collection.compact()
+        seconds = time.perf_counter() - start
+        wrong += count_wrong(collection, turns, deleted, search_all=search_all) + len(collection.verify())
+        after = collection.stats()
+    sizes = {name: {"before": before[name], "after": after[name]} for name in ("disk_bytes", "index_bytes")}
+    return {"items": count, "live": len(live), "searched": search_all, "wrong": wrong, "seconds": seconds, **sizes}
+
+
+def batches(ids: list[int]) -> Iterator[list[int]]:
+    return (ids[s : s + ROWS_PER_ADD] for s in range(0, len(ids), ROWS_PER_ADD))
+
+
+def count_wrong(
+    collection: stillhash.Collection, turns: dict[int, int], deleted: list[int], *, search_all: bool
+) -> int:
+    """Count items lost, altered (`turns` are in their metadata), not deleted, or not returned by a search for all."""
+    wrong = abs(collection.count() - len(turns))
+    for ids in batches(list(turns)):
+        items = zip(ids, collection.get(ids), strict=True)
+        wrong += sum(item is None or item.metadata != {"turn": turns[id_]} for id_, item in items)
+    wrong += sum(item is not None for ids in batches(deleted) for item in collection.get(ids))
+    if search_all:
+        hits = [hit.id for hit in collection.search(upkeep_features(1, seed=9)[0], 2 * len(turns)).hits]
+        wrong += len(set(hits) ^ set(turns)) + len(hits) - len(set(hits))
+    return wrong
+
+
+def upkeep_tables(result: Figures) -> Sections:
+    opened = result["open"]
+    grown = opened["fresh"]["memory_grown"]
+    memory = {name: "-" if size is None else f"{size / 1e6:.0f}" for name, size in grown.items()}
+    opening = """to write: {same[write_ms]:.1f} | to read: {same[read_ms]:.1f} | new process: {fresh[open_ms]:.1f} |
+        first search: {fresh[first_search_ms]:.0f} | second: {fresh[second_search_ms]:.1f} | index: {index:.0f} |
+        own memory: {RssAnon} | mapped: {RssFile}"""
+    compacting = """items: {items:,} | live: {live:,} | wrong: {wrong} | disk: {disk_before:.2f} |
+        after: {disk_after:.2f} | index: {index_before:.2f} | after: {index_after:.2f} | seconds: {seconds:.2f}"""
+    whens = [(name, when) for name in ("disk", "index") for when in ("before", "after")]
+    churns = [c | {f"{name}_{when}": c[f"{name}_bytes"][when] / 1e6 for name, when in whens} for c in result["churn"]]
+    title = f"Opening {opened['items']:,} items, b = {CODE_BITS}: median ms, and MB that the first searches take"
+    churn_title = "Half deleted, 30 % of the rest replaced, then compacted: MB before and after"
+    return [
+        format_table(title, opening, [opened | memory | {"index": opened["fresh"]["index_bytes"] / 1e6}]),
+        format_table(churn_title, compacting, churns),
+    ]

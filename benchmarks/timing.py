@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import threadpoolctl
 from rich.console import Console
 
-from stillhash.errors import InvalidInput
+from stillhash.errors import InvalidInput, MissingExtra
 from stillhash.experiments.machine import machine
 from stillhash.experiments.tables import ReportProgress, TableData, print_sections, silent
 from stillhash.numeric.validation import check_integer
@@ -51,6 +52,14 @@ def temporary_folder(folder: Path | None) -> Iterator[Path]:
         raise InvalidInput(f"folder: expected an existing folder, got {str(folder)!r}")
     with tempfile.TemporaryDirectory(prefix=".stillhash-bench-", dir=folder or Path.cwd()) as name:
         yield Path(name)
+
+
+def check_plot(plot: Path | None) -> None:
+    """Refuse a plot that could not be written, before anything is measured in vain."""
+    if plot is not None and (plot.is_dir() or not plot.parent.is_dir()):
+        raise InvalidInput(f"plot: expected a file in an existing folder, got {str(plot)!r}")
+    if plot is not None and not find_spec("matplotlib"):
+        raise MissingExtra("plot needs matplotlib: pip install 'stillhash[experiments]'")
 
 
 def proc_bytes(text: str) -> dict[str, int]:
@@ -114,7 +123,14 @@ def judge(name: str, bound: str, measured: float) -> Figures:
     return {"name": name, "goal": bound, "measured": measured, "met": met}
 
 
-def run_bench(bench: ModuleType, quick: bool, progress: ReportProgress = silent, **options: Any) -> Figures:
+class Bench(NamedTuple):
+    """What a module measures besides its main bench, which is its own `run` and `tables`."""
+
+    run: Callable[..., Figures]
+    tables: Callable[[Figures], Sections]
+
+
+def run_bench(bench: ModuleType | Bench, quick: bool, progress: ReportProgress = silent, **options: Any) -> Figures:
     """Run a bench, judge its goals, and add the machine that its figures belong to."""
     here = machine()  # with the load before the bench
     if "repeats" in options:
@@ -124,7 +140,7 @@ def run_bench(bench: ModuleType, quick: bool, progress: ReportProgress = silent,
     return {"machine": here, "quick": quick, **result, "goals": [judge(*one) for one in result["goals"]]}
 
 
-def print_bench(bench: ModuleType, result: Figures, console: Console) -> None:
+def print_bench(bench: ModuleType | Bench, result: Figures, console: Console) -> None:
     """Print the tables of a bench, then its goals and the machine."""
     rows = []
     for one in result["goals"]:

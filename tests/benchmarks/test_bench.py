@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import encode, learn, scan, timing
-from benchmarks.exactness import brute_force
+from benchmarks.scan import brute_force
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
 from stillhash.numeric.codes import signs

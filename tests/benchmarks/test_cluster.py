@@ -14,9 +14,8 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'stillhash[cluster]'")
 
-from benchmarks import bulk_encoding, cluster, cluster_faults
-from benchmarks.cluster_load import LoadClients, fault_figures
-from benchmarks.cluster_plot import draw_faults
+from benchmarks import bulk_encode, cluster, cluster_faults
+from benchmarks.cluster_faults import LoadClients, draw_faults, fault_figures
 from tests.benchmarks.command import printed
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
@@ -69,7 +68,7 @@ def test_rates_around_a_fault(tmp_path: Path) -> None:
     assert fault_figures(load, -5.0, 0.0, 10.0)["recovered_s"] == pytest.approx(9.9)
 
 
-def test_bulk_encoding_loses_nothing_and_is_exact(tmp_path: Path) -> None:
+def test_bulk_encode_loses_nothing_and_is_exact(tmp_path: Path) -> None:
     result = run_in_new_process("bulk-encode", tmp_path)
     assert len(result["goals"]) == 5 and all(goal["met"] for goal in result["goals"]), result["goals"]
-    assert any("Driver killed at" in line for line in printed(bulk_encoding, result))
+    assert any("Driver killed at" in line for line in printed(bulk_encode, result))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import gpu, gpu_orders, gpu_serve, timing
-from benchmarks.exactness import brute_force, count_different
-from stillhash.cli.main import app
+from benchmarks import gpu, timing
+from benchmarks.__main__ import app
+from benchmarks.scan import brute_force, count_different
 from stillhash.experiments.machine import machine
 from stillhash.numeric.codes import count_ones, from_tiles, to_tiles
 from stillhash.search.gpu.card import CardLimits
@@ -50,14 +50,14 @@ def test_random_tiles_differ_and_have_whole_tiles() -> None:
 
 @pytest.mark.slow
 def test_orders_are_timed_and_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_orders, "ORDERS", {"random": None, "sorted by label": "random"})
-    monkeypatch.setattr(gpu_orders, "CALLERS", 1)
-    rows = gpu_orders.measure(1 << 12, 32, 1, lambda now: None, tmp_path, twin())
+    monkeypatch.setattr(gpu, "ORDERS", {"random": None, "sorted by label": "random"})
+    monkeypatch.setattr(gpu, "CALLERS", 1)
+    rows = gpu.measure_orders(1 << 12, 32, 1, lambda now: None, tmp_path, twin())
     assert [row["order"] for row in rows] == ["random", "sorted by label"]
     assert [row["queries"] for row in rows] == [100, 4] and not any(row["wrong_hits"] for row in rows)
     large = [{**row, "codes": 1 << 33, "bits": 256} for row in rows]
-    goals = [timing.judge(*goal) for row in large for goal in gpu_orders.goals_of(row)]
-    lines = printed(gpu_orders, {"rows": large, "goals": goals, "machine": machine(), "quick": True})
+    goals = [timing.judge(*goal) for row in large for goal in gpu.order_goals(row)]
+    lines = printed(gpu.ORDERS_BENCH, {"rows": large, "goals": goals, "machine": machine(), "quick": True})
     assert all(len(line) <= 120 and "…" not in line for line in lines) and not list(tmp_path.iterdir())
 
 
@@ -65,18 +65,18 @@ def test_orders_are_timed_and_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_product_equals_brute_force(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     codes, weights = rng.integers(0, 4, (1024, 3), dtype=np.uint8), rng.integers(-2, 3, (5, 20)).astype(np.float32)
-    monkeypatch.setattr(gpu_orders, "ORDER_TILES", 4 // pieces)
-    found = gpu_orders.product_hits(np, to_tiles(codes, 20), weights, 9)
+    monkeypatch.setattr(gpu, "ORDER_TILES", 4 // pieces)
+    found = gpu.product_hits(np, to_tiles(codes, 20), weights, 9)
     assert count_different(found, brute_force(np.arange(1024), codes, weights, 9, None)) == 0
 
 
 def test_codes_come_in_their_order() -> None:
     def codes(order: str) -> Any:
-        return from_tiles(gpu_orders.ordered_tiles(order, 1 << 13, 64), 1 << 13)
+        return from_tiles(gpu.ordered_tiles(order, 1 << 13, 64), 1 << 13)
 
     first = codes("sorted by code")[:, :4].copy().view(">u4").ravel().astype(np.int64)
     assert (np.diff(first) >= 0).all() and first.max() - first.min() > 2**31
-    centres = gpu_orders.label_codes(64)
+    centres = gpu.label_codes(64)
     labels = [count_ones(row ^ centres).sum(axis=1).argmin() for row in codes("sorted by label")[::50]]
     assert (np.diff(labels) >= 0).all() and len(set(labels)) > 100
     assert codes("random").tobytes() != codes("labels mixed").tobytes()
@@ -84,22 +84,22 @@ def test_codes_come_in_their_order() -> None:
 
 @pytest.mark.slow
 def test_clients_search_a_server_with_many_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_serve, "LOAD_PROCESSES", 2)
-    gpu_serve.fill(tmp_path / "served")
-    rows = gpu_serve.measure(tmp_path / "served", "CPU scan", 1 << 16, 1.0, lambda now: None)
+    monkeypatch.setattr(gpu, "LOAD_PROCESSES", 2)
+    gpu.fill_served(tmp_path / "served")
+    rows = gpu.measure_served(tmp_path / "served", "CPU scan", 1 << 16, 1.0, lambda now: None)
     assert [row["clients"] for row in rows] == [16, 32] and all(row["per_second"] > 0 for row in rows)
     assert not any(row["errors"] for row in rows), rows
-    goals = [timing.judge(*goal) for row in rows for goal in gpu_serve.goals_of(row)]
-    assert printed(gpu_serve, {"rows": rows, "goals": goals, "machine": machine(), "quick": True})
+    goals = [timing.judge(*goal) for row in rows for goal in gpu.served_goals(row)]
+    assert printed(gpu.SERVED_BENCH, {"rows": rows, "goals": goals, "machine": machine(), "quick": True})
 
 
 @pytest.mark.skipif(not gpu_reason(), reason="there is a GPU")
 def test_without_a_gpu_the_command_says_so() -> None:
-    outcome = CliRunner().invoke(app, ["bench", "gpu", "--quick"])
+    outcome = CliRunner().invoke(app, ["gpu", "--quick"])
     assert outcome.exit_code != 0 and str(outcome.exception).startswith("device")
 
 
 @pytest.mark.parametrize("option", [["--codes", "many"], ["--bits", "64,x"]])
 def test_what_is_no_number_is_refused(option: list[str]) -> None:
-    outcome = CliRunner().invoke(app, ["bench", "gpu", *option])
+    outcome = CliRunner().invoke(app, ["gpu", *option])
     assert outcome.exit_code != 0 and str(outcome.exception).startswith(option[0].strip("-"))

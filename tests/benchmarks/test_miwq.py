@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import exactness, fixtures, miwq, timing
+from benchmarks import fixtures, miwq, timing
+from benchmarks.scan import brute_force
 from benchmarks.timing import CODE_LENGTHS
 from stillhash.errors import InvalidInput
 from stillhash.hashers import OHSL
@@ -68,16 +69,16 @@ def test_tables_fit_a_hundred_columns(benched: dict[str, Any]) -> None:
 def test_brute_force_is_the_definition() -> None:
     codes = np.array([[0b01], [0b10], [0b01], [0b11]], np.uint8)
     weights = np.array([[2, 1] + [0] * 6], np.float32)
-    hits = exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 6)
+    hits = brute_force(np.array([7, 5, 3, 9]), codes, weights, 6)
     assert hits.ids.tolist() == [[9, 3, 7, 5, -1, -1]]
     assert hits.scores.tolist() == [[3, 1, 1, -1, -np.inf, -np.inf]]
     allowed = np.arange(8) != 3
-    assert exactness.brute_force(np.array([7, 5, 3, 9]), codes, weights, 3, allowed).ids.tolist() == [[7, 5, -1]]
+    assert brute_force(np.array([7, 5, 3, 9]), codes, weights, 3, allowed).ids.tolist() == [[7, 5, -1]]
 
 
 @pytest.mark.parametrize("cases", [1, 6, 13])
 def test_exactly_so_many_queries_are_compared(cases: int) -> None:
-    counts = exactness.compare_histories(cases)
+    counts = miwq.compare_histories(cases)
     assert counts["cases"] == cases and counts["wrong_hits"] == 0
 
 
@@ -92,8 +93,8 @@ def test_faults_are_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None
         def remove(self, ids: Any) -> int:
             return super().remove(ids[1:] if fault == "removed rows" else ids)
 
-    monkeypatch.setattr(exactness, "MIWQ", Faulty)
-    assert exactness.compare_histories(200)["wrong_hits"] > 0
+    monkeypatch.setattr(miwq, "MIWQ", Faulty)
+    assert miwq.compare_histories(200)["wrong_hits"] > 0
 
 
 def test_unlike_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks import peers, timing
 from benchmarks.fixtures import random_features
-from benchmarks.peer_process import GROUPS, PEERS, describe
-from benchmarks.peers import FILTERS
+from benchmarks.peers import FILTERS, GROUPS, PEERS, describe
 from benchmarks.timing import TOP_K
 from stillhash.errors import InvalidInput, MissingExtra
 from tests.benchmarks.command import printed, run_bench

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import serve, serve_hostile
+from benchmarks import serve
 from tests.benchmarks.command import printed, run_bench
 
 
@@ -30,4 +30,4 @@ def test_good_clients_beside_hostile_ones(tmp_path: Path) -> None:
     outcomes = result["beside"]["outcomes"]
     assert set(outcomes["wrong key"]) == {"401"} and set(outcomes["oversized"]) <= {"413", "422", "200"}
     assert outcomes["heavy filter"]["200"] > 0 and result["served_after"]
-    assert any("beside hostile clients" in line for line in printed(serve_hostile, result))
+    assert any("beside hostile clients" in line for line in printed(serve.HOSTILE_BENCH, result))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import fixtures, ingest, store, store_upkeep, timing
+from benchmarks import fixtures, ingest, store, timing
 from stillhash.errors import InvalidInput
 from tests.benchmarks.command import printed, run_bench
 
@@ -55,8 +55,8 @@ def test_a_collection_that_learns_gives_the_hits_of_the_hasher_alone(tmp_path: P
 
 
 def test_a_loss_is_noticed(tmp_path: Path) -> None:
-    with fixtures.open_fitted(tmp_path / "c", store_upkeep.UPKEEP_DIM) as collection:
-        collection.add(range(20), store_upkeep.features(20, seed=1), None, [{"turn": 0}] * 20)
+    with fixtures.open_fitted(tmp_path / "c", store.UPKEEP_DIM) as collection:
+        collection.add(range(20), store.upkeep_features(20, seed=1), None, [{"turn": 0}] * 20)
         turns = dict.fromkeys(range(20), 0)
         for expected, deleted, wrong in (
             (turns, [20, 21], 0),
@@ -64,7 +64,7 @@ def test_a_loss_is_noticed(tmp_path: Path) -> None:
             (turns | {20: 0}, [], 3),  # not counted, not stored, not returned by a search
             (turns, [19], 1),  # not deleted
         ):
-            assert store_upkeep.count_wrong(collection, expected, deleted, search_all=True) == wrong
+            assert store.count_wrong(collection, expected, deleted, search_all=True) == wrong
 
 
 @pytest.mark.parametrize(

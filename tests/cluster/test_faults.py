@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.child import Child
-from benchmarks.cluster_writer import marked_code, weigh_first_bit
+from benchmarks.cluster_processes import Child, marked_code, weigh_first_bit
 from stillhash.cluster import ClusterIndex, ClusterReader, LocalCluster
 from stillhash.errors import Conflict, InvalidInput, Unreachable
 from tests.cluster.fixtures import is_running
@@ -24,7 +23,6 @@ from tests.cluster.search_load import DEADLINE, ROWS, SEGMENTS, reference_index,
 from tests.contracts.searchers import random_codes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-WRITER = "benchmarks.cluster_writer"
 FIRST = 1_000_000  # of the ids of a writer that is killed
 
 
@@ -143,7 +141,7 @@ def test_a_reader_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
     reference, codes, weights = reference_index()
     with filled_index(tmp_path, codes, shards=2) as index, search_load(index, reference, weights) as load:
         for _ in range(2):
-            front = Child("benchmarks.cluster_front", tmp_path, DEADLINE)
+            front = Child("front", tmp_path, DEADLINE)
             front.wait_for("port")
             front.kill()
             load.wait_for_answers()
@@ -158,7 +156,7 @@ def test_a_killed_writer_is_replaced_and_no_row_is_lost(cluster: LocalCluster, t
     with filled_index(tmp_path, codes, shards=2):
         pass
     arguments = tmp_path, cluster.address, 2, 1, 2.0
-    writer = Child(WRITER, *arguments)
+    writer = Child("writer", *arguments)
     reader = None
     try:
         writer.wait_for("ready")
@@ -171,7 +169,7 @@ def test_a_killed_writer_is_replaced_and_no_row_is_lost(cluster: LocalCluster, t
                 writer.kill()
                 acknowledged += writer.values("acknowledged")
                 load.wait_for_answers()
-                writer = Child(WRITER, *arguments)
+                writer = Child("writer", *arguments)
                 writer.wait_for("ready")
         assert set(load.outcomes) == {"right"}, load.outcomes
         writer.send(f"ids {FIRST}")
