@@ -37,7 +37,7 @@ DOCKER_BUILD = "docker build --tag stillhash .       # or, of a release: docker 
 NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why it is not run
     "README.md": {
         "pip install .                     # the library": INSTALLS,
-        "make demo": "installs a virtual environment; tests/demo runs the demo",
+        "make demo": "installs a virtual environment; tests/test_demo.py runs the demo",
         "stillhash index photos gallery": "stands in docs/images.md too, where it is run",
         "stillhash index notes knowledge": "stands in docs/text.md too, where it is run",
     },

@@ -57,10 +57,10 @@ def demo(
     """
     if serve and as_json:
         raise InvalidInput("json: expected --no-serve with it, got --serve; only the terminal demo has a result")
-    module = optional_module("demo.page", "demo") if serve else optional_module("demo.terminal", "experiments")
+    module = optional_module("demo", "demo")
     from rich.console import Console
 
     if serve:
-        module.run(scenes, bits, seed, method, port, path, Console(stderr=True), announce)
+        module.run_page(scenes, bits, seed, method, port, path, Console(stderr=True), announce)
     else:
-        answer(module.run(scenes, bits, seed, plot, Console(stderr=True), method), as_json, module.show)
+        answer(module.run_terminal(scenes, bits, seed, plot, Console(stderr=True), method), as_json, module.show)

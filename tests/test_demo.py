@@ -1,7 +1,14 @@
+"""The demo: in the terminal, and its page as a process of its own."""
+
 from __future__ import annotations
 
 import io
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,8 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stillhash.demo import terminal as demo
-from stillhash.demo.collection_tour import Tour
+import stillhash
+from stillhash import demo
 from stillhash.errors import InvalidInput
 
 
@@ -27,7 +34,7 @@ def written(console: Console) -> str:
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     console = recording_console()
     plot = tmp_path_factory.mktemp("demo") / "curve.png"
-    return demo.run(2500, 64, 0, plot, console), written(console)
+    return demo.run_terminal(2500, 64, 0, plot, console), written(console)
 
 
 @pytest.fixture
@@ -48,7 +55,7 @@ def test_late_labels_are_learnt_and_the_codes_are_fixed(result: dict[str, Any]) 
 
 
 def test_a_stored_scene_finds_itself_and_a_vote_moves_its_item(result: dict[str, Any]) -> None:
-    tour = Tour(**result["tour"])
+    tour = demo.Tour(**result["tour"])
     assert tour.first == tour.stored
     assert tour.rank_before == tour.rank_undone == 8 and tour.rank_liked == 1
 
@@ -103,8 +110,37 @@ def test_show_marks_matching_digits_and_admits_changed_codes(result: dict[str, A
 
 def test_refuses_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"^plot"):
-        demo.run(2500, 64, 0, tmp_path / "missing" / "curve.png", recording_console())
+        demo.run_terminal(2500, 64, 0, tmp_path / "missing" / "curve.png", recording_console())
     with pytest.raises(InvalidInput, match=r"^plot"):
-        demo.run(2500, 64, 0, tmp_path, recording_console())
+        demo.run_terminal(2500, 64, 0, tmp_path, recording_console())
     with pytest.raises(InvalidInput, match=r"^scenes"):
-        demo.run(100, 64, 0, tmp_path / "curve.png", recording_console())
+        demo.run_terminal(100, 64, 0, tmp_path / "curve.png", recording_console())
+
+
+# ---- the page ----
+
+
+@pytest.mark.slow
+def test_the_demo_serves_a_page_while_it_learns_and_keeps_its_collection(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stillhash", "demo", "--port", "0", "--scenes", "2000", "--path", "demo"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        address = re.search(r"http://\S+:\d+", process.stdout.readline())
+        assert address is not None
+        with stillhash.Client(address[0]) as client:
+            end = time.monotonic() + 60
+            while len(client.quality()["curve"]) < 3 and time.monotonic() < end:
+                time.sleep(0.2)
+            curve, count = client.quality()["curve"], client.count()
+            assert len(curve) >= 3 and curve[-1]["map"] > curve[-1]["before"]["map"]
+            (item,) = client.sample()
+            picture = client.picture(item.id)
+            assert picture is not None
+            assert client.search(client.encode(picture), 3).hits  # a thumbnail is an image like any other
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    with stillhash.open(tmp_path / "demo", read_only=True) as collection:
+        assert collection.count() >= count and collection.verify() == []

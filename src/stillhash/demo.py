@@ -1,26 +1,33 @@
-"""The demo in the terminal: a collection stores scenes of digits without labels, and labels arrive later.
+"""The demonstration: scenes of handwritten digits, whose similarity is learnt over codes that never change.
 
-`run` measures, and its result is plain JSON; `show` prints it. Scenes are stored once, and their codes never change.
-Labels are given to stored scenes by `relabel`, first a few, then more, and each line searches for the same queries.
-Beside them is float cosine: what search without labels gives, from all of the features.
+`run_page` serves a page while scenes stream in: they are written as PNG files and indexed like any folder of images
+(the `classic` encoder, a thumbnail, labels). Each batch is evaluated, stored and learnt, and the page shows the quality
+over time. At the end the page stays.
+
+`run_terminal` stores scenes without labels, and labels arrive later, by `relabel`: first a few, then more, and each
+line searches for the same queries. Beside them is float cosine: what search without labels gives, from all of the
+features. At the end a stored scene finds itself, and a vote moves its own item. The result is plain JSON; `show` prints
+it.
 """
 
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL import Image
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.text import Text
 
 from stillhash.collection import Collection, open
-from stillhash.demo.collection_tour import Tour, take_tour
+from stillhash.encoders import open_encoder
 from stillhash.errors import InvalidInput
 from stillhash.experiments.label_studies import COLLECTION_INIT, cosine_ids, relabel
 from stillhash.experiments.metrics import evaluate_hits
@@ -28,7 +35,9 @@ from stillhash.experiments.scenes import Scenes, make_scenes
 from stillhash.experiments.tables import print_table
 from stillhash.experiments.text_collection import hit_ids
 from stillhash.hashers import DEFAULT_HASHER
-from stillhash.numeric.validation import Codes, check_choice, check_integer
+from stillhash.images import index_folder, open_query_encoder
+from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer
+from stillhash.server import Settings, serve
 
 DEMO_QUERIES = 500
 LABELLED = (0, 10, 30, 100, 300, 1000, 3000)  # scenes that have labels at the points of the curve; at the last, all
@@ -36,11 +45,124 @@ MEASURES = {"precision_10": "P@10", "ndcg_10": "nDCG@10"}
 COSINE = "float cosine, no labels"
 EXAMPLE_QUERIES, EXAMPLE_HITS, HITS = 5, 5, 10
 DEMO_METHODS = (DEFAULT_HASHER.name, "ohsl")  # methods of fixed codes
+STORED_QUERIES = 100
+VOTED_RANK = 8
+DEMO_ENCODER = "classic"
+FIRST_SCENES = 500  # scenes indexed before the page is served
+LEARN_ROWS = 250  # scenes of a step of learning
+INIT_SCENES = 1000  # other scenes, which fix the hash functions
+MAX_SCENES_PER_SECOND = 250  # scenes at most, so that the curve can be watched
+PIXEL_SCALE = 4  # pixels of a file for one of a scene, whose digits are tiny
 
 CurvePoint = dict[str, float]  # labelled, and the measures
 
 
-def run(scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = "tally") -> dict[str, Any]:
+# ---- the page ----
+
+
+def run_page(
+    scenes: int,
+    bits: int,
+    seed: int,
+    method: str,
+    port: int,
+    path: Path | None,
+    console: Console,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until interrupted; without a path the collection is temporary and deleted."""
+    check_integer(scenes, "scenes", 2000)
+    check_choice(method, "method", DEMO_METHODS)
+    with tempfile.TemporaryDirectory(prefix="stillhash-demo-", ignore_cleanup_errors=True) as temporary:
+        encoder = open_encoder(DEMO_ENCODER)
+        # The first steps would flatter the ranking if their rows had fixed the hash functions.
+        sample = make_scenes(INIT_SCENES, seed + scenes)
+        collection = open(
+            path or Path(temporary) / "collection",
+            bits=bits,
+            method=method,
+            codes_see_labels=False,  # so that all the page shows is learnt
+            encoder=encoder,
+            init=(encoder.encode([_picture(image) for image in sample.images]), sample.labels),
+            learn_rows=LEARN_ROWS,
+            keep_versions=64,
+        )
+        stream = Stream(collection, Path(temporary) / "files", scenes, seed, console)
+        with console.status("Making the first scenes of digits"):
+            stream.put(FIRST_SCENES)
+
+        def listening(address: str) -> None:
+            announce(address)
+            stream.start()
+
+        try:
+            serve({"scenes": collection}, Settings(port=port), listening, {"scenes": open_query_encoder(collection)})
+        finally:
+            stream.stop()
+            collection.close()
+
+
+class Stream(threading.Thread):
+    """Adds scene after scene to the collection, at a pace that can be watched; skips those already indexed."""
+
+    def __init__(self, collection: Collection, folder: Path, scenes: int, seed: int, console: Console) -> None:
+        super().__init__(name="stream", daemon=True)
+        self.collection, self.folder, self.console = collection, folder, console
+        self.scenes, self.seed, self.done = scenes, seed, 0
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        sizes = f"{self.scenes:,} images of 1 to 4 digits stream in, at most {MAX_SCENES_PER_SECOND} a second"
+        self.console.print(sizes, highlight=False)
+        while self.done < self.scenes:
+            began = time.monotonic()
+            count = self.put(min(LEARN_ROWS, self.scenes - self.done))
+            if self._stopped.wait(max(0.0, began + count / MAX_SCENES_PER_SECOND - time.monotonic())):
+                return
+        if quality := self.collection.stats()["quality"]:
+            before = quality["before"]
+            self.console.print(
+                f"All {self.done:,} scenes indexed. On the last, before learning them: P@10 {quality['precision']:.3f} "
+                f"({before['precision']:.3f} without labels), nDCG@10 {quality['ndcg']:.3f} ({before['ndcg']:.3f}). "
+                "The page stays; Ctrl+C ends it.",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def put(self, count: int) -> int:
+        """Write the next `count` scenes as files and index them; return how many were new."""
+        batch = make_scenes(count, self.seed + self.done)
+        labels: dict[str, list[str]] = {}
+        for number, (image, digits) in enumerate(zip(batch.images, batch.labels, strict=True), self.done):
+            name = f"{number // 1000:03d}/{number:06d}.png"
+            labels[name] = [str(digit) for digit in np.flatnonzero(digits)]
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            _picture(image).save(self.folder / name)
+        files, label_of = list(labels), labels.__getitem__
+        counts = index_folder(self.folder, self.collection, DEMO_ENCODER, label_of, files=files, workers=1)
+        for name in files:
+            (self.folder / name).unlink()
+        self.done += count
+        return counts.added
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self.is_alive():
+            self.join()
+
+
+def _picture(scene: NDArray[np.uint8]) -> Image.Image:
+    """Return a scene as ink on paper, large enough to see."""
+    picture = Image.fromarray(255 - scene)
+    return picture.resize((picture.width * PIXEL_SCALE, picture.height * PIXEL_SCALE), Image.Resampling.BICUBIC)
+
+
+# ---- the terminal ----
+
+
+def run_terminal(
+    scenes: int, bits: int, seed: int, plot: Path, console: Console, method: str = "tally"
+) -> dict[str, Any]:
     """Store `scenes` scenes, some held out as queries, label them, and draw the learning curve to `plot`."""
     check_integer(scenes, "scenes", 2000)
     check_choice(method, "method", DEMO_METHODS)
@@ -234,3 +356,47 @@ def _hit_digits(hits: list[dict[str, list[int]]], example: dict[str, Any]) -> Te
 
 def _digits(labels: list[int], matching: list[int]) -> Text:
     return Text.assemble(*((str(name), "bold green" if name in matching else "dim") for name in labels))
+
+
+# ---- what the collection answers at the end ----
+
+
+class Tour(NamedTuple):
+    """Results, as JSON can represent them."""
+
+    stored: int  # scenes of the collection that were the query
+    first: int  # that are their own first hit
+    query: list[int]  # digits of the query that is voted on
+    liked: list[int]  # digits of the hit that is liked
+    rank_before: int
+    rank_liked: int
+    rank_undone: int
+
+    def lines(self) -> Iterator[str]:
+        """Yield sentences for a terminal."""
+        yield f"Exact match: of {self.stored} stored scenes as queries, {self.first} are their own first hit."
+        query, liked = (", ".join(map(str, digits)) for digits in (self.query, self.liked))
+        yield (
+            f"A vote: a query shows {query}, and its hit at rank {self.rank_before} shows {liked}. Liked, the hit "
+            f"moves to rank {self.rank_liked}; with the vote taken back it is at rank {self.rank_undone}."
+        )
+
+
+def take_tour(collection: Collection, database: Scenes, queries: Scenes) -> "Tour":
+    """Search a collection of all scenes, whose ids are their numbers, by stored scenes, and vote."""
+    stored = np.linspace(0, len(database.labels) - 1, STORED_QUERIES).astype(int).tolist()
+    answers = collection.search(database.features[stored], 1)
+    first = sum(answer.hits[0].id == row for answer, row in zip(answers, stored, strict=True))
+    query = queries.features[0]
+    hit = collection.search(query, VOTED_RANK).hits[-1]
+    collection.feedback(query, hit.id, "up")
+    liked = _rank(collection, query, hit.id)
+    collection.feedback(query, hit.id, 0)  # takes the vote back
+    undone = _rank(collection, query, hit.id)
+    digits = np.flatnonzero(queries.labels[0]).tolist()
+    return Tour(len(stored), first, digits, list(hit.labels), VOTED_RANK, liked, undone)
+
+
+def _rank(collection: Collection, query: Floats, id: str | int) -> int:
+    """Return the rank of an item, from 1."""
+    return [hit.id for hit in collection.search(query, 1000).hits].index(id) + 1

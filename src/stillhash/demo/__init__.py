@@ -1,1 +1,0 @@
-"""The demonstration, in a terminal and as a page."""
