@@ -68,7 +68,6 @@ def complete_in_bash(words: list[str], folder: Path) -> list[str]:
         ("stillhash export films out --format p", ["parquet"]),
         ("stillhash experiment run --preset label-", ["label-noise", "label-delay"]),
         ("stillhash experiment run --methods tally,oh", ["tally,ohsl", "tally,ohsl-sym", "tally,ohweu"]),
-        ("stillhash config get serve.tls", ["serve.tls-cert", "serve.tls-key"]),
         ("stillhash add films ro", [""]),  # the shell itself completes files
     ],
 )

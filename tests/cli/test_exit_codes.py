@@ -96,7 +96,7 @@ def test_a_missing_package_names_the_extra(films: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no folders")
 def test_a_disk_that_refuses_writes() -> None:
-    assert check(7, "config", "set", "serve.port", "1", env={"STILLHASH_CONFIG": "/proc/nosuch/config.toml"})
+    assert check(7, "create", "/proc/nosuch", "--dim", "2")
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_a_server_that_needs_a_key_or_does_not_answer(films: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
 def test_a_lack_of_file_handles(films: Path) -> None:
-    imports = "import resource, stillhash.__main__, stillhash.cli.main"
+    imports = "import resource, stillhash.__main__, stillhash.platform, stillhash.cli.main"
     assert check(10, "count", films, before=f"{imports}; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))")
 
 

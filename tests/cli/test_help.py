@@ -81,7 +81,7 @@ def test_examples_fit_80_columns_with_rich(place: tuple[str, ...], command: Any)
 def test_examples_fit_80_columns_without_rich() -> None:
     if not hasattr(typer.core, "HAS_RICH"):
         pytest.skip("this version of typer always uses rich")
-    for place in ((), ("search",), ("config",), ("serve",)):
+    for place in ((), ("search",), ("keys",), ("serve",)):
         out = stillhash(*place, "--help", env={"COLUMNS": "80", "TYPER_USE_RICH": "0"}).stdout
         command = dict(ALL)[place]
         assert set(examples(command)) <= {line.strip() for line in out.splitlines()}

@@ -66,12 +66,6 @@ fit third
 keys add keys.json --name ann --role read
 keys list keys.json
 keys remove keys.json ann
-config path
-config set search.k 3
-config show
-config get search.k
-config check
-config unset search.k
 experiment list
 """  # one call of each command, in an order that works, in a folder with rows.jsonl and labelled.jsonl
 WORDS = [shlex.split(line) for line in CALLS.strip().splitlines()]

@@ -13,7 +13,6 @@ import pytest
 from stillhash.collection.storage.connections import connect, sqlite_uri
 from stillhash.errors import Unsupported
 from stillhash.platform import SYSTEM, OperatingSystem, operating_system
-from stillhash.platform.posix import Linux
 from stillhash.platform.windows import REFUSED_SECONDS, Windows
 
 SYSTEMS = [SYSTEM] if sys.platform == "win32" else [operating_system(name) for name in ("linux", "darwin", "win32")]
@@ -147,10 +146,3 @@ def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
     values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "fullfsync")]
     connection.close()
     assert values == [2, 1]
-
-
-def test_settings_are_where_the_system_has_them() -> None:
-    assert Windows().settings_folder({"APPDATA": "roaming"}) == Path("roaming")
-    assert Windows().settings_folder({}) == Path.home() / "AppData" / "Roaming"
-    assert Linux().settings_folder({"XDG_CONFIG_HOME": "settings"}) == Path("settings")
-    assert Linux().settings_folder({}) == Path.home() / ".config"

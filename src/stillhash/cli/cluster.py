@@ -13,15 +13,16 @@ from typer import Argument, Option, Typer
 
 from stillhash.cli import cluster_shards
 from stillhash.cli.completion import one_of
-from stillhash.cli.defaults import ENCODER_PREFIXES, LOG_FORMATS, NEW_CODE_BITS, PORT
+from stillhash.cli.defaults import ENCODER_PREFIXES, NEW_CODE_BITS, PORT
 from stillhash.cli.options import BITS_HELP, CodesSeeLabels, optional_module
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar, status_line
 from stillhash.cli.serve import (
-    HOST_HELP,
-    KEYS_HELP,
-    LOG_HELP,
-    RATE_HELP,
     AddressAsJson,
+    Host,
+    KeyFile,
+    LogFormat,
+    Port,
+    RequestRate,
     announce,
     log_requests,
     rate_limit,
@@ -158,15 +159,15 @@ def stop(
 def front(
     storage: Annotated[str, Argument(metavar="STORAGE", help="Folder or URL that a server publishes to.")],
     name: Annotated[str | None, Option(metavar="NAME", help=FRONT_NAME_HELP)] = None,
-    host: Annotated[str, Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
-    keys: Annotated[Path | None, Option(metavar="FILE", help=KEYS_HELP)] = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    keys: KeyFile = None,
     writer: Annotated[str | None, Option(metavar="URL", help=WRITER_HELP)] = None,
     deadline: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long shards may take to reply.")] = 10.0,
     partial: Annotated[bool, Option("--partial", help=PARTIAL_HELP)] = False,
     cache: Annotated[Path | None, Option(metavar="FOLDER", help=COPIES_HELP)] = None,
-    rate: Annotated[float | None, Option(min=0, metavar="N", help=RATE_HELP)] = None,
-    log: Annotated[str, Option(metavar="FORMAT", help=LOG_HELP, autocompletion=one_of(*LOG_FORMATS))] = "",
+    rate: RequestRate = None,
+    log: LogFormat = "",
     as_json: AddressAsJson = False,
 ) -> None:
     """Serve a published collection from its shards; any number of these fronts can run, on any machine.

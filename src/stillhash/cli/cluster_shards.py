@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
-from typer import Argument, Option, Typer
+from typer import Argument, Typer
 
 import stillhash
 from stillhash.cli.cluster_tables import show_cluster
-from stillhash.cli.options import CollectionName, ServerKey
+from stillhash.cli.options import CollectionName, ServerKey, ServerUrl
 from stillhash.cli.output import AsJson, UpdateProgress, answer, count_of, progress_bar
 from stillhash.errors import StillhashError
 
@@ -20,7 +20,6 @@ LOCAL_SERVER = "http://127.0.0.1:8000"
 LONG_TIMEOUT = 86_400.0  # seconds; the server ends what does not go on
 WATCH_SECONDS = 0.5  # between two looks at the progress of a move
 
-Url = Annotated[str, Option(metavar="URL", help="Server that was started with --cluster.")]
 NodeName = Annotated[str, Argument(metavar="NODE", help="Id of the node, or its beginning, from 'cluster status'.")]
 ShardNumber = Annotated[int, Argument(metavar="N", min=0, help="Number of the shard, from 'cluster status'.")]
 Reported = tuple[Any, Any]  # what --json prints, and what is printed otherwise
@@ -31,7 +30,7 @@ def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 SERVER_OPTIONS = (
-    _option("url", Url, LOCAL_SERVER),
+    _option("url", ServerUrl, LOCAL_SERVER),
     _option("key", ServerKey, None),
     _option("collection", CollectionName, None),
     _option("as_json", AsJson, False),

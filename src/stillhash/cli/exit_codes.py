@@ -16,7 +16,7 @@ class ExitCode(NamedTuple):
 EXIT_CODES = (
     ExitCode(OK, "", "success"),
     ExitCode(FAILURE, "StillhashError", "any other failure; the reader of stdout went away"),
-    ExitCode(USAGE, "InvalidInput", "usage: an option, an argument, a setting or an input file is wrong"),
+    ExitCode(USAGE, "InvalidInput", "usage: an option, an argument or an input file is wrong"),
     ExitCode(3, "NotFitted", "the hash functions are not fitted yet"),
     ExitCode(4, "Conflict", "contradicts what is stored: an id exists, another process writes"),
     ExitCode(5, "BadState", "the stored data is damaged, or of an unknown format"),

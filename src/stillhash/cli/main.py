@@ -16,7 +16,6 @@ from stillhash.cli import (
     cluster,
     collection,
     completion,
-    config,
     demo,
     duplicates,
     exit_codes,
@@ -36,11 +35,10 @@ from stillhash.cli import (
     probing,
     searching,
     serve,
-    settings,
     upkeep,
 )
 from stillhash.cli.output import print_error
-from stillhash.errors import InvalidInput, StillhashError, report_shortages
+from stillhash.errors import StillhashError, report_shortages
 
 BEGIN = "To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stillhash serve gallery."
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of typer's own copy of it
@@ -48,7 +46,7 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of 
 app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
 BULK_MODULES = (importing, exporting, indexing, alignment)
 ITEM_MODULES = (collection, items, labels, searching, duplicates, facets, layout, *BULK_MODULES)
-COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "config": config, "experiment": experiment}
+COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "experiment": experiment}
 for module in (demo, *ITEM_MODULES, learning, probing, upkeep, lexical, forgetting, serve, mcp):
     app.registered_commands += module.app.registered_commands
 for name, group in COMMAND_GROUPS.items():
@@ -66,7 +64,6 @@ def print_version(requested: bool) -> None:
 
 @app.callback()
 def main(
-    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=print_version, help="Show the version and exit.")
     ] = False,
@@ -79,13 +76,6 @@ def main(
       stillhash import films.parquet films
       stillhash search films --like 42 -k 5 --json
     """
-    if ctx.invoked_subcommand == "config":  # which shows what is wrong
-        return
-    try:
-        ctx.default_map = settings.load(ctx.command)
-    except InvalidInput:
-        if "--help" not in sys.argv[1:]:
-            raise
 
 
 def run() -> None:

@@ -43,6 +43,9 @@ CollectionPath = Annotated[
 OptionalPath = Annotated[
     Path | None, Argument(metavar="PATH", help="The collection's folder.", autocompletion=completion.collections)
 ]
+ServerUrl = Annotated[
+    str, Option(envvar="STILLHASH_URL", metavar="URL", help="Server that was started with --cluster.")
+]
 ServerKey = Annotated[str | None, Option(envvar="STILLHASH_KEY", help="Key of that server, if it needs one.")]
 CollectionName = Annotated[
     str | None, Option("--collection", metavar="NAME", help="Collection, if the server has several.")

@@ -36,7 +36,30 @@ IDLE_HELP = "How long an unused session of the page lasts."
 DEVICES = ("cpu", "cuda", "auto")
 DEVICE_HELP = "Where to search: cpu, cuda, cuda:1, or auto, a GPU if there is one."
 CERT_HELP = "Certificate in PEM, with its chain: serve HTTPS."
+CERT_KEY_HELP = "Private key of the certificate, in PEM."
+SNAPSHOTS_HELP = "Folder for snapshots."
 
+# Options of servers; those that a deployment sets have a variable too.
+Host = Annotated[str, Option(envvar="STILLHASH_SERVE_HOST", metavar="ADDRESS", help=HOST_HELP)]
+Port = Annotated[int, Option(envvar="STILLHASH_SERVE_PORT", min=0, max=65535, help="0 picks a free port.")]
+KeyFile = Annotated[Path | None, Option(envvar="STILLHASH_SERVE_KEYS", metavar="FILE", help=KEYS_HELP)]
+RequestRate = Annotated[float | None, Option(envvar="STILLHASH_SERVE_RATE", min=0, metavar="N", help=RATE_HELP)]
+LogFormat = Annotated[
+    str, Option(envvar="STILLHASH_SERVE_LOG", metavar="FORMAT", help=LOG_HELP, autocompletion=one_of(*LOG_FORMATS))
+]
+Certificate = Annotated[Path | None, Option(envvar="STILLHASH_SERVE_TLS_CERT", metavar="FILE", help=CERT_HELP)]
+CertificateKey = Annotated[Path | None, Option(envvar="STILLHASH_SERVE_TLS_KEY", metavar="FILE", help=CERT_KEY_HELP)]
+Snapshots = Annotated[Path | None, Option(envvar="STILLHASH_SERVE_SNAPSHOTS", metavar="FOLDER", help=SNAPSHOTS_HELP)]
+CollectionsFolder = Annotated[
+    Path | None, Option(envvar="STILLHASH_SERVE_COLLECTIONS_FOLDER", metavar="FOLDER", help=FOLDER_HELP)
+]
+Device = Annotated[
+    str, Option(envvar="STILLHASH_SERVE_DEVICE", metavar="DEVICE", help=DEVICE_HELP, autocompletion=one_of(*DEVICES))
+]
+MaxBody = Annotated[
+    int, Option(envvar="STILLHASH_SERVE_MAX_BODY_MIB", min=1, metavar="MIB", help="Largest body of a request.")
+]
+Memory = Annotated[int, Option(envvar="STILLHASH_SERVE_MEMORY_MIB", min=64, metavar="MIB", help=MEMORY_HELP)]
 AddressAsJson = Annotated[bool, Option("--json", help="Print the address as one JSON object, as soon as it listens.")]
 
 
@@ -46,33 +69,33 @@ def serve(
         list[Path] | None,
         Argument(metavar="PATH...", help="Folders of collections.", autocompletion=complete_collections),
     ] = None,
-    host: Annotated[str, Option(metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="0 picks a free port.")] = PORT,
-    keys: Annotated[Path | None, Option(metavar="FILE", help=KEYS_HELP)] = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    keys: KeyFile = None,
     session_idle: Annotated[float, Option(min=1, metavar="MINUTES", help=IDLE_HELP)] = 60.0,
-    tls_cert: Annotated[Path | None, Option(metavar="FILE", help=CERT_HELP)] = None,
-    tls_key: Annotated[Path | None, Option(metavar="FILE", help="Private key of the certificate, in PEM.")] = None,
+    tls_cert: Certificate = None,
+    tls_key: CertificateKey = None,
     read_only: Annotated[bool, Option("--read-only", help="Search only; another process may write.")] = False,
     standby: Annotated[bool, Option("--standby", help=STANDBY_HELP)] = False,
     encoder: Annotated[str | None, Option(metavar="NAME", help=IMAGE_ENCODER_HELP)] = None,
     images: Annotated[Path | None, Option(metavar="FOLDER", help=IMAGES_HELP)] = None,
-    snapshots: Annotated[Path | None, Option(metavar="FOLDER", help="Folder for snapshots.")] = None,
-    collections_folder: Annotated[Path | None, Option(metavar="FOLDER", help=FOLDER_HELP)] = None,
+    snapshots: Snapshots = None,
+    collections_folder: CollectionsFolder = None,
     max_collections: Annotated[int, Option(min=1, metavar="N", help="With such a folder: collections in all.")] = 32,
-    device: Annotated[str, Option(metavar="DEVICE", help=DEVICE_HELP, autocompletion=one_of(*DEVICES))] = "cpu",
+    device: Device = "cpu",
     cluster: Annotated[str | None, Option(metavar="ADDRESS", help=CLUSTER_HELP)] = None,
     shards: Annotated[int, Option(min=1, help="With --cluster: number of shards.")] = 4,
     replicas: Annotated[int, Option(min=1, help="With --cluster: replicas of each shard.")] = 1,
     storage: Annotated[str | None, Option(metavar="URL", help=STORAGE_HELP)] = None,
-    rate: Annotated[float | None, Option(min=0, metavar="N", help=RATE_HELP)] = None,
+    rate: RequestRate = None,
     queue: Annotated[int, Option(min=1, metavar="N", help="Writes that may wait in the queue.")] = 64,
     timeout: Annotated[float, Option(min=0.1, metavar="SECONDS", help="How long a request may wait.")] = 30.0,
-    max_body_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest body of a request.")] = 64,
+    max_body_mib: MaxBody = 64,
     max_upload_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest upload of files to import.")] = 1024,
     max_answer_mib: Annotated[int, Option(min=1, metavar="MIB", help="Largest answer.")] = 16,
-    memory_mib: Annotated[int, Option(min=64, metavar="MIB", help=MEMORY_HELP)] = 1024,
+    memory_mib: Memory = 1024,
     max_connections: Annotated[int, Option(min=8, metavar="N", help="Connections at a time.")] = 1000,
-    log: Annotated[str, Option(metavar="FORMAT", help=LOG_HELP, autocompletion=one_of(*LOG_FORMATS))] = "",
+    log: LogFormat = "",
     as_json: AddressAsJson = False,
 ) -> None:
     """Serve collections over HTTP: an API under /v1, and a page that shows them learn.

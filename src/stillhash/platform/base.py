@@ -3,7 +3,6 @@
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -90,10 +89,6 @@ class OperatingSystem(ABC):
     @abstractmethod
     def unnamed_user(self) -> str:
         """Return what to call the user of this process where the system has no name."""
-
-    def settings_folder(self, environment: Mapping[str, str]) -> Path:
-        """Return the folder in which programs have a folder of settings each."""
-        return Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
 
     def user_name(self) -> str | None:
         """Return the name of the user of this process; None where there is none."""

@@ -10,7 +10,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
@@ -116,9 +116,6 @@ class Windows(OperatingSystem):
 
     def is_reserved_name(self, name: str) -> bool:
         return RESERVED_NAMES.fullmatch(name) is not None
-
-    def settings_folder(self, environment: Mapping[str, str]) -> Path:
-        return Path(environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
 
     def use_utf8_output(self) -> None:
         for stream in (sys.stdout, sys.stderr):
