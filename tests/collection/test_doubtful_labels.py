@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +15,7 @@ from stillhash import Collection
 from stillhash.collection import doubtful_labels
 from stillhash.collection.doubtful_labels import estimate_wrong_labels, rising_ratios
 from stillhash.collection.storage import doubtful_labels as storage
-from stillhash.collection.storage.salvage import SALVAGED_TABLES
-from stillhash.collection.storage.schema import SCHEMA, set_meta
+from stillhash.collection.storage.schema import set_meta
 from stillhash.errors import BadState, InvalidInput, WrongType
 from tests.support.toys import toy
 
@@ -247,13 +244,6 @@ def test_verify_names_rows_without_an_item(collection: Collection, tmp_path: Pat
         connection.execute("INSERT INTO doubtful_labels VALUES (999999, -0.9, '[]')")
     assert collection.verify() == ["store.db: 1 rows of doubtful_labels have no item"]
     assert 999999 not in [item.id for item in collection.doubtful_labels()]
-
-
-def test_repair_restores_every_table() -> None:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(SCHEMA)
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    assert {*SALVAGED_TABLES, "meta"} == tables
 
 
 def test_damaged_histograms_are_an_error(collection: Collection) -> None:

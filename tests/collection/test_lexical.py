@@ -24,7 +24,6 @@ from stillhash.errors import BadState, Conflict, InvalidInput, StillhashError, T
 from tests.collection.bm25 import bm25
 from tests.collection.fixtures import BITS, DIM, some_rows
 from tests.collection.hostile import edit
-from tests.collection.test_repair import leaf_pages, overwrite
 
 ROWS = 400
 VOCABULARY = [f"{first}{second}" for first in "bcdfgm" for second in ("a", "é", "io", "undra")]
@@ -286,24 +285,6 @@ def test_repair_builds_an_index_with_other_words_again(template: Path, tmp_path:
     assert "store.db: the lexical index was built again" in stillhash.repair(path).actions
     with stillhash.open(path) as collection:
         assert collection.verify() == [] and collection.lexical_search("ba mio", ROWS).hits == before
-
-
-@pytest.mark.parametrize("table", ["items", "lexical_data"])
-def test_repair_of_a_lost_page_indexes_what_is_left(template: Path, tmp_path: Path, table: str) -> None:
-    path = shutil.copytree(template, tmp_path / "c")
-    try:
-        page = leaf_pages(path, table)[2]
-    except sqlite3.OperationalError:
-        pytest.skip("SQLite was built without dbstat")
-    overwrite(path / "store.db", page * 4096, 4096)
-    actions, lost = stillhash.repair(path)
-    assert "store.db: the lexical index was built again" not in actions  # it was right in the new file
-    assert bool(lost) == (table == "items")
-    left = {row: text for row, text in enumerate(TEXTS) if row not in lost}
-    with stillhash.open(path) as collection:
-        assert collection.verify() == []
-        expected = [row for row, _ in bm25(left, "ba mio")]
-        assert [hit.id for hit in collection.lexical_search("ba mio", ROWS).hits] == expected
 
 
 def test_without_fts5_it_is_refused(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

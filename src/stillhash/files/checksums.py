@@ -1,8 +1,4 @@
-"""Checksums of blocks: each block has two, so that damage is detected and a single flipped bit can be flipped back.
-
-CRC-32 detects damage. If a single bit of a block flipped, it also tells which: each bit changes it in its own way.
-Adler-32, which is computed differently, then confirms that nothing else changed.
-"""
+"""Checksums of blocks: each block has two, CRC-32, which detects damage, and Adler-32."""
 
 import zlib
 from collections.abc import Callable
@@ -16,7 +12,6 @@ from stillhash.errors import BadState
 
 BLOCK_SIZE = 4096  # bytes
 FILE_PART_BYTES = 1 << 20  # of a file, read at a time
-CRC_TABLE = np.array([zlib.crc32(bytes([b]), 0xFFFFFFFF) ^ 0xFFFFFFFF for b in range(256)], np.uint32)
 
 BlockChecksums = NDArray[np.uint32]  # (blocks, 2): CRC-32 and Adler-32
 
@@ -37,33 +32,6 @@ def damaged_blocks(data: Any, checksums: BlockChecksums) -> list[int]:
     """List the blocks that do not match their checksums, or are missing at the end."""
     view, crcs = memoryview(data).cast("B"), checksums[:, 0].tolist()
     return [n for n, crc in enumerate(crcs) if zlib.crc32(view[n * BLOCK_SIZE : (n + 1) * BLOCK_SIZE]) != crc]
-
-
-def repair_block(block: bytes, checksums: Any) -> bytes | None:
-    """Return the block as it was if a single bit flipped, else None."""
-    crc, adler = (int(s) for s in checksums)
-    change = np.uint32(zlib.crc32(block) ^ crc)
-    effect = CRC_TABLE[1 << np.arange(8)]  # on the CRC, of each bit of the last byte; then of the one before, and so on
-    for position in range(len(block) - 1, -1, -1):
-        for bit in np.flatnonzero(effect == change):
-            repaired = block[:position] + bytes([block[position] ^ (1 << int(bit))]) + block[position + 1 :]
-            return repaired if zlib.adler32(repaired) == adler else None
-        effect = (effect >> np.uint32(8)) ^ CRC_TABLE[effect & 255]
-    return None
-
-
-def repair_blocks(data: bytearray, checksums: BlockChecksums) -> tuple[list[int], list[int]]:
-    """Flip back single flipped bits; return the blocks that were repaired, and those damaged beyond that."""
-    repaired, lost = [], []
-    for n in damaged_blocks(data, checksums):
-        place = slice(n * BLOCK_SIZE, (n + 1) * BLOCK_SIZE)
-        block = repair_block(bytes(data[place]), checksums[n])
-        if block is None:
-            lost.append(n)
-        else:
-            data[place] = block
-            repaired.append(n)
-    return repaired, lost
 
 
 def pack_checksums(checksums: BlockChecksums) -> bytes:
@@ -91,18 +59,6 @@ def unpack_checksums(data: bytes, file: str) -> BlockChecksums:
     if len(data) % 8 or len(data) < 8 or np.array(checksum_pair(table), "<u4").tobytes() != data[-8:]:
         raise BadState(f"{file}: the checksums are damaged")
     return np.frombuffer(table, "<u4").reshape(-1, 2)
-
-
-def repair_packed_checksums(data: bytes) -> bytes | None:
-    """Return what `pack_checksums` wrote if a single bit flipped since, else None."""
-    if len(data) % 8 or len(data) < 8:
-        return None
-    table, own = data[:-8], np.frombuffer(data[-8:], "<u4")
-    expected = checksum_pair(table)
-    if any(a == b for a, b in zip(expected, own.tolist(), strict=True)):  # the table is sound, one of its own is not
-        return table + np.array(expected, "<u4").tobytes()
-    repaired = repair_block(table, own)
-    return None if repaired is None else repaired + data[-8:]
 
 
 def file_checksum(path: Path) -> str:

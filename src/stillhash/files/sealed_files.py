@@ -194,19 +194,6 @@ def map_file(path: Path) -> NDArray[np.uint8]:
     return mapped
 
 
-def repair_sealed(path: Path) -> list[int]:
-    """Flip back single flipped bits of a sealed file; return the blocks that are damaged beyond that."""
-    size = content_size(path)
-    with translate_read_errors(path), open_regular(path) as file:
-        data = file.read()
-    content, table = bytearray(data[:size]), sums.repair_packed_checksums(data[size:])
-    if table is None:
-        raise BadState(f"{display_name(path)}: the checksums are lost")
-    _, lost = sums.repair_blocks(content, sums.unpack_checksums(table, display_name(path)))
-    write_durably(path, [bytes(content), table])
-    return lost
-
-
 @contextmanager
 def translate_read_errors(path: Path) -> Iterator[None]:
     """Raise BadState where reading this file raises OSError, also if there is no such file; our own for shortages."""

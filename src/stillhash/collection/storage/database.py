@@ -22,7 +22,7 @@ from stillhash.collection.storage.integrity import (
     write_page_checksums,
 )
 from stillhash.collection.storage.schema import check_counters, parsing
-from stillhash.collection.storage.wal import WalChecksums
+from stillhash.collection.storage.wal import WalFrames
 from stillhash.errors import BadState, Closed, Conflict, StillhashError, StoreFailed
 from stillhash.files.sealed_files import holds_lock, lock_folder, unlock_folder
 from stillhash.platform import SYSTEM
@@ -56,7 +56,7 @@ class Database:
         self._folder_lock = lock_folder(path, wait) if writer else None
         self._write_lock = threading.RLock()
         self._writer: sqlite3.Connection | None = None
-        self._wal_checksums = WalChecksums(path)
+        self._wal_frames = WalFrames(path)
         self._attempted_frames = 0  # in the WAL at the last attempt of a checkpoint
         self._commit_failed = False  # then the WAL may end with something that looks like a commit
 
@@ -90,7 +90,7 @@ class Database:
         with self._verify_lock:
             if not self._verified:
                 if damage := find_damage(self.path, check_counters):
-                    raise BadState(f"{self.path.name}: damaged: {damage[0]}. Use repair to restore what can be read.")
+                    raise BadState(f"{self.path.name}: damaged: {damage[0]}. Use repair, or a snapshot.")
                 self._verified = True
 
     @contextmanager
@@ -120,9 +120,9 @@ class Database:
                     self._commit_failed = True
                     raise
             self._commit_failed = False
-            with suppress(OSError, MemoryError):  # the commit is on disk; only its checksums are missing
+            with suppress(OSError, MemoryError):  # the commit is on disk
                 acknowledge(self.path, seq)
-                self._wal_checksums.update()
+                self._wal_frames.update()
             self._free_pages(connection)
             self.checkpoint(self._most_frames(connection))
 
@@ -158,7 +158,7 @@ class Database:
             self._commit_failed = True
             connection.executescript(f"PRAGMA incremental_vacuum({FREED_AT_ONCE})")  # `execute` frees one page
             self._commit_failed = False
-            self._wal_checksums.update()
+            self._wal_frames.update()
             self.checkpoint(1)
 
     def frees_pages(self) -> bool:
@@ -187,7 +187,7 @@ class Database:
         except sqlite3.DatabaseError as error:
             raise StoreFailed(f"{self.path.name}: compacted, but store.db could not be shrunk: {error}") from error
         with suppress(OSError):
-            self._wal_checksums.update()
+            self._wal_frames.update()
         self.checkpoint(1)
 
     def shrink(self) -> None:
@@ -203,7 +203,7 @@ class Database:
         WAL is as good as before, and the next write tries again.
         """
         with self._write_lock:
-            frames = self._wal_checksums.frames
+            frames = self._wal_frames.count
             self._attempted_frames = min(self._attempted_frames, frames)  # fewer if the WAL started again
             if frames - self._attempted_frames < min_frames:
                 return True
@@ -211,7 +211,7 @@ class Database:
             try:
                 if self._commit_failed:
                     with self.transaction():  # an empty commit overwrites the failed one
-                        self._wal_checksums = WalChecksums(self.path)
+                        self._wal_frames = WalFrames(self.path)
                 write_page_checksums(self.path)
                 connection = self._writer_connection()
                 connection.execute("PRAGMA busy_timeout = 0")

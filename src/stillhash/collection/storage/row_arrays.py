@@ -10,6 +10,7 @@ Its checksums are verified once, before its first use.
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from sqlite3 import Connection
@@ -29,7 +30,6 @@ from stillhash.files.sealed_files import (
     content_size,
     display_name,
     map_file,
-    repair_sealed,
     write_sealed,
 )
 from stillhash.numeric.validation import Floats, Mask
@@ -187,38 +187,16 @@ class RowArrayTable:
         return problems
 
     def repair(self, connection: Connection, actions: list[str]) -> None:
-        """Flip back single flipped bits; rows that are damaged beyond that lose their values."""
+        """Write files that are missing or damaged again, without values: their rows have lost them."""
         for record in self.codes.segment_records(connection):
             path = self.codes.folder / self.file(record.file)
-            lost = self._lost_rows(record, path)
-            if lost is None:
-                continue
+            with suppress(BadState):
+                if self._map(record) is not None:
+                    continue
             values = self.lost(record.rows)
-            if not lost.all():
-                values[~lost] = self._content(path, record.rows)[~lost]
             write_sealed(path, [self._header(record.number, record.rows), values.tobytes()])
-            without = f"; {lost.sum()} rows have lost their {self.kind.content}" if lost.any() else ""
-            actions.append(f"segments/{path.name}: repaired{without}")
-
-    def _lost_rows(self, record: SegmentRecord, path: Path) -> Mask | None:
-        """Repair what can be repaired in place, and return which rows are lost; None if nothing was damaged."""
-        lost = np.ones(record.rows, bool)
-        try:
-            if self._map(record) is not None:
-                return None
-            return lost
-        except BadState:
-            try:
-                blocks = repair_sealed(path)
-            except (OSError, BadState):
-                return lost
-        if 0 in blocks or not self._belongs(path, record):
-            return lost
-        lost[:] = False
-        for block in blocks:
-            start, end = ((number * BLOCK_SIZE - ARRAY_OFFSET) // self._row_bytes for number in (block, block + 1))
-            lost[start : end + 1] = True
-        return lost
+            lost = f"{record.rows} rows have lost their {self.kind.content}"
+            actions.append(f"segments/{path.name}: damaged or missing; {lost}")
 
     def _map(self, record: SegmentRecord, on_bytes: Callable[[int], object] | None = None) -> NDArray[Any] | None:
         """Map the values of a segment; None if there is no file, BadState if it is damaged or of another segment."""

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import BadState
-from stillhash.files.checksums import BLOCK_SIZE
 from stillhash.files.sealed_files import (
     check_sealed,
     content_size,
@@ -216,23 +215,3 @@ def read_segment(
     if check:
         segment.check_rows()
     return segment
-
-
-def read_surviving(path: Path, bits: int, rows: int, first: int, last: int, lost_blocks: list[int]) -> CodedRows:
-    """Read the rows that are on none of these blocks; the header is not read, it may be lost."""
-    content = np.array(map_file(path)[TILES_OFFSET : content_size(path)])
-    layout = Layout(bits, rows, 0 if last - first == rows - 1 else rows, 0)
-    layout = layout._replace(digests=(len(content) - layout.ends()[-1]) // 12)
-    sound = np.ones(len(content), np.uint8)
-    for block in lost_blocks:
-        sound[max(0, block * BLOCK_SIZE - TILES_OFFSET) : max(0, (block + 1) * BLOCK_SIZE - TILES_OFFSET)] = 0
-    tiles, listed, stored_digests, places = layout.split(content)
-    sizes = width(bits) * TILE, 8, 8, 4
-    sound_parts = zip(layout.split(sound), sizes, strict=True)
-    sound_tiles, *others = (part.reshape(-1, size).all(axis=1) for part, size in sound_parts)
-    numbers = listed.view("<i8").astype(np.int64) if layout.numbers else np.arange(first, first + rows)
-    good = sound_tiles.repeat(TILE)[:rows] & (others[0] if layout.numbers else True)
-    both = others[1] & others[2]
-    digests = np.full(rows, NO_DIGEST, np.int64)
-    digests[places.view("<u4")[both]] = stored_digests.view("<i8")[both]
-    return CodedRows(numbers, from_tiles(tiles.reshape(-1, width(bits), TILE), rows), digests).select(good)

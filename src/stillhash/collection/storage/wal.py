@@ -1,8 +1,7 @@
 """Read SQLite's write-ahead log, as far as its pages must be known: https://www.sqlite.org/walformat.html.
 
 Each frame carries a checksum of all that came before it, so to SQLite the log ends at the first damaged frame, and the
-commits after it are lost. `repair_wal` flips a single flipped bit back, which restores them. It needs other checksums
-for that: SQLite's do not tell which bit it was.
+commits after it are lost.
 """
 
 import functools
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
-from stillhash.files.checksums import checksum_pair, repair_block
-from stillhash.files.sealed_files import open_regular, open_to_write, write_durably
+from stillhash.files.checksums import checksum_pair
+from stillhash.files.sealed_files import open_regular
 
 WAL_HEADER, FRAME_HEADER = 32, 24  # bytes before all frames, and before the page of each
 FRAME_SIZE = FRAME_HEADER + PAGE_SIZE
@@ -140,53 +139,21 @@ def _frames(data: ByteArray) -> ByteArray:
     return data[: count * FRAME_SIZE].reshape(count, FRAME_SIZE)
 
 
-class WalChecksums:
-    """Checksums of the log's header and of each frame, in wal.sums: not fsynced, and only used by `repair_wal`."""
+class WalFrames:
+    """How many frames of commits the log has, counted as this process commits them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.frames = 0  # with a checksum
+        self.count = 0
         self._header = b""
 
     def update(self) -> None:
-        """Add the frames that this process committed since the last update."""
+        """Count the frames that were committed since the last update."""
         with (self.path / "store.db-wal").open("rb", READ_BYTES) as file:
             header = file.read(WAL_HEADER)
-            first = self.frames if header == self._header else 0
-            file.seek(WAL_HEADER + first * FRAME_SIZE)
-            pairs, committed = [], 0
+            count = number = self.count if header == self._header else 0
+            file.seek(WAL_HEADER + count * FRAME_SIZE)
             while len(frame := file.read(FRAME_SIZE)) == FRAME_SIZE and frame[8:16] == header[16:24]:
-                pairs.append(checksum_pair(frame))
-                committed = len(pairs) if any(frame[4:8]) else committed  # this frame ends a commit
-        with open_to_write(self.path / "wal.sums") as sums:
-            sums.write(np.array(checksum_pair(header), "<u4").tobytes())
-            sums.seek(8 * (1 + first))
-            sums.write(np.array(pairs[:committed], "<u4").tobytes())
-        self._header, self.frames = header, first + committed
-
-
-def repair_wal(path: Path) -> bool:
-    """Flip back a flipped bit of the log's header or of its first damaged frame; return whether there was one."""
-    data, file = _read_all(path), path / "wal.sums"
-    stored = b""
-    if file.exists():
-        with open_regular(file) as sums:
-            stored = sums.read(8 * (2 + len(data) // FRAME_SIZE))  # more are of an earlier log
-    checksums = np.frombuffer(stored[: len(stored) // 8 * 8], "<u4").reshape(-1, 2)
-    block, start, size = 0, 0, WAL_HEADER
-    if len(data) >= WAL_HEADER and _header_valid(data):
-        block, size = 1 + _count_valid_frames(_frames(data[WAL_HEADER:]), data[24:32], data[:WAL_HEADER]), FRAME_SIZE
-        start = WAL_HEADER + (block - 1) * size
-    damaged = data[start : start + size].tobytes()
-    if block >= len(checksums) or (repaired := repair_block(damaged, checksums[block])) is None:
-        return False
-    write_durably(path / "store.db-wal", [data[:start].tobytes(), repaired, data[start + size :].tobytes()])
-    return True
-
-
-def _read_all(path: Path) -> ByteArray:
-    try:
-        with open_regular(path / "store.db-wal") as file:
-            return np.frombuffer(file.read(), np.uint8)
-    except FileNotFoundError:
-        return np.empty(0, np.uint8)
+                number += 1
+                count = number if any(frame[4:8]) else count  # this frame ends a commit
+        self._header, self.count = header, count
