@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from benchmarks import gpu, timing
 from benchmarks.__main__ import app
 from benchmarks.scan import brute_force, count_different
-from stillhash.experiments.machine import machine
+from stillhash.experiments.passes import machine
 from stillhash.numeric.codes import count_ones, from_tiles, to_tiles
 from stillhash.search.gpu.card import CardLimits
-from stillhash.search.gpu.numpy_card import NumpyCard
 from tests.benchmarks.command import printed
+from tests.search.gpu.numpy_card import NumpyCard
 from tests.support.gpu import TWIN_LIMITS, gpu_reason
 
 

@@ -8,7 +8,7 @@ from stillhash.errors import StillhashError
 from stillhash.search.gpu.card import Card, CardLimits
 from stillhash.search.gpu.cuda_card import CudaCard, open_card
 from stillhash.search.gpu.gpu_scan import GpuScan
-from stillhash.search.gpu.numpy_card import NumpyCard
+from tests.search.gpu.numpy_card import NumpyCard
 
 TWIN_LIMITS = CardLimits(
     candidates=4096, batch=16, samples=500, batch_samples=300, unsampled=1000, phases=8000, few=8, chunk_bytes=1 << 18

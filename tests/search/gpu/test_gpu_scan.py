@@ -17,10 +17,10 @@ from stillhash.numeric.codes import TILE, to_tiles
 from stillhash.search.gpu.batching import CardSearch
 from stillhash.search.gpu.card import CardLimits
 from stillhash.search.gpu.gpu_scan import GpuScan
-from stillhash.search.gpu.numpy_card import NumpyCard
 from tests.contracts.saved_indexes import *  # noqa: F403
 from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
+from tests.search.gpu.numpy_card import NumpyCard
 from tests.support.gpu import TWIN_LIMITS, TwinScan, gpu_reason, small_card
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:cupy")

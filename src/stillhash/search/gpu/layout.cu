@@ -1,6 +1,6 @@
 // Exact search on a GPU: the layout of codes, the plan of a query, and what all kernels share.
-// Compiled at run time for one code length: WORDS is the number of 32-bit words of a code. `numpy_card.py` has the same
-// steps in NumPy, one method for each kernel.
+// Compiled at run time for one code length: WORDS is the number of 32-bit words of a code. `tests/search/gpu/numpy_card.py`
+// has the same steps in NumPy, one method for each kernel.
 //
 // Codes lie in tiles of 256: word j of all 256 codes, then word j + 1. Tiles lie in chunks of 2^shift tiles.
 // A score is the double sum of weights on the grid of exact_scores.py, in any order, rounded once to float. Everything
