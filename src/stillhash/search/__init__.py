@@ -1,12 +1,11 @@
 """Weights + codes -> hits. Search does not know which method it serves."""
 
-from stillhash.search.code_index import CodeIndex, Searcher
+from stillhash.search.code_index import CodeIndex, Scan, Searcher
 from stillhash.search.gpu import GpuScan, index_for, searcher_for
 from stillhash.search.index import Index
 from stillhash.search.merge import Hits
 from stillhash.search.miwq import MIWQ
 from stillhash.search.named_index import NamedHits, NamedIndex
-from stillhash.search.scan import Scan
 
 __all__ = [
     "MIWQ",

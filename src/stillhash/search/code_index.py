@@ -236,3 +236,14 @@ def check_floors(threshold: ArrayLike, queries: int) -> Floats:
     with np.errstate(over="ignore"):  # beyond all scores is infinity
         least = thresholds.astype(np.float32)
     return np.ascontiguousarray(np.where(least < thresholds, np.nextafter(least, np.float32(np.inf)), least))
+
+
+class Scan(CodeIndex):
+    """An exact index of codes of `bits` bits that reads every code: a tile is pruned by a provable 8-bit bound.
+
+    Without `ids`, rows are numbered 0, 1, 2, ... and cost bits / 8 bytes each. Ids that are not consecutive cost 8
+    bytes more. `threads` is the most that one search uses; small searches use fewer.
+    """
+
+    def _top(self, grid: Grid, k: int, allowed: Bitmap | None, floors: Floors) -> ScoredIds:
+        return kernels.scan_top(restrict_all(self._blocks, allowed), grid, k, floors.least, self.threads, floors.most)

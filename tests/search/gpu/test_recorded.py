@@ -7,9 +7,9 @@ import gc
 import numpy as np
 
 from stillhash.search.gpu.card import Mirror
+from stillhash.search.gpu.cuda_card import MOST_GRAPHS, NOT_RECORDED, RecordedSearches
 from stillhash.search.gpu.mirror import empty_mirror
-from stillhash.search.gpu.numpy_card import NumpyCard
-from stillhash.search.gpu.recorded import MOST_GRAPHS, NOT_RECORDED, RecordedSearches
+from tests.search.gpu.numpy_card import NumpyCard
 
 
 def a_mirror() -> Mirror:

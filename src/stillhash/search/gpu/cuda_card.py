@@ -1,9 +1,11 @@
 """Search on a GPU: the buffers that all indexes on it share, and the launches of kernels. One search runs at a time."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -12,7 +14,37 @@ from stillhash.numeric.validation import MAX_BITS, Floats
 from stillhash.search.gpu.card import SCORE_BINS, Candidates, CardLimits, Mirror
 from stillhash.search.gpu.compiler import BATCH_THREADS, TENSOR_CAPABILITY, batch_blocks
 from stillhash.search.gpu.cuda_memory import THREADS, CudaMemory
-from stillhash.search.gpu.recorded import NOT_RECORDED, RecordedSearches
+
+MOST_GRAPHS = 16  # of one state of an index
+NOT_RECORDED = "not recorded"  # a kind of search that came before, and has no graph yet
+
+SearchKind = tuple[int, int, int]  # queries, k, planes
+
+
+class RecordedSearches:
+    """CUDA graphs of the latest kinds of searches, as long as the codes are there whose addresses they hold.
+
+    With a graph a search is one launch in place of ten, with any weights. A kind that comes for the second time is worth recording.
+    """
+
+    def __init__(self) -> None:
+        self._graphs: WeakKeyDictionary[Mirror, OrderedDict[SearchKind, Any]] = WeakKeyDictionary()
+
+    def find(self, mirror: Mirror, kind: SearchKind) -> Any:
+        """Return the graph of this kind, NOT_RECORDED if it has come before, or None if it is new."""
+        graphs = self._graphs.setdefault(mirror, OrderedDict())
+        if kind in graphs:
+            graphs.move_to_end(kind)
+            return graphs[kind]
+        graphs[kind] = NOT_RECORDED
+        if len(graphs) > MOST_GRAPHS:
+            graphs.popitem(last=False)
+        return None
+
+    def keep(self, mirror: Mirror, kind: SearchKind, graph: Any) -> None:
+        """Store the graph of a kind."""
+        self._graphs.setdefault(mirror, OrderedDict())[kind] = graph
+
 
 PLAN_BYTES, TAU_AT = 496, 32  # of a plan, and where it has its threshold
 ENTRY = np.dtype([("key", np.uint64), ("score", np.float32), ("unused", np.uint32)])

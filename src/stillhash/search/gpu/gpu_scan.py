@@ -1,13 +1,15 @@
 """Exact search on a GPU: the same answers as `Scan`, to the bit."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stillhash.errors import BadState, InvalidInput, report_shortages
+from stillhash.errors import BadState, InvalidInput, StillhashError, report_shortages
 from stillhash.numeric import kernels
 from stillhash.numeric.exact_scores import Grid, snap
 from stillhash.numeric.validation import Floats, ScoredIds, check_integer, check_weights
@@ -17,6 +19,7 @@ from stillhash.search.gpu.batching import CardSearch, SearchQueue
 from stillhash.search.gpu.card import Candidates, Card, Mirror
 from stillhash.search.gpu.cuda_card import open_card
 from stillhash.search.gpu.mirror import append_blocks, empty_mirror, ids_of, remove_rows
+from stillhash.search.index import Index
 from stillhash.search.index_files import SavedIndex, read_index, saved_from_dict, saved_to_dict
 from stillhash.search.merge import Floors, Hits, drop_below, merge_all, resize
 
@@ -219,3 +222,45 @@ def _best_of(mirror: Mirror, candidates: Candidates, queries: int, k: int) -> Sc
     scores[of[first], place[first]] = candidates.scores[order][first]
     best[of[first], place[first]] = ids[order][first]
     return scores, best
+
+
+CPU, CUDA, AUTO = "cpu", "cuda", "auto"
+
+
+def index_for(bits: int, *, device: str = AUTO, threads: int | None = None) -> CodeIndex:
+    """Return an empty exact index on a device: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one."""
+    index: CodeIndex = searcher_for(device)(bits, threads=threads)
+    return index
+
+
+def searcher_for(device: str) -> Callable[..., Any]:
+    """Return what makes an index for codes of so many bits on a device, as `stillhash.open` takes it.
+
+    Raises MissingExtra or Unsupported if a GPU is named and there is none.
+    """
+    name, number = parse_device(device)
+    if name == CPU:
+        return Index
+    try:
+        open_card(number)
+    except StillhashError:
+        if name == AUTO:
+            return Index
+        raise
+    return partial(GpuScan, device=number)
+
+
+def parse_device(device: str) -> tuple[str, int]:
+    """Return the kind of a device and the number of the GPU, whether there is one or not."""
+    name, _, number = str(device).partition(":")
+    if name not in (CPU, CUDA, AUTO) or (number and (name != CUDA or not number.isdigit())):
+        raise InvalidInput(f"device: expected cpu, cuda, cuda:NUMBER or auto, got {device!r:.100}")
+    return name, int(number or 0)
+
+
+def restore_for(saved: SavedIndex, *, device: str = AUTO, threads: int | None = None) -> CodeIndex:
+    """Return the index of `saved` on a device, without a copy of its codes on the host."""
+    searcher = searcher_for(device)
+    if isinstance(searcher, partial):
+        return GpuScan.from_saved(saved, threads, **searcher.keywords)
+    return Index.from_saved(saved, threads)
