@@ -19,6 +19,7 @@ import stillhash
 from tests.cli.test_collection import call, call_json
 from tests.support.seeds import run_seed
 from tests.support.toys import toy
+from tests.support.waiting import until
 
 X, Y = toy(900, 16, 4)
 NAMES = np.array(["cat", "dog", "sea", "sky"])
@@ -112,13 +113,13 @@ def start_import(file: Path, path: Path) -> subprocess.Popen[bytes]:
 def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
     file, path = write_parquet(tmp_path / "a.parquet", KILLED_ROWS), tmp_path / "films"
     rng, counts = random.Random(run_seed()), [0]
-    for _ in range(KILLS):
+    for number in range(KILLS):
         process = start_import(file, path)
-        while not (path / "store.db").is_file() and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.5) if counts[-1] else 0.4)
-        while counts[-1] and process.poll() is None and count(path) <= counts[-1]:
-            time.sleep(rng.uniform(0, 0.02))
+        if number % 2:
+            until(lambda process=process: process.poll() is not None or count(path) > counts[-1], "progress")
+        else:
+            until(lambda process=process: process.poll() is not None or (path / "store.db").is_file(), "collection")
+        time.sleep(rng.uniform(0, 0.5))
         process.send_signal(signal.SIGKILL)
         process.wait()
         with stillhash.open(path) as collection:

@@ -183,7 +183,7 @@ def test_own_timeout_is_unreachable() -> None:
     async def main() -> None:
         async with (
             counting(never_answer) as server,
-            AsyncClient(server.url, collection="c", timeout=0.05, retries=1) as client,
+            AsyncClient(server.url, collection="c", timeout=0.5, retries=1) as client,
         ):
             with pytest.raises(Unreachable, match="ReadTimeout"):
                 await client.count()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from stillhash.server import Settings, create_app
 from stillhash.server.dependencies import AppState
 from stillhash.server.run import uvicorn_config
 from stillhash.server.write_queue import CollectionExecutor
-
-TIMEOUT = 60.0  # seconds until a server that does not start, or does not stop, is a failure
+from tests.support.waiting import TIMEOUT, until
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,7 @@ def live_server(
     thread.start()
     pool = urllib3.PoolManager(maxsize=16)
     try:
-        end = time.monotonic() + TIMEOUT
-        while not server.started and thread.is_alive() and time.monotonic() < end:
-            time.sleep(0.005)
+        until(lambda: server.started or not thread.is_alive())
         assert server.started, "the server did not start"
         yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", app, pool)
     finally:

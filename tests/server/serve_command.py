@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-TIMEOUT = 60.0  # seconds until something that should have happened is a failure
+from tests.support.waiting import until
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,7 +23,7 @@ class ServeCommand:
     log: Path
 
     def wait_for_log(self, text: str) -> None:
-        wait_until(lambda: text in self.log.read_text())
+        until(lambda: text in self.log.read_text())
 
 
 @contextmanager
@@ -44,10 +44,3 @@ def serve_command(log: Path, *arguments: str | Path, env: Mapping[str, str] | No
             yield ServeCommand(process, match[0], log)
         finally:
             process.kill()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < end, "this did not happen in time"
-        time.sleep(0.02)

@@ -21,7 +21,7 @@ from stillhash.server.rate_limit import MAX_CLIENTS, RateLimiter
 from stillhash.server.run import _JsonFormatter, log_to_stderr
 from tests.collection.fixtures import copied
 from tests.server.live_server import LiveServer, Reply, live_server
-from tests.server.serve_command import wait_until
+from tests.support.waiting import until
 
 READ, WRITE = "a-key-that-may-read", "a-key-that-may-write"
 KEYS = Keys((READ, "another-key-that-may-read"), (WRITE,))
@@ -234,7 +234,7 @@ def test_the_log_names_the_actor(two: tuple[LiveServer, Path], caplog: pytest.Lo
     server.request("POST", "/v1/collections/dogs/flush", **header)
     server.request("GET", "/v1/collections/dogs/count", **bearer("nonsense"))
     server.request("GET", "/v1/openapi.json")
-    wait_until(lambda: len(logged_requests(caplog)) == 4)  # a line follows its answer
+    until(lambda: len(logged_requests(caplog)) == 4)  # a line follows its answer
     assert [(fields["actor"], fields["status"]) for fields in logged_requests(caplog)] == [
         ("key-read", 200),
         ("key-read", 403),
@@ -249,7 +249,7 @@ def test_the_log_has_what_the_guide_shows(shared: LiveServer, caplog: pytest.Log
     shared.request("GET", f"{PATH}/count")
     shown = re.search(r'^(\{"time".*?"message": "request".*?\})$', GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     assert shown is not None
-    wait_until(lambda: bool(caplog.records))  # the line follows the answer
+    until(lambda: bool(caplog.records))  # the line follows the answer
     line = json.loads(_JsonFormatter().format(caplog.records[-1]))
     assert line.keys() == json.loads(shown[1]).keys() and line["client"] == "127.0.0.1"
 
@@ -257,7 +257,7 @@ def test_the_log_has_what_the_guide_shows(shared: LiveServer, caplog: pytest.Log
 def test_actor_is_anonymous_without_keys(shared: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "stillhash.server")
     shared.request("GET", f"{PATH}/count")
-    wait_until(lambda: len(logged_requests(caplog)) == 1)
+    until(lambda: len(logged_requests(caplog)) == 1)
     assert logged_requests(caplog)[0]["actor"] == "anonymous"
     assert actor(Request({"type": "http"})) == "anonymous"
 

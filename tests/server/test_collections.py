@@ -33,6 +33,7 @@ from tests.client.awaited_client import CLIENTS
 from tests.collection.fixtures import BITS, DIM, INIT, LEARN, some_rows
 from tests.server.live_server import LiveServer, live_server
 from tests.server.serve_command import serve_command
+from tests.support.waiting import until
 
 ADMIN = "a key of an administrator"
 X, LABELS, METADATA = some_rows(320)
@@ -343,8 +344,7 @@ def test_calls_that_wait_for_a_deleted_collection_raise_closed(folder: Path) -> 
         threads = [threading.Thread(target=add, args=(name,)) for name in "abc"]
         for thread in threads:
             thread.start()
-        while executor.queued < 3:
-            pass
+        until(lambda: executor.queued == 3)
         deletion = threading.Thread(target=lambda: client.delete_collection("films", confirm="films"))
         deletion.start()
         wait_for_all(threads)

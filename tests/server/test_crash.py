@@ -25,11 +25,11 @@ from stillhash import Client
 from stillhash.errors import Busy, Conflict, Unreachable
 from tests.collection.fixtures import some_rows
 from tests.support.seeds import run_seed
+from tests.support.waiting import TIMEOUT, until
 
 KILLS = int(os.environ.get("STILLHASH_SERVER_KILLS", "4"))
 CLIENTS = 4
 MAX_LIFE = 0.5  # seconds that a server lives once rows are acknowledged
-TIMEOUT = 60.0  # seconds until something that should have ended is a failure
 ROOT = Path(__file__).parents[2]
 
 Rows = dict[str, tuple[list[Any], Any]]  # labels and metadata by id
@@ -103,13 +103,6 @@ def acknowledged(writers: list[Writer]) -> int:
     return sum(len(writer.acknowledged) for writer in writers)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def check(path: Path, writers: list[Writer]) -> None:
     """Acknowledged rows are stored; each unanswered request is stored completely or not at all."""
     with stillhash.open(path) as collection:
@@ -136,7 +129,7 @@ def test_killed_server_loses_no_acknowledged_rows(tmp_path: Path) -> None:
             threads = [threading.Thread(target=writer.work, args=[url]) for writer in writers]
             for thread in threads:
                 thread.start()
-            wait_until(lambda rows=before: acknowledged(writers) > rows)  # so that every server is killed under load
+            until(lambda rows=before: acknowledged(writers) > rows)  # so that every server is killed under load
             time.sleep(rng.uniform(0, MAX_LIFE))
             assert process.poll() is None, "it ended before it was killed"
             os.kill(process.pid, signal.SIGKILL)
@@ -153,7 +146,7 @@ def test_stopped_server_finishes_running_writes(tmp_path: Path) -> None:
     with running(tmp_path / "c") as (process, url):
         thread = threading.Thread(target=writer.work, args=[url])
         thread.start()
-        wait_until(lambda: acknowledged([writer]) >= 100 or not thread.is_alive())
+        until(lambda: acknowledged([writer]) >= 100 or not thread.is_alive())
         process.send_signal(signal.SIGTERM)
         process.wait(TIMEOUT)
         thread.join(TIMEOUT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from stillhash.server import routes_export
 from tests.collection.fixtures import some_rows
 from tests.server.live_server import LiveServer, live_server
 from tests.server.test_limits import raw_connection, read_all, served
+from tests.support.waiting import until
 
 PATH = "/v1/collections/c"
 FILTERS: list[Any] = [None, {"odd": True}, {"labels": "a"}, {"n": -1}]
@@ -103,11 +103,8 @@ def test_a_stream_reads_on_as_the_client_takes_it(
     monkeypatch.setattr(routes_export.ItemPage, "read", lambda *args: pages.append(1) or original(*args))
     request = b"GET /v1/collections/c/export HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     with raw_connection(server.url, request) as connection:
-        deadline = time.monotonic() + 30
         memory = server.app.state.stillhash.memory
-        while not pages or (memory.used and time.monotonic() < deadline):
-            time.sleep(0.05)
-        assert memory.used == 0
+        until(lambda: pages and not memory.used, "release of memory")
         served(server)
         taken = read_all(connection)
     assert b'"id":0' in taken and len(taken) < 60 * 500_000 and len(pages) < 60

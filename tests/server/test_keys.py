@@ -24,8 +24,9 @@ from stillhash.server import ROLES, Keys, add_key, load_keys, read_keys, remove_
 from stillhash.server.auth import ANONYMOUS, Key
 from stillhash.server.key_file import hash_key
 from tests.collection.fixtures import copied
-from tests.server.serve_command import serve_command, wait_until
+from tests.server.serve_command import serve_command
 from tests.support.seeds import run_seed
+from tests.support.waiting import until
 
 PLAIN = "a-key-of-the-environment"
 
@@ -354,17 +355,17 @@ def test_a_running_server_reloads_its_keys(template: Path, tmp_path: Path, file:
             for number in range(3):
                 name = f"key-{number}"
                 with Client(server.url, add_key(file, name, "read"), retries=0) as client:
-                    wait_until(lambda client=client: accepted(client))
+                    until(lambda client=client: accepted(client))
                     remove_key(file, name)
-                    wait_until(lambda client=client: not accepted(client))
+                    until(lambda client=client: not accepted(client))
             good = file.read_text(encoding="utf-8")
             file.write_text("nonsense\n", encoding="utf-8")
             server.wait_for_log("keys are not reloaded")
-            file.write_text(good, encoding="utf-8")
             seen = server.log.read_text().count("keys reloaded")
-            wait_until(lambda: server.log.read_text().count("keys reloaded") > seen)
+            file.write_text(good, encoding="utf-8")
+            until(lambda: server.log.read_text().count("keys reloaded") > seen)
             server.process.send_signal(signal.SIGHUP)  # without a change
-            wait_until(lambda: server.log.read_text().count("keys reloaded") > seen + 1)
+            until(lambda: server.log.read_text().count("keys reloaded") > seen + 1)
         finally:
             stop.set()
             for worker in workers:

@@ -25,7 +25,8 @@ from stillhash.numeric.threads import usable_cores
 from stillhash.server import query_cache, request_body
 from stillhash.server.memory import SMALL_BYTES, MemoryBudget, RequestMemory
 from tests.collection.fixtures import DIM, some_rows
-from tests.server.live_server import TIMEOUT, LiveServer
+from tests.server.live_server import LiveServer
+from tests.support.waiting import TIMEOUT, until
 
 PATH = "/v1/collections/c"
 CLOSED_SECONDS = 25.0  # until a connection must be closed: before the 30 seconds of an idle one end
@@ -128,6 +129,7 @@ def test_the_longest_waiting_connection_makes_room(serving: Callable[..., LiveSe
         waiting = [stack.enter_context(raw_connection(server.url, b"GET /v1/health HT")) for _ in range(8)]
         for _ in range(3):
             served(server)
+        until(lambda: _is_closed(waiting[0]))
         closed = [connection for connection in waiting if _is_closed(connection)]
         assert closed == waiting[: len(closed)] and 1 <= len(closed) <= 4
 
@@ -136,8 +138,9 @@ def test_connections_beyond_the_cap_are_refused(serving: Callable[..., LiveServe
     server = serving(max_connections=4)
     with ExitStack() as stack:
         for _ in range(4):  # requests under way, whose bodies are not there yet
-            stack.enter_context(raw_connection(server.url, HEAD + b"content-length: 9\r\n\r\n{"))
-        time.sleep(0.2)
+            begin = HEAD + b"expect: 100-continue\r\ncontent-length: 9\r\n\r\n{"
+            connection = stack.enter_context(raw_connection(server.url, begin))
+            assert connection.recv(100).startswith(b"HTTP/1.1 100 ")  # it reads the body
         with raw_connection(server.url) as connection:
             head, _, body = read_all(connection).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ") and b"retry-after: 1" in head
@@ -219,21 +222,23 @@ def test_answers_are_bounded_by_bytes(serving: Callable[..., LiveServer]) -> Non
     assert server.request("POST", f"{PATH}/search", {"query": query, "k": 3, "explain": True}).status == 200
 
 
-def test_answers_nobody_reads_are_dropped(serving: Callable[..., LiveServer]) -> None:
-    server = serving(send_seconds=0.5)
+def test_answers_nobody_reads_are_dropped(serving: Callable[..., LiveServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server, changes = serving(send_seconds=0.5), list[int]()
+    count = MemoryBudget.count
+
+    def count_and_keep(budget: MemoryBudget, client: str, size: int) -> None:
+        changes.append(size)
+        count(budget, client, size)
+
+    monkeypatch.setattr(MemoryBudget, "count", count_and_keep)
     ids = large_items(server, 12, 1_000_000)
     body = json.dumps({"ids": ids}).encode()
     request = HEAD.replace(b"/search", b"/get") + b"content-length: %d\r\n\r\n" % len(body) + body
     memory = server.app.state.stillhash.memory
     with ExitStack() as stack:
         unread = [stack.enter_context(raw_connection(server.url, request)) for _ in range(10)]
-        end = time.monotonic() + TIMEOUT
-        while not memory.used and time.monotonic() < end:
-            time.sleep(0.01)
-        assert memory.used > 12_000_000  # held while the answers wait
-        while memory.used and time.monotonic() < end:
-            time.sleep(0.01)
-        assert memory.used == 0
+        until(lambda: sum(size < 0 for size in changes) == len(unread), "end of the answers")
+        assert memory.used == 0 and min(changes) < -12_000_000  # held while an answer waits
         assert all(len(read_all(connection)) < 12_000_000 for connection in unread)
     assert len(server.request("POST", f"{PATH}/get", {"ids": ids}).data) > 12_000_000  # who reads gets it all
 
@@ -243,9 +248,7 @@ def test_memory_of_requests_in_flight_is_bounded(serving: Callable[..., LiveServ
     large = json.dumps({"ids": ["a"], "features": [[0.5] * DIM], "metadata": [{"text": "x" * 900_000}]}).encode()
     head = HEAD.replace(b"/search", b"/add") + b"content-length: %d\r\n\r\n" % len(large)
     with raw_connection(server.url, head + large[:-1]) as connection:
-        end = time.monotonic() + TIMEOUT
-        while server.app.state.stillhash.memory.used < 2_700_000 and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: server.app.state.stillhash.memory.used >= 2_700_000, "body")
         reply = server.request("POST", f"{PATH}/add", large, content_type="application/json")
         assert (reply.status, reply.json["error"]) == (503, "Busy") and reply.headers["retry-after"]
         assert reply.json["message"].startswith("memory: requests in flight hold ")

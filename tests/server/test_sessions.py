@@ -11,7 +11,7 @@ import pytest
 from stillhash.server import Keys, add_key, load_keys, remove_key
 from stillhash.server.sessions import SESSION_COOKIE, Sessions
 from tests.server.live_server import LiveServer, Reply
-from tests.server.serve_command import wait_until
+from tests.support.waiting import until
 
 READ, OTHER = "a-key-that-may-read", "another-key-that-may-read"
 FORM = "application/x-www-form-urlencoded"
@@ -151,7 +151,7 @@ def test_a_removed_key_ends_its_sessions(serving: Callable[..., LiveServer], tmp
     of_ann, of_ben = cookie(sign_in(server, ann)), cookie(sign_in(server, ben))
     assert server.request("GET", "/c/c", cookie=of_ann).status == 200
     remove_key(file, "ann")
-    wait_until(lambda: server.request("GET", "/c/c", cookie=of_ann).status == 303)
+    until(lambda: server.request("GET", "/c/c", cookie=of_ann).status == 303)
     assert sign_in(server, ann).status == 401
     assert server.request("GET", "/c/c", cookie=of_ben).status == 200
 

@@ -18,18 +18,16 @@ from stillhash.collection.storage.store import Store
 from stillhash.server.keys import Keys
 from stillhash.server.tasks import Report
 from tests.server.live_server import LiveServer, Reply
+from tests.support.waiting import TIMEOUT, until
 
 PATH = "/v1/collections/c/tasks"
-TIMEOUT = 60.0
 
 
 def ended(server: LiveServer, task: dict[str, Any], **headers: str) -> dict[str, Any]:
-    end = time.monotonic() + TIMEOUT
-    while task["state"] in ("waiting", "running"):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-        task = server.request("GET", f"{PATH}/{task['id']}", **headers).json
-    return task
+    """Return the task as it is once it has ended."""
+    until(lambda: server.request("GET", f"{PATH}/{task['id']}", **headers).json["state"] not in ("waiting", "running"))
+    reply: dict[str, Any] = server.request("GET", f"{PATH}/{task['id']}", **headers).json
+    return reply
 
 
 def start(server: LiveServer, **body: Any) -> dict[str, Any]:
@@ -130,9 +128,8 @@ class Endless:
         self.started = threading.Event()
 
     def __call__(self, collection: Collection, report: Report) -> None:
-        end = time.monotonic() + TIMEOUT
         self.started.set()
-        while time.monotonic() < end:
+        while True:
             report(0.5, "on its way")
             time.sleep(0.002)
 

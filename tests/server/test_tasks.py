@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +17,7 @@ from stillhash.server.tasks import MAX_ENDED_TASKS, MAX_UNFINISHED_TASKS, Report
 from stillhash.server.write_queue import CollectionExecutor
 from tests.collection.fixtures import copied
 from tests.server.live_server import live_server
-
-TIMEOUT = 60.0
+from tests.support.waiting import TIMEOUT, until
 
 
 class Steps:
@@ -35,10 +32,8 @@ class Steps:
         try:
             for share in (0.25, 0.5):
                 report(share, f"at {share:.0%}")
-            end = time.monotonic() + TIMEOUT
             while not self.go.wait(0.002):
                 report(0.5)
-                assert time.monotonic() < end
             return len(collection)
         finally:
             self.cleaned = True
@@ -50,13 +45,6 @@ def executor(template: Path, tmp_path: Path) -> Iterator[CollectionExecutor]:
     yield executor
     executor.close()
     executor.collection.close()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def end_of(task: Task) -> str:
@@ -120,8 +108,10 @@ def test_the_share_never_falls_and_stays_within_0_and_1(executor: CollectionExec
             report(share)
             seen.append(task.share)
 
-    executor.tasks.start("wait", "Wait", lambda c, report: time.sleep(0.01))  # so that `task` is set first
+    is_set = threading.Event()
+    executor.tasks.start("wait", "Wait", lambda c, report: is_set.wait(TIMEOUT))
     task = executor.tasks.start("count", "Count", work)
+    is_set.set()
     assert end_of(task) == "done"
     assert seen == [0.5, 0.5, 1.0]
 

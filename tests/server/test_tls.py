@@ -21,7 +21,8 @@ from stillhash.server.tls import load_certificate
 from tests.cli.test_main import stillhash
 from tests.client.awaited_client import CLIENTS
 from tests.collection.fixtures import copied
-from tests.server.serve_command import serve_command, wait_until
+from tests.server.serve_command import serve_command
+from tests.support.waiting import until
 
 Certificate = tuple[Path, Path]  # files of a certificate and of its private key
 
@@ -150,7 +151,7 @@ def test_a_renewed_certificate_is_loaded_on_sighup(
             certify()
             server.process.send_signal(signal.SIGHUP)
             server.wait_for_log("certificate reloaded")
-            wait_until(lambda: peer(server.url)[1].split() == certificate.read_text().split())
+            until(lambda: peer(server.url)[1].split() == certificate.read_text().split())
             assert before.count() == 320  # on the connection that it has
         assert peer(server.url)[1] != first
         with Client(server.url, ca=certificate) as client:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,10 +20,11 @@ from stillhash.errors import Busy, Conflict
 from stillhash.server.write_queue import CollectionExecutor
 from tests.collection.fixtures import DIM, copied
 from tests.server.live_server import LiveServer
+from tests.support.waiting import TIMEOUT
+from tests.support.waiting import until as wait_until
 
 PATH = "/v1/collections/c"
 QUERY = [0.5] * DIM
-TIMEOUT = 60.0
 
 
 class SlowWrite:
@@ -115,9 +115,10 @@ def test_write_that_waited_too_long_is_not_done(template: Path, place: Path) -> 
         slow.end.set()
         assert await first == 1
         await until(lambda: executor.queued == 0)
+        executor.timeout = TIMEOUT
         assert await executor.read(Collection.count) == 319
 
-    with opened(template, place, timeout=0.05) as executor:
+    with opened(template, place, timeout=0.5) as executor:
         run(work)
 
 
@@ -142,12 +143,13 @@ def test_waiting_for_a_slot_times_out(template: Path, place: Path) -> None:
         slow = SlowWrite()
         first = asyncio.create_task(executor.write(slow))
         await until(slow.started.is_set)
+        executor.timeout = 0.1
         with pytest.raises(Busy):
             await executor.write(lambda c: c.delete([2]), wait_for_slot=True)
         slow.end.set()
         assert await first == 1
 
-    with opened(template, place, max_queued=1, timeout=0.1) as executor:
+    with opened(template, place, max_queued=1) as executor:
         run(work)
 
 
@@ -213,13 +215,6 @@ def slow_write(server: LiveServer) -> Iterator[SlowWrite]:
         finally:
             slow.end.set()
         assert result.result(TIMEOUT) == 1
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def test_searches_go_on_during_a_slow_write(serving: Callable[..., LiveServer]) -> None:

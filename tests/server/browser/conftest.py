@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import sync_playwright
 
 import stillhash
-from tests.server.browser.pages import CHROMIUM, WIDE, fill
+from tests.server.browser.pages import CHROMIUM, TIMEOUT, WIDE, fill
 from tests.server.live_server import LiveServer, live_server
 
 
@@ -18,8 +19,7 @@ from tests.server.live_server import LiveServer, live_server
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("there is no chromium here")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -47,7 +47,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(**(options or WIDE))
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(TIMEOUT)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on(
             "console",

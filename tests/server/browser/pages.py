@@ -1,13 +1,17 @@
-"""What tests of the pages share: collections, windows, and what a page shows."""
+"""What tests of the pages share: collections, windows, and waiting for what a page shows.
+
+A test waits for what it asserts: `expect` tries again until it holds, and `settle` waits until a page has taken in
+what it fetched.
+"""
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from playwright.sync_api import expect
 
 import stillhash
 from stillhash import Collection
@@ -15,8 +19,9 @@ from tests.server.live_server import LiveServer
 from tests.support.toys import toy
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SOON = 15_000 if os.environ.get("CI") else 2000  # milliseconds until a thumb shows; a busy machine gets more
+TIMEOUT = 30_000  # milliseconds until something that should have happened is a failure
 HOSTILE = ["<script>document.title='taken'</script>", "x" * 400, "🦊 مرحبا", "a'\"&b", "</template>{{7*7}}"]
+expect.set_options(timeout=TIMEOUT)
 WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
 THEMES: dict[str, dict[str, Any]] = {
     "light": {**WIDE, "color_scheme": "light"},
@@ -45,5 +50,17 @@ def order(page: Any, side: str = "now") -> list[str]:
     return names
 
 
+def settle(page: Any) -> None:
+    """Wait until htmx fetches nothing, and what it has swapped in takes clicks and has its attributes.
+
+    The page's own scripts move the focus and change the address in the same step.
+    """
+    page.wait_for_function(
+        "() => !document.querySelector('.htmx-request, .htmx-swapping, .htmx-added, .htmx-settling')"
+    )
+
+
 def wait_for_message(page: Any, text: str) -> None:
+    """Wait until the page says so, and shows the hits that belong to it."""
     page.locator("#message", has_text=text).wait_for()
+    settle(page)

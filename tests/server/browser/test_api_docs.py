@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from playwright.sync_api import expect
+
 from tests.server.live_server import LiveServer
 
 
@@ -26,7 +28,7 @@ def test_every_request_is_listed_and_can_be_tried(server: LiveServer, visit: Cal
     health.locator(".opblock-summary-control").click()
     health.get_by_role("button", name="Try it out").click()
     health.get_by_role("button", name="Execute").click()
-    assert '"status": "ok"' in health.locator(".live-responses-table .highlight-code").first.text_content()
+    expect(health.locator(".live-responses-table .highlight-code").first).to_contain_text('"status": "ok"')
     assert others == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from stillhash.server.app import ROUTERS
 from stillhash.server.pages.rendering import PageRoute
-from tests.server.browser.pages import THEMES
+from tests.server.browser.pages import THEMES, settle
 from tests.server.live_server import LiveServer
 
 AXE = (Path(__file__).parents[2] / "support" / "axe" / "axe.min.js").read_text(encoding="utf-8")
@@ -53,9 +53,10 @@ def violations(page: Any) -> list[str]:
     return [f"{rule['id']}: {rule['nodes'][0]['html']} {rule['nodes'][0]['failureSummary']}" for rule in found]
 
 
-def settle(page: Any) -> None:
+def come_to_rest(page: Any) -> None:
     """Wait until nothing loads and nothing moves."""
     page.wait_for_load_state("load")
+    settle(page)
     page.evaluate("Promise.all(document.getAnimations().map(one => one.finished.catch(() => null)))")
 
 
@@ -69,7 +70,7 @@ def test_pages_break_no_rule(
     problems = {}
     for address in (one for addresses in PAGES.values() for one in addresses):
         page.goto(server.url + address)
-        settle(page)
+        come_to_rest(page)
         problems[address] = violations(page)
     assert problems == {address: [] for address in problems}
 
@@ -84,15 +85,17 @@ def test_opened_parts_break_no_rule(server: LiveServer, visit: Callable[..., Any
     page = visit(f"{server.url}/c/toys?like=77", **THEMES[theme])
     page.locator(".now .why").first.click()
     page.locator("#why[open]").wait_for()
-    settle(page)
+    come_to_rest(page)
     assert violations(page) == []
     page.keyboard.press("Escape")
+    page.locator("#why:not([open])").wait_for(state="attached")
     page.locator(".snippets summary").click()
     assert violations(page) == []
     page.goto(f"{server.url}/docs")
     page.locator("#operations-tag-search button").first.click()
     page.locator("#operations-search-search_v1_collections__name__search_post button").first.click()
     page.get_by_text("Try it out").first.wait_for()
+    come_to_rest(page)
     assert violations(page) == []
 
 

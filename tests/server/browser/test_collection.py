@@ -6,17 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.server.browser.pages import HOSTILE, THEMES, collection_of
+from tests.server.browser.pages import HOSTILE, THEMES, collection_of, settle
 from tests.server.live_server import LiveServer
+from tests.support.toys import toy
 
 
 def test_internals_are_folded_and_collections_selected(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys/collection")
     plan = page.locator(".internals dd", has_text="every code is scored")
-    assert not plan.is_visible()
+    expect(plan).to_be_hidden()
     page.locator(".internals summary").click()
-    assert plan.is_visible()
+    expect(plan).to_be_visible()
     page.locator("select[data-visit]").select_option(label="few")
     page.wait_for_url("**/c/few/collection")
     assert "20 of 3,000 rows" in page.locator(".health").text_content()
@@ -45,7 +47,8 @@ def test_labels_and_fields_come_first(server: LiveServer, visit: Callable[..., A
 
 
 def test_near_duplicates_are_found_and_deleted(server: LiveServer, visit: Callable[..., Any]) -> None:
-    collection = collection_of(server)
+    collection, (X, _) = collection_of(server), toy(1200, 24, 6)
+    collection.add([f"copy {row}" for row in range(45)], X[:45])
     (names, *rest), before = collection.duplicates(cosine=0.97), collection.count()
     assert names[0] == HOSTILE[0]
     page = visit(f"{server.url}/c/toys/collection")
@@ -53,18 +56,20 @@ def test_near_duplicates_are_found_and_deleted(server: LiveServer, visit: Callab
     page.get_by_role("button", name="Find", exact=True).click()
     group = page.locator(".groups > li").first
     group.wait_for()
+    settle(page)
     assert group.locator(".id").all_text_contents() == [str(name) for name in names]
     page.locator(".group img").first.wait_for()
     delete = group.get_by_role("button", name="Delete")
-    assert not delete.is_visible()  # before it is confirmed
+    expect(delete).to_be_hidden()  # before it is confirmed
     group.get_by_text("Keep only the first").click()
-    assert "cannot be undone" in group.inner_text()
+    expect(group).to_contain_text("cannot be undone", use_inner_text=True)
     delete.click()
     page.locator("#duplicate-groups .outcome", has_text="deleted").wait_for()
+    settle(page)
     assert collection.count() == before - len(names) + 1 and collection.get(names[0]) is not None
     page.locator(".groups-head .confirm summary").click()
     page.locator(".groups-head").get_by_role("button", name="Delete").click()
-    page.locator(".groups-head strong", has_text=str(len(rest) - 40)).first.wait_for()
+    expect(page.locator(".groups-head strong").first).to_have_text(f"{len(rest) - 40:,}")
     assert collection.get(rest[0][0]) is not None and collection.get(rest[0][1]) is None
     assert collection.duplicates(cosine=0.97) == rest[40:] and page.title() != "taken"
 

@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
 import stillhash
 from stillhash import Collection
-from tests.server.browser.pages import collection_of, order, wait_for_message
+from tests.server.browser.pages import collection_of, order, settle, wait_for_message
 from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
+from tests.support.waiting import until
+
+KEEP_RATES = """window.rates = [];
+const figure = document.querySelector("[data-figure=rate]");
+new MutationObserver(() => window.rates.push(figure.textContent)).observe(figure, {childList: true});"""
 
 
 def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callable[..., Any]) -> None:
@@ -24,19 +30,22 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     page.locator("#live.on").wait_for()
     points = int(page.locator("#curve").get_attribute("data-points"))
     assert points == len(collection.quality()["curve"])
-    picture = page.locator("#plot-ndcg canvas").screenshot()
+    chart, picture = page.locator("#plot-ndcg canvas"), page.locator("#plot-ndcg canvas").screenshot()
     table = page.locator("#values").text_content()
+    page.evaluate(KEEP_RATES)  # each is of the last seconds, and soon zero again
     rows = page.locator("#versions tbody tr").count()
     labels = [[f"label {c}" for c in np.flatnonzero(1 - y)] for y in Y[700:]]  # inverted, so that much changes
     for start in range(0, 500, 100):
         part = slice(start, start + 100)
         collection.add([*range(2000 + start, 2100 + start)], X[700:][part], labels[part])
     page.locator(f"#curve[data-points='{points + 5}']").wait_for()
-    assert page.locator("#plot-ndcg canvas").screenshot() != picture
-    assert page.locator("#values").text_content() != table
-    assert page.locator("[data-figure=items]").text_content() == "1,200"
-    assert page.locator("[data-figure=rate]").text_content() != "0"
-    page.wait_for_function("n => document.querySelectorAll('#versions tbody tr').length === n", arg=rows + 5)
+    until(lambda: chart.screenshot() != picture)
+    expect(page.locator("#values")).not_to_have_text(table)
+    expect(page.locator("[data-figure=items]")).to_have_text("1,200")
+    assert any(rate != "0" for rate in page.evaluate("window.rates"))
+    expect(page.locator("[data-figure=version]")).to_have_text(str(version + 5))  # so no refresh of the table follows
+    expect(page.locator("#versions tbody tr")).to_have_count(rows + 5)
+    settle(page)
     search.reload()
     assert order(search) != before
 
@@ -53,7 +62,7 @@ def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callab
     assert order(search) == order(search, "then")
     row.get_by_role("link", name="Compare").click()
     page.wait_for_url(f"**/compare?a={version}")
-    assert "0.0 of the first ten hits differ" in page.locator(".lead").text_content()
+    expect(page.locator(".lead")).to_contain_text("0.0 of the first ten hits differ")
 
 
 def test_charts_and_table_show_weighted_means(server: LiveServer, visit: Callable[..., Any]) -> None:
@@ -79,8 +88,9 @@ def test_charts_and_table_show_weighted_means(server: LiveServer, visit: Callabl
     assert cell["gain-ndcg"].text_content() in page.locator("#plot-gain").get_attribute("aria-label")
     assert "By chance" in page.locator("#noise").text_content()
     page.locator("#plot-precision .u-over").hover(position={"x": 1, "y": 20})
-    assert cell["rows"].text_content() == "0" and cell["gain-ndcg"].text_content() == "0.000"
-    assert "zero" in cell["gain-ndcg"].get_attribute("class")
+    expect(cell["rows"]).to_have_text("0")
+    expect(cell["gain-ndcg"]).to_have_text("0.000")
+    expect(cell["gain-ndcg"]).to_contain_class("zero")
     lead = page.locator("#gain")
     assert float(lead.locator("[data-gain=ndcg]").text_content()) == pytest.approx(ndcg - before, abs=6e-4)
     assert "better" in lead.get_attribute("class") and lead.locator("h2").is_visible()
@@ -120,11 +130,14 @@ def test_few_steps_are_a_sentence_until_the_third_makes_a_chart(learnt: LiveServ
     page = visit(f"{learnt.url}/c/two/learning")
     page.locator("#live.on").wait_for()
     few, last = page.locator("#few"), collection.quality()["curve"][-1]
-    assert SENTENCE in few.text_content() and f"{last['ndcg']:.3f} ({last['before']['ndcg']:.3f}" in few.text_content()
-    assert page.locator(".charts").is_hidden() and page.locator("canvas").count() == 0
+    expect(few).to_contain_text(SENTENCE)
+    expect(few).to_contain_text(f"{last['ndcg']:.3f} ({last['before']['ndcg']:.3f}")
+    expect(page.locator(".charts")).to_be_hidden()
+    expect(page.locator("canvas")).to_have_count(0)
     add_step(collection, 2, X, labels_of(Y))
     page.locator("#curve[data-points='3']").wait_for()
-    assert few.is_hidden() and page.locator("#plot-gain canvas").bounding_box()["width"] > 200
+    expect(few).to_be_hidden()
+    assert page.locator("#plot-gain canvas").bounding_box()["width"] > 200
 
 
 def test_without_a_measurable_gain_the_figures_fade(tmp_path: Path, visit: Callable[..., Any]) -> None:
@@ -136,16 +149,16 @@ def test_without_a_measurable_gain_the_figures_fade(tmp_path: Path, visit: Calla
     with live_server({"chance": chance, "empty": stillhash.open(tmp_path / "empty", 4, 32)}) as server:
         page = visit(f"{server.url}/c/chance/learning")
         page.locator("#curve[data-points='6']").wait_for()
-        assert "No measurable gain yet" in page.locator("#gain h2").text_content()
-        colours = [
-            page.locator(place).evaluate("element => getComputedStyle(element).color")
-            for place in ("#gain [data-gain=ndcg]", "#figures .alarm dd", ".happened", "body")
-        ]
-        assert colours[0] == colours[1] == colours[2] != colours[3]  # muted, as a zero is
+        expect(page.locator("#gain h2")).to_contain_text("No measurable gain yet")
+        colour, muted = "element => getComputedStyle(element).color", page.locator(".happened")
+        for place in ("#gain [data-gain=ndcg]", "#figures .alarm dd"):
+            expect(page.locator(place)).to_have_css("color", muted.evaluate(colour))  # as a zero is
+        assert muted.evaluate(colour) != page.locator("body").evaluate(colour)
         page.goto(f"{server.url}/c/empty/learning")
         page.locator("#live.on").wait_for()
-        assert "No gain measured yet" in page.locator("#gain h2").text_content()
-        assert page.locator(".big").is_hidden() and page.locator("#few").is_visible()
+        expect(page.locator("#gain h2")).to_contain_text("No gain measured yet")
+        expect(page.locator(".big")).to_be_hidden()
+        expect(page.locator("#few")).to_be_visible()
 
 
 def test_markers_say_what_happened_and_can_be_hidden(learnt: LiveServer, visit: Callable[..., Any]) -> None:
@@ -162,18 +175,18 @@ def test_markers_say_what_happened_and_can_be_hidden(learnt: LiveServer, visit: 
     points = len(collection.quality()["curve"])
     page.locator(f"#curve[data-points='{points}']").wait_for()
     for kind, count in (("votes", "1"), ("labels", "1"), ("drift", str(drifts))):
-        page.locator(f"[data-count={kind}]:text-is('{count}')").wait_for()
-    picture = page.locator("#plot-gain canvas").screenshot()
+        expect(page.locator(f"[data-count={kind}]")).to_have_text(count)
+    chart, picture = page.locator("#plot-gain canvas"), page.locator("#plot-gain canvas").screenshot()
     page.get_by_label("Thumbs").uncheck()
-    assert page.locator("#plot-gain canvas").screenshot() != picture
+    until(lambda: chart.screenshot() != picture)
     page.get_by_label("Thumbs").check()
     page.mouse.move(0, 0)
     page.get_by_text("The same as a table").click()
     rows = page.locator("#steps tbody tr")
-    assert rows.count() == points
+    expect(rows).to_have_count(points)
     row = rows.filter(has_text="3 thumbs")
-    assert row.count() == 1 and "labels of 2 items" in row.text_content()
-    assert page.locator("#steps tbody tr", has_text="drift").count() == drifts
+    expect(row).to_contain_text("labels of 2 items")
+    expect(page.locator("#steps tbody tr", has_text="drift")).to_have_count(drifts)
     step = collection.quality()["curve"][-1]
     cells = rows.first.locator("td").all_text_contents()
     assert cells[:3] == [str(step["version"]), f"{step['ndcg']:.3f}", f"{step['before']['ndcg']:.3f}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from tests.server.browser.pages import HOSTILE, THEMES, WIDE, collection_of
+from tests.server.browser.pages import HOSTILE, THEMES, WIDE, collection_of, settle
 from tests.server.live_server import LiveServer
+from tests.support.waiting import until
 
 SIDES = ("features", "labels")
 GROUND = [255, 255, 255]
@@ -29,13 +29,6 @@ def open_map(server: LiveServer, visit: Callable[..., Any], query: str = "", **o
 def shown(page: Any, name: str) -> str:
     text: str = page.locator(".map").get_attribute(f"data-{name}")
     return text
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def drag(page: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -146,6 +139,7 @@ def test_move_and_zoom_by_mouse_keys_and_buttons(server: LiveServer, visit: Call
     for key, zoom in (("-", "1.000"), ("+", "1.600"), ("+", "2.560"), ("0", "1.000")):
         page.keyboard.press(key)
         until(lambda zoom=zoom: shown(page, "zoom") == zoom)  # type: ignore[misc]
+    until(lambda: "view" not in state(page))  # the whole map is in the address again, so the next view is the new one
     drag(page, (300, 300), (200, 250))
     until(lambda: "view" in state(page))
     seen = numbers(state(page)["view"])
@@ -225,11 +219,13 @@ def test_all_items_of_a_part_are_labelled_and_it_is_taken_back(server: LiveServe
     drag(page, (380, 200), (560, 420))
     page.keyboard.up("Shift")
     chosen = set(listed(page))
+    settle(page)
     page.locator(".map-label input[name=labels]").fill("new <i>one</i>")
     page.locator(".map-label button").click()
     page.locator("#map-labelled p", has_text="labelled new <i>one</i>").wait_for()
     now = {item.id: set(item.labels) for item in collection.items()}
     assert now == {name: {*own, *(["new <i>one</i>"] if name in chosen else [])} for name, own in before.items()}
+    settle(page)
     page.locator("#map-labelled button").click()
     page.locator("#map-labelled p", has_text="former labels again").wait_for()
     assert {item.id: item.labels for item in collection.items()} == before

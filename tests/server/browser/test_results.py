@@ -11,10 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 from PIL import Image
+from playwright.sync_api import expect
 
 import stillhash
 from stillhash import Collection
-from tests.server.browser.pages import THEMES, WIDE, collection_of, order, wait_for_message
+from tests.server.browser.pages import THEMES, WIDE, collection_of, order, settle, wait_for_message
 from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
 
@@ -22,9 +23,11 @@ LABELS = ["harbour", "lighthouse at night", "boat", "fog", "gull", "pier"]
 SIZES = [(160, 90), (60, 120), (20, 20)]  # wide, tall, and tiny
 TOP = "document.querySelector('.now .card').getBoundingClientRect().top + scrollY"  # other hits have other heights
 SHIFTS = """window.shifts = [];
-const unexpected = (list) => list.getEntries().filter(one => !one.hadRecentInput).map(one => one.value);
-const observer = new PerformanceObserver(list => window.shifts.push(...unexpected(list)));
-observer.observe({type: "layout-shift", buffered: true});"""
+const keep = (entries) => window.shifts.push(...entries.filter(one => !one.hadRecentInput).map(one => one.value));
+const observer = new PerformanceObserver(list => keep(list.getEntries()));
+observer.observe({type: "layout-shift", buffered: true});
+window.reported = () => { keep(observer.takeRecords()); return window.shifts; };"""
+REPORTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))).then(reported)"  # 2 frames on
 
 
 def picture(row: int) -> bytes:
@@ -64,6 +67,16 @@ def expected_hits(collection: Collection, id_: Any, count: int, **options: Any) 
     return [str(hit.id) for hit in collection.search(query, count + 1, **options).hits if hit.id != id_][:count]
 
 
+def wait_for_pictures(page: Any) -> None:
+    """Wait until all pictures that the window shows are there; others are not even fetched."""
+    page.wait_for_function(
+        """() => [...document.images].filter(image => image.checkVisibility()).every(image => {
+            const { top, bottom } = image.getBoundingClientRect();
+            return bottom < 0 || top > innerHeight || image.complete;
+        })"""
+    )
+
+
 def box(locator: Any) -> dict[str, float]:
     rectangle: dict[str, float] = locator.bounding_box()
     return rectangle
@@ -78,6 +91,7 @@ def test_before_folds_away(server: LiveServer, visit: Callable[..., Any]) -> Non
     assert now["x"] < then["x"] and now["width"] > 2 * then["width"]
     page.get_by_role("link", name="Hide").click()
     page.locator(".then").wait_for(state="hidden")
+    settle(page)
     assert parameters(page)["before"] == ["hide"] and box(page.locator(".now"))["width"] > 1.3 * now["width"]
     assert page.evaluate("document.activeElement.id") == "show-before"
     page.reload()
@@ -87,6 +101,7 @@ def test_before_folds_away(server: LiveServer, visit: Callable[..., Any]) -> Non
     assert page.locator(".then").is_hidden()
     page.get_by_role("link", name="Compare with before").click()
     page.locator(".then").wait_for()
+    settle(page)
     assert parameters(page)["before"] == ["show"] and len(order(page, "then")) == 12
 
 
@@ -100,6 +115,7 @@ def test_phone_shows_now_first_with_its_votes(gallery: LiveServer, visit: Callab
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.get_by_role("link", name="Compare with before").click()
         page.locator(".then").wait_for()
+        settle(page)
         assert box(page.locator(".now"))["y"] < box(page.locator(".then"))["y"]
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -118,12 +134,14 @@ def test_slider_changes_hits_and_address(server: LiveServer, visit: Callable[...
         page.keyboard.press(key)
         page.locator(f"#hits[data-address*='balance={balance:g}']").wait_for()
         page.wait_for_url(f"**balance={balance:g}")
+        settle(page)
         assert order(page) == expected_hits(collection, 77, 12, balance=balance)
         assert page.evaluate("document.activeElement.id") == "balance" and page.evaluate(TOP) == top
         assert page.locator("#balance-state .value").text_content() == f"{balance:.2f}"
     assert expected_hits(collection, 77, 12, balance=0) != expected_hits(collection, 77, 12, balance=1)
     page.locator("#balance").fill("0.3")
     page.wait_for_url("**balance=0.3")
+    settle(page)
     page.locator(".now .thumb.down").first.click()  # which keeps the balance
     wait_for_message(page, "Learnt as version")
     assert order(page) == expected_hits(collection, 77, 12, balance=0.3) and "balance=0.3" in page.url
@@ -131,6 +149,7 @@ def test_slider_changes_hits_and_address(server: LiveServer, visit: Callable[...
     assert page.locator("#balance").input_value() == "0.3"
     page.get_by_role("link", name="automatic").click()
     page.wait_for_url(lambda url: "balance" not in url)
+    settle(page)
     assert order(page) == expected_hits(collection, 77, 12) and order(page)[0] != automatic[0]
 
 
@@ -139,12 +158,16 @@ def test_page_works_without_scripts(server: LiveServer, visit: Callable[..., Any
     page = visit(f"{server.url}/c/toys?like=77&hits=24", **WIDE, java_script_enabled=False)
     page.locator("#balance").fill("0.3")
     page.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**balance=0.3*")
     assert parameters(page) == {"like": ["77"], "hits": ["24"], "balance": ["0.3"]}
     assert order(page) == expected_hits(collection, 77, 24, balance=0.3)
     page.get_by_role("link", name="Show 12 more").click()
+    page.wait_for_url("**hits=36*")
     assert order(page) == expected_hits(collection, 77, 36, balance=0.3)
     page.get_by_role("link", name="automatic").click()
+    page.wait_for_url(lambda url: "balance" not in url)
     page.get_by_role("link", name="Hide").click()
+    page.wait_for_url("**before=hide*")
     assert page.locator(".then").is_hidden() and order(page) == expected_hits(collection, 77, 36)
 
 
@@ -161,8 +184,8 @@ def test_pictures_fill_their_cards(gallery: LiveServer, visit: Callable[..., Any
         assert box(look) == box(image) and box(image)["width"] >= 160
         assert box(image)["width"] == pytest.approx(box(image)["height"], abs=1)
         assert image.evaluate("image => getComputedStyle(image).objectFit") == "cover"
-        crisp = image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
-        assert crisp == (SIZES[int(kind[25:30]) % len(SIZES)][0] * 2 <= box(image)["width"])
+        crisp = SIZES[int(kind[25:30]) % len(SIZES)][0] * 2 <= box(image)["width"]
+        expect(image).to_have_css("image-rendering", "pixelated" if crisp else "auto")
 
 
 def test_ids_are_cut_in_the_middle(gallery: LiveServer, visit: Callable[..., Any]) -> None:
@@ -232,6 +255,7 @@ def test_more_hits_go_on_where_the_first_end(server: LiveServer, visit: Callable
     for count in (24, 36, 48, 60):
         page.locator("#more").click()
         page.wait_for_url(f"**hits={count}")
+        settle(page)
         assert order(page) == expected[:count] and len(order(page, "then")) == count
         focused = page.evaluate("document.activeElement.closest('.card').querySelector('.rank').textContent")
         assert int(focused) == count - 11
@@ -243,8 +267,9 @@ def test_more_hits_go_on_where_the_first_end(server: LiveServer, visit: Callable
     assert page.locator(".now .rank").all_text_contents() == [str(rank) for rank in range(61, 121)]
     page.locator(".now .why").nth(1).click()
     page.locator("#why[open]").wait_for()
-    assert page.locator("#why .ranks .own dd").text_content() == "62"
+    expect(page.locator("#why .ranks .own dd")).to_have_text("62")
     page.keyboard.press("Escape")
+    page.locator("#why:not([open])").wait_for(state="attached")
     page.get_by_role("link", name="Previous 60").click()
     page.wait_for_url(lambda url: "page=" not in url)
     page.goto(f"{server.url}/c/toys?like=77&page=2")
@@ -258,7 +283,8 @@ def test_nothing_jumps(gallery: LiveServer, visit: Callable[..., Any], theme: st
     page = visit("about:blank", **THEMES[theme])
     page.add_init_script(SHIFTS)
     for name in (f"pictures?like={long_id(7)}", "texts?like=d3.md%231"):
-        page.goto(f"{gallery.url}/c/{name}", wait_until="networkidle")
+        page.goto(f"{gallery.url}/c/{name}")
+        wait_for_pictures(page)
         top = page.locator("#results").evaluate("part => part.getBoundingClientRect().top + scrollY")
         for action in ("slider", "more"):
             if action == "more":
@@ -267,10 +293,10 @@ def test_nothing_jumps(gallery: LiveServer, visit: Callable[..., Any], theme: st
             else:
                 page.locator("#balance").fill("0.4")
                 page.wait_for_url("**balance=0.4**")
-            page.wait_for_load_state("networkidle")
+            settle(page)
+            wait_for_pictures(page)
             assert page.locator("#results").evaluate("part => part.getBoundingClientRect().top + scrollY") == top
-        page.wait_for_timeout(200)  # for the observer to report
-        assert page.evaluate("window.shifts") == []
+        assert page.evaluate(REPORTED) == []
 
 
 # ---- keys ----
@@ -291,12 +317,14 @@ def test_page_works_by_keyboard(server: LiveServer, visit: Callable[..., Any]) -
     page.keyboard.press("e")
     page.locator("#why[open]").wait_for()
     page.keyboard.press("Escape")
+    page.locator("#why:not([open])").wait_for(state="attached")
+    version = collection_of(server).stats()["version"]
     page.keyboard.press("u")
     wait_for_message(page, "Learnt as version")
     assert page.evaluate(focus) in order(page)  # it is still among the hits
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("d")
-    page.locator(".now .thumb.down[aria-pressed=true]").or_(page.locator(".now .changed")).first.wait_for()
+    wait_for_message(page, f"Learnt as version {version + 2}")
     page.keyboard.press("r")
     page.wait_for_url(lambda url: "like=77" not in url)
     page.locator("#search").focus()

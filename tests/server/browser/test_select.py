@@ -11,7 +11,7 @@ import pytest
 
 from stillhash import Collection
 from stillhash.server import Keys, Settings
-from tests.server.browser.pages import THEMES, collection_of, fill
+from tests.server.browser.pages import THEMES, collection_of, fill, settle
 from tests.server.live_server import LiveServer, live_server
 
 ADDRESS = "/c/toys?like=77"
@@ -49,6 +49,7 @@ def test_hits_are_labelled_together_and_it_is_undone(server: LiveServer, visit: 
     assert labels_of(collection, ids) == [sorted([*labels, "fresh", "<i>new</i>"]) for labels in own]
     assert collection.stats()["version"] == version + 1 and not bar.is_visible()
     page.locator(".now .card", has_text="fresh").first.wait_for()  # the hits are shown with it
+    settle(page)
     page.locator("#select-undo").click()
     page.locator("#select-message", has_text="Undone").wait_for()
     assert labels_of(collection, ids) == own
@@ -67,6 +68,7 @@ def test_a_range_is_selected_and_labels_are_removed(server: LiveServer, visit: C
     page.locator("#select-labels").fill(label)
     page.locator("#select-bar button[value=remove]").click()
     page.locator("#select-message", has_text=f"from {len(having)} item").wait_for()
+    settle(page)  # the hits are shown without it
     assert all(label not in labels for labels in labels_of(collection, ids))
     page.locator(".now .select-box input").first.click()
     page.keyboard.press("Escape")
@@ -79,6 +81,7 @@ def test_a_selection_survives_a_vote(server: LiveServer, visit: Callable[..., An
     ids = selected(page)
     page.locator(".now .thumb.up").nth(2).click()
     page.locator(".now .thumb.up[aria-pressed=true]").wait_for()
+    settle(page)
     assert selected(page) == ids and page.locator("#select-count").text_content() == "1"
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
+import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 import stillhash
 from stillhash import Collection
 from stillhash.errors import StoreFailed
 from stillhash.server import Settings
 from stillhash.server.tasks import Report
-from tests.server.browser.pages import THEMES, fill
+from tests.server.browser.pages import THEMES, fill, settle
 from tests.server.live_server import LiveServer, live_server
-
-TIMEOUT = 60.0
 
 
 @pytest.fixture
@@ -28,16 +28,14 @@ def copying(tmp_path: Path) -> Iterator[LiveServer]:
 
 
 class Slow:
-    """Work that stays at a share until it is told to go on."""
+    """Work that stays at a share until it is told to go on, or cancelled."""
 
     def __init__(self, share: float = 0.4) -> None:
-        self.share, self.end = share, False
+        self.share, self.end = share, threading.Event()
 
     def __call__(self, collection: Collection, report: Report) -> dict[str, Any]:
-        until = time.monotonic() + TIMEOUT
-        while not self.end and time.monotonic() < until:
+        while not self.end.wait(0.005):
             report(self.share, "counting")
-            time.sleep(0.005)
         return {"problems": []}
 
 
@@ -60,7 +58,8 @@ def test_verify_snapshot_and_export(copying: LiveServer, visit: Callable[..., An
     restored = stillhash.import_export(download.value.path(), tmp_path / "restored")
     with restored:
         assert len(restored) == 700
-    assert tasks.count() == 3
+    expect(tasks).to_have_count(3)
+    settle(page)
     tasks.first.get_by_role("button", name="Remove").click()
     tasks.nth(2).wait_for(state="detached")
 
@@ -72,14 +71,17 @@ def test_progress_and_cancelling(copying: LiveServer, visit: Callable[..., Any])
     page.locator("[role=progressbar][aria-valuenow='40']").wait_for()
     slow.share = 0.75
     page.locator("[role=progressbar][aria-valuenow='75']").wait_for()
-    assert "75 % · counting" in page.locator(".task-result").text_content()
+    expect(page.locator(".task-result")).to_contain_text("75 % · counting")
     page.get_by_role("button", name="Cancel").click()
     page.locator(".task.cancelled").wait_for()
     assert task.state == "cancelled" and "Nothing is left" in page.locator(".task-result").text_content()
-    assert page.locator("#task-list").get_attribute("hx-trigger") is None  # nothing is fetched any more
+    expect(page.locator("#task-list")).not_to_have_attribute(
+        "hx-trigger", re.compile("")
+    )  # nothing is fetched any more
+    settle(page)
     page.get_by_role("button", name="Verify", exact=True).click()
     page.locator(".task.done").wait_for()
-    assert page.locator("#task-status").text_content() == "Verify: done"
+    expect(page.locator("#task-status")).to_have_text("Verify: done")
 
 
 def test_a_fault_and_a_full_queue_are_shown(copying: LiveServer, visit: Callable[..., Any]) -> None:
@@ -95,7 +97,7 @@ def test_a_fault_and_a_full_queue_are_shown(copying: LiveServer, visit: Callable
         copying.executor("toys").tasks.start("verify", "Verify", slow)
     page.get_by_role("button", name="Verify", exact=True).click()
     page.locator("#error p", has_text="8 are waiting or running").wait_for()
-    slow.end = True
+    slow.end.set()
 
 
 def test_without_a_folder_nothing_is_copied(server: LiveServer, visit: Callable[..., Any]) -> None:

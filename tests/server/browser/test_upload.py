@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 import stillhash
 from stillhash.cli.options import open_query_encoder
 from stillhash.server import Settings, create_app
+from stillhash.server.tasks import Task
 from tests.server import live_server as live
 from tests.server.browser.pages import THEMES
 from tests.server.live_server import LiveServer
 from tests.server.test_uploads import DIM, picture, rows, zipped
+from tests.support.waiting import until
 
 
 def own_encoder(collection: stillhash.Collection) -> Any:
@@ -55,8 +58,10 @@ def test_a_collection_is_created_filled_and_searched(creating: LiveServer, visit
     archive = zipped({f"photos/{kind}/{number}.png": picture(number) for kind in ("cat", "dog") for number in range(3)})
     assert "6 added" in upload(page, "photos.zip", archive).text_content()
     page.get_by_role("link", name="Show labels and fields").click()
-    labels = page.locator(".label-cards .label").all_text_contents()
-    assert sorted(labels) == ["cat", "dog"] and "6 images" in page.locator(".lead").inner_text()
+    labels = page.locator(".label-cards .label")
+    expect(labels).to_have_count(2)
+    assert sorted(labels.all_text_contents()) == ["cat", "dog"]
+    expect(page.locator(".lead")).to_contain_text("6 images", use_inner_text=True)
     page.locator(".label-cards img").first.wait_for()
     page.locator(".label-cards a", has_text="cat").click()
     page.wait_for_url("**filter=**")
@@ -68,17 +73,17 @@ def test_a_form_with_a_mistake_comes_back(creating: LiveServer, visit: Callable[
     page.get_by_label("Name").fill("rows")
     page.locator("#vectors").check()
     page.get_by_role("button", name="Create").click()
-    assert "dim" in page.get_by_role("alert").first.text_content().lower()
+    expect(page.get_by_role("alert").first).to_contain_text("dim", ignore_case=True)
     page.get_by_label("Numbers in each").fill("16")
     page.get_by_role("button", name="Create").click()
-    assert "exists already" in page.get_by_role("alert").first.text_content()
+    expect(page.get_by_role("alert").first).to_contain_text("exists already")
     assert page.get_by_label("Numbers in each").input_value() == "16" and page.locator("#vectors").is_checked()
     page.get_by_label("Name").fill("others")
     page.get_by_role("button", name="Create").click()
     page.wait_for_url("**/c/others/collection")
     assert "vectors of 16 numbers" in page.locator(".lead").text_content()
     page.get_by_role("link", name="All", exact=True).click()
-    assert page.locator(".collection-cards .title").all_text_contents() == ["rows", "others"]
+    expect(page.locator(".collection-cards .title")).to_have_text(["rows", "others"])
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -119,12 +124,23 @@ def test_an_archive_bomb_is_refused(creating: LiveServer, visit: Callable[..., A
     page = visit(f"{creating.url}/new")
     page.get_by_label("Name").fill("bombs")
     page.get_by_role("button", name="Create").click()
+    page.wait_for_url("**/c/bombs/collection")
     said = upload(page, "bomb.zip", zipped({"a.png": picture(), "b.png": bytes(40 << 20)})).text_content()
     assert "Not imported" in said and "bomb.zip" in said
     assert creating.executor("bombs").collection.count() == 0
 
 
-def test_an_import_is_cancelled(creating: LiveServer, visit: Callable[..., Any]) -> None:
+def test_an_import_is_cancelled(
+    creating: LiveServer, visit: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Task.report
+
+    def report_when_cancelled(task: Task, share: float, message: str | None = None) -> None:
+        if share > 0:
+            until(lambda: task.cancelling)
+        report(task, share, message)
+
+    monkeypatch.setattr(Task, "report", report_when_cancelled)
     page = visit(f"{creating.url}/c/rows/collection")
     choose(page, "rows.jsonl", rows(30_000))
     page.get_by_role("button", name="Upload").click()
@@ -133,9 +149,8 @@ def test_an_import_is_cancelled(creating: LiveServer, visit: Callable[..., Any])
     page.locator("#import-state").get_by_role("button", name="Cancel").click()
     page.locator("#import-state .outcome").wait_for()
     count = creating.executor("rows").collection.count()
-    assert count % 10_000 == 0
-    if count < 30_000:
-        assert "Stopped" in page.locator("#import-state").text_content()
+    assert count % 10_000 == 0 and count < 30_000
+    assert "Stopped" in page.locator("#import-state").text_content()
 
 
 def test_the_form_works_without_scripts(creating: LiveServer, browser: Any) -> None:
@@ -145,9 +160,11 @@ def test_the_form_works_without_scripts(creating: LiveServer, browser: Any) -> N
     choose(page, "rows.jsonl", rows(7))
     page.get_by_role("button", name="Upload").click()
     page.wait_for_url("**task=**")
-    for _ in range(50):
-        if page.locator("#import-state .outcome").count():
-            break
+
+    def is_done() -> bool:
         page.reload()
+        return page.locator("#import-state .outcome").count() > 0
+
+    until(is_done)
     assert "7 added" in page.locator(".outcome").text_content()
     context.close()

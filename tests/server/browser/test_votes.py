@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 import stillhash
-from tests.server.browser.pages import SOON, THEMES, collection_of, fill, order, wait_for_message
-from tests.server.browser.test_axe import AXE, settle, violations
+from tests.server.browser.pages import THEMES, collection_of, fill, order, settle, wait_for_message
+from tests.server.browser.test_axe import AXE, come_to_rest, violations
 from tests.server.live_server import LiveServer, live_server
 
 
@@ -30,7 +31,7 @@ def test_thumb_changes_the_ranking(server: LiveServer, visit: Callable[..., Any]
     before = order(page)
     version = collection_of(server).stats()["version"]
     page.locator(".now .thumb.down").first.click()
-    page.locator("#message", has_text=f"version {version + 1}").wait_for(timeout=SOON)
+    wait_for_message(page, f"version {version + 1}")
     assert order(page) != before
     assert page.locator(".now .delta").count() == page.locator(".now .changed").count() > 0
     assert page.locator(".then .delta").count() == 0
@@ -73,7 +74,6 @@ def test_a_disliked_hit_leaves_and_undo_restores_the_order(server: LiveServer, v
     assert order(page) == before and collection_of(server).stats()["feedback"] == feedback
     page.locator("#undo", has_text="Redo").click()
     wait_for_message(page, "now last")
-    page.wait_for_function("() => !document.querySelector('.htmx-added, .htmx-settling')")  # until it takes clicks
     page.keyboard.press("z")
     wait_for_message(page, "vote taken back")
     assert order(page) == before
@@ -120,7 +120,8 @@ def test_my_votes_are_listed_and_taken_back(server: LiveServer, visit: Callable[
     assert rows.locator("time").first.inner_text() == "just now"
     rows.last.get_by_role("button").click()
     page.locator(".message", has_text=f"The vote on {before[3]} is taken back").wait_for()
-    assert rows.locator(".cast").all_inner_texts() == ["down"]
+    expect(rows.locator(".cast")).to_have_text(["down"], use_inner_text=True)
+    settle(page)
     rows.first.get_by_role("button").click()
     page.get_by_text("You have not voted yet").wait_for()
     assert [vote.source for vote in collection_of(server).votes()] == ["another"]
@@ -158,7 +159,7 @@ def test_votes_break_no_rule_of_axe(server: LiveServer, visit: Callable[..., Any
     for thumb, said in ((".now .thumb.up", "to 1"), (".now .thumb.down", "now last")):
         page.locator(thumb).nth(3).click()
         wait_for_message(page, said)
-        settle(page)
+        come_to_rest(page)
         page.evaluate(AXE)
         assert page.evaluate("axe.run('.vote-line').then(result => result.violations.map(rule => rule.id))") == []
     page.goto(f"{server.url}/c/toys/votes")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import stillhash
-from tests.server.browser.pages import THEMES, collection_of, order, wait_for_message
+from tests.server.browser.pages import THEMES, collection_of, order, settle, wait_for_message
+from tests.server.browser.test_axe import come_to_rest
 from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
 
@@ -16,6 +17,7 @@ from tests.support.toys import toy
 def open_why(page: Any, number: int, side: str = ".now") -> Any:
     page.locator(f"{side} .why").nth(number).click()
     page.locator("#why[open] #why-title").wait_for()
+    settle(page)
     return page.locator("#why")
 
 
@@ -81,6 +83,7 @@ def test_words_are_explained_by_both_ranks(tmp_path: Path, visit: Callable[..., 
 def test_it_fits_a_phone(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77", **THEMES["phone"])
     why = open_why(page, 0)
+    come_to_rest(page)
     box = why.bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["height"] <= 844
     assert page.evaluate("document.querySelector('#why').scrollWidth <= document.querySelector('#why').clientWidth")
