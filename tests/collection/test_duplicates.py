@@ -10,14 +10,14 @@ import pytest
 
 import stillhash
 from stillhash.errors import InvalidInput, NotFitted
-from stillhash.numeric import reference_groups
+from stillhash.numeric import reference
 from tests.collection.fixtures import begin
 from tests.collection.test_codes_only import some_codes
 
 
 def expected_groups(names: list[Any], codes: Any, distance: int) -> list[list[Any]]:
     groups: dict[int, list[Any]] = {}
-    for name, first in zip(names, reference_groups.near_groups(codes, distance).tolist(), strict=True):
+    for name, first in zip(names, reference.near_groups(codes, distance).tolist(), strict=True):
         groups.setdefault(first, []).append(name)
     return [group for group in groups.values() if len(group) > 1]
 

@@ -16,7 +16,7 @@ from stillhash.experiments.scenes import make_scenes
 from stillhash.hashers import METHODS
 from stillhash.numeric.alignment import unit_rows
 from stillhash.numeric.ranking import rank_all
-from stillhash.numeric.reference_quality import rank_quality
+from stillhash.numeric.reference import rank_quality
 from tests.collection.fixtures import BITS, DIM, begin, some_rows
 from tests.collection.reference import Entry, StoredEntries
 from tests.support.toys import toy

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhash.numeric import codes, kernels
-from stillhash.numeric.huge_pages import HUGE_PAGE, advise_huge_pages
+from stillhash.numeric.kernels import HUGE_PAGE, advise_huge_pages
 
 shapes = st.tuples(st.integers(0, 2500), st.integers(8, 512), st.integers(0, 2**31))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stillhash import codes
 from stillhash.errors import TooLarge
 from stillhash.numeric import near_groups as module
-from stillhash.numeric import reference_groups
+from stillhash.numeric import reference
 from stillhash.numeric.near_groups import distinct_words, near_groups
 
 
@@ -41,7 +41,7 @@ def test_groups_equal_those_of_all_pairs(
         patch.setattr(module, "SAMPLE_ROWS", 10)
         shares: list[float] = []
         groups = near_groups(stored, bits, distance, shares.append)
-    assert np.array_equal(groups, reference_groups.near_groups(stored, distance))
+    assert np.array_equal(groups, reference.near_groups(stored, distance))
     assert all(0 <= share <= 1 for share in shares)
 
 

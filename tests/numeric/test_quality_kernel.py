@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillhash.numeric import kernels, reference_quality
+from stillhash.numeric import kernels, reference
 
 
 def plain_average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
@@ -61,7 +61,7 @@ def test_it_equals_a_stable_sort_and_its_reference(values: list[float], random: 
     grades = [random.choice([0, 0, 0, 1 / 3, 1 / 4, 2 / 3, 1]) for _ in values]  # type: ignore[attr-defined]
     quality = measured(values, grades)
     assert quality[0] == pytest.approx(plain_average_precision(np.array(values, np.float32), np.array(grades) > 0))
-    twin = reference_quality.rank_quality(np.array([values], np.float32), np.array([grades], np.float32))[0]
+    twin = reference.rank_quality(np.array([values], np.float32), np.array([grades], np.float32))[0]
     np.testing.assert_allclose(quality, twin, rtol=1e-12, atol=1e-14)
 
 
@@ -83,7 +83,7 @@ def test_many_items() -> None:
     scores[1] = np.round(scores[1] * 4)
     grades = (rng.integers(0, 4, (3, 5000)) / 3).astype(np.float32)
     quality = kernels.rank_quality(scores, grades)
-    np.testing.assert_allclose(quality, reference_quality.rank_quality(scores, grades), rtol=1e-11)
+    np.testing.assert_allclose(quality, reference.rank_quality(scores, grades), rtol=1e-11)
 
 
 @pytest.mark.parametrize("items", [7, 60, 700])

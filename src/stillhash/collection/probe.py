@@ -21,7 +21,7 @@ from stillhash.numeric.codes import signs
 from stillhash.numeric.kernels import RankingQuality
 from stillhash.numeric.labels import Labels, label_jaccard
 from stillhash.numeric.ranking import order_rows
-from stillhash.numeric.reference_quality import FIRST_PAGE
+from stillhash.numeric.reference import FIRST_PAGE
 from stillhash.numeric.rescoring import Rescorer
 from stillhash.numeric.validation import Codes, Floats, Mask
 

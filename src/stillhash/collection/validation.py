@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from stillhash.collection.types import Id
 from stillhash.collection.values import brief, check_json_values, json_default, plain_id, plain_label
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.numeric.array_conversion import to_array
 from stillhash.numeric.labels import Labels, parse_labels
-from stillhash.numeric.validation import Codes, Floats, check_features, check_integer
+from stillhash.numeric.validation import Codes, Floats, check_features, check_integer, to_array
 
 MAX_PICTURE_BYTES = 1 << 20
 MAX_METADATA_BYTES = 1 << 20  # of an item, as JSON

@@ -26,8 +26,7 @@ import numpy as np
 
 from stillhash.collection.types import IdLike
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.numeric.labels import canonical
-from stillhash.numeric.scalars import is_missing_marker, python_scalar
+from stillhash.numeric.labels import canonical, is_missing_marker, python_scalar
 
 SCALAR_TYPES = frozenset((str, int, float, bool, NoneType))
 LABEL_TYPES = frozenset((str, int, float))

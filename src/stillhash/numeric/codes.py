@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.numeric import kernels
-from stillhash.numeric.huge_pages import HUGE_PAGE, advise_huge_pages
+from stillhash.numeric.kernels import HUGE_PAGE, advise_huge_pages
 from stillhash.numeric.validation import Codes, Floats
 
 TILE = 256  # codes per tile: small, so that the scan reads memory straight through (lanes.hpp)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.numeric.validation import ScoredIds, TableHits
+from stillhash.numeric.validation import Codes, ScoredIds, TableHits
 
 if TYPE_CHECKING:
     from stillhash.numeric.kernels import Blocks, Ends, Slots, Table
@@ -339,3 +339,63 @@ def rescore_products(codes: Array, queries: Array, bits: int) -> NDArray[np.int6
     for q, levels in enumerate(queries.astype(np.int64)):
         products[q] = (rescore_values(codes[q], len(levels), bits).astype(np.int64) * 2 - (2**bits - 1)) @ levels
     return products
+
+
+FIRST_PAGE, FIRST_HUNDRED = 10, 100  # hits that precision looks at; nDCG looks at the first page
+
+
+def rank_quality(scores: Array, grades: Array) -> NDArray[np.float64]:
+    """Return the measures (m, 5) of each row, see `kernels.rank_quality`."""
+    rows = zip(scores, grades, strict=True)
+    return np.array([_quality_of(s, g) for s, g in rows], np.float64).reshape(-1, 5)
+
+
+def _quality_of(scores: Array, grades: Array) -> tuple[float, float, float, float, float]:
+    order = np.argsort(-scores, kind="stable")
+    relevant = grades[order] > 0
+    ranks = np.arange(1, len(order) + 1)
+    hits = np.cumsum(relevant)
+    most = max(1, int(relevant.sum()))
+    discount = 1 / np.log2(np.arange(2, FIRST_PAGE + 2))
+    gained, ideal = ((g[:FIRST_PAGE] * discount[: len(g)]).sum() for g in (grades[order], -np.sort(-grades)))
+    return (
+        float((hits / ranks)[relevant].sum()) / most,
+        _over_orders_of_ties(scores[order], relevant) / most,
+        float(relevant[:FIRST_PAGE].sum()) / FIRST_PAGE,
+        float(relevant[:FIRST_HUNDRED].sum()) / FIRST_HUNDRED,
+        float(gained / ideal) if ideal else 0.0,
+    )
+
+
+def _over_orders_of_ties(scores: Array, relevant: Array) -> float:
+    """Return the expected sum of precisions at the ranks of relevant items.
+
+    A group of n ties from rank t + 1 on, r of them relevant, c relevant before it: the item at place i of the group is
+    relevant with chance r/n, and then c, itself and (i - 1)(r - 1)/(n - 1) others are among the first t + i. The sum
+    over i of (c + 1 + (i - 1) rho) / (t + i) is n rho + (c + 1 - rho (t + 1)) (H(t + n) - H(t)).
+    """
+    t = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]])) if len(scores) else np.empty(0, np.int64)
+    r = np.add.reduceat(relevant, t, dtype=np.int64) if len(t) else t
+    n = np.diff(t, append=len(scores))
+    c = np.cumsum(r) - r
+    rho = (r - 1) / np.maximum(n - 1, 1)
+    H = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, len(scores) + 1))])
+    return float((r / n * (n * rho + (c + 1 - rho * (t + 1)) * (H[t + n] - H[t])))[r > 0].sum())
+
+
+def near_groups(codes: Codes, distance: int) -> NDArray[np.int64]:
+    """Return for each code the number of the first code of its group, which a chain of near codes connects.
+
+    It compares every pair; `near_groups.near_groups` does not.
+    """
+    groups = np.full(len(codes), -1, np.int64)
+    for first in range(len(codes)):
+        reached = [] if groups[first] >= 0 else [first]
+        while reached:
+            code = reached.pop()
+            groups[code] = first
+            near = np.unpackbits(codes ^ codes[code], axis=1).sum(axis=1, dtype=np.int64) <= distance
+            new = np.flatnonzero(near & (groups < 0))
+            groups[new] = first
+            reached += new.tolist()
+    return groups

@@ -18,7 +18,7 @@ from stillhash.numeric import kernels
 from stillhash.numeric import validation as check
 from stillhash.numeric.codes import TILE, Tiles, width
 from stillhash.numeric.exact_scores import Grid, snap
-from stillhash.numeric.huge_pages import advise_huge_pages
+from stillhash.numeric.kernels import advise_huge_pages
 from stillhash.numeric.threads import usable_cores
 from stillhash.numeric.validation import Codes, Floats, ScoredIds
 from stillhash.search.blocks import Bitmap, Block, IdArray, append_codes, assign_ids, bitmap_by_id, restrict_all

@@ -24,7 +24,8 @@ SearchKind = tuple[int, int, int]  # queries, k, planes
 class RecordedSearches:
     """CUDA graphs of the latest kinds of searches, as long as the codes are there whose addresses they hold.
 
-    With a graph a search is one launch in place of ten, with any weights. A kind that comes for the second time is worth recording.
+    With a graph a search is one launch in place of ten, with any weights. A kind that comes for the second time is
+    worth recording.
     """
 
     def __init__(self) -> None:
