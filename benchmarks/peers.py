@@ -26,8 +26,8 @@ import stillhash
 from benchmarks.timing import TOP_K, Figures, Goal, Sections, proc_bytes, quantiles_ms, temporary_folder
 from stillhash.errors import InvalidInput, MissingExtra
 from stillhash.experiments.data import Dataset, open_dataset, simulate_features
-from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import evaluate_scores
+from stillhash.experiments.passes import machine
 from stillhash.experiments.tables import ReportProgress, format_table
 from stillhash.numeric.validation import Floats, check_integer
 

@@ -23,7 +23,7 @@ import threadpoolctl
 from rich.console import Console
 
 from stillhash.errors import InvalidInput, MissingExtra
-from stillhash.experiments.machine import machine
+from stillhash.experiments.passes import machine
 from stillhash.experiments.tables import ReportProgress, TableData, print_sections, silent
 from stillhash.numeric.validation import check_integer
 from stillhash.search import Hits

@@ -14,7 +14,7 @@ from stillhash.cli.main import app
 from stillhash.errors import InvalidInput
 from stillhash.experiments import run
 
-EXPERIMENTS = ["list", "run", "repeat", "feedback", "images", "align", "report"]
+EXPERIMENTS = ["list", "run", "repeat", "feedback", "align", "report", "active"]
 EXPERIMENTS += ["late-labels", "new-class", "corrections"]
 
 

@@ -13,9 +13,8 @@ from stillhash import METHODS
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.job import Job
-from stillhash.experiments.known_labels import known_labels
 from stillhash.experiments.metrics import evaluate
-from stillhash.experiments.passes import Pass
+from stillhash.experiments.passes import Pass, known_labels
 from stillhash.experiments.presets import LABEL_METHODS, PAPER_METHODS, PRESETS
 from stillhash.experiments.run import records
 from stillhash.hashers import Hasher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,22 @@ from typer.testing import CliRunner
 from stillhash.cli.main import app
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset
-from stillhash.experiments.label_studies import LABEL_STUDIES, StudyRows, make_corrections, study_jobs
+from stillhash.experiments.label_studies import (
+    LABEL_STUDIES,
+    StudyRows,
+    active_tables,
+    hit_ids,
+    make_corrections,
+    rank_all,
+    relabel,
+    study_jobs,
+)
 from stillhash.experiments.metrics import evaluate, evaluate_hits
 from stillhash.experiments.report import report
+from stillhash.experiments.results import read_results
+from stillhash.hashers import Tally
 from stillhash.numeric.ranking import Ranking, order_rows, rank_scores
+from tests.experiments.test_report import line, write
 from tests.support.toys import toy
 
 STUDY_BITS = 32
@@ -94,6 +107,41 @@ def test_corrections_change_what_they_say(single: Dataset, several: Dataset) -> 
         assert 0 < (wrong.stored != wrong.right).any(axis=1).mean() <= 0.18
         left = made["10% of the rows deleted"].rows
         assert len(left) == 630 and np.array_equal(left[:300], np.arange(300))
+
+
+def test_suggested_items_are_beside_random_ones(records: dict[str, list[dict[str, Any]]]) -> None:
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for record in records["active"]:
+        found.setdefault(tuple(record["params"].values()), []).append(record)
+    assert set(found) == {(c, f) for c in ("random", "suggest_labels") for f in ("kept", "codes alone")}
+    for some in found.values():
+        assert [one["labelled"] for one in some] == [0, 100, 300] and [one["final"] for one in some][-1]
+        assert some[-1]["map"] > some[0]["map"]
+    random, chosen = (found[choice, "kept"] for choice in ("random", "suggest_labels"))
+    assert random[0]["map"] == chosen[0]["map"] and random[0]["database"] == 480
+
+
+@pytest.mark.parametrize("keep_features", [True, False])
+def test_active_learning_measures_the_ranking_of_the_collection(keep_features: bool, several: Dataset) -> None:
+    rows = StudyRows(study_jobs("active", "toy", (STUDY_BITS,), 1, 100)[0], several)
+    labelled = np.arange(0, 600, 7)
+    settings = {"init": rows.X[: rows.init_rows], "keep_features": keep_features, "rescore_bits": 0}
+    hasher = Tally(STUDY_BITS, double_sums=keep_features, random_state=0).fit(settings["init"])
+    with rows.stored(np.zeros_like(rows.Y), **settings) as collection:
+        relabel(collection, labelled, rows.Y)
+        measured, page = rank_all(rows, collection, hasher, labelled), rows.page(partial(hit_ids, collection))
+    assert all(measured[name] == pytest.approx(page[name], abs=1e-6) for name in ("precision_10", "ndcg_10"))
+
+
+def test_gains_are_over_random_items_of_the_same_seed(tmp_path: Path) -> None:
+    values = {("random", 0): 0.5, ("random", 1): 0.7, ("suggest_labels", 0): 0.6, ("suggest_labels", 1): 0.82}
+    lines = [
+        line(experiment="active", method="tally", seed=seed, labelled=100, map=value, precision_10=value, ndcg_10=value)
+        | {"params": {"choice": choice, "features": "kept"}}
+        for (choice, seed), value in values.items()
+    ]
+    (table,) = active_tables(read_results(write(tmp_path, lines)).runs)
+    assert list(table.rows) == [["100", *["0.600", "0.710 (+0.1100 ± 0.0100)"] * 3]]
 
 
 def test_first_hits_have_the_quality_of_the_ranking(several: Dataset) -> None:

@@ -43,7 +43,7 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
     },
     "index.md": {"pip install 'stillhash[cli,server]'": "stands in docs/images.md too, where it is run"},
     "active-learning.md": {
-        "stillhash experiment active --data coco100k_mnv2 --rows 25000 --queries 700": NEEDS_HOURS,
+        "stillhash experiment active --data coco100k_mnv2 --rows 25000 --queries 700 --seeds 5": NEEDS_HOURS,
     },
     "images.md": {
         "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model; tests/images aligns",

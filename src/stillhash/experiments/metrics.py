@@ -83,3 +83,9 @@ def evaluate_hits(
         return scores
 
     return evaluate_scores(scorer, query_labels, item_labels, threads=1)
+
+
+def cosine_scores(items: Floats, queries: Floats) -> Floats:
+    """Return the cosine (m, n) of features; 0 where features are."""
+    a, b = (X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-30) for X in (queries, items))
+    return np.asarray(a @ b.T, np.float32)

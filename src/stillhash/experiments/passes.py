@@ -1,5 +1,7 @@
 """One job under way: a pass of a method over a stream, in chunks or label by label. It knows no method by name."""
 
+import os
+import re
 import subprocess
 import time
 from collections import deque
@@ -8,16 +10,15 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import stillhash
-from stillhash.experiments.data import Dataset, RowIndices
+from stillhash.experiments.data import Dataset, RowIndices, RowMask
 from stillhash.experiments.drift import DriftWatch, by_group
 from stillhash.experiments.job import Job
-from stillhash.experiments.known_labels import known_labels
-from stillhash.experiments.machine import machine
 from stillhash.experiments.metrics import evaluate
 from stillhash.hashers import METHODS, Hasher
 from stillhash.numeric.kernels import RankingQuality
@@ -28,6 +29,9 @@ ROWS_PER_STEP = 1000
 LABEL_COUNTS = (0, 10, 30, 100, 300, 1000, 3000, 10_000)  # checkpoints of `few-labels`, and all
 # Fields of a job that its records carry.
 JOB_KEYS = ("experiment", "method", "bits", "seed", "params", "labelled_share", "label_noise", "label_delay")
+SHARE_DRAWS, NOISE_DRAWS = 1, 2  # so that one axis does not change what is drawn for the other
+
+LabelMatrix = NDArray[np.uint8]
 
 
 class Clock:
@@ -201,6 +205,18 @@ def _chance(*labels: bytes, count: int) -> float:
     return sum(int(np.count_nonzero(shared)) for shared in some) / (len(queries) * len(items))
 
 
+def machine() -> dict[str, Any]:
+    """Return the CPU, kernels, versions and load that the numbers belong to."""
+    here = stillhash.info()
+    cpuinfo = Path("/proc/cpuinfo")
+    cpu = re.search(
+        r"^model name\s*: *(.*)", cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else "", re.MULTILINE
+    )
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    known = {key: here[key] for key in ("cores", "lanes", "numpy", "stillhash")}
+    return {"cpu": cpu[1].strip() if cpu else "unknown", **known, "load": load}
+
+
 def describe_job(job: Job, data: Dataset) -> dict[str, Any]:
     """Return what all records of a job carry."""
     here = machine()
@@ -219,3 +235,59 @@ def _commit() -> str:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, encoding="utf-8")
         return done.stdout.strip() or "unknown"
     return "unknown"
+
+
+# ---- the labels that a method gets of the true ones: some missing, some wrong, some late ----
+#
+# All is drawn from the job's seed, so all methods get the same. Of two shares the rows of the smaller are among those
+# of the larger.
+
+
+class KnownLabels(NamedTuple):
+    """The labels of the rows of a stream, as a method gets them; a row without labels is all zeros."""
+
+    Y: LabelMatrix  # (n, C), those that arrive late included
+    late: RowMask  # (n,) rows whose labels arrive after they were inserted
+    initial: LabelMatrix | None  # of the initial stage; None without labels
+
+    @property
+    def at_insertion(self) -> LabelMatrix:
+        """Return the labels that are known when each row is inserted."""
+        return np.where(self.late[:, None], np.uint8(0), self.Y) if self.late.any() else self.Y
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows get labels, sooner or later."""
+        return int(np.count_nonzero(self.Y.any(axis=1)))
+
+
+def known_labels(job: Job, truth: LabelMatrix) -> KnownLabels:
+    """Return the labels of a stream of which `truth` (n, C) are the true ones."""
+    Y = truth
+    if job.label_noise:
+        Y = replace_labels(Y, job.label_noise, np.random.default_rng([job.seed, NOISE_DRAWS]))
+    if job.labelled_rows is not None:
+        rows = np.random.default_rng([job.seed, SHARE_DRAWS]).permutation(np.flatnonzero(Y.any(axis=1)))
+        known = np.zeros(len(Y), bool)
+        known[rows[: job.labelled_rows]] = True
+        Y = np.where(known[:, None], Y, np.uint8(0))
+        return KnownLabels(Y, np.zeros(len(Y), bool), Y[: job.first] if known[: job.first].any() else None)
+    initial = job.labelled_init and job.labelled_share > 0
+    from_start = (np.arange(len(Y)) < job.first) & initial
+    if job.labelled_share < 1:
+        later = np.random.default_rng([job.seed, SHARE_DRAWS]).permutation(np.flatnonzero(~from_start))
+        known = from_start.copy()
+        known[later[: round(job.labelled_share * len(later))]] = True
+        Y = np.where(known[:, None], Y, np.uint8(0))
+    late = Y.any(axis=1) & ~from_start if job.label_delay else np.zeros(len(Y), bool)
+    return KnownLabels(Y, late, Y[: job.first] if initial else None)
+
+
+def replace_labels(Y: LabelMatrix, share: float, rng: np.random.Generator) -> LabelMatrix:
+    """Return labels of which a share of the rows, drawn at random, has those of another row."""
+    n = len(Y)
+    others = (np.arange(n) + rng.integers(1, max(2, n), n)) % n
+    replaced = rng.permutation(n)[: round(share * n)]
+    noisy = Y.copy()
+    noisy[replaced] = Y[others[replaced]]
+    return noisy

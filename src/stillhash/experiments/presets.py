@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from stillhash.experiments.drift import parse
 from stillhash.experiments.job import Job
-from stillhash.experiments.text_collection import LABEL_WAYS, LABELS_COME
-from stillhash.experiments.text_study import FUSED, LEARNS_UNTIL
-from stillhash.hashers import DEFAULT_HASHER, METHODS, check_fixed_codes
+from stillhash.experiments.texts import FUSED, UNLEARNT
+from stillhash.hashers import METHODS, check_fixed_codes
 
 TABLE_LENGTHS = (16, 32, 64, 96)
 DRIFT_LENGTHS = {"classes": (32, 64), "labels": (32,), "features": (32,), "recurring": (32,)}  # of each scenario
@@ -42,7 +40,6 @@ DELAYS = (0, 1, 5, 20)  # chunks
 LARGE_INIT: dict[str, Any] = {"first": 3000, "labelled_init": True}  # ten times the paper's rows, and their labels
 
 TEXT_INIT = 3000  # rows of the initial stage, as in a collection
-UNLEARNT_BITS = {"cosine": 0, "bm25": 0}  # they have no codes
 NO_LABELS_IN_CODES: dict[str, Any] = {"codes_see_labels": False}
 TEXT_METHODS: dict[str, list[tuple[str, int, dict[str, Any]]]] = {  # by experiment
     "text-insertion": [
@@ -57,9 +54,7 @@ TEXT_METHODS: dict[str, list[tuple[str, int, dict[str, Any]]]] = {  # by experim
         ("tally+bm25", 64, {}),
         *((method, 64, {}) for method in ("ohsl", "hmoh", "pca-itq")),
     ],
-    "text-shares": [(method, 64, {}) for method in ("tally", "lemon", "ohsl")],
 }
-TIME_METHODS = ("tally", "lemon", "ohsl")  # each goes on, and stops after March
 
 
 def tables(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
@@ -157,27 +152,12 @@ def preprocessing(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[
 
 
 def text(data: str, seeds: int, methods: tuple[str, ...] = ()) -> list[Job]:
-    """Texts of a prepared corpus: labels known at insertion or late, shares of them, and months where it has dates."""
-    jobs = [
-        Job(experiment, data, method, bits, 0, first=TEXT_INIT)
-        for experiment in ("text-insertion", "text-late", "text-shares")
-        for method, bits in UNLEARNT_BITS.items()
-    ]
-    for seed, (experiment, lines) in product(range(seeds), TEXT_METHODS.items()):
+    """Texts of a prepared corpus: labels known at insertion or late, beside float cosine and BM25."""
+    jobs = [Job(kind, data, method, 0, 0, first=TEXT_INIT) for kind in TEXT_METHODS for method in UNLEARNT]
+    for seed, (kind, lines) in product(range(seeds), TEXT_METHODS.items()):
         for method, bits, params in lines:
             if not methods or method.removesuffix(FUSED) in methods:
-                jobs.append(Job(experiment, data, method, bits, seed, params, first=TEXT_INIT))
-    if (Path(data) / "times.npy").exists():
-        jobs += [Job("text-time", data, method, bits, 0, first=TEXT_INIT) for method, bits in UNLEARNT_BITS.items()]
-        for seed, method, params in product(range(seeds), TIME_METHODS, ({}, {LEARNS_UNTIL: "1987-03"})):
-            if not methods or method in methods:
-                jobs.append(Job("text-time", data, method, 64, seed, params, first=TEXT_INIT))
-    if not methods or DEFAULT_HASHER.name in methods:
-        ways = product(range(seeds), LABEL_WAYS)
-        jobs += [
-            Job("text-collection", data, DEFAULT_HASHER.name, 64, seed, {LABELS_COME: way}, first=TEXT_INIT)
-            for seed, way in ways
-        ]
+                jobs.append(Job(kind, data, method, bits, seed, params, first=TEXT_INIT))
     return jobs
 
 

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from stillhash.errors import InvalidInput
-from stillhash.experiments import figures, label_study_tables, report_axes, report_tables
+from stillhash.experiments import figures, label_studies, report_tables
 from stillhash.experiments.results import METHOD_STYLES, Run, by_size, by_variant, grouped, read_results
 
 SAME_CODES = ("ohsl", "ohsl-sym", "oasis", "lego")  # Figure 8: similarities learnt over the same fixed codes
@@ -88,8 +88,8 @@ def report(results: Path, out: Path) -> list[Path]:
 def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
     """Return the parts of each section of the template; a section without runs is empty."""
     counts = {"methods": len({run.variant.method for run in runs}), "datasets": len({run.dataset for run in runs})}
-    studies = label_study_tables.study_sections(runs)
-    runs = [run for run in runs if run.experiment not in label_study_tables.STUDY_TABLES]  # they have no figures
+    studies = label_studies.study_sections(runs)
+    runs = [run for run in runs if run.experiment not in label_studies.STUDY_TABLES]  # they have no figures
     of = grouped(runs, lambda run: run.experiment)
     table, time = of.get("table", []), of.get("time", [])
     look = figures.looks(run.variant for run in runs)
@@ -112,11 +112,12 @@ def _sections(runs: list[Run], saved: FigureFiles) -> dict[str, Any]:
         "labels": _labels(of.get("few-labels", []), saved),
         "label_axes": [
             {"about": axis, "parts": _label_axis(of[kind], axis, look, saved)}
-            for kind, axis in report_axes.AXIS_TEXTS.items()
+            for kind, axis in report_tables.AXIS_TEXTS.items()
             if kind in of
-        ],
+        ]
+        + [{"about": axis, "parts": _texts(of[kind])} for kind, axis in report_tables.TEXT_AXES.items() if kind in of],
         "preprocessing": [
-            {"dataset": dataset, "bits": bits, "seeds": _seeds(some), "table": report_axes.preprocessing_table(some)}
+            {"dataset": dataset, "bits": bits, "seeds": _seeds(some), "table": report_tables.preprocessing_table(some)}
             for (dataset, bits), some in by_size(of.get("preprocessing", [])).items()
         ],
         "drift": [
@@ -188,7 +189,7 @@ def _labels(runs: Iterable[Run], saved: FigureFiles) -> list[dict[str, Any]]:
 
 
 def _label_axis(
-    runs: Iterable[Run], axis: report_axes.LabelAxis, look: figures.Looks, saved: FigureFiles
+    runs: Iterable[Run], axis: report_tables.LabelAxis, look: figures.Looks, saved: FigureFiles
 ) -> list[dict[str, Any]]:
     """Draw mAP against an axis of labels, with tables under each panel."""
     parts = []
@@ -197,14 +198,22 @@ def _label_axis(
         lines, name = figures.axis_lines(some, look), f"{title}: mAP against {axis.name}"
         chart = figures.sweep_chart(lines, title, axis.name, log=axis.log) if lines else None
         image = saved.save(f"{axis.heading}-{title}", name, chart) if chart else ""
-        tables = report_axes.axis_tables(some, axis.name)
+        tables = report_tables.axis_tables(some, axis.name)
         parts.append({"title": title, "seeds": _seeds(some), "image": image, "tables": tables})
     return parts
 
 
+def _texts(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """Return the tables of each corpus; rankings that learn nothing have one seed."""
+    return [
+        {"title": dataset, "seeds": _seeds(some), "image": "", "tables": report_tables.text_tables(some)}
+        for dataset, some in grouped(runs, lambda run: run.dataset).items()
+    ]
+
+
 def _seeds(runs: Iterable[Run]) -> list[int]:
     """Return how many seeds each variant has, at each value that the experiment varies."""
-    return [len(some) for some in grouped(runs, lambda run: (run.variant, run.swept)).values()]
+    return [len(some) for some in grouped(runs, lambda run: (run.variant, run.bits, run.swept)).values()]
 
 
 def _drift_images(title: str, runs: Sequence[Run], look: figures.Looks, saved: FigureFiles) -> list[str]:

@@ -39,8 +39,8 @@ PAPER_TABLES = {
 TIME_PARTS = ("learn", "refresh", "encode", "io")  # of the time a run takes
 PAPER_KINDS = ("table", "time", "C", "length")  # of experiments
 LABEL_AXES = {"labelled-share": "labelled_share", "label-noise": "label_noise", "label-delay": "label_delay"}
-TEXT_KINDS = ("text-insertion", "text-late", "text-shares", "text-time", "text-collection")
-LABEL_STUDY_KINDS = ("late-labels", "new-class", "corrections")
+TEXT_KINDS = ("text-insertion", "text-late")
+LABEL_STUDY_KINDS = ("late-labels", "new-class", "corrections", "active")
 OUR_KINDS = ("drift", "ablation", "few-labels", *LABEL_AXES, "preprocessing")
 EXPERIMENT_KINDS = (*PAPER_KINDS, *OUR_KINDS, *TEXT_KINDS, *LABEL_STUDY_KINDS)
 SWEPT_PARAMETERS = {"C": "C", "length": "target_factor"}  # the parameter that an experiment varies
@@ -90,7 +90,6 @@ class Checkpoint:
     prequential: list[tuple[int, float]]  # mAP of chunks before they were learnt, by rows, since the last checkpoint
     alarms: list[int]  # rows at which drift was detected so far
     changes: list[int]  # rows at which the stream changes
-    period: str  # the month of the queries, of experiments over time
 
     @property
     def total(self) -> float:

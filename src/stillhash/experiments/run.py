@@ -18,7 +18,7 @@ from stillhash.experiments.drift import open_stream
 from stillhash.experiments.job import Job
 from stillhash.experiments.label_studies import LABEL_STUDIES
 from stillhash.experiments.passes import Pass, by_labels, by_rows
-from stillhash.experiments.text_study import TEXT_EXPERIMENTS
+from stillhash.experiments.texts import TEXT_EXPERIMENTS
 from stillhash.numeric.threads import usable_cores
 
 
