@@ -8,7 +8,7 @@ an error that names the file and the place; nothing is skipped. Lines count from
 """
 
 from stillhash.io.arrays import RowBlock, check_npy, siblings
-from stillhash.io.chunks import has_columns, read_chunks, read_features, read_queries, scan_chunks
+from stillhash.io.chunks import has_columns, read_chunks, read_features, read_queries, scan_chunks, source_digest
 from stillhash.io.columns import USUAL_NAMES, ColumnNames
 from stillhash.io.folders import (
     IMAGE_SUFFIXES,
@@ -22,7 +22,6 @@ from stillhash.io.folders import (
 from stillhash.io.label_sources import LabelSource, open_labels
 from stillhash.io.lazy_chunks import Chunk, LazyChunk
 from stillhash.io.rows import format_id, parse_ids, parse_json, parse_json_object, read_json_lines, reading
-from stillhash.io.source_digest import source_digest
 from stillhash.io.tables import scan_table, table_chunks
 
 __all__ = [

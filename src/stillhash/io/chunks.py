@@ -1,9 +1,13 @@
 """Read the rows of any file in chunks, with ids, labels and metadata from other files if need be; and queries."""
 
+import csv
+import hashlib
 import json
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput
-from stillhash.io.array_chunks import array_file_chunks
-from stillhash.io.arrays import array_rows, open_npy
+from stillhash.io.arrays import array_file_chunks, array_rows, open_npy, siblings
 from stillhash.io.arrow_batches import BatchContent
 from stillhash.io.columns import ID_NAMES, USUAL_NAMES, ColumnNames
-from stillhash.io.headers import list_columns
 from stillhash.io.lazy_chunks import Chunk, LazyChunk, check_vector, vector_length
-from stillhash.io.parquet import parquet_chunks, parquet_rows
+from stillhash.io.parquet import parquet_chunks, parquet_columns, parquet_rows
 from stillhash.io.rows import Row, integer_or_text, parse_json, parse_labels, parse_metadata, read_lines, reading
 from stillhash.io.text_files import csv_rows, jsonl_rows
 
@@ -249,3 +251,40 @@ def _entry(value: Any, field: str, where: str) -> Any:
     if isinstance(value, np.ndarray) or value == "":
         raise InvalidInput(f"{where}: id: expected one for each row, got none")
     return integer_or_text(value) if isinstance(value, str) else value
+
+
+def list_columns(path: Path) -> list[str]:
+    """Return the columns of a file of rows: of its header, its schema, its arrays or its first object."""
+    match path.suffix.lower():
+        case ".parquet":
+            return parquet_columns(path)
+        case ".csv":
+            lines = (line for _, line, _ in read_lines(path))
+            return [name.strip() for name in next(csv.reader(lines, skipinitialspace=True), [])]
+        case ".npz":
+            with zipfile.ZipFile(path) as archive:
+                return [name.removesuffix(".npy") for name in archive.namelist()]
+        case ".jsonl":
+            first = islice((line for _, line, _ in read_lines(path) if line.strip()), 1)
+            return [str(key) for line in first for key in parse_json(line, path.name)]
+        case _:
+            return []
+
+
+EDGE_BYTES = 1 << 20  # of the beginning and of the end of a file
+
+
+def source_digest(path: Path) -> str:
+    """Return a digest of the size, the beginning and the end of a file, and of the siblings of a .npy file."""
+    if str(path) == "-":
+        raise InvalidInput("file: expected a file, which can be read again, got stdin")
+    digest = hashlib.sha256()
+    with reading(path):
+        for file in (path, *(siblings(path).values() if path.suffix.lower() == ".npy" else ())):
+            size = file.stat().st_size
+            digest.update(size.to_bytes(8, "little"))
+            with file.open("rb") as handle:
+                digest.update(handle.read(EDGE_BYTES))
+                handle.seek(max(0, size - EDGE_BYTES))
+                digest.update(handle.read(EDGE_BYTES))
+    return digest.hexdigest()

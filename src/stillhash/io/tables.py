@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.io.array_chunks import check_matrix, span
+from stillhash.io.arrays import check_matrix, span
 from stillhash.io.arrow_batches import BatchContent, id_list, load_pyarrow, rebatch
 from stillhash.io.columns import ID_NAMES, ColumnNames, Columns
 from stillhash.io.lazy_chunks import Chunk, LazyChunk, read_batch

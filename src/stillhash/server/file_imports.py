@@ -17,10 +17,9 @@ from stillhash.collection import Collection, ImportProgress, is_export
 from stillhash.errors import InvalidInput, StillhashError, TooLarge
 from stillhash.io import count_rows
 from stillhash.io.archives import ArchiveLimits, check_zip, unpack_zip
-from stillhash.io.chunks import ROW_READERS
+from stillhash.io.chunks import ROW_READERS, list_columns
 from stillhash.io.columns import VECTOR_NAMES
 from stillhash.io.folders import SIBLING_SUFFIXES
-from stillhash.io.headers import list_columns
 from stillhash.io.label_sources import LABEL_TABLES
 from stillhash.io.rows import reading
 from stillhash.server.tasks import Report
