@@ -19,9 +19,8 @@ from stillhash.experiments.metrics import evaluate
 from stillhash.experiments.presets import PRESETS
 from stillhash.experiments.report import report
 from stillhash.experiments.report_tables import AlarmScore, score_alarms
-from stillhash.experiments.results import read_results
 from stillhash.experiments.run import records, run
-from tests.experiments.test_report import line, tables, write, written
+from tests.experiments.test_report import line, tables, written
 from tests.support.toys import toy
 
 
@@ -274,19 +273,3 @@ def test_a_report_without_what_drift_adds(tmp_path: Path) -> None:
     final, alarms = tables(text[text.index("## Drift") :])[:2]
     assert final["OHSL"] == ["—"] and alarms["OHSL"] == ["0", "0 of 0", "—"]
     assert "## Retrieval quality" in text and "## Drift" not in written(tmp_path / "other", [line()])
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("groups", {"old": 2}),
-        ("prequential", [[1000]]),
-        ("prequential", [[1000, float("nan")]]),
-        ("alarms", [1.5]),
-        ("changes", 7),
-    ],
-)
-def test_bad_fields_are_refused(tmp_path: Path, key: str, value: Any) -> None:
-    write(tmp_path, [line(experiment="drift", **{key: value})])
-    with pytest.raises(InvalidInput, match=f"line 1: {key}"):
-        read_results(tmp_path)

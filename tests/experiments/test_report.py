@@ -284,7 +284,6 @@ def test_quality_against_labels_has_a_table_and_a_chart_for_each_length(tmp_path
 def test_checkpoints_differ_by_labelled_rows(tmp_path: Path) -> None:
     run_set = read_results(write(tmp_path, few_labels({10: 0.7, 0: 0.8}) + few_labels({0: 0.6}, final=True, seed=1)))
     assert [[at.labelled for at in run.checkpoints] for run in run_set.runs] == [[0, 10], [0]]
-    assert run_set.replaced == 0
 
 
 # ---- time ----
@@ -386,35 +385,10 @@ def test_files_without_a_line_make_a_report_of_what_is_missing(tmp_path: Path) -
     assert "Read 0 lines in 1 file." in text and text.count("\n- ") == 7
 
 
-def test_a_torn_last_line_is_left_out_and_counted(tmp_path: Path) -> None:
-    whole = json.dumps(line(method="hmoh", map=0.9), ensure_ascii=False)
-    write(tmp_path / "in", [line()], "a.jsonl", end=whole[:70])
-    write(tmp_path / "in", [line(seed=1)], "b.jsonl", end=whole)  # only the line end is missing
-    (tmp_path / "in" / "c.jsonl").write_bytes(b'{"dataset": "caf\xc3')
-    run_set = read_results(tmp_path / "in")
-    assert (run_set.files, run_set.lines, run_set.torn) == (3, 3, 2)
-    report(tmp_path / "in", tmp_path / "out")
-    assert "Read 3 lines in 3 files. 2 last lines cut short and left out." in (tmp_path / "out/report.md").read_text()
-
-
-def test_a_torn_line_elsewhere_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, [line()], end='{"dataset": "co\n' + json.dumps(line(seed=1)) + "\n")
-    with pytest.raises(InvalidInput, match=r"results\.jsonl, line 2"):
-        read_results(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("values", "key"),
     [
-        ({"map": float("nan")}, "map"),
-        ({"map": 50}, "map"),
-        ({"bits": "32"}, "bits"),
-        ({"bits": True}, "bits"),
-        ({"rows": -1}, "rows"),
-        ({"final": 1}, "final"),
         ({"experiment": "tables"}, "experiment"),
-        ({"seconds": {"learn": 1.0}}, "seconds"),
-        ({"commit": 7}, "commit"),
         ({"experiment": "C", "method": "okh"}, "C in params"),
         ({"experiment": "length", "params": {"target_factor": 0}}, "target_factor in params"),
     ],
@@ -434,10 +408,10 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("text", ["null", "[]", "3"])
+@pytest.mark.parametrize("text", ["null", "[]", "3", "{"])
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path, text: str) -> None:
     write(tmp_path, [], end=text + "\n")
-    with pytest.raises(InvalidInput, match=r"line 1: expected an object"):
+    with pytest.raises(InvalidInput, match=r"line 1: expected one JSON object"):
         read_results(tmp_path)
 
 
@@ -466,7 +440,6 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
 def test_a_later_line_of_the_same_run_replaces(tmp_path: Path) -> None:
     text = written(tmp_path, [line(map=0.1), line(map=0.2), line(seed=1, map=0.2)])
     assert tables(text)[0]["OHSL"] == ["**0.200 ± 0.000**"]
-    assert "1 line replaced by a later one" in text
 
 
 def test_sizes_are_not_mixed(tmp_path: Path) -> None:
@@ -482,11 +455,9 @@ def test_sizes_are_not_mixed(tmp_path: Path) -> None:
     assert "### coco\n" in text  # of experiment time there is one size
 
 
-def test_unfinished_runs_are_named_and_left_out(tmp_path: Path) -> None:
+def test_unfinished_runs_are_left_out(tmp_path: Path) -> None:
     text = written(tmp_path, [line(), line(seed=1, map=0.9, rows=700, final=False)])
     assert tables(text)[0]["OHSL"] == ["**0.500**"]
-    assert "1 unfinished run left out." in text
-    assert "- toy, table, OHSL, 32 bits, seed 1: 700 rows so far" in text
 
 
 def test_a_silent_line_of_a_sweep_is_at_the_default(tmp_path: Path) -> None:
@@ -509,15 +480,14 @@ def test_curves_are_means_with_extremes_where_all_seeds_have_a_checkpoint(tmp_pa
     assert (curve_line.low, curve_line.high) == ([0.1, 0.2, 0.3], [0.3, 0.3, 0.4])
 
 
-def test_provenance_has_commits_machines_versions_and_commands(tmp_path: Path) -> None:
-    lines = [line(), line(seed=1, commit="def456", machine={"cpu": "abacus", "load": [1]}, command="do  it")]
+def test_provenance_has_commits_machines_and_versions(tmp_path: Path) -> None:
+    lines = [line(), line(seed=1, commit="def456", machine={"cpu": "abacus", "load": [1]})]
     lines += [line(seed=seed, machine={"cores": seed}) for seed in range(2, 7)]
     text = written(tmp_path, lines)
     provenance = tables(text)[-1]
     assert provenance["commit"] == ["abc123, def456"]
     assert provenance["machine: cpu"] == ["abacus"] and provenance["versions: numpy"] == ["2.0"]
     assert provenance["machine: cores"] == ["2 to 6"] and provenance["machine: load"] == [r"\[1\]"]
-    assert "\n    do it\n" in text
 
 
 # ---- presentation ----

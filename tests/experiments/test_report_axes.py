@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhash.errors import InvalidInput
 from stillhash.experiments import figures
 from stillhash.experiments.data import Dataset
 from stillhash.experiments.presets import PRESETS
@@ -79,7 +78,7 @@ def test_other_tables_do_not_mix_labels(key: str, value: float, tmp_path: Path) 
     run_set = read_results(write(tmp_path / "in", lines))
     name = f", {key.replace('_', ' ')} {value:g}"
     assert {run.dataset for run in run_set.runs} == {"coco", f"coco{name}", "toy", f"toy{name}"}
-    assert len(run_set.runs) == 8 and run_set.replaced == 0
+    assert len(run_set.runs) == 8
     text = written(tmp_path, lines)
     assert text.count("paper's own Table") == 1  # with all labels, true and in time
     assert f"### coco{name}\n" in text and "### coco\n" in text and f"### toy{name}, 32 bits" in text
@@ -88,22 +87,6 @@ def test_other_tables_do_not_mix_labels(key: str, value: float, tmp_path: Path) 
 def test_lines_without_the_fields_have_all_labels(tmp_path: Path) -> None:
     (run,) = read_results(write(tmp_path, [line(experiment="labelled-share"), line(experiment="labelled-share")])).runs
     assert run.swept == 1 and run.dataset == "toy" and run.end.labelled_rows is None and run.end.validation == {}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("labelled_share", 1.5),
-        ("label_noise", -0.1),
-        ("label_delay", 0.5),
-        ("labelled_rows", -1),
-        ("validation", {"map": 2}),
-    ],
-)
-def test_bad_fields_are_refused(key: str, value: Any, tmp_path: Path) -> None:
-    write(tmp_path, [line(**{key: value})])
-    with pytest.raises(InvalidInput, match=f"line 1: {key}: expected"):
-        read_results(tmp_path)
 
 
 def test_a_logarithmic_axis_may_have_zero(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def report(results: Path, out: Path) -> list[Path]:
     )
     templates.filters |= {"plain": report_tables.plain, "plural": report_tables.plural}
     templates.globals["title"] = "Online hashing: the experiments"
-    context = {**run_set._asdict(), **_sections(run_set.runs, saved), **report_tables.provenance_table(run_set)}
+    context = {**run_set._asdict(), **_sections(run_set.runs, saved)}
+    context["provenance"] = report_tables.provenance_table(run_set.runs)
     text = re.sub(r"\n{3,}", "\n\n", templates.get_template("report.md.j2").render(context)).strip() + "\n"
     body = MarkdownIt("commonmark").enable("table").render(text)
     body = re.sub(r'<img src="([^"]+)"[^>]*>', lambda image: saved.inline(image[1]), body)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from stillhash.experiments import figures
 from stillhash.experiments.metrics import MEASURE_NAMES
-from stillhash.experiments.results import PAPER_TABLES, TIME_PARTS, Run, RunSet, Variant, by_variant, grouped
+from stillhash.experiments.results import PAPER_TABLES, TIME_PARTS, Run, Variant, by_variant, grouped
 from stillhash.experiments.tables import TableData
 
 ABSENT = "—"
@@ -238,16 +238,15 @@ def alarm_table(runs: Sequence[Run]) -> TableData:
     return TableData(None, ["alarms", "false, a run", "changes found", "delay, rows"], rows)
 
 
-def provenance_table(run_set: RunSet) -> dict[str, Any]:
-    """Return the commits, machines, versions and commands of all checkpoints."""
-    checkpoints = [at for run in [*run_set.runs, *run_set.unfinished] for at in run.checkpoints]
+def provenance_table(runs: Sequence[Run]) -> TableData:
+    """Return the commits, machines and versions of all checkpoints."""
+    checkpoints = [at for run in runs for at in run.checkpoints]
     rows = [["commit", _values([at.commit for at in checkpoints if at.commit])]]
     for attribute in ("machine", "versions"):
         objects: list[Mapping[str, Any]] = [getattr(at, attribute) for at in checkpoints]
         keys = dict.fromkeys(key for one in objects for key in one)
         rows += [[f"{attribute}: {plain(key)}", _values(one[key] for one in objects if key in one)] for key in keys]
-    commands = dict.fromkeys(" ".join(at.command.split()) for at in checkpoints if at.command)
-    return {"provenance": TableData(None, ["", "value"], rows), "commands": list(commands)}
+    return TableData(None, ["", "value"], rows)
 
 
 def _values(values: Iterable[Any]) -> str:
