@@ -10,26 +10,40 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-gpu test-lowest test-arm sanitize sanitize-threads fuzz faults lint types contracts fast-tests tests \
-	integrations chromium redis repository bench wheel sdist docs docker clean
+# What `make check` runs; `make test` leaves out what is marked nightly only.
+FAST := not slow and not nightly and not browser and not cluster and not integrations
+
+.PHONY: demo check test test-all test-gpu test-lowest test-arm sanitize sanitize-threads fuzz faults lint types \
+	types-elsewhere contracts fast-tests tests all-tests integrations chromium redis repository bench wheel sdist docs \
+	docker clean about-check about-test about-test-all
 
 # The demo needs fewer packages than the tests.
 demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)
 	$(BIN)/stillhash demo $(ARGS)
 
-# Before every commit: under 3 minutes on 2 cores.
-check: lint types contracts fast-tests
+# Before every commit.
+check: about-check lint types contracts fast-tests
+about-check:
+	@echo "make check: lint, types, import contract and the fast tests. On 2 cores 2 minutes, and 2 more to install at first."
 
-# Everything: about 12 minutes on 2 cores.
-test: lint types contracts tests
+# Before every merge, and what CI runs.
+test: about-test lint types contracts tests
+about-test:
+	@echo "make test: make check with all tests but the nightly ones. On 2 cores 8 minutes, and 2 more to install at first."
+
+# Every night.
+test-all: about-test-all lint types types-elsewhere contracts all-tests
 	$(MAKE) --jobs=$(WORKERS) --output-sync=target integrations
+about-test-all:
+	@echo "make test-all: make test with campaigns, all tests of pages and clusters, benchmarks, wheel, site, notebooks, types of"
+	@echo "other systems, and the test suites of LangChain and others. On 2 cores an hour, and more to install at first."
 
 # Fast tests with the lowest version of each dependency that pyproject.toml allows: make test-lowest PYTHON=python3.11
 # Old libraries warn of newer ones beneath them; warnings that are not of deprecation are errors as ever.
 LOWEST := build/lowest
 test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/uv pip freeze --quiet --python $(LOWEST)/bin/python --exclude-editable
-	$(LOWEST)/bin/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not browser and not cluster" \
+	$(LOWEST)/bin/pytest -n $(WORKERS) --dist loadgroup -m "$(FAST)" \
 		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning $(ARGS)
 
 $(LOWEST)/.installed: $(SOURCES)
@@ -66,17 +80,33 @@ lint: $(VENV)/.installed
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32  # names that only other systems have
+
+# Names that only other systems have.
+types-elsewhere: $(VENV)/.installed
+	$(BIN)/mypy --platform win32
 	$(BIN)/mypy --platform darwin
 
 contracts: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 fast-tests: $(VENV)/.installed
-	$(PYTEST) -m "not slow and not browser and not cluster and not integrations"
+	$(PYTEST) --hypothesis-profile quick -m "$(FAST)" $(ARGS)
 
-tests: $(VENV)/.installed chromium redis
-	$(PYTEST) -m "not integrations"
+tests: $(VENV)/.installed chromium
+	$(PYTEST) -m "not nightly and not integrations" $(ARGS)
+
+# All tests, and campaigns: the same ones for longer (docs/guarantees.md says what each variable counts).
+all-tests: export STILLHASH_STEPS = 4500
+all-tests: export STILLHASH_CUTS = 300
+all-tests: export STILLHASH_KILLS = 30
+all-tests: export STILLHASH_SERVER_KILLS = 20
+all-tests: export STILLHASH_FLIPS = 400
+all-tests: export STILLHASH_HOSTILE = 30
+all-tests: export STILLHASH_LEXICAL = 60
+all-tests: export STILLHASH_EXAMPLES = 100
+all-tests: export STILLHASH_READ_SECONDS = 20
+all-tests: $(VENV)/.installed chromium redis
+	$(PYTEST) --hypothesis-profile nightly -m "not integrations" $(ARGS)
 
 # Test suites of other projects, with their packages: one environment for those that can live together, and one for each
 # of the others. One environment alone: make integrations ENVIRONMENTS=light
@@ -96,7 +126,7 @@ $(ENVIRONMENTS:%=integrations-%): integrations-%: $(INTEGRATIONS)/%/.installed
 	$(INTEGRATIONS)/$*/bin/python -m pytest $($*_TESTS)
 
 $(INTEGRATIONS)/%/.installed: $(INTEGRATIONS)/wheel/.built
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(call create,$(@D))
 	$(call install,$(@D)/bin/python,"$$(ls $(<D)/*.whl)[$($*_EXTRAS)]" $($*_PACKAGES) 'hypothesis>=6.100' 'pytest>=8$(comma)<9.2')
 	touch $@
 
@@ -161,15 +191,18 @@ $(VENV)/.demo $(VENV)/.docs $(VENV)/.installed: $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "stillhash needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { echo "stillhash needs a C++ compiler (Debian: apt-get install g++)"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(call create,$(VENV))
 	$(call install,$(BIN)/python,--editable '.[$(EXTRA)]')
 	touch $@
 
-# Install packages into the environment of this Python: by uv, in a third of the time, or by pip where uv cannot.
+# Create an environment in this folder, and install packages into that of this Python: by uv, in a third of the time, or
+# by pip where uv cannot. Each step says what it does.
 comma := ,
-install = $(1) -m pip install --quiet --upgrade pip uv && \
-	{ $(1) -m uv pip install --quiet --python $(1) $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS)) $(2) || \
-		$(1) -m pip install --quiet $(2); }
+create = @echo "1/3 environment: $(1)" && { test -x $(1)/bin/python || $(PYTHON) -m venv $(1); }
+install = @echo "2/3 installer: uv" && $(1) -m pip install --quiet --upgrade pip uv && \
+	echo "3/3 packages, a minute or two" && \
+	{ $(1) -m uv pip install --python $(1) $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS)) $(2) || \
+		$(1) -m pip install $(2); }
 
 clean:
 	rm -rf $(VENV) build dist

@@ -20,8 +20,19 @@ NEEDS_POSIX = (  # limits of the process, modes of files, signals, links, pipes 
 )
 collect_ignore = list(NEEDS_POSIX) if sys.platform == "win32" else []
 
-settings.register_profile("stillhash", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-settings.load_profile("stillhash")
+NIGHTLY = (
+    "benchmarks",
+    "cluster",
+    "faults",
+    "server/browser",
+)  # folders of which `make test` runs the smoke tests
+
+# Examples of each property whose test does not say how many: --hypothesis-profile quick
+for profile, examples in (("quick", 20), ("standard", 100), ("nightly", 500)):
+    settings.register_profile(
+        profile, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+settings.load_profile("standard")
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
@@ -41,7 +52,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start Ray or a browser, and keep in one worker what shares Ray, a page or a benchmark's result.
+    """Mark tests that start Ray or a browser, and those of `NIGHTLY`; keep in one worker what shares Ray or a page.
 
     Each worker may have a browser of its own: they take turns with the files of browser tests.
     """
@@ -50,9 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cluster")
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+        folder = item.path.parent.relative_to(Path(__file__).parent).as_posix()
+        if folder in NIGHTLY and not item.get_closest_marker("smoke"):
+            item.add_marker("nightly")
         groups = ["cluster"] if item.get_closest_marker("cluster") else []
         if item.get_closest_marker("browser"):
-            groups.append(f"browser-{item.path.stem}")
+            groups.append("browser" if item.get_closest_marker("smoke") else f"browser-{item.path.stem}")
         if item.path.parent.name == "benchmarks":
             groups.append(f"bench-{item.path.stem}")
         if groups:

@@ -48,6 +48,7 @@ def test_make_targets_of_workflows_exist() -> None:
     targets = {target for _, job in jobs() for text in commands(job) for target in re.findall(r"\bmake ([\w-]+)", text)}
     assert {
         "test",
+        "test-all",
         "fast-tests",
         "fuzz",
         "sanitize",

@@ -19,7 +19,7 @@ from tests.cli.commands import stillhash as run
 from tests.cluster.search_load import wait_until
 from tests.collection.fixtures import begin, some_rows
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.smoke]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.server.live_server import LiveServer
@@ -32,6 +33,7 @@ def test_every_request_is_listed_and_can_be_tried(server: LiveServer, visit: Cal
     assert others == []
 
 
+@pytest.mark.smoke
 def test_snippet_is_copied(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

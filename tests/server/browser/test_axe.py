@@ -75,6 +75,7 @@ def test_pages_break_no_rule(
     assert problems == {address: [] for address in problems}
 
 
+@pytest.mark.smoke
 def test_every_page_is_examined() -> None:
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, PageRoute)]
     assert {route.path for route in routes if "GET" in (route.methods or ())} == PAGES.keys() | PARTS | SIGNED_OUT

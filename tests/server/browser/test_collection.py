@@ -13,6 +13,7 @@ from tests.server.live_server import LiveServer
 from tests.support.toys import toy
 
 
+@pytest.mark.smoke
 def test_internals_are_folded_and_collections_selected(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys/collection")
     plan = page.locator(".internals dd", has_text="every code is scored")

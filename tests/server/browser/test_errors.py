@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stillhash.server import Keys, Settings
 from tests.server.browser.pages import fill, order, wait_for_message
 from tests.server.live_server import LiveServer, live_server
@@ -40,6 +42,7 @@ def test_stopped_server_is_noticed(tmp_path: Path, visit: Callable[..., Any]) ->
     learning.locator("#live.off", has_text="no events").wait_for()
 
 
+@pytest.mark.smoke
 def test_sign_in_with_a_key(tmp_path: Path, visit: Callable[..., Any]) -> None:
     reading, writing = "reading-" * 3, "writing-" * 3
     voting = "voting-" * 3

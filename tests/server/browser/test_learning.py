@@ -22,6 +22,7 @@ const figure = document.querySelector("[data-figure=rate]");
 new MutationObserver(() => window.rates.push(figure.textContent)).observe(figure, {childList: true});"""
 
 
+@pytest.mark.smoke
 def test_curve_is_live_and_a_rollback_restores(server: LiveServer, visit: Callable[..., Any]) -> None:
     collection, (X, Y) = collection_of(server), toy(1200, 24, 6)
     search = visit(f"{server.url}/c/toys?like=77")

@@ -185,6 +185,7 @@ def test_pointing_at_an_item_shows_it_and_a_click_lists_it(server: LiveServer, v
     assert listed(page) == [layout.ids[number]]
 
 
+@pytest.mark.smoke
 def test_one_label_is_highlighted(server: LiveServer, visit: Callable[..., Any]) -> None:
     page, layout = open_map(server, visit), collection_of(server).layout()
     button = page.locator(".map-legend button").nth(1)

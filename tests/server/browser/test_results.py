@@ -123,6 +123,7 @@ def test_phone_shows_now_first_with_its_votes(gallery: LiveServer, visit: Callab
 # ---- the balance ----
 
 
+@pytest.mark.smoke
 def test_slider_changes_hits_and_address(server: LiveServer, visit: Callable[..., Any]) -> None:
     collection = collection_of(server)
     page = visit(f"{server.url}/c/toys?like=77")

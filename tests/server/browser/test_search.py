@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import expect
 
 import stillhash
-from stillhash.encoders import open_encoder
+from stillhash.encoders import index_folder, open_encoder, open_query_encoder
 from stillhash.experiments.shapes import write_shapes
-from stillhash.images import index_folder, open_labels, open_query_encoder
+from stillhash.io import open_labels
 from tests.server.browser.pages import HOSTILE, collection_of, order, wait_for_message
 from tests.server.live_server import LiveServer, live_server
 from tests.support.toys import toy
@@ -65,6 +65,7 @@ def test_random_item_shows_hits_before_and_after_learning(server: LiveServer, vi
     assert order(page, "then") != order(page)
 
 
+@pytest.mark.smoke
 def test_suggestions_by_keyboard(photos: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{photos.url}/c/photos")
     box, options = page.locator("#search"), page.locator("#suggestions [role=option]")
@@ -253,6 +254,7 @@ def test_image_is_dropped_or_pasted(visit: Callable[..., Any], tmp_path: Path) -
         page.locator(".state.error").wait_for()
 
 
+@pytest.mark.smoke
 def test_labels_are_edited_and_learnt(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     page.get_by_text("edit", exact=True).click()

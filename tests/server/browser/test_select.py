@@ -30,6 +30,7 @@ def labels_of(collection: Collection, ids: list[Any]) -> list[list[Any]]:
     return [item.labels for item in collection.get(ids) if item is not None]
 
 
+@pytest.mark.smoke
 def test_hits_are_labelled_together_and_it_is_undone(server: LiveServer, visit: Callable[..., Any]) -> None:
     collection = collection_of(server)
     page = visit(server.url + ADDRESS)

@@ -64,6 +64,7 @@ def test_verify_snapshot_and_export(copying: LiveServer, visit: Callable[..., An
     tasks.nth(2).wait_for(state="detached")
 
 
+@pytest.mark.smoke
 def test_progress_and_cancelling(copying: LiveServer, visit: Callable[..., Any]) -> None:
     listed, slow = copying.executor("toys").tasks, Slow()
     task = listed.start("verify", "Verify", slow)

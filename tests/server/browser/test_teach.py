@@ -153,6 +153,7 @@ def test_other_labels_are_typed(server: LiveServer, collection: Collection, visi
     assert (labels_of(fresh, first), labels_of(fresh, second)) == (["<b>sea</b>", "cat"], ["cat"])
 
 
+@pytest.mark.smoke
 def test_a_number_answers_at_once(server: LiveServer, collection: Collection, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys/teach?sitting=one&one=1")
     answers = {}

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 import stillhash
-from stillhash.cli.options import open_query_encoder
+from stillhash.encoders import open_query_encoder
 from stillhash.server import Settings, create_app
 from stillhash.server.tasks import Task
 from tests.server import live_server as live
@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 
 def own_encoder(collection: stillhash.Collection) -> Any:
-    return open_query_encoder(collection, None)
+    return open_query_encoder(collection)
 
 
 @pytest.fixture
@@ -48,6 +48,7 @@ def upload(page: Any, name: str, data: bytes) -> Any:
     return outcome
 
 
+@pytest.mark.smoke
 def test_a_collection_is_created_filled_and_searched(creating: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{creating.url}/collections")
     page.get_by_role("link", name="New collection").click()

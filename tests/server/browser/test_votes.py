@@ -44,6 +44,7 @@ def test_thumb_changes_the_ranking(server: LiveServer, visit: Callable[..., Any]
     assert order(page) == after and pressed(page) == [(liked, "up")]
 
 
+@pytest.mark.smoke
 def test_a_liked_hit_moves_to_the_first_place_and_keeps_the_focus(
     server: LiveServer, visit: Callable[..., Any]
 ) -> None:

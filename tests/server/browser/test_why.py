@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import stillhash
 from tests.server.browser.pages import THEMES, collection_of, order, settle, wait_for_message
 from tests.server.browser.test_axe import come_to_rest
@@ -21,6 +23,7 @@ def open_why(page: Any, number: int, side: str = ".now") -> Any:
     return page.locator("#why")
 
 
+@pytest.mark.smoke
 def test_it_says_in_words_what_the_model_sees(server: LiveServer, visit: Callable[..., Any]) -> None:
     page = visit(f"{server.url}/c/toys?like=77")
     collection = collection_of(server)
