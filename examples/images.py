@@ -21,9 +21,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 import stillhash
-from stillhash.encoders import open_encoder
+from stillhash.encoders import index_folder, open_encoder, open_query_encoder
 from stillhash.experiments.shapes import SHAPE_COLOURS, write_shapes
-from stillhash.images import index_folder, open_labels, open_query_encoder
+from stillhash.io import open_labels
 
 SIZE = 64  # pixels, the side of a picture
 STEPS = (0, 50, 200, 500, 1000)  # pictures that have labels, at each step

@@ -23,8 +23,7 @@ import numpy as np
 
 import stillhash
 from stillhash import Answer
-from stillhash.encoders import open_encoder
-from stillhash.texts import Document, index_documents, open_query_encoder
+from stillhash.encoders import Document, index_documents, open_encoder, open_query_encoder
 
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "urllib", "xml")
 MIN_CHARACTERS = 60

@@ -21,9 +21,9 @@ from playwright.sync_api import sync_playwright
 
 import stillhash
 from stillhash.collection import Collection
-from stillhash.encoders import open_encoder
+from stillhash.encoders import index_folder, open_encoder, open_query_encoder
 from stillhash.experiments.shapes import write_shapes
-from stillhash.images import index_folder, open_labels, open_query_encoder
+from stillhash.io import open_labels
 from stillhash.server import Settings
 from tests.server.live_server import live_server
 

@@ -63,18 +63,19 @@ PAGES = {
         ("stillhash.server",),
         ("create_app", "serve", "Settings"),
     ),
-    "images": ApiPage(
-        "Images and encoders",
-        "Folders of images into collections, and encoders of queries (`pip install 'stillhash[images]'`). "
-        "[The guide](../../images.md).",
-        ("stillhash.images", "stillhash.encoders"),
-        ("index_folder", "open_encoder"),
-    ),
-    "texts": ApiPage(
-        "Texts",
-        "Folders and tables of texts into collections, in chunks, and queries by text. [The guide](../../text.md).",
-        ("stillhash.texts",),
-        ("index_documents", "folder_documents", "table_documents", "Document", "split_text"),
+    "encoders": ApiPage(
+        "Images and texts",
+        "Encoders; folders of images, and folders and tables of texts, into collections; queries that are images or "
+        "texts. [The guide to images](../../images.md), [the guide to texts](../../text.md).",
+        ("stillhash.encoders",),
+        (
+            "open_encoder",
+            "index_folder",
+            "index_documents",
+            "folder_documents",
+            "table_documents",
+            "open_query_encoder",
+        ),
     ),
     "io": ApiPage(
         "Files of rows",

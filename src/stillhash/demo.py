@@ -27,14 +27,13 @@ from rich.progress import Progress
 from rich.text import Text
 
 from stillhash.collection import Collection, open
-from stillhash.encoders import open_encoder
+from stillhash.encoders import index_folder, open_encoder, open_query_encoder
 from stillhash.errors import InvalidInput
 from stillhash.experiments.label_studies import COLLECTION_INIT, cosine_ids, hit_ids, relabel
 from stillhash.experiments.metrics import evaluate_hits
 from stillhash.experiments.scenes import Scenes, make_scenes
 from stillhash.experiments.tables import print_table
 from stillhash.hashers import DEFAULT_HASHER
-from stillhash.images import index_folder, open_query_encoder
 from stillhash.numeric.validation import Codes, Floats, check_choice, check_integer
 from stillhash.server import Settings, serve
 

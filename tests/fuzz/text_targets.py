@@ -7,9 +7,8 @@ import io
 import json
 import math
 
-from stillhash.encoders import open_encoder
-from stillhash.texts import Document, decode_text, split_text, table_documents
-from stillhash.texts.front_matter import read_front_matter
+from stillhash.encoders import Document, decode_text, open_encoder, split_text, table_documents
+from stillhash.encoders.documents import read_front_matter
 from tests.fuzz.engine import Target
 from tests.fuzz.file_targets import write
 from tests.fuzz.input_targets import line_mutation

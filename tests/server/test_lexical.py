@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 import stillhash
 from stillhash import Collection, Item
-from stillhash.encoders import open_encoder
+from stillhash.encoders import QueryEncoder, open_encoder
 from stillhash.server import Settings
 from stillhash.server.pages.passages import LEAD_LENGTH, PASSAGE_LENGTH, cut_passage, text_hit
-from stillhash.texts.query_encoder import TextQueryEncoder
 from tests.server.live_server import LiveServer, live_server
 from tests.server.test_pages import post, thumbs
 
@@ -42,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServe
         texts = [f"{TEXTS[n % 4]} {n}" for n in range(310)]
         metadata = [{"text": text, "document": "<b>book</b>", "chunk": n} for n, text in enumerate(texts)]
         both[name].add([f"<i>{n}" for n in range(310)], encoder.encode_texts(texts), metadata=metadata)
-    with live_server(both, Settings(max_hits=50), {"c": TextQueryEncoder(both["c"], encoder)}) as server:
+    with live_server(both, Settings(max_hits=50), {"c": QueryEncoder(both["c"], encoder)}) as server:
         yield server, both["c"]
     for collection in both.values():
         collection.close()
@@ -146,7 +145,7 @@ def test_a_thumb_on_a_hit_of_words_is_learnt(tmp_path: Path) -> None:
     with stillhash.open(tmp_path / "c", encoder=encoder, init_rows=300, lexical_field="text") as collection:
         texts = [f"{TEXTS[n % 4]} {n}" for n in range(310)]
         collection.add(range(310), encoder.encode_texts(texts), metadata=[{"text": text} for text in texts])
-        with live_server({"c": collection}, Settings(), {"c": TextQueryEncoder(collection, encoder)}) as server:
+        with live_server({"c": collection}, Settings(), {"c": QueryEncoder(collection, encoder)}) as server:
             before = collection.versions()[-1]["version"]
             fields = {"words": "blue", "id": "7", "up": "1", "against": "0"}
             reply = post(server, "/c/c/thumb", fields, hx_request="true")

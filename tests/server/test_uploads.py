@@ -16,12 +16,10 @@ import pytest
 from PIL import Image
 
 import stillhash
-from stillhash.encoders import open_encoder
-from stillhash.images import open_query_encoder
+from stillhash.encoders import open_encoder, open_query_encoder
 from stillhash.server import Settings
 from stillhash.server.tasks import Task
 from stillhash.server.uploads import MAX_UPLOADS
-from stillhash.texts import open_query_encoder as open_text_encoder
 from tests.server.live_server import LiveServer, Reply, live_server
 from tests.support.waiting import TIMEOUT, until
 
@@ -249,7 +247,7 @@ def test_enough_images_fit_the_hash_functions(images: LiveServer) -> None:
 
 def test_texts(tmp_path: Path) -> None:
     collection = stillhash.open(tmp_path / "c", encoder=open_encoder("words"), lexical_field="text")
-    with live_server({"c": collection}, query_encoders={"c": open_text_encoder(collection)}) as server:
+    with live_server({"c": collection}, query_encoders={"c": open_query_encoder(collection)}) as server:
         table = b'{"id": "r", "text": "a cat on a mat", "labels": ["cat"]}\n'
         task = ended(server, send(server, "texts.jsonl", table))
         assert task["result"]["added"] == 1, task

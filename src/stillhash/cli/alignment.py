@@ -8,7 +8,7 @@ from typer import Option, Typer
 import stillhash
 from stillhash.cli.completion import one_of
 from stillhash.cli.defaults import ENCODER_PREFIXES
-from stillhash.cli.options import ENCODER_HELP, FILES_PANEL, CollectionPath, Workers, optional_module
+from stillhash.cli.options import ENCODER_HELP, FILES_PANEL, CollectionPath, Workers
 from stillhash.cli.output import AsJson, answer, status_line
 from stillhash.errors import InvalidInput
 
@@ -37,17 +37,18 @@ def align(
       stillhash align notes --encoder static:wordllama --texts
       stillhash align films --encoder vectors:768 --theirs new.npy --ours old.npy
     """
+    from stillhash import encoders
     from stillhash.io import read_features
 
     if (images is not None) + texts + (theirs is not None) != 1 or (theirs is None) != (ours is None):
         raise InvalidInput("images: expected either --images FOLDER, or --texts, or --theirs FILE and --ours FILE")
     with stillhash.open(path) as collection, status_line("encoding with both"):
         if images is not None:
-            result = optional_module("images", "images").align_images(collection, encoder, images, max_images, workers)
+            result = encoders.align_images(collection, encoder, images, max_images, workers)
         elif texts:
-            result = optional_module("texts", "text").align_texts(collection, encoder, max_images)
+            result = encoders.align_texts(collection, encoder, max_images)
         elif theirs is not None and ours is not None:
-            opened = optional_module("encoders", "images").open_encoder(encoder)
+            opened = encoders.open_encoder(encoder)
             features = read_features(theirs, opened.dim), read_features(ours, collection.dim)
             result = collection.align(opened, *features)
     text = f"{result['name']} is aligned: {result['pairs']:,} pairs explain {result['explained']:.0%} of the variance"

@@ -26,7 +26,6 @@ from stillhash.cli.options import (
     CodesSeeLabels,
     CollectionPath,
     Workers,
-    optional_module,
 )
 from stillhash.cli.output import AsJson, answer, note, progress_bar
 from stillhash.errors import InvalidInput
@@ -105,12 +104,14 @@ def index(
       stillhash index notes knowledge --encoder static:wordllama
       stillhash index docs.jsonl news --text body --label topics
     """
+    from stillhash import encoders
+
     target = _Target(path, not (path / STORE_FILE).is_file(), bits, codes_see_labels)
     named = encoder or target.own_encoder()
     columns = {"text": text, "id": id, "label": label or None, "metadata": metadata or None}
     if not source.is_dir():
         options: dict[str, Any] = {key: value for key, value in columns.items() if value is not None}
-        documents = optional_module("texts", "text").table_documents(source, max_bytes=max_mib << 20, **options)
+        documents = encoders.table_documents(source, max_bytes=max_mib << 20, **options)
     elif named_columns := [f"--{key}" for key, value in columns.items() if value is not None]:
         raise InvalidInput(f"{named_columns[0]}: expected a .jsonl, .csv or .parquet file with it, got a folder")
     elif (files := _texts_of(source, kind, named)) is None:
@@ -118,7 +119,7 @@ def index(
         return
     else:
         options = {"labels": labels, "files": files, "encoding": encoding, "max_bytes": max_mib << 20}
-        documents = optional_module("texts", "text").folder_documents(source, **options)
+        documents = encoders.folder_documents(source, **options)
     _index_texts(documents, target, named or "words", (chunk, chunk // 10 if overlap is None else overlap), as_json)
 
 
@@ -147,39 +148,42 @@ def _texts_of(folder: Path, kind: str | None, encoder: str | None) -> list[str] 
 
 
 def _index_images(folder: Path, target: _Target, encoder: str, labels: str, workers: int | None, as_json: bool) -> None:
-    from stillhash.io import list_images
+    from stillhash import encoders
+    from stillhash.io import list_images, open_labels
 
-    images, encoders = optional_module("images", "images"), optional_module("encoders", "images")
     if encoders.is_text_encoder(encoder):
         raise InvalidInput(f"encoder: expected one of images, got {encoder!r}")
-    files, source = list_images(folder), images.open_labels(folder, labels)
+    files, source = list_images(folder), open_labels(folder, labels)
     rows = max(MIN_FIT_ITEMS, min(MAX_FIT_ITEMS, len(files)))
     with target.open(encoders.open_encoder(encoder), rows) as collection:
         try:
             with progress_bar("images", len(files)) as update:
                 options = {"files": files, "workers": workers, "progress": lambda report: update(completed=report.done)}
-                report = images.index_folder(folder, collection, encoder, source, **options)
+                report = encoders.index_folder(folder, collection, encoder, source, **options)
         except KeyboardInterrupt:
             _note_stopped(collection, "images")
             raise
         result = _finish(collection, asdict(report))
-    encoded = report.added + report.updated + len(report.broken)
+    encoded = report.added + report.updated + report.broken_count
     result["images_per_second"] = round(encoded / max(report.seconds, 1e-9), 1)
     answer(result, as_json, _report_text(result, result["images_per_second"], target.path))
 
 
 def _index_texts(documents: Any, target: _Target, encoder: str, chunks: tuple[int, int], as_json: bool) -> None:
-    texts, opened = optional_module("texts", "text"), optional_module("encoders", "text").open_encoder(encoder)
+    from stillhash.encoders import index_documents, open_encoder
+    from stillhash.encoders.chunking import check_chunks
+
+    opened = open_encoder(encoder)
     if not opened.has_text:
         raise InvalidInput(f"encoder: expected one of texts, got {encoder!r}")
     if chunks[0]:
-        optional_module("texts.chunking", "text").check_chunks(*chunks)
+        check_chunks(*chunks)
     documents = chain(list(islice(documents, 1)), documents)  # a wrong column fails here, before there is a collection
     with target.open(opened, MAX_FIT_ITEMS, lexical_field="text") as collection:
         try:
             with progress_bar("texts", 1.0, counts=False) as update:
                 options = {"chunk": chunks[0], "overlap": chunks[1]}
-                report = texts.index_documents(
+                report = index_documents(
                     documents, collection, opened, **options, progress=lambda each: update(completed=each.progress)
                 )
         except KeyboardInterrupt:
@@ -207,7 +211,7 @@ def _report_text(result: dict[str, Any], rate: float, path: Path) -> str:
     counts = f"{result['added']:,} added, {result['updated']:,} updated, {result['skipped']:,} already indexed"
     lines = [f"{counts}; {result['labelled']:,} with labels; {rate:g} per second"]
     if broken := result["broken"]:
-        lines.append(f"{result.get('broken_count', len(broken)):,} cannot be read:")
+        lines.append(f"{result['broken_count']:,} cannot be read:")
         lines += [f"  {file}: {reason}" for file, reason in list(broken.items())[:MAX_LISTED_FILES]]
         lines += ["  ..."] if len(broken) > MAX_LISTED_FILES else []
     if not result["fitted"]:

@@ -72,14 +72,6 @@ def optional_module(name: str, extra: str) -> Any:
         raise MissingExtra(f"this command needs {error.name}: pip install 'stillhash[{extra}]'") from None
 
 
-def open_query_encoder(collection: "stillhash.Collection", encoder: str | None) -> Any:
-    """Open the encoder of queries, of a collection of images or of texts; texts need no library of images."""
-    name = encoder or (collection.encoder.name if collection.encoder else "")
-    if name and optional_module("encoders", "images").is_text_encoder(name):
-        return optional_module("texts", "text").open_query_encoder(collection, encoder)
-    return optional_module("images", "images").open_query_encoder(collection, encoder)
-
-
 def current_version(collection: "stillhash.Collection") -> int:
     """Return the number of the current version of the model, 0 before the first."""
     return next((version["version"] for version in collection.versions() if version["current"]), 0)

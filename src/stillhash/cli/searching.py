@@ -18,7 +18,6 @@ from stillhash.cli.options import (
     ModelVersion,
     Queries,
     Where,
-    open_query_encoder,
     row_length,
 )
 from stillhash.cli.output import AsJson, answer
@@ -82,6 +81,8 @@ def search(
         elif like is not None:
             queries = collection.reconstruct(parse_ids([like]))
         else:
+            from stillhash.encoders import open_query_encoder
+
             query_encoder = open_query_encoder(collection, encoder)
             features = query_encoder.text(text) if image is None else query_encoder.image_file(image)
             queries = features[None]

@@ -15,7 +15,7 @@ import stillhash
 from stillhash.cli.completion import collections as complete_collections
 from stillhash.cli.completion import one_of
 from stillhash.cli.defaults import LOG_FORMATS, PORT
-from stillhash.cli.options import open_query_encoder, optional_module
+from stillhash.cli.options import optional_module
 from stillhash.cli.output import answer, note
 from stillhash.errors import InvalidInput, StillhashError
 
@@ -109,6 +109,8 @@ def serve(
       stillhash serve films --cluster 127.0.0.2:6379 --replicas 2
       stillhash serve films --cluster 127.0.0.2:6379 --standby --port 8001
     """
+    from stillhash.encoders import open_query_encoder
+
     server = optional_module("server", "server")
     folders = {path.resolve().name: path for path in paths or ()}
     if not folders and collections_folder is None:
@@ -162,11 +164,8 @@ def serve(
                 target = storage or str(folders[name].resolve().with_name(f"{name}.shards"))
                 clusters[name] = stack.enter_context(closing(publish_to_cluster(collection, target, **options)))
         announcement = functools.partial(announce, as_json=as_json)
-        encoders, open_encoder = (
-            _query_encoders(collections, encoder),
-            functools.partial(open_query_encoder, encoder=None),
-        )
-        server.serve(collections, settings, announcement, encoders, clusters, open_encoder)
+        encoders = _query_encoders(collections, encoder)
+        server.serve(collections, settings, announcement, encoders, clusters, open_query_encoder)
 
 
 def publish_to_cluster(
@@ -216,6 +215,8 @@ def log_requests(server: Any, log: str) -> AbstractContextManager[None]:
 
 def _query_encoders(collections: "dict[str, stillhash.Collection]", encoder: str | None) -> dict[str, Any]:
     """Open the query encoders of collections that have one; warn about those that cannot be opened."""
+    from stillhash.encoders import open_query_encoder
+
     encoders = {}
     for name, collection in collections.items():
         if encoder is not None or collection.encoder is not None:

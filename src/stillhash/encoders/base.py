@@ -121,7 +121,7 @@ def _open_text_encoder(kind: str, rest: str) -> Encoder:
 
         return Static(rest)
     if kind == "sentence":
-        from stillhash.encoders.sentence import Sentence
+        from stillhash.encoders.text_models import Sentence
 
         return Sentence(rest)
     from stillhash.encoders.onnx_text import OnnxText
@@ -169,7 +169,7 @@ def check_texts(texts: Sequence[str]) -> list[str]:
             raise WrongType(f"texts[{at}]: expected a string, got {type(text).__name__}")
         if len(text) > MAX_TEXT_CHARACTERS:
             expected = f"expected at most {MAX_TEXT_CHARACTERS:,} characters, got {len(text):,}"
-            raise TooLarge(f"texts[{at}]: {expected}. Split it with stillhash.texts.split_text")
+            raise TooLarge(f"texts[{at}]: {expected}. Split it with stillhash.encoders.split_text")
         try:
             text.encode()
         except UnicodeEncodeError as error:

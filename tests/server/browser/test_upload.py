@@ -21,15 +21,11 @@ from tests.server.test_uploads import DIM, picture, rows, zipped
 from tests.support.waiting import until
 
 
-def own_encoder(collection: stillhash.Collection) -> Any:
-    return open_query_encoder(collection)
-
-
 @pytest.fixture
 def creating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveServer]:
     """A server on which collections can be created, with one of vectors."""
     (tmp_path / "more").mkdir()
-    monkeypatch.setattr(live, "create_app", partial(create_app, open_query_encoder=own_encoder))
+    monkeypatch.setattr(live, "create_app", partial(create_app, open_query_encoder=open_query_encoder))
     settings = Settings(collections_folder=tmp_path / "more", max_upload_bytes=8 << 20)
     with live.live_server({"rows": stillhash.open(tmp_path / "rows", DIM, 32)}, settings) as server:
         yield server

@@ -18,12 +18,11 @@ from typer.testing import CliRunner
 import stillhash
 from stillhash.cli.main import app
 from stillhash.collection.stored_models import load_functions
-from stillhash.encoders import open_encoder
+from stillhash.encoders import align_images, index_folder, open_encoder, open_query_encoder
 from stillhash.encoders.files import encode_files
 from stillhash.errors import Conflict, InvalidInput
 from stillhash.experiments.shapes import write_shapes
-from stillhash.images import align_images, index_folder, open_labels, open_query_encoder
-from stillhash.io import list_images
+from stillhash.io import list_images, open_labels
 from tests.encoders.onnx_models import write_model
 
 COUNT = 330

@@ -1,17 +1,180 @@
-"""Documents from tables: .jsonl, .csv and .parquet files with a column of texts."""
+"""Documents: texts with an id, labels and metadata, from text and Markdown files of a folder, or from tables.
 
+Text is UTF-8, or UTF-16 with a byte order mark; all else is refused rather than guessed. Markdown files have tags in
+the entry `tags` of the block between --- lines at the beginning: `tags: [cats, dogs]`, `tags: cats, dogs`, or a list of
+`- cats` lines below `tags:`. Tables are .jsonl, .csv and .parquet files with a column of texts.
+"""
+
+import codecs
 import csv
+import re
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from stillhash.errors import InvalidInput
+from stillhash.collection.types import Id
+from stillhash.errors import InvalidInput, NotFound, StillhashError, TooLarge, shortage
+from stillhash.io import LabelSource, list_texts, open_labels
 from stillhash.io.arrow_batches import plain
 from stillhash.io.columns import ID_NAMES, LABELS_NAMES
 from stillhash.io.parquet import open_parquet
 from stillhash.io.rows import integer_or_text, is_missing, number_or_text, parse_json, parse_labels, reading
-from stillhash.texts.decoding import MAX_TEXT_BYTES
-from stillhash.texts.documents import BrokenDocument, Document, DocumentStream
+from stillhash.numeric.validation import check_choice
+
+MAX_TEXT_BYTES = 16 << 20  # of a file, or of a line of a table
+TEXT_ENCODINGS = ("utf-8", "latin-1")
+UTF_32_MARK = codecs.BOM_UTF32_LE  # begins like that of UTF-16
+
+
+def read_text(path: Path, *, encoding: str = "utf-8", max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Read a regular file of at most `max_bytes` and decode it, as `decode_text` does."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
+            raise InvalidInput(f"{path}: expected a file")
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise NotFound(f"{path}: does not exist") from None
+    except OSError as error:
+        if (lack := shortage(error)) is not None:
+            raise lack from None
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(data) > max_bytes:
+        raise TooLarge(f"{path}: expected at most {max_bytes:,} bytes, got {max(status.st_size, len(data)):,}")
+    return decode_text(data, str(path), encoding=encoding)
+
+
+def decode_text(data: bytes, name: str, *, encoding: str = "utf-8") -> str:
+    """Decode UTF-8, with or without a byte order mark, or UTF-16 with one.
+
+    encoding : "latin-1" decodes what is neither of them as Latin-1, in which every byte is a character.
+
+    Text with the character 0 is a binary file, and refused.
+    """
+    check_choice(encoding, "encoding", choices=TEXT_ENCODINGS)
+    try:
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not data.startswith(UTF_32_MARK):
+            text = data.decode("utf-16")
+        else:
+            text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if encoding != "latin-1":
+            expected = "expected UTF-8, or UTF-16 with a byte order mark"
+            raise InvalidInput(f"{name}: {expected}; byte {error.start:,} is neither") from None
+        text = data.decode("latin-1")
+    if "\0" in text:
+        raise InvalidInput(f"{name}: expected text, got a binary file: it has the character 0")
+    return text
+
+
+MARKDOWN_SUFFIXES = (".md", ".markdown")
+
+
+class Document(NamedTuple):
+    """A text to index."""
+
+    id: Id
+    text: str
+    labels: list[Any]
+    metadata: dict[str, Any]
+    start: int = 0  # characters before it are not part of any chunk
+    progress: float = 0.0  # share of the source read so far
+
+
+class BrokenDocument(NamedTuple):
+    """A file or a row of a table that cannot be indexed, and why."""
+
+    name: str
+    reason: str
+    progress: float = 0.0
+
+
+DocumentStream = Iterator[Document | BrokenDocument]
+
+
+def folder_documents(
+    folder: Path,
+    *,
+    labels: str = "auto",
+    files: list[str] | None = None,
+    encoding: str = "utf-8",
+    max_bytes: int = MAX_TEXT_BYTES,
+) -> DocumentStream:
+    """Yield the text and Markdown files of a folder and its subfolders; the id of a file is its path in the folder.
+
+    labels : "auto" for the tags of a Markdown file, or else labels.csv, labels.json or labels.jsonl in the folder, or
+        else the names of the subfolders; "tags", "folders", "none", or the path of such a table for only one of them.
+    files : paths in the folder, instead of all that end in .txt, .md or .markdown.
+    encoding, max_bytes : see `decode_text` and `read_text`. A file that cannot be read is a BrokenDocument.
+    """
+    check_choice(encoding, "encoding", choices=TEXT_ENCODINGS)
+    names = list_texts(folder) if files is None else files
+    source = open_labels(folder, "none" if labels == "tags" else labels, sidecars=False)
+    return _file_documents(folder, names, source, labels in ("auto", "tags"), encoding, max_bytes)
+
+
+def _file_documents(
+    folder: Path, names: list[str], source: LabelSource, use_tags: bool, encoding: str, max_bytes: int
+) -> DocumentStream:
+    for at, name in enumerate(names, 1):
+        share = at / len(names)
+        if not name.isprintable():
+            yield BrokenDocument(ascii(name), "name: expected printable characters", share)
+            continue
+        try:
+            text = read_text(folder / name, encoding=encoding, max_bytes=max_bytes)
+        except StillhashError as error:
+            yield BrokenDocument(name, str(error), share)
+            continue
+        start, tags = read_front_matter(text) if name.lower().endswith(MARKDOWN_SUFFIXES) else (0, None)
+        labels = tags if use_tags and tags is not None else source(name)
+        yield Document(name, text, labels, {}, start, share)
+
+
+MAX_FRONT_MATTER = 1 << 16  # characters; a longer one is part of the text
+FRONT_MATTER = re.compile(r"---[^\S\n]*\r?\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+TAGS_ENTRY = re.compile(r"^tags[^\S\n]*:(.*)", re.MULTILINE | re.IGNORECASE)
+TAG_LINE = re.compile(r"\s*-\s+(.*)")
+
+
+class FrontMatter(NamedTuple):
+    """Where the text of a Markdown file begins, and its tags; None if there is no such entry."""
+
+    end: int
+    tags: list[str] | None
+
+
+def read_front_matter(text: str) -> FrontMatter:
+    """Return the tags of a Markdown file, and where its front matter ends: 0 if it has none."""
+    match = FRONT_MATTER.match(text, 0, MAX_FRONT_MATTER)
+    if match is None:
+        return FrontMatter(0, None)
+    entry = TAGS_ENTRY.search(match[1])
+    if entry is None:
+        return FrontMatter(match.end(), None)
+    listed = _strip_comment(entry[1])
+    if listed:
+        return FrontMatter(match.end(), _clean_tags(listed.removeprefix("[").removesuffix("]").split(",")))
+    tags = []
+    for line in match[1][entry.end() :].splitlines()[1:]:
+        item = TAG_LINE.fullmatch(line)
+        if item is None:
+            break
+        tags.append(_strip_comment(item[1]))
+    return FrontMatter(match.end(), _clean_tags(tags))
+
+
+def _strip_comment(text: str) -> str:
+    return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].strip()
+
+
+def _clean_tags(tags: list[str]) -> list[str]:
+    """Strip spaces and quotes; each tag once."""
+    stripped = (tag.strip().strip("\"'").strip() for tag in tags)
+    return list(dict.fromkeys(tag for tag in stripped if tag))
+
 
 TEXT_TABLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 TEXT_COLUMN = "text"

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stillhash.encoders import BrokenDocument, Document, decode_text, folder_documents, read_text, table_documents
+from stillhash.encoders.documents import read_front_matter
 from stillhash.errors import InvalidInput, NotFound, StillhashError, TooLarge
-from stillhash.texts import BrokenDocument, Document, decode_text, folder_documents, read_text, table_documents
-from stillhash.texts.front_matter import read_front_matter
 
 
 @given(st.text().filter(lambda text: "\0" not in text))

@@ -8,16 +8,17 @@ one ends in between.
 
 import hashlib
 import json
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from stillhash.collection import Collection, Item
 from stillhash.collection.types import Id
-from stillhash.encoders import Encoder
-from stillhash.errors import InvalidInput
-from stillhash.texts.chunking import (
+from stillhash.encoders.base import Encoder, open_encoder
+from stillhash.encoders.chunking import (
     DEFAULT_CHUNK,
     DEFAULT_OVERLAP,
     MAX_CHUNK_CHARACTERS,
@@ -25,34 +26,23 @@ from stillhash.texts.chunking import (
     check_chunks,
     split_text,
 )
-from stillhash.texts.documents import BrokenDocument, Document
+from stillhash.encoders.documents import BrokenDocument, Document
+from stillhash.encoders.indexing import IndexReport
+from stillhash.errors import InvalidInput
 
 COMMIT_CHUNKS = 500
+ALIGN_BATCH = 250  # items read at a time
+MAX_SAMPLED_IDS = 100_000
 DOCUMENT_KEY_DIGITS = 32  # half of a SHA-256 tells documents apart just as well
 MAX_DOCUMENT_CHUNKS = 1 << 24  # more than any file can have
-MAX_BROKEN = 10_000  # that are listed
 
 
 @dataclass
-class TextIndexReport:
+class TextIndexReport(IndexReport):
     """How many documents were indexed, skipped or unreadable."""
 
     documents: int = 0
-    added: int = 0
-    updated: int = 0
-    skipped: int = 0  # already indexed, and unchanged
-    labelled: int = 0  # of those added or updated
     chunks: int = 0  # stored, of those added or updated
-    broken: dict[str, str] = field(default_factory=dict)  # documents that cannot be indexed, and why; 10,000 at most
-    broken_count: int = 0
-    progress: float = 0.0  # share of the source that is dealt with
-    seconds: float = 0.0
-
-    def add_broken(self, name: str, reason: str) -> None:
-        """Count a document that cannot be indexed."""
-        self.broken_count += 1
-        if len(self.broken) < MAX_BROKEN:
-            self.broken[name] = reason
 
 
 class _Prepared(NamedTuple):
@@ -218,3 +208,18 @@ def _surplus_ids(one: _Prepared, stored: dict[Id, Item]) -> Iterator[Id]:
     ours = metadata.get("document") == str(one.document.id)  # ids such as a#0 may be those of other documents
     if ours and isinstance(total, int) and isinstance(number, int):
         yield from (chunk_id(one.document.id, each) for each in range(number, min(total, MAX_DOCUMENT_CHUNKS)))
+
+
+def align_texts(collection: Collection, encoder: str, max_texts: int = 1000) -> dict[str, Any]:
+    """Encode texts of the collection's items with a new encoder and with its own, and align the new one."""
+    if collection.encoder is None:
+        raise InvalidInput("encoder: expected features of both encoders, since this collection was made from vectors")
+    ids, texts = collection.ids(limit=MAX_SAMPLED_IDS), list[str]()
+    sample = iter(random.Random(0).sample(ids, len(ids)))
+    while len(texts) < max_texts and (some := list(islice(sample, ALIGN_BATCH))):  # some items may have no text
+        metadata = [item.metadata or {} for item in collection.get(some) if item is not None]
+        texts += [each["text"] for each in metadata if isinstance(each.get("text"), str)]
+    if not texts:
+        raise InvalidInput("collection: expected items with a text in their metadata, got none")
+    new, own = open_encoder(encoder), open_encoder(collection.encoder.name)
+    return collection.align(new, *(each.encode_texts(texts[:max_texts]) for each in (new, own)))

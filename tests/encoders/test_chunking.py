@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stillhash.collection.validation import MAX_METADATA_BYTES
+from stillhash.encoders import split_text
+from stillhash.encoders.chunking import CHUNK_ENDS, MAX_CHUNK_CHARACTERS, WORD_OF_CHUNK
 from stillhash.errors import InvalidInput, WrongType
-from stillhash.texts import split_text
-from stillhash.texts.chunking import CHUNK_ENDS, MAX_CHUNK_CHARACTERS, WORD_OF_CHUNK
 
 PIECES = st.sampled_from(
     ["word", " ", "\n", "\n\n", ".", "! ", "。", '."', "x" * 700, " " * 600, "\r\n", "é", "🚤", "\0"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stillhash.errors import InvalidInput
-from stillhash.images import open_labels
+from stillhash.io import open_labels
 
 COCO = {
     "images": [{"id": 7, "file_name": "a.jpg"}, {"id": 8, "file_name": "sub/b.jpg"}],

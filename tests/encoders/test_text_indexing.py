@@ -11,17 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stillhash
-from stillhash.encoders import open_encoder
-from stillhash.errors import Conflict, InvalidInput
-from stillhash.texts import (
+from stillhash.encoders import (
     Document,
     TextIndexReport,
     align_texts,
     folder_documents,
     index_documents,
+    open_encoder,
     open_query_encoder,
 )
-from stillhash.texts.indexing import COMMIT_CHUNKS, MAX_BROKEN
+from stillhash.encoders.indexing import MAX_BROKEN
+from stillhash.encoders.texts import COMMIT_CHUNKS
+from stillhash.errors import Conflict, InvalidInput
 
 WORDS = open_encoder("words")
 
