@@ -24,14 +24,11 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
         Hit,
         ImportProgress,
         Item,
-        ItemLayout,
         LabelSuggestion,
         RepairReport,
         Vote,
         VoteEntry,
         acting_as,
-        import_export,
-        is_export,
         open,
         repair,
     )
@@ -66,8 +63,8 @@ if TYPE_CHECKING:  # type checkers and editors see plain imports, so that they n
 # Where each name is from. They are imported on first use: most programs need few of them, the command line often none.
 _NAMES = {
     "client": "AsyncClient Client",
-    "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item ItemLayout LabelSuggestion "
-    "RepairReport Vote VoteEntry acting_as import_export is_export open repair",
+    "collection": "Answer AuditEntry Collection DoubtfulItem Hit ImportProgress Item LabelSuggestion "
+    "RepairReport Vote VoteEntry acting_as open repair",
     "errors": "StillhashError",
     "hashers": "BSODH DEFAULT_HASHER HMOH LEGO LEMON LSH METHODS OASIS OESH OHSL OHWEU OKH OSH PCAITQ Hasher MIHash "
     "OHSLSym OnlineHasher OSupH Tally Tuned load",
@@ -121,7 +118,6 @@ __all__ = [
     "ImportProgress",
     "Index",
     "Item",
-    "ItemLayout",
     "LabelSuggestion",
     "MIHash",
     "NamedHits",
@@ -141,10 +137,8 @@ __all__ = [
     "acting_as",
     "codes",
     "errors",
-    "import_export",
     "index_for",
     "info",
-    "is_export",
     "load",
     "open",
     "repair",

@@ -65,7 +65,6 @@ def complete_in_bash(words: list[str], folder: Path) -> list[str]:
         ("stillhash count fi", ["films", "fish tank"]),
         ("stillhash rollback films ", ["2", "1"]),
         ("stillhash search films --version ", ["2", "1", "hamming"]),
-        ("stillhash export films out --format p", ["parquet"]),
         ("stillhash experiment run --preset label-", ["label-noise", "label-delay"]),
         ("stillhash experiment run --methods tally,oh", ["tally,ohsl", "tally,ohsl-sym", "tally,ohweu"]),
         ("stillhash add films ro", [""]),  # the shell itself completes files

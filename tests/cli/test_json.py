@@ -35,7 +35,6 @@ search films --vector {VECTOR} --words red --hybrid
 duplicates films
 facets films --field n
 suggest films ca
-layout films
 learn films labelled.jsonl
 feedback films 1 --vector {VECTOR} --up
 votes films
@@ -60,7 +59,6 @@ verify films
 repair films
 forget films 2
 export films films.jsonl
-import films.jsonl again
 import rows.jsonl third
 fit third
 keys add keys.json --name ann --role read

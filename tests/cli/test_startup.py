@@ -11,7 +11,6 @@ import stillhash as library
 from stillhash.cli import defaults
 from stillhash.cli.main import app
 from stillhash.collection import DEFAULT_BITS
-from stillhash.collection.export_formats import READERS
 from stillhash.collection.storage.audit import MAX_ENTRIES
 from stillhash.collection.vote_listing import MAX_LISTED_VOTES
 from stillhash.experiments.presets import PRESETS
@@ -69,4 +68,3 @@ def test_defaults_are_those_of_the_library() -> None:
     assert tuple(PRESETS) == defaults.PRESET_NAMES and tuple(ROLES) == defaults.ROLE_NAMES
     assert defaults.MAX_VOTE_ENTRIES == MAX_LISTED_VOTES
     assert defaults.MAX_AUDIT_ENTRIES == MAX_ENTRIES and defaults.IMPORT_BATCH == DEFAULT_BATCH
-    assert sorted(defaults.EXPORT_FORMATS) == sorted(READERS)

@@ -106,15 +106,11 @@ class LexicalHistory(RuleBasedStateMachine):
         self.field = field
         assert self.collection.set_lexical_field(field) == len(self._texts())
 
-    @rule(step=st.sampled_from(["compact", "seal", "repair", "reopen", "snapshot", "export"]))
+    @rule(step=st.sampled_from(["compact", "seal", "repair", "reopen", "snapshot"]))
     def maintain(self, step: str) -> None:
         self.copies += 1
         copy = self.folder / f"{self.copies}"
-        if step == "export":
-            self.collection.export(copy.with_suffix(".jsonl"))
-            self.collection.close()
-            self.collection = stillhash.import_export(copy.with_suffix(".jsonl"), copy)
-        elif step in ("reopen", "snapshot"):
+        if step in ("reopen", "snapshot"):
             if step == "snapshot":
                 self.collection.snapshot(copy)
                 self.path = copy

@@ -18,7 +18,7 @@ VERBS: dict[str, Verb] = {
     "verify": lambda c, to, progress: c.verify(progress=progress),
     "snapshot": lambda c, to, progress: c.snapshot(to / "copy", progress=progress),
     "export": lambda c, to, progress: c.export(
-        to / "copy.npz", progress=None if progress is None else lambda done, total: progress(done / total)
+        to / "copy.jsonl", progress=None if progress is None else lambda done, total: progress(done / total)
     ),
 }
 

@@ -13,7 +13,6 @@ PRESET_NAMES = (
 )
 CORPUS_NAMES = ("reuters", "debian")  # of texts
 ROLE_NAMES = ("read", "feedback", "write", "admin")
-EXPORT_FORMATS = ("jsonl", "parquet", "npz")
 LOG_FORMATS = ("json", "text", "off")
 ENCODER_PREFIXES = ("classic", "onnx:", "timm:", "clip:", "words", "static:", "sentence:", "onnx-text:", "vectors:")
 LABEL_SOURCES = ("auto", "folders", "sidecar", "tags", "none")

@@ -17,7 +17,6 @@ from stillhash.cli.column_options import (
     parse_columns,
 )
 from stillhash.cli.defaults import DEFAULT_METHOD, IMPORT_BATCH, STORE_FILE
-from stillhash.cli.exporting import restore
 from stillhash.cli.options import (
     BITS_HELP,
     FEATURES_HELP,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from stillhash.io import ColumnNames
 
 app = Typer()
-FILES_HELP = "Files of rows: .parquet, .npy, .npz, .csv or .jsonl; or an export."
+FILES_HELP = "Files of rows: .parquet, .npy, .npz, .csv or .jsonl."
 NUMBER_HELP = "Number the rows, if no column holds ids; arrays without ids are numbered anyway."
 SKIP_HELP = "Skip rows whose ids exist, wherever they came from."
 
@@ -73,26 +72,15 @@ def import_files(
 
     If it is interrupted, the same command goes on: it adds exactly the rows that are missing.
 
-    A file that `stillhash export` wrote is restored as a new collection, with all that was learnt.
-
     Columns are recognised by usual names, such as id or image_id, features or embedding, labels or label.
 
     \b
     Examples:
       stillhash import films.parquet films
       stillhash import part-*.csv films --id-column isbn --label-column genre
-      stillhash import export.jsonl restored
     """
-    from stillhash.io import ColumnNames
 
     columns = parse_columns(id_column, vector_column, label_columns, metadata_columns, label_separator)
-    if any(map(stillhash.is_export, files)):
-        of_new = (bits, filter_field, lexical_field, keep_features, rescore_bits is not None)
-        options_of_rows = (columns != ColumnNames(), number_rows, skip_existing, *of_new)
-        if len(files) > 1 or any(options_of_rows) or method != DEFAULT_METHOD or not (codes_see_labels and learn):
-            raise InvalidInput("file: expected an export alone, without options for rows, got more")
-        restore(files[0], path, as_json)
-        return
     exists = (path / STORE_FILE).is_file()
     settings: dict[str, Any] = {"method": method, "codes_see_labels": codes_see_labels}
     settings |= {"filter_fields": filter_field or None, "lexical_field": lexical_field, "keep_features": keep_features}

@@ -65,14 +65,15 @@ def compact(
 @app.command(rich_help_panel=UPKEEP_PANEL)
 def snapshot(
     path: CollectionPath,
-    to: Annotated[Path, Argument(metavar="TO", help="A folder that does not exist.")],
+    to: Annotated[Path, Argument(metavar="TO", help="A folder, or a .tar file, that does not exist.")],
     as_json: AsJson = False,
 ) -> None:
-    """Copy the collection, as of one commit, to a new folder; other processes may write meanwhile.
+    """Copy the collection, as of one commit, to a new folder or .tar file; other processes may write meanwhile.
 
     \b
     Examples:
       stillhash snapshot films backups/films-monday
+      stillhash snapshot films films.tar
     """
     with stillhash.open(path, read_only=True) as collection, progress_bar("copying", 1.0, counts=False) as update:
         size = collection.snapshot(to, progress=lambda share: update(completed=share))

@@ -10,8 +10,6 @@ from stillhash.collection.actor import acting_as
 from stillhash.collection.codes_only import check_codes_only, check_flag, fix_identity
 from stillhash.collection.collection import Collection
 from stillhash.collection.encoder_alignment import EncoderIdentity, EncoderInfo, check_encoder, identify
-from stillhash.collection.import_export import import_export, is_export
-from stillhash.collection.layout import ItemLayout
 from stillhash.collection.method_settings import check_codes_see_labels, check_params, check_rescore_bits
 from stillhash.collection.storage.lexical import check_new_field
 from stillhash.collection.storage.repair import RepairReport, repair
@@ -199,14 +197,11 @@ __all__ = [
     "Hit",
     "ImportProgress",
     "Item",
-    "ItemLayout",
     "LabelSuggestion",
     "RepairReport",
     "Vote",
     "VoteEntry",
     "acting_as",
-    "import_export",
-    "is_export",
     "open",
     "repair",
 ]

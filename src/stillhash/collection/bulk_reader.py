@@ -31,26 +31,27 @@ class BulkReader(FacetReader):
         return problems
 
     def snapshot(self, path: str | Path, *, progress: ShareProgress | None = None) -> int:
-        """Copy the collection, as of one commit, to a new folder; return its bytes.
+        """Copy the collection, as of one commit, to a new folder or to a new file that ends in .tar; return its bytes.
 
-        Searches and writes go on in the meantime. The copy is a collection of its own. progress: called with the share
-        that is done; an error that it raises ends this, and nothing is left of the copy.
+        Searches and writes go on in the meantime. The folder is a collection of its own; the file has it, and `tar -xf`
+        unpacks it. progress: called with the share that is done; an error that it raises ends this, and nothing is left
+        of the copy.
         """
         return snapshot(self._store, check_path(path), progress)
 
     def export(
         self,
         path: str | Path,
-        format: str | None = None,
         *,
         where: Filter | None = None,
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Write all items, as of one commit, to a file that `import_export` restores; return what it holds.
+        """Write all items, as of one commit, as a table to a .jsonl or .parquet file; return what it holds.
 
-        format: "jsonl", "parquet" or "npz"; None: by the suffix of the file. where: only items that meet this
-        condition; the hash functions and what is learnt travel all the same. overwrite: replace an existing file.
-        progress: called with the number of items written so far, and of all. Searches and writes go on in the meantime.
+        The columns are id, labels, metadata, features where they are stored, and the code. `import_file` reads such
+        tables where they have features; what is learnt is not in it, but in a `snapshot`. where: only items that meet
+        this condition. overwrite: replace an existing file. progress: called with the number of items written so far,
+        and of all. Searches and writes go on in the meantime.
         """
-        return export(self._store, self._view.filter_columns, path, format, where, overwrite, progress)
+        return export(self._store, self._view.filter_columns, path, where, overwrite, progress)

@@ -1,6 +1,10 @@
-"""Export a collection, as it is at one commit, to a file from which `import_export` restores it."""
+"""Export the items of a collection, as they are at one commit, as a plain table: JSON lines or Parquet.
 
-import os
+The columns are those that `import` recognises: `id`, `labels`, `metadata`, and `features` where they are stored. The
+code of an item is in `stillhash_code`, for other programs; `import` leaves it out. A lossless copy is a snapshot.
+"""
+
+import json
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,46 +13,49 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
-from stillhash.collection.export_formats import WRITERS, check_export_format
-from stillhash.collection.export_formats.records import ExportDigest, ExportShape, ExportWriter, Record
-from stillhash.collection.export_state import Allowed, export_header, state_lines
+import numpy as np
+from numpy.typing import NDArray
+
 from stillhash.collection.filter_columns import FilterColumns, MovedOn
 from stillhash.collection.filters import Condition, compile_filter
-from stillhash.collection.storage.exported_items import ExportedItems
+from stillhash.collection.storage.bitmaps import count_bits
+from stillhash.collection.storage.exported_items import ExportedItems, ItemBatch
 from stillhash.collection.storage.integrity import committed_seq
 from stillhash.collection.storage.pinned_commit import pinned_commit
+from stillhash.collection.storage.schema import get_meta
+from stillhash.collection.storage.snapshot import check_target, publish_file
 from stillhash.collection.storage.store import Store
 from stillhash.collection.types import Filter
 from stillhash.collection.validation import check_path
-from stillhash.errors import BadState, Busy, Conflict, StillhashError, StoreFailed, shortage
-from stillhash.platform import SYSTEM
+from stillhash.errors import BadState, Busy, InvalidInput, StillhashError, StoreFailed, shortage
+from stillhash.files.sealed_files import create_private
+from stillhash.io.arrow_batches import load_pyarrow
+from stillhash.io.columns import CODE_NAME
+from stillhash.numeric.codes import width
 
 EXPORT_ATTEMPTS = 8  # while others compact, or learn
 
 Progress = Callable[[int, int], object]  # called with the items so far, and all
-CreateWriter = Callable[[ExportShape], ExportWriter]
+CreateWriter = Callable[[Store, Connection, ExportedItems], Any]
 
 
 def export(
     store: Store,
     columns: FilterColumns,
     path: str | Path,
-    format: str | None,
     where: Filter | None,
     overwrite: bool,
     progress: Progress | None,
 ) -> dict[str, Any]:
     """Write the file under another name, and rename it when it is complete and on disk; return what it holds."""
     target = check_path(path)
-    name = check_export_format(format, target)
+    name = check_table_format(target)
     condition = None if where is None else compile_filter(where)
-    if os.path.lexists(target) and (not overwrite or not target.is_file()):
-        use = "" if not target.is_file() else ". Use overwrite to replace it"
-        raise Conflict(f"path: expected a file that does not exist yet, got {str(target)!r}{use}")
+    check_target(target, overwrite)
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        header = _write_retrying(store, columns, condition, partial(WRITERS[name], unfinished), progress)
-        _publish(unfinished, target, overwrite)
+        items = _write_retrying(store, columns, condition, partial(WRITERS[name], unfinished), progress)
+        publish_file(unfinished, target, overwrite)
         size = target.stat().st_size
     except OSError as error:
         if isinstance(error, StillhashError):
@@ -57,13 +64,23 @@ def export(
     finally:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
-    return {"format": name, "items": header["items"], "version": header["version"], "bytes": size}
+    return {"format": name, "items": items, "bytes": size}
+
+
+def check_table_format(path: Path) -> str:
+    """Return the format of a table by the suffix of its file."""
+    name = path.suffix.removeprefix(".").lower()
+    if name not in WRITERS:
+        raise InvalidInput(
+            f"path: expected a file that ends in {' or '.join(f'.{one}' for one in WRITERS)}, got {path.name!r}"
+        )
+    return name
 
 
 def _write_retrying(
     store: Store, columns: FilterColumns, condition: Condition | None, create: CreateWriter, progress: Progress | None
-) -> Record:
-    """Write the latest commit, or a later one where that has removed files meanwhile; return the header."""
+) -> int:
+    """Write the latest commit, or a later one where that has removed files meanwhile; return how many items."""
     for _ in range(EXPORT_ATTEMPTS):
         seq = -1
         try:
@@ -81,46 +98,98 @@ def _write_retrying(
 
 
 def _write(
-    store: Store, connection: Connection, allowed: Allowed, create: CreateWriter, progress: Progress | None
-) -> Record:
-    """Write all that a file holds; return its header."""
-    items = ExportedItems(store, connection, allowed)
+    store: Store,
+    connection: Connection,
+    allowed: NDArray[np.uint8] | None,
+    create: CreateWriter,
+    progress: Progress | None,
+) -> int:
+    """Write all items of this commit; return how many there are."""
+    items, written = ExportedItems(store, connection, allowed), 0
     with store.reading() as latest:  # a file of features that a compaction removed looks like one that is lost
         if not set(store.codes.segment_files(connection)) <= set(store.codes.segment_files(latest)):
             raise MovedOn
-    header, digest = export_header(store, connection, allowed), ExportDigest()
-    writer = create(ExportShape.of(header))
+    total = int(get_meta(connection, "items")) if allowed is None else count_bits(allowed)
+    writer = create(store, connection, items)
     try:
-        for line in state_lines(store, connection, header, allowed):
-            digest.add_line(line)
-            writer.write_state(line)
-        writer.begin_items()
         for batch in items.batches():
-            digest.add_items(batch)
-            writer.write_items(batch)
+            writer.write(batch)
+            written += len(batch.ids)
             if progress is not None:
-                progress(digest.items, header["items"])
-        if digest.items != header["items"]:
-            raise BadState(f"items: expected {header['items']}, got {digest.items}")
-        writer.finish(digest.end_line())
+                progress(written, total)
+        if written != total:
+            raise BadState(f"items: expected {total}, got {written}")
     except BaseException:
         with suppress(Exception):  # the first error says more
             writer.close()
         raise
     writer.close()
-    return header
+    return total
 
 
-def _publish(unfinished: Path, target: Path, overwrite: bool) -> None:
-    """Give the file its name once it is on disk; a file of this name that appeared meanwhile is not overwritten."""
-    SYSTEM.sync(unfinished)
-    if overwrite:
-        SYSTEM.replace(unfinished, target)
-    else:
+class JsonLinesTable:
+    """Write a line for each item; its code is in hexadecimal."""
+
+    def __init__(self, path: Path, store: Store, connection: Connection, items: ExportedItems) -> None:
+        self._file = create_private(path).open("wb")
+
+    def write(self, batch: ItemBatch) -> None:
+        codes = None if batch.codes is None else [code.tobytes().hex() for code in batch.codes]
+        features = None if batch.features is None else batch.features.tolist()
+        for place, name in enumerate(batch.ids):
+            line: dict[str, Any] = {"id": name, "labels": batch.labels[place], "metadata": batch.metadata[place]}
+            if features is not None:
+                line["features"] = None if features[place][0] != features[place][0] else features[place]  # NaN: lost
+            if codes is not None:
+                line[CODE_NAME] = codes[place]
+            self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ParquetTable:
+    """Write a row group for each batch. A column has one type: ids or labels that are not all integers are texts."""
+
+    def __init__(self, path: Path, store: Store, connection: Connection, items: ExportedItems) -> None:
+        self._arrow, parquet = load_pyarrow("export: Parquet"), load_pyarrow("export: Parquet", "pyarrow.parquet")
+        arrow = self._arrow
+        (other_ids,) = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM items WHERE typeof(id) != 'integer')"
+        ).fetchone()
+        sql = "SELECT EXISTS (SELECT 1 FROM items, json_each(labels) WHERE json_each.type != 'integer')"
+        (other_labels,) = connection.execute(sql).fetchone()
+        kind, label_kind = (arrow.string() if other else arrow.int64() for other in (other_ids, other_labels))
+        columns = [("id", kind), ("labels", arrow.list_(label_kind)), ("metadata", arrow.string())]
+        if items.has_features:
+            columns.append(("features", arrow.list_(arrow.float32())))
+        if items.has_codes:
+            columns.append((CODE_NAME, arrow.binary(width(store.settings["bits"]))))
+        self._as_texts = bool(other_ids), bool(other_labels)
+        self._schema = arrow.schema(columns)
+        self._sink = arrow.OSFile(str(create_private(path)), "wb")
+        self._writer = parquet.ParquetWriter(self._sink, self._schema, compression="zstd")
+
+    def write(self, batch: ItemBatch) -> None:
+        ids: list[Any] = list(map(str, batch.ids)) if self._as_texts[0] else batch.ids
+        labels = [list(map(str, own)) for own in batch.labels] if self._as_texts[1] else batch.labels
+        columns: list[Any] = [ids, labels, [None if one is None else json.dumps(one) for one in batch.metadata]]
+        if batch.features is not None:
+            lost = np.isnan(batch.features[:, 0])
+            ends = np.cumsum(np.where(lost, 0, batch.features.shape[1]), dtype=np.int32)
+            starts, values = self._arrow.array(np.insert(ends, 0, 0)), self._arrow.array(batch.features[~lost].ravel())
+            columns.append(self._arrow.ListArray.from_arrays(starts, values, mask=self._arrow.array(lost)))
+        if batch.codes is not None:
+            columns.append([code.tobytes() for code in batch.codes])
+        arrays = [self._arrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._writer.write_table(self._arrow.table(arrays, schema=self._schema), row_group_size=len(batch.ids))
+
+    def close(self) -> None:
         try:
-            os.link(unfinished, target)
-        except FileExistsError:
-            raise Conflict(f"path: expected a file that does not exist yet, got {str(target)!r}") from None
-        except OSError:  # a file system without links
-            unfinished.rename(target)
-    SYSTEM.sync(target.parent)
+            self._writer.close()
+        finally:
+            self._writer.is_open = False  # after a failure it would try again when it is deleted
+            self._sink.close()
+
+
+WRITERS: dict[str, Any] = {"jsonl": JsonLinesTable, "parquet": ParquetTable}

@@ -13,7 +13,6 @@ from stillhash.collection.input_rows import input_rows
 from stillhash.collection.item_getter import ItemGetter
 from stillhash.collection.read_view import ReadView, Snapshot
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.exported_items import MAX_BATCH_BYTES
 from stillhash.collection.storage.item_pages import page_rows, pictured_ids, read_page
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.row_arrays import find_lost
@@ -225,7 +224,7 @@ class ItemReader(ItemGetter):
         left = limit
         while left is None or left > 0:
             size = batch if left is None else min(batch, left)
-            items = self.list_items(where, after=after, limit=size, max_bytes=MAX_BATCH_BYTES)
+            items = self.list_items(where, after=after, limit=size, max_bytes=1 << 25)
             yield from items
             if not items:
                 return

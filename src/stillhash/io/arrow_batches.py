@@ -89,12 +89,14 @@ def batch_rows(batch: Any, columns: Columns, first_row: int, separator: str | No
 
 
 def list_matrix(column: Any) -> NDArray[Any] | None:
-    """Return lists of numbers, of any kind of list, as (n, D); None if there are nulls or several lengths."""
+    """Return lists of numbers, or bytes of a fixed length, as (n, D); None if there are nulls or several lengths."""
     pyarrow = import_module("pyarrow")
     types = pyarrow.types
     if isinstance(column, pyarrow.ExtensionArray):
         column = column.storage
     kind = column.type
+    if types.is_fixed_size_binary(kind) and not column.null_count:
+        return np.frombuffer(b"".join(column.to_pylist()), np.uint8).reshape(len(column), kind.byte_width)
     variable = types.is_list(kind) or types.is_large_list(kind)
     if not (variable or types.is_fixed_size_list(kind)) or column.null_count or not len(column):
         return None

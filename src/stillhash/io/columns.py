@@ -10,6 +10,7 @@ from stillhash.io.rows import parse_labels, parse_metadata
 ID_NAMES = ("id", "ids", "image_id", "item_id", "document_id", "doc_id", "_id", "uuid")
 VECTOR_NAMES = ("features", "vector", "vectors", "embedding", "embeddings")
 LABELS_NAMES = ("labels", "label")
+CODE_NAME = "stillhash_code"  # of what `export` writes; read only where it is named
 
 
 class ColumnNames(NamedTuple):
@@ -72,7 +73,7 @@ class Columns:
     def _metadata_columns(self, names: tuple[str, ...] | Literal["all"] | None, strict: bool) -> list[str]:
         if names is not None and names != "all":
             return [name for each in names if (name := self._existing(each, "metadata column"))]
-        used = {self.id, self.vector, *self.numbered, *self.labels}
+        used = {self.id, self.vector, *self.numbered, *self.labels, CODE_NAME}
         others = [name for name in self.header if name not in used]
         if strict and names is None and (unknown := [name for name in others if name != "metadata"]):
             usual = ", ".join([*(name for name in self.header if name in used), "metadata"])
@@ -87,6 +88,9 @@ class Columns:
         if set(numbered) != set(ordered):
             missing = next(name for name in ordered if name not in numbered)
             raise InvalidInput(f"{self.source}: columns: expected f0, f1, ... without a gap; {missing} is missing")
+        if not numbered and not self._usual(VECTOR_NAMES) and CODE_NAME in self.header:
+            hint = "Features cannot be computed from codes. A snapshot is a whole copy."
+            raise InvalidInput(f"{self.source}: columns: expected features, got {CODE_NAME} without them. {hint}")
         if bool(numbered) == bool(self._usual(VECTOR_NAMES)):
             usual = f"either f0, f1, ... or one of {', '.join(VECTOR_NAMES)}"
             hint = "Name the vector column."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stillhash.errors import InvalidInput
-from stillhash.io.columns import USUAL_NAMES, ColumnNames, Columns, merge_metadata
+from stillhash.io.columns import CODE_NAME, USUAL_NAMES, ColumnNames, Columns, merge_metadata
 from stillhash.io.rows import Row, integer_or_text, number_or_text, parse_json, read_lines
 
 
@@ -80,7 +80,7 @@ def _json_row(
     if columns.vector not in record:
         raise InvalidInput(f"{where}: expected an object with {columns.vector}, got {', '.join(record) or 'none'}")
     present = {key: value for key, value in record.items() if value is not None}
-    used = {columns.id, columns.vector, *columns.labels}
+    used = {columns.id, columns.vector, *columns.labels, CODE_NAME}
     others = [key for key in record if key not in used and key not in columns.others]
     if others and names.metadata is None:
         known = ", ".join(map(str, [columns.id, columns.vector, *columns.labels, *columns.others]))

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from stillhash.collection import Collection, ImportProgress, is_export
+from stillhash.collection import Collection, ImportProgress
 from stillhash.errors import InvalidInput, StillhashError, TooLarge
 from stillhash.io import count_rows
 from stillhash.io.archives import ArchiveLimits, check_zip, unpack_zip
@@ -165,12 +165,8 @@ def _report_rows(
 
 
 def check_size(path: Path, collection: Collection) -> None:
-    """Raise TooLarge if a packed file of rows grows too large when it is read; InvalidInput if it is an export."""
+    """Raise TooLarge if a packed file of rows grows too large when it is read."""
     suffix = path.suffix.lower()
-    if is_export(path):
-        raise InvalidInput(
-            f"{path.name}: expected rows, got an export, which becomes a collection by `stillhash import`"
-        )
     if suffix == ".npz":
         check_zip(path, ArchiveLimits(entry_bytes=MAX_NPZ_BYTES, total_bytes=MAX_NPZ_BYTES, ratio=1 << 40))
     if suffix == ".parquet" and (size := 4 * collection.dim * count_rows(path)) > MAX_TABLE_BYTES:

@@ -13,7 +13,7 @@ from stillhash.server.upkeep_tasks import TaskKind, exported_file, start_upkeep
 
 read_router, admin_router = api_router("read", "tasks"), api_router("admin", "tasks")
 
-ExportFormatName = Literal["jsonl", "parquet", "npz"]
+ExportFormatName = Literal["jsonl", "parquet"]
 
 
 class StartTaskBody(RequestBody):

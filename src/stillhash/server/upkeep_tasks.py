@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from stillhash.collection import Collection
-from stillhash.collection.export_formats import check_export_format
+from stillhash.collection.export import check_table_format
 from stillhash.errors import NotFound, StoreFailed
 from stillhash.files.sealed_files import FOLDER_MODE
 from stillhash.server.settings import Settings
@@ -29,8 +29,8 @@ def start_upkeep(executor: CollectionExecutor, settings: Settings, kind: TaskKin
     folder, name = snapshots_folder(settings), copy_name(executor.name)
     if kind == "snapshot":
         return executor.tasks.start(kind, "Snapshot", partial(snapshot_work, path=folder / name))
-    suffix = check_export_format(format or "jsonl", Path(name))
-    return executor.tasks.start(kind, f"Export as {suffix}", partial(export_work, path=folder / f"{name}.{suffix}"))
+    path = folder / f"{name}.{format or 'jsonl'}"
+    return executor.tasks.start(kind, f"Export as {check_table_format(path)}", partial(export_work, path=path))
 
 
 def snapshots_folder(settings: Settings) -> Path:
@@ -67,7 +67,7 @@ def snapshot_work(collection: Collection, report: Report, path: Path) -> dict[st
 
 
 def export_work(collection: Collection, report: Report, path: Path) -> dict[str, Any]:
-    """Write the collection to a file, which `import_export` restores it from."""
+    """Write all items as a table to a file."""
 
     def progress(done: int, total: int) -> None:
         report(done / max(1, total), f"{done:,} of {total:,} items")

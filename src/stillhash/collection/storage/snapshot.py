@@ -1,8 +1,12 @@
-"""Copy a collection as it is at one commit, while others read and write."""
+"""Copy a collection as it is at one commit, while others read and write: the one lossless copy.
+
+It is a folder, which is opened as any collection, or one .tar file with that folder in it.
+"""
 
 import os
 import shutil
 import sqlite3
+import tarfile
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +16,7 @@ from stillhash.collection.storage.store import Store
 from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.errors import Conflict, StoreFailed
 from stillhash.files.checksums import pack_file_checksums
-from stillhash.files.sealed_files import FOLDER_MODE, create_private, file_size, write_durably
+from stillhash.files.sealed_files import FILE_MODE, FOLDER_MODE, create_private, file_size, write_durably
 from stillhash.numeric.near_groups import ShareProgress
 from stillhash.platform import SYSTEM
 
@@ -21,39 +25,72 @@ COPIED_BYTES = 4 << 20  # at a time
 
 
 def snapshot(store: Store, to: Path, progress: ShareProgress | None = None) -> int:
-    """Copy the collection to a new folder, which appears once it is complete; return its bytes.
+    """Copy the collection to a new folder, or to a new file that ends in .tar; return its bytes.
 
-    progress: called with the share of the bytes that is written. If it raises an error, no folder is left.
+    It appears once it is complete and on disk. progress: called with the share of the bytes that is written. If it
+    raises an error, nothing is left.
     """
-    if to.exists():
-        raise Conflict(f"path: expected a folder that does not exist yet, got {str(to)!r}")
+    check_target(to)
     meter = ShareMeter(progress)
     with meter.cancellable():
         _copy_whole(store, to, meter)
-    return sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
+    files = to.rglob("*") if to.is_dir() else [to]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def check_target(path: Path, overwrite: bool = False) -> None:
+    """Raise Conflict if there is something of this name, unless it is a file that may be replaced."""
+    if os.path.lexists(path) and not (overwrite and path.is_file()):
+        use = ". Use overwrite to replace it" if path.is_file() else ""
+        raise Conflict(f"path: expected one that does not exist yet, got {str(path)!r}{use}")
+
+
+def publish_file(unfinished: Path, target: Path, overwrite: bool = False) -> None:
+    """Give a file its name once it is on disk; a file of this name that appeared meanwhile is not overwritten."""
+    SYSTEM.sync(unfinished)
+    if overwrite:
+        SYSTEM.replace(unfinished, target)
+    else:
+        try:
+            os.link(unfinished, target)
+        except FileExistsError:
+            raise Conflict(f"path: expected one that does not exist yet, got {str(target)!r}") from None
+        except OSError:  # a file system without links
+            unfinished.rename(target)
+    SYSTEM.sync(target.parent)
 
 
 def _copy_whole(store: Store, to: Path, meter: ShareMeter) -> None:
-    """Copy into a folder of another name, and rename it."""
-    unfinished = to.with_name(f".{to.name}.{os.getpid()}")
+    """Copy under another name, and rename what is complete."""
+    unfinished, archive = to.with_name(f".{to.name}.{os.getpid()}"), None
+    if to.suffix.lower() == ".tar":
+        archive = to.with_name(f"{unfinished.name}.tar")
     try:
         unfinished.mkdir(FOLDER_MODE, parents=True)
-        _copy_retrying(store, unfinished, meter)
+        _copy_retrying(store, unfinished, archive, to.stem, meter)
         meter.finish()  # the last moment to cancel
-        SYSTEM.rename_folder(unfinished, to)
-        SYSTEM.sync(to.parent)
-    except (OSError, sqlite3.DatabaseError) as error:
+        if archive is None:
+            SYSTEM.rename_folder(unfinished, to)
+            SYSTEM.sync(to.parent)
+        else:
+            publish_file(archive, to)
+    except OSError as error:
         raise StoreFailed(f"path: the snapshot {to.name} could not be written: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if archive is not None:
+            archive.unlink(missing_ok=True)
 
 
-def _copy_retrying(store: Store, to: Path, meter: ShareMeter) -> None:
+def _copy_retrying(store: Store, to: Path, archive: Path | None, name: str, meter: ShareMeter) -> None:
     """Copy the latest commit, or a later one where that has removed files meanwhile."""
     for attempt in range(COPY_ATTEMPTS):
         try:
             with store.reading() as connection:
-                _copy(store, connection, to, meter)
+                if archive is None:
+                    _copy(store, connection, to, meter)
+                else:
+                    _copy_to_archive(store, connection, to, archive, name, meter)
             break
         except FileNotFoundError:
             if attempt == COPY_ATTEMPTS - 1:
@@ -62,26 +99,40 @@ def _copy_retrying(store: Store, to: Path, meter: ShareMeter) -> None:
 
 def _copy(store: Store, connection: sqlite3.Connection, to: Path, meter: ShareMeter) -> None:
     """Copy all files of the commit that this transaction sees."""
-    folders = store.sealed_files(connection)
-    sealed = sum(file_size(store.path / folder / name) for folder, files in folders.items() for name in files)
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    meter.expect(sealed + 2 * pages * PAGE_SIZE)  # pages are written, and read again for their checksums
+    folders = _sealed_files(store, connection, meter, times=2)
     for folder, files in folders.items():
         (to / folder).mkdir(FOLDER_MODE, exist_ok=True)
-        for name in files:
-            _copy_file(store.path / folder / name, create_private(to / folder / name), meter)
+        for file in files:
+            _copy_file(file, create_private(to / folder / file.name), meter)
         SYSTEM.sync(to / folder)
-    (to / "store.db").unlink(missing_ok=True)
-    with closing(sqlite3.connect(create_private(to / "store.db"))) as target:
-        _copy_database(connection, target, meter)
-        (unused,) = target.execute("PRAGMA freelist_count").fetchone()
-        if unused:
-            with meter.reporting(target):
-                target.execute("VACUUM")
-    SYSTEM.sync(to / "store.db")
-    write_durably(to / "store.sums", [pack_file_checksums(to / "store.db")])
-    meter.add(pages * PAGE_SIZE)
-    acknowledge(to, committed_seq(connection), durably=True)
+    _copy_database(connection, to, meter)
+
+
+def _copy_to_archive(
+    store: Store, connection: sqlite3.Connection, scratch: Path, archive: Path, name: str, meter: ShareMeter
+) -> None:
+    """Write an archive of a folder of this name; only the copy of store.db is in a folder before."""
+    folders = _sealed_files(store, connection, meter, times=3)
+    with tarfile.open(create_private(archive), "w") as tar:
+        for path in (name, *(f"{name}/{folder}" for folder in folders)):
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.mode = tarfile.DIRTYPE, FOLDER_MODE
+            tar.addfile(entry)
+        for folder, files in folders.items():
+            for file in files:
+                _add_file(tar, file, f"{name}/{folder}/{file.name}", meter)
+        _copy_database(connection, scratch, meter)
+        for file in sorted(scratch.iterdir()):
+            _add_file(tar, file, f"{name}/{file.name}", meter)
+
+
+def _sealed_files(store: Store, connection: sqlite3.Connection, meter: ShareMeter, times: int) -> dict[str, list[Path]]:
+    """Return the sealed files of each folder, and tell the meter of them and of the pages, which are read so often."""
+    names = store.sealed_files(connection)
+    folders = {folder: [store.path / folder / name for name in files] for folder, files in names.items()}
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    meter.expect(sum(file_size(file) for files in folders.values() for file in files) + times * pages * PAGE_SIZE)
+    return folders
 
 
 def _copy_file(source: Path, to: Path, meter: ShareMeter) -> None:
@@ -93,7 +144,35 @@ def _copy_file(source: Path, to: Path, meter: ShareMeter) -> None:
     SYSTEM.sync(to)
 
 
-def _copy_database(connection: sqlite3.Connection, target: sqlite3.Connection, meter: ShareMeter) -> None:
+def _add_file(tar: tarfile.TarFile, source: Path, name: str, meter: ShareMeter) -> None:
+    """Add a file to an archive."""
+    entry = tarfile.TarInfo(name)
+    with source.open("rb") as read:
+        status = os.fstat(read.fileno())
+        entry.size, entry.mtime, entry.mode = status.st_size, int(status.st_mtime), FILE_MODE
+        tar.addfile(entry, read)
+    meter.add(entry.size)
+
+
+def _copy_database(connection: sqlite3.Connection, to: Path, meter: ShareMeter) -> None:
+    """Copy store.db as this transaction sees it, without unused pages, and write its checksums and its last commit."""
+    (to / "store.db").unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(create_private(to / "store.db"))) as target:
+            _copy_pages(connection, target, meter)
+            (unused,) = target.execute("PRAGMA freelist_count").fetchone()
+            if unused:
+                with meter.reporting(target):
+                    target.execute("VACUUM")
+    except sqlite3.DatabaseError as error:  # a damaged page would have been found before
+        raise StoreFailed(f"path: the snapshot could not be written: {error}") from error
+    SYSTEM.sync(to / "store.db")
+    write_durably(to / "store.sums", [pack_file_checksums(to / "store.db")])
+    meter.add(file_size(to / "store.db"))
+    acknowledge(to, committed_seq(connection), durably=True)
+
+
+def _copy_pages(connection: sqlite3.Connection, target: sqlite3.Connection, meter: ShareMeter) -> None:
     """Copy all pages that this transaction sees. It is open already, so that later commits do not start it again."""
     left = [connection.execute("PRAGMA page_count").fetchone()[0]]
 
