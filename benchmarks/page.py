@@ -83,7 +83,6 @@ def page_addresses(items: int) -> dict[str, Address]:
         "suggestions": lambda turn: "/c/pages/suggest?" + urlencode({"search": f"item {turn % 10}"}),
         "teach": lambda _: "/c/pages/teach",
         "learning": lambda _: "/c/pages/learning",
-        "map": lambda _: "/c/pages/map",
         "collection": lambda _: "/c/pages/collection",
     }
 

@@ -51,7 +51,6 @@ PAGES = {
     "labels-to-check": "/c/shapes/doubtful_labels",
     "learning": "/c/shapes/learning",
     "compare": "/c/shapes/compare?a=2&b=5",
-    "map": "/c/shapes/map",
     "collection": "/c/shapes/collection",
     "collections": "/collections",
     "new": "/new",
@@ -168,9 +167,6 @@ def record(browser: Any, url: str, path: Path) -> None:
         page.keyboard.press("Enter")
         page.wait_for_timeout(400)
         film.take(HOLD_MS // 3)
-    page.goto(f"{url}/c/shapes/map")
-    page.wait_for_timeout(1500)
-    film.take(HOLD_MS)
     page.goto(f"{url}/c/shapes/learning")
     page.wait_for_timeout(2500)
     film.take(2 * HOLD_MS)

@@ -28,7 +28,6 @@ from stillhash.cli import (
     items,
     keys,
     labels,
-    layout,
     learning,
     lexical,
     mcp,
@@ -45,7 +44,7 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of 
 
 app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
 BULK_MODULES = (importing, exporting, indexing, alignment)
-ITEM_MODULES = (collection, items, labels, searching, duplicates, facets, layout, *BULK_MODULES)
+ITEM_MODULES = (collection, items, labels, searching, duplicates, facets, *BULK_MODULES)
 COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "experiment": experiment}
 for module in (demo, *ITEM_MODULES, learning, probing, upkeep, lexical, forgetting, serve, mcp):
     app.registered_commands += module.app.registered_commands

@@ -10,13 +10,13 @@ import numpy as np
 
 from stillhash.collection.filters import Condition
 from stillhash.collection.input_rows import learn_codes
-from stillhash.collection.layout_reader import LayoutReader
 from stillhash.collection.storage.audit import Change
 from stillhash.collection.storage.bitmaps import list_rows
 from stillhash.collection.storage.item_changes import change_metadata, list_row_ids, set_metadata
 from stillhash.collection.storage.row_arrays import round_features
 from stillhash.collection.storage.schema import get_meta, is_fitted
 from stillhash.collection.storage.store import Store
+from stillhash.collection.suggestion_reader import SuggestionReader
 from stillhash.collection.trainer import Trainer
 from stillhash.collection.types import Id, ItemIds
 from stillhash.collection.update_validation import (
@@ -42,7 +42,7 @@ MAX_RELABELLED, MAX_RELABELLED_BYTES = 1 << 18, 1 << 28  # items, and their feat
 
 
 @report_shortages
-class ItemWriter(LayoutReader):
+class ItemWriter(SuggestionReader):
     """The verbs that change items."""
 
     def __init__(self, store: Store, searcher: Callable[[int], Any] = Index) -> None:

@@ -44,8 +44,6 @@ from stillhash.server.pages import (
     item_labels,
     learning,
     login,
-    map,
-    map_labels,
     pictures,
     search,
     selection,
@@ -81,7 +79,7 @@ ROUTERS = (
     *(learning.read_router, learning.write_router, uploading.write_router),
     *(collection.read_router, collection.write_router),
     *(duplicates.read_router, duplicates.write_router, creation.read_router, creation.admin_router),
-    *(tasks.read_router, tasks.admin_router, map.router, map_labels.router),
+    *(tasks.read_router, tasks.admin_router),
 )
 
 PARSING_THREADS = 2  # of large bodies; more would only take Python's global lock from each other

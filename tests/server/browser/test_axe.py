@@ -30,7 +30,6 @@ PAGES = {  # the path of each page, and addresses that show it in its different 
     "/c/{name}/doubtful_labels": ["/c/toys/doubtful_labels"],
     "/c/{name}/votes": ["/c/toys/votes"],
     "/c/{name}/teach": ["/c/toys/teach?sitting=axe", "/c/empty/teach?sitting=axe"],
-    "/c/{name}/map": ["/c/toys/map", "/c/few/map", "/c/empty/map"],
     "/collections": ["/collections"],
     "/new": ["/new"],
     "/docs": ["/docs"],
@@ -39,7 +38,7 @@ PARTS = {  # not pages
     "/",
     *("/c/{name}/events", "/c/{name}/explain", "/c/{name}/label_quality", "/c/{name}/picture", "/c/{name}/select"),
     *("/c/{name}/teach/items", "/c/{name}/teach/progress", "/c/{name}/steps", "/c/{name}/versions"),
-    *("/c/{name}/suggest", "/c/{name}/map/items", "/c/{name}/map/points"),
+    "/c/{name}/suggest",
     *("/c/{name}/duplicates", "/c/{name}/import", "/c/{name}/tasks", "/c/{name}/tasks/{id}/file"),
 }
 SIGNED_OUT = {"/login"}  # a server without keys has no such page

@@ -31,7 +31,6 @@ VIEWS = {  # in the head of each page
     "Search": "",
     "Teach": "/teach",
     "Learning": "/learning",
-    "Map": "/map",
     "Collection": "/collection",
 }
 LOCAL_PATH = re.compile(r"/(?![/\\])[!-~]*")  # never an address of another server
