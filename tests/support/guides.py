@@ -46,7 +46,7 @@ NOT_RUN: dict[str, dict[str, str]] = {  # guide: the first line of a block: why 
         "stillhash experiment active --data coco100k_mnv2 --rows 25000 --queries 700 --seeds 5": NEEDS_HOURS,
     },
     "images.md": {
-        "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model, as tests/encoders has",
+        "stillhash align gallery --encoder onnx:better.onnx --images some-photos": "needs a model: tests/encoders",
     },
     "gpu.md": {
         "pip install 'stillhash[gpu]'     # for CUDA 12; for CUDA 13: pip install stillhash cupy-cuda13x": INSTALLS,
