@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from pyarrow import parquet
 
 import stillhash
 from stillhash import Collection
@@ -49,15 +50,13 @@ def test_verify_snapshot_and_export(copying: LiveServer, visit: Callable[..., An
     name = tasks.first.locator("code").text_content()
     with stillhash.open(tmp_path / "copies" / name, read_only=True) as copy:
         assert len(copy) == 700 and copy.verify() == []
-    page.locator("#tasks select[name=format]").select_option("npz")
+    page.locator("#tasks select[name=format]").select_option("parquet")
     page.get_by_role("button", name="Export").click()
     link = tasks.first.get_by_role("link")
     link.wait_for()
     with page.expect_download() as download:
         link.click()
-    restored = stillhash.import_export(download.value.path(), tmp_path / "restored")
-    with restored:
-        assert len(restored) == 700
+    assert parquet.read_table(download.value.path()).num_rows == 700
     expect(tasks).to_have_count(3)
     settle(page)
     tasks.first.get_by_role("button", name="Remove").click()
