@@ -34,7 +34,7 @@ CPUS = 8  # that the node claims to have, for up to 22 actors of a quarter each
 Search = Callable[[Floats], Hits]
 
 
-def run(repeats: int, quick: bool, progress: ReportProgress, codes: int) -> Figures:
+def run(quick: bool, progress: ReportProgress, repeats: int = 800, codes: int = 3_000_000) -> Figures:
     """Compare answers and times with one index; then throughput by shards, and many shards through aggregators."""
     check_integer(codes, "codes", 1000)
     queries = 1000

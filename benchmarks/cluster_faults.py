@@ -44,7 +44,7 @@ FAULTS = {
 }
 
 
-def run(quick: bool, progress: ReportProgress, codes: int, plot: Path | None = None) -> Figures:
+def run(quick: bool, progress: ReportProgress, codes: int = 600_000, plot: Path | None = None) -> Figures:
     """Cause each fault with one and with two replicas; `plot` is where a picture of all rates goes."""
     check_integer(codes, "codes", 1000)
     check_plot(plot)

@@ -31,7 +31,7 @@ ROWS_ENCODED_ALONE = 200  # rows that are encoded again, one at a time
 COMPARED_TIMES = ("encode/gemm", "steps/gemm", "all/one")
 
 
-def run(repeats: int, quick: bool, progress: ReportProgress) -> Figures:
+def run(quick: bool, progress: ReportProgress, repeats: int = 15) -> Figures:
     """Check and time encoding at each shape and code length."""
     rows = []
     for count, columns in ((400, 256),) if quick else ENCODE_SHAPES:

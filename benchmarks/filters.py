@@ -118,7 +118,9 @@ def conditions(items: RandomItems) -> dict[tuple[str, str], tuple[dict[str, Any]
     return {case: (where, int(np.count_nonzero(mask))) for case, (where, mask) in cases.items()}
 
 
-def run(repeats: int, quick: bool, progress: ReportProgress, items: int, folder: Path | None = None) -> Figures:
+def run(
+    quick: bool, progress: ReportProgress, repeats: int = 40, items: int = 1_000_000, folder: Path | None = None
+) -> Figures:
     """Time filters of a collection of `items`."""
     check_integer(items, "items", 1000)
     columns = make_items(20_000 if quick else items)

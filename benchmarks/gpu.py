@@ -54,6 +54,7 @@ from stillhash.search import GpuScan, Hits, Index, Scan
 from stillhash.search.gpu.card import Card
 from stillhash.server import Settings, serve
 
+GPU_CODES = (16_777_216, 134_217_728)
 GPU_BITS = (32, 64, 128, 256)
 GPU_BATCHES = (64, 128)
 MANY_CODES = 1 << 29  # from so many on there are goals on time
@@ -66,7 +67,11 @@ RANDOM_TILES = 1 << 12  # that one generator makes
 
 
 def run(
-    repeats: int, quick: bool, progress: ReportProgress, codes: Sequence[int], bits: Sequence[int] = GPU_BITS
+    quick: bool,
+    progress: ReportProgress,
+    repeats: int = 31,
+    codes: Sequence[int] = GPU_CODES,
+    bits: Sequence[int] = GPU_BITS,
 ) -> Figures:
     """Check and time searches of so many random codes, at each code length."""
     sizes = [check_integer(count, "codes", 1 << 12) for count in codes]
@@ -190,11 +195,11 @@ ORDERS = {"random": None, "sorted by code": "random", "labels mixed": None, "sor
 
 
 def run_orders(
-    repeats: int,
     quick: bool,
     progress: ReportProgress,
-    codes: Sequence[int],
-    bits: Sequence[int],
+    repeats: int = 31,
+    codes: Sequence[int] = GPU_CODES,
+    bits: Sequence[int] = GPU_BITS,
     folder: Path | None = None,
 ) -> Figures:
     """Check and time searches of so many codes in each order."""
@@ -414,14 +419,16 @@ class PlainScan(Scan):
 INDEXES: dict[str, Callable[[int], Any]] = {"GPU": GpuScan, "CPU scan": PlainScan, "CPU tables": Index}
 
 
-def run_served(repeats: int, quick: bool, progress: ReportProgress, codes: int, folder: Path | None = None) -> Figures:
-    """Load a server for `repeats` seconds with each index, by one client and by many."""
+def run_served(
+    quick: bool, progress: ReportProgress, seconds: float = 10, codes: int = 100_000_000, folder: Path | None = None
+) -> Figures:
+    """Load a server for so many seconds with each index, by 16 clients and by 64."""
     count = 1 << 16 if quick else check_integer(codes, "codes", 1 << 12)
     rows = []
     with temporary_folder(folder) as temporary:
         fill_served(temporary / "served")
         for name in INDEXES:
-            rows += measure_served(temporary / "served", name, count, repeats, progress)
+            rows += measure_served(temporary / "served", name, count, 1 if quick else seconds, progress)
     return {"rows": rows, "goals": [goal for row in rows for goal in served_goals(row)]}
 
 

@@ -26,7 +26,7 @@ CHECKED_QUERIES = 50
 IngestChunk = tuple[Floats, list[list[str]]]  # features, labels
 
 
-def run(repeats: int, quick: bool, progress: ReportProgress, folder: Path | None = None) -> Figures:
+def run(quick: bool, progress: ReportProgress, repeats: int = 40, folder: Path | None = None) -> Figures:
     """Add and learn `repeats` chunks; `folder` is on the disk to measure."""
     dim = 64 if quick else INGEST_DIM
     chunks = [labelled(INGEST_CHUNK, dim, seed) for seed in range(INGEST_CHUNKS)]

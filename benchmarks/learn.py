@@ -33,7 +33,7 @@ RealArray = NDArray[Any]
 TargetSigns = NDArray[np.int8]
 
 
-def run(repeats: int, quick: bool, progress: ReportProgress) -> Figures:
+def run(quick: bool, progress: ReportProgress, repeats: int = 15) -> Figures:
     """Check and time learning at each code length."""
     rows, exactness = [], []
     for bits in CODE_LENGTHS:

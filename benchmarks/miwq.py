@@ -9,7 +9,7 @@ sizes are parts of the same tiles, and tables build themselves as they do in use
 
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
@@ -53,7 +53,12 @@ Seconds = NDArray[np.float64]
 
 
 def run(
-    repeats: int, quick: bool, progress: ReportProgress, codes: Iterable[int], cases: int, plot: Path | None = None
+    quick: bool,
+    progress: ReportProgress,
+    repeats: int = 15,
+    codes: Sequence[int] = (1_000_000, 10_000_000),
+    cases: int = 20_000,
+    plot: Path | None = None,
 ) -> Figures:
     """Compare `cases` queries with brute force, and time two queries a repeat at each number of codes.
 

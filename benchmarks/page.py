@@ -30,7 +30,9 @@ COLOURS = ("red", "green", "blue", "black", "white")
 Address = Callable[[int], str]  # of the page in a round
 
 
-def run(repeats: int, quick: bool, progress: ReportProgress, items: int, folder: Path | None = None) -> Figures:
+def run(
+    quick: bool, progress: ReportProgress, repeats: int = 50, items: int = 1_000_000, folder: Path | None = None
+) -> Figures:
     """Request each page so many times, over a collection of `items`."""
     check_integer(items, "items", 1000)
     items = 2000 if quick else items

@@ -64,10 +64,10 @@ PEERS_PAGE = """# Beside Chroma and LanceDB
 
 
 def run(
-    repeats: int,
     quick: bool,
     progress: ReportProgress,
-    rows: int,
+    repeats: int = 300,
+    rows: int = 20_000,
     data: str | None = None,
     folder: Path | None = None,
     markdown: Path | None = None,

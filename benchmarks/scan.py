@@ -41,7 +41,7 @@ FAISS_CONTESTS = {  # FAISS's time over ours
 THREAD_GAIN = "batch, 1 thread/2 threads"
 
 
-def run(repeats: int, quick: bool, progress: ReportProgress, codes: int) -> Figures:
+def run(quick: bool, progress: ReportProgress, repeats: int = 15, codes: int = 10_000_000) -> Figures:
     """Check and time the scan of `codes` random codes at each code length."""
     count = check_integer(codes, "codes", 1000)
     if quick:

@@ -60,7 +60,12 @@ LoadOutcome = tuple[list[float], list[str]]  # of requests that succeeded, and o
 
 
 def run(
-    repeats: int, quick: bool, progress: ReportProgress, items: int, seconds: float, folder: Path | None = None
+    quick: bool,
+    progress: ReportProgress,
+    repeats: int = 500,
+    items: int = 1_000_000,
+    seconds: float = 60,
+    folder: Path | None = None,
 ) -> Figures:
     """Time so many single searches, then `seconds` of load, over a collection of `items`."""
     check_integer(items, "items", 1000)
@@ -240,7 +245,7 @@ WRITE_ROWS, WRITE_INTERVAL = 100, 2.0  # that are added, and seconds from chunk 
 
 
 def run_hostile(
-    quick: bool, progress: ReportProgress, items: int, seconds: float, folder: Path | None = None
+    quick: bool, progress: ReportProgress, items: int = 1_000_000, seconds: float = 60, folder: Path | None = None
 ) -> Figures:
     """Measure good clients alone, then for `seconds` beside hostile ones."""
     check_integer(items, "items", 1000)

@@ -43,7 +43,9 @@ FEATURE_CHUNKS = 8  # chunks of features that take turns
 MIN_STORE_ITEMS = 1000
 
 
-def run(repeats: int, quick: bool, progress: ReportProgress, items: int, folder: Path | None = None) -> Figures:
+def run(
+    quick: bool, progress: ReportProgress, repeats: int = 200, items: int = 1_000_000, folder: Path | None = None
+) -> Figures:
     """Time so many one-row commits, chunks, opening a collection of `items` and compacting, on the disk of `folder`."""
     check_integer(items, "items", MIN_STORE_ITEMS)
     # So many chunks are more rows than stay unsealed: sealing is part of it. New processes open a third as often.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import encode, learn, scan, timing
+from benchmarks.__main__ import BENCHES, main, open_bench, option_parser
 from benchmarks.scan import brute_force
 from stillhash.errors import InvalidInput
 from stillhash.numeric import kernels
@@ -178,3 +181,31 @@ def test_speeds_are_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("bound", "met"), [("<= 1.5", True), ("<= 1.4", False), (">= 1.5", True), (">= 1.6", False)])
 def test_goals_are_met_at_the_bound(bound: str, met: bool) -> None:
     assert timing.judge("speed", bound, 1.5) == {"name": "speed", "goal": bound, "measured": 1.5, "met": met}
+
+
+# ---- the command ----
+
+
+def test_the_command_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0 and main(["nosuch"]) == 2
+    out = capsys.readouterr().out
+    assert all(name in out for name in BENCHES)
+
+
+@pytest.mark.parametrize("name", ["scan", "miwq", "filters", "serve-hostile", "gpu-http", "peers"])
+def test_every_parameter_is_an_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = open_bench(name)
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    out = capsys.readouterr().out
+    names = set(signature(bench.run).parameters) - {"progress"}
+    assert all(f"--{option}" in out for option in (*names, "json"))
+
+
+def test_options_are_read_by_their_types_and_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    options = vars(option_parser("miwq", open_bench("miwq").run).parse_args(["--codes", "5,60", "--plot", "x.png"]))
+    assert options["codes"] == (5, 60) and options["plot"] == Path("x.png") and options["cases"] == 20_000
+    assert main(["scan", "--codes", "10"]) == InvalidInput.exit_code
+    with pytest.raises(SystemExit):
+        main(["gpu", "--codes", "many"])
+    assert "--codes: invalid whole_numbers value: 'many'" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def test_every_condition_is_timed_and_matches(tmp_path: Path) -> None:
 
 def test_too_few_items_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"^items:"):
-        filters.run(1, quick=False, progress=print, items=10, folder=tmp_path)
+        filters.run(quick=False, repeats=1, progress=print, items=10, folder=tmp_path)
 
 
 def test_conditions_match_about_their_share() -> None:

@@ -22,4 +22,4 @@ def test_every_page_is_timed(tmp_path: Path) -> None:
 
 def test_too_few_items_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"^items:"):
-        page.run(1, quick=False, progress=print, items=10, folder=tmp_path)
+        page.run(quick=False, repeats=1, progress=print, items=10, folder=tmp_path)

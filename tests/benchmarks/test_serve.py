@@ -22,7 +22,7 @@ def test_a_server_under_load_and_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_good_clients_beside_hostile_ones(tmp_path: Path) -> None:
-    result = run_bench("serve", "--hostile", "--folder", str(tmp_path))
+    result = run_bench("serve-hostile", "--folder", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     for part in ("alone", "beside"):
         assert result[part]["errors"] == 0, result[part]["first_error"]
