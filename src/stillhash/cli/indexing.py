@@ -1,9 +1,11 @@
 """The command that indexes files: a folder of images, a folder of texts, or a table with a column of texts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument, Option, Typer
 
@@ -29,6 +31,9 @@ from stillhash.cli.options import (
 )
 from stillhash.cli.output import AsJson, answer, note, progress_bar
 from stillhash.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from stillhash.encoders.indexing import IndexReport
 
 app = Typer()
 MAX_LISTED_FILES = 20
@@ -156,17 +161,17 @@ def _index_images(folder: Path, target: _Target, encoder: str, labels: str, work
     files, source = list_images(folder), open_labels(folder, labels)
     rows = max(MIN_FIT_ITEMS, min(MAX_FIT_ITEMS, len(files)))
     with target.open(encoders.open_encoder(encoder), rows) as collection:
-        try:
-            with progress_bar("images", len(files)) as update:
-                options = {"files": files, "workers": workers, "progress": lambda report: update(completed=report.done)}
-                report = encoders.index_folder(folder, collection, encoder, source, **options)
-        except KeyboardInterrupt:
-            _note_stopped(collection, "images")
-            raise
-        result = _finish(collection, asdict(report))
-    encoded = report.added + report.updated + report.broken_count
-    result["images_per_second"] = round(encoded / max(report.seconds, 1e-9), 1)
-    answer(result, as_json, _report_text(result, result["images_per_second"], target.path))
+        with _resumable(collection, "images"), progress_bar("images", len(files)) as update:
+            report = encoders.index_folder(
+                folder,
+                collection,
+                encoder,
+                source,
+                files=files,
+                workers=workers,
+                progress=lambda each: update(completed=each.done),
+            )
+        _finish(collection, report, "images_per_second", target.path, as_json)
 
 
 def _index_texts(documents: Any, target: _Target, encoder: str, chunks: tuple[int, int], as_json: bool) -> None:
@@ -180,31 +185,37 @@ def _index_texts(documents: Any, target: _Target, encoder: str, chunks: tuple[in
         check_chunks(*chunks)
     documents = chain(list(islice(documents, 1)), documents)  # a wrong column fails here, before there is a collection
     with target.open(opened, MAX_FIT_ITEMS, lexical_field="text") as collection:
-        try:
-            with progress_bar("texts", 1.0, counts=False) as update:
-                options = {"chunk": chunks[0], "overlap": chunks[1]}
-                report = index_documents(
-                    documents, collection, opened, **options, progress=lambda each: update(completed=each.progress)
-                )
-        except KeyboardInterrupt:
-            _note_stopped(collection, "texts")
-            raise
-        result = _finish(collection, asdict(report))
-    encoded = report.added + report.updated + report.broken_count
-    result["documents_per_second"] = round(encoded / max(report.seconds, 1e-9), 1)
-    answer(result, as_json, _report_text(result, result["documents_per_second"], target.path))
+        with _resumable(collection, "texts"), progress_bar("texts", 1.0, counts=False) as update:
+            report = index_documents(
+                documents,
+                collection,
+                opened,
+                chunk=chunks[0],
+                overlap=chunks[1],
+                progress=lambda each: update(completed=each.progress),
+            )
+        _finish(collection, report, "documents_per_second", target.path, as_json)
 
 
-def _note_stopped(collection: "stillhash.Collection", kind: str) -> None:
-    note(f"stopped; {collection.count():,} {kind} are stored, and the next run continues from there")
+@contextmanager
+def _resumable(collection: "stillhash.Collection", kind: str) -> Iterator[None]:
+    """Say on Ctrl-C what is stored by then."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"stopped; {collection.count():,} {kind} are stored, and the next run continues from there")
+        raise
 
 
-def _finish(collection: "stillhash.Collection", report: dict[str, Any]) -> dict[str, Any]:
-    """Fit the hash functions where there are enough items, learn what is pending, and return the report."""
+def _finish(collection: "stillhash.Collection", report: "IndexReport", rate: str, path: Path, as_json: bool) -> None:
+    """Fit the hash functions where there are enough items, learn what is pending, and answer with the report."""
     if not collection.stats()["fitted"] and collection.count() >= MIN_FIT_ITEMS:
         collection.fit()
     collection.flush()
-    return {**report, "items": collection.count(), "fitted": collection.stats()["fitted"]}
+    encoded = report.added + report.updated + report.broken_count
+    per_second = round(encoded / max(report.seconds, 1e-9), 1)
+    result = {**asdict(report), "items": collection.count(), "fitted": collection.stats()["fitted"], rate: per_second}
+    answer(result, as_json, _report_text(result, per_second, path))
 
 
 def _report_text(result: dict[str, Any], rate: float, path: Path) -> str:

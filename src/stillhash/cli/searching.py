@@ -84,7 +84,7 @@ def search(
             from stillhash.encoders import open_query_encoder
 
             query_encoder = open_query_encoder(collection, encoder)
-            features = query_encoder.text(text) if image is None else query_encoder.image_file(image)
+            features = query_encoder.image_file(image) if image is not None else query_encoder.text(text or "")
             queries = features[None]
         compare = explain if against is None else against
         allowed = parse_json_object(where, "where")
