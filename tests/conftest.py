@@ -52,7 +52,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start Ray or a browser, and those of `NIGHTLY`; keep in one worker what shares Ray or a page.
+    """Mark tests that start Ray or a browser, and nightly ones; keep in one worker what shares Ray or a page.
 
     Each worker may have a browser of its own: they take turns with the files of browser tests.
     """
@@ -62,7 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
         folder = item.path.parent.relative_to(Path(__file__).parent).as_posix()
-        if folder in NIGHTLY and not item.get_closest_marker("smoke"):
+        is_long = item.get_closest_marker("cluster") or (folder == "cluster" and item.get_closest_marker("slow"))
+        if (folder in NIGHTLY or is_long) and not item.get_closest_marker("smoke"):
             item.add_marker("nightly")
         groups = ["cluster"] if item.get_closest_marker("cluster") else []
         if item.get_closest_marker("browser"):

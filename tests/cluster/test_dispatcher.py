@@ -168,6 +168,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each takes seconds
 @given(steps=STEPS, seed=st.integers(0, 2**32))
 def test_calls_end_in_time_and_are_right_whatever_fails(

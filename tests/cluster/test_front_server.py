@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,9 @@ from stillhash.server import Keys, Settings
 from tests.cluster.shard_threads import ShardThreads
 from tests.collection.fixtures import BITS, begin, some_rows
 from tests.server.live_server import live_server
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow  # each test starts a process
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0  # until something that should have happened is a failure
@@ -49,13 +51,6 @@ def front_process(storage: Path, deadline: float = 10.0, *keys: str) -> Iterator
             process.kill()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "this did not happen in time"
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
@@ -66,7 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         try:
             publisher.publish()
             with front_process(folder / "storage") as url:
-                wait_until(lambda: get(url, "/v1/ready").status == 200)
+                until(lambda: get(url, "/v1/ready").status == 200)
                 yield Site(collection, publisher, shards, writer.url, url)
         finally:
             index.close()
@@ -79,7 +74,7 @@ def get(url: str, path: str, method: str = "GET", **options: Any) -> Any:
 def current(site: Site) -> None:
     """Wait until the front serves the latest commit."""
     number = site.publisher.publish().number
-    wait_until(lambda: get(site.front, "/v1/collections/c/stats").json()["manifest"] >= number)
+    until(lambda: get(site.front, "/v1/collections/c/stats").json()["manifest"] >= number)
 
 
 def test_a_client_has_the_answers_of_the_collection(site: Site) -> None:
@@ -149,20 +144,20 @@ def test_a_writer_that_is_away_stops_no_search(tmp_path: Path) -> None:
         try:
             publisher.publish()
             with front_process(tmp_path / "storage", deadline=1.0) as url, Client(url, retries=0) as client:
-                wait_until(lambda: get(url, "/v1/ready").status == 200)
+                until(lambda: get(url, "/v1/ready").status == 200)
                 check_away(client, collection, "no server")
                 with Publisher(collection, index, writer="http://127.0.0.1:1") as other:  # a port nobody listens on
                     other.publish()
-                wait_until(lambda: "127.0.0.1:1" in get(url, "/v1/collections/c/audit").json()["message"])
+                until(lambda: "127.0.0.1:1" in get(url, "/v1/collections/c/audit").json()["message"])
                 check_away(client, collection, "does not answer")
                 shards.ensure([1], 1)  # the shard with all rows is gone
-                wait_until(lambda: get(url, "/v1/ready").status == 503)
+                until(lambda: get(url, "/v1/ready").status == 503)
                 assert "none of 0" in get(url, "/v1/ready").json()["message"]
                 assert get(url, "/v1/health").status == 200
                 with pytest.raises(Unreachable):
                     client.search(some_rows(1).X)
                 shards.ensure([0, 1], 1)
-                wait_until(lambda: get(url, "/v1/ready").status == 200)
+                until(lambda: get(url, "/v1/ready").status == 200)
                 assert client.search(some_rows(2).X) == collection.search(some_rows(2).X)
         finally:
             index.close()
@@ -202,7 +197,7 @@ def test_keys_are_checked_by_the_front_and_by_the_writer(tmp_path: Path) -> None
         try:
             publisher.publish()
             with front_process(tmp_path / "storage", 10.0, read) as url:
-                wait_until(lambda: get(url, "/v1/ready").status == 200)
+                until(lambda: get(url, "/v1/ready").status == 200)
                 for key, error in ((None, Denied), ("another key, of nobody", Denied), (write, Denied)):
                     with Client(url, collection="c", key=key, retries=0) as client, pytest.raises(error):
                         client.search(some_rows(1).X)  # this front has only the key that may read

@@ -18,6 +18,8 @@ from tests.cluster.shard_threads import thread_index
 from tests.contracts.searchers import *  # noqa: F403
 from tests.contracts.searchers import Make, random_codes
 
+pytestmark = [pytest.mark.slow, pytest.mark.smoke]
+
 
 class IndexPool:
     """Makes small indexes, of which only the last few stay open."""
