@@ -8,7 +8,7 @@ from typer import Argument, Exit, Option, Typer
 
 import stillhash
 from stillhash.cli.defaults import MAX_AUDIT_ENTRIES
-from stillhash.cli.options import CollectionName, CollectionPath, OptionalPath, ServerKey
+from stillhash.cli.options import ITEMS_PANEL, CollectionName, CollectionPath, OptionalPath, ServerKey, Where
 from stillhash.cli.output import AsJson, answer, count_of, progress_bar
 from stillhash.errors import BadState, InvalidInput
 
@@ -78,6 +78,38 @@ def snapshot(
     with stillhash.open(path, read_only=True) as collection, progress_bar("copying", 1.0, counts=False) as update:
         size = collection.snapshot(to, progress=lambda share: update(completed=share))
     answer({"path": str(to), "bytes": size}, as_json, f"copied {size:,} bytes to {to}")
+
+
+@app.command(rich_help_panel=ITEMS_PANEL)
+def export(
+    path: CollectionPath,
+    file: Annotated[Path, Argument(metavar="FILE", help="The file to write: .jsonl or .parquet.")],
+    where: Where = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace FILE if it exists.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write all items as a table: ids, labels, metadata, codes and, where they are stored, features.
+
+    It is of one commit, also while another process writes, and appears once it is complete. What is learnt is not in
+    it: `stillhash snapshot` copies all.
+
+    \b
+    Examples:
+      stillhash export films films.parquet
+      stillhash export films recent.jsonl --where '{"year": {"$gte": 2020}}'
+    """
+    from stillhash.io import parse_json_object
+
+    allowed = parse_json_object(where, "where")
+    with stillhash.open(path, read_only=True) as collection, progress_bar("items exported", None) as update:
+        report = collection.export(
+            file,
+            where=allowed,
+            overwrite=overwrite,
+            progress=lambda done, total: update(completed=done, total=total),
+        )
+    text = f"{count_of(report['items'], 'item')} exported to {file}, {report['bytes']:,} bytes"
+    answer({"path": str(file), **report}, as_json, text)
 
 
 @app.command(rich_help_panel=UPKEEP_PANEL)

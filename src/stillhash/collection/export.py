@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from stillhash.collection.filter_columns import FilterColumns, MovedOn
 from stillhash.collection.filters import Condition, compile_filter
 from stillhash.collection.storage.bitmaps import count_bits
-from stillhash.collection.storage.exported_items import ExportedItems, ItemBatch
+from stillhash.collection.storage.exported_items import ExportedItems, ItemBatch, pinned_commit
 from stillhash.collection.storage.integrity import committed_seq
-from stillhash.collection.storage.pinned_commit import pinned_commit
 from stillhash.collection.storage.schema import get_meta
 from stillhash.collection.storage.snapshot import check_target, publish_file
 from stillhash.collection.storage.store import Store

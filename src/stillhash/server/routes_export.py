@@ -4,9 +4,10 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Request
+from pydantic import BaseModel, Field, StrictBool, StrictInt
 from pydantic_core import to_json
 from starlette.responses import Response, StreamingResponse
 
@@ -14,10 +15,10 @@ from stillhash.collection import Collection
 from stillhash.collection.types import Filter, Id
 from stillhash.errors import StillhashError, TooLarge
 from stillhash.server.dependencies import ExecutorParam, api_router, app_state
-from stillhash.server.export_schemas import ExportBody, ItemPageResponse, ListItemsBody
 from stillhash.server.request_body import NDJSON_MEDIA
 from stillhash.server.responses import error_response, json_response
 from stillhash.server.routes_items import HIT_BYTES
+from stillhash.server.schemas import MAX_INT64, CountBody, JsonId
 from stillhash.server.write_queue import CollectionExecutor, ReadKind
 
 EXPORTED_ROWS, EXPORTED_BYTES = 1000, 1 << 20  # of a stream that are read, and in memory, at a time
@@ -29,8 +30,30 @@ LINES_RESPONSE: dict[int | str, dict[str, Any]] = {
     }
 }
 
-
 read_router = api_router("read", "items")
+
+
+class ExportBody(CountBody):
+    after: Annotated[JsonId | None, Field(description="Only items past this id.", examples=["a"])] = None
+    codes: Annotated[StrictBool, Field(description="Whether each item comes with its code, in base64.")] = False
+
+
+class ListItemsBody(ExportBody):
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_INT64)] = 1000
+
+
+class CodedItem(BaseModel):
+    """An item, and its code where that was requested."""
+
+    id: JsonId
+    labels: list[Any]
+    metadata: dict[str, Any] | None
+    code: Annotated[str | None, Field(description="In base64; null before hash functions are fitted.")] = None
+
+
+class ItemPageResponse(BaseModel):
+    items: Annotated[list[CodedItem], Field(description="In order of their ids; fewer than `limit` if they are large.")]
+    after: Annotated[JsonId | None, Field(description="`after` of the next page; null if there are no more items.")]
 
 
 class ItemPage(NamedTuple):

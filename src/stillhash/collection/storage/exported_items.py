@@ -1,13 +1,17 @@
 """Read the items of one commit in order of their rows, a batch at a time."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stillhash.collection.storage.connections import connect
+from stillhash.collection.storage.integrity import committed_seq
 from stillhash.collection.storage.items import RowNumbers
 from stillhash.collection.storage.row_arrays import find_lost
 from stillhash.collection.storage.schema import batches, is_fitted, parsing
@@ -35,6 +39,20 @@ class ItemBatch(NamedTuple):
     features: Floats | None  # None once there are hash functions, unless they are kept; NaN where they are lost
 
 
+@contextmanager
+def pinned_commit(store: Store) -> Iterator[Connection]:
+    """Read in one transaction of a connection of its own, so that this thread can read later commits meanwhile."""
+    with store.reading():
+        pass  # Closed if the store is closed, BadState if it is damaged
+    try:
+        with closing(connect(store.path, "ro")) as connection:
+            connection.execute("BEGIN")
+            committed_seq(connection)  # the commit that a transaction sees is that of its first read
+            yield connection
+    except sqlite3.DatabaseError as error:
+        raise BadState(f"{store.path.name}: cannot be read: {error}") from error
+
+
 class ExportedItems:
     """The items of one commit: of the rows in a bitmap, or all. The transaction must stay open while they are read.
 
@@ -45,7 +63,7 @@ class ExportedItems:
         self._store, self._connection, self._allowed = store, connection, allowed
         self._fitted = is_fitted(connection)
         self._segments = list(store.codes.segments(connection))
-        self._features = None if store.features is None else store.features.mapped(connection)
+        self._features = [] if store.features is None else store.features.mapped(connection)
         self._code_bytes, self._dim = width(store.settings["bits"]), store.settings["dim"]
         self.has_codes, self.has_features = self._fitted, not self._fitted or store.features is not None
 
@@ -106,8 +124,8 @@ class ExportedItems:
                 inside, places = inside[held], places[held]
             if len(inside):
                 codes[inside], known[inside] = read_tiles(segment.tiles, places), True
-                if features is not None and self._features is not None and self._features[number] is not None:
-                    features[inside] = self._features[number][places]
+                if features is not None and (stored := self._features[number]) is not None:
+                    features[inside] = stored[places]
         if not known.all():
             raise BadState(f"items: {int((~known).sum())} items have no code, the first in row {rows[~known][0]}")
         if features is not None:

@@ -22,15 +22,14 @@ from typing import Any
 from stillhash.collection.storage.audit import AuditTable, Change
 from stillhash.collection.storage.codes import CodeTable, SegmentRecord
 from stillhash.collection.storage.column_files import columns_file
-from stillhash.collection.storage.connections import check_exists, connect
+from stillhash.collection.storage.connections import check_exists, connect, sync_commits
 from stillhash.collection.storage.database import Database
 from stillhash.collection.storage.doubtful_labels import DoubtfulLabelTable
-from stillhash.collection.storage.integrity import ACKED_KEY, acknowledged_commit
+from stillhash.collection.storage.integrity import ACKED_KEY, acknowledge, acknowledged_commit
 from stillhash.collection.storage.items import ItemTable, RowNumbers
 from stillhash.collection.storage.learner_files import LearnerFiles
 from stillhash.collection.storage.learnt_rows import LearntRowTable
 from stillhash.collection.storage.lexical import check_new_field, merge_lexical
-from stillhash.collection.storage.new_database import create_database
 from stillhash.collection.storage.row_arrays import FEATURES, RESCORING, RowArrayTable
 from stillhash.collection.storage.schema import (
     COMPACTED_FORMAT,
@@ -47,21 +46,26 @@ from stillhash.collection.storage.schema import (
     set_meta,
 )
 from stillhash.collection.storage.segment_writer import SegmentWriter
-from stillhash.collection.storage.segments import SEGMENT_ROWS, CodedRows, even_rows
+from stillhash.collection.storage.segments import SEGMENT_ROWS, even_rows
 from stillhash.collection.storage.settings import check_id, parse_settings
 from stillhash.collection.storage.summed_rows import SummedRowTable
+from stillhash.collection.storage.verify_pages import PAGE_SIZE
 from stillhash.collection.storage.versions import VersionTable
 from stillhash.collection.storage.votes import VoteTable
 from stillhash.collection.types import Id
-from stillhash.errors import BadState
+from stillhash.errors import BadState, StoreFailed
+from stillhash.files.checksums import pack_file_checksums
 from stillhash.files.sealed_files import (
     FOLDER_MODE,
     check_kind,
+    create_private,
     file_size,
     locked_folder,
     remove_unlisted,
+    write_durably,
 )
 from stillhash.numeric.rescoring import Rescorer
+from stillhash.platform import SYSTEM
 
 STORE_FOLDERS = ("segments", "learner")
 SCRUB_KEY = "unscrubbed"  # in `meta`, from when something is forgotten until nothing of it is in any file
@@ -143,7 +147,7 @@ class Store:
                 meta |= {"settings": json.dumps(fixed), **dict.fromkeys(COUNTERS, 0), ACKED_KEY: 1}
                 meta |= {} if field is None else {LEXICAL_KEY: field}
                 script = create_script(optional_tables(settings), field is not None)
-                create_database(path, script, {"meta": list(meta.items())})
+                _create_database(path, script, meta)
         return cls(path, writer=True)
 
     def close(self) -> None:
@@ -197,24 +201,12 @@ class Store:
             self._register(records)
         return len(records) > 0
 
-    def write_segments(self, rows: CodedRows, *, replace: bool = False) -> None:
-        """Move the codes of these rows to new segments, in one transaction; to replace all others, of all rows."""
-        self._check_writable()
-        most = even_rows(len(rows.numbers), self.codes.segment_rows)
-        with self.reading() as connection:
-            parts = CodedRows.regroup([rows], most, self.codes.bits)
-            records = self.segment_writer.write(connection, parts)
-            replaced = self.codes.segment_records(connection) if replace else []
-        self._register(records, replaced)
-
-    def _register(self, records: list[SegmentRecord], replaced: Sequence[SegmentRecord] = ()) -> None:
+    def _register(self, records: list[SegmentRecord]) -> None:
         """Register segments that hold all rows which were not sealed, in one transaction."""
         with self.transaction() as connection:
-            self._exchange(connection, replaced, records)
+            self._exchange(connection, [], records)
             for record in records:
                 self.codes.clear_unsealed(connection, record.first, record.last)
-            if replaced:
-                self.codes.start_over(connection)
             self._count_loose(connection, sum(record.rows for record in records))
             for table in self.row_arrays:
                 table.clear(connection)
@@ -298,3 +290,33 @@ def check_folders(path: Path) -> None:
     """Raise BadState if a folder of the store is a link: files that no commit names are removed from it."""
     for name in STORE_FOLDERS:
         check_kind(path / name, folder=True)
+
+
+def _create_database(path: Path, script: str, meta: dict[str, Any]) -> None:
+    """Create the database file store.db: complete, with its checksums, or not at all."""
+    new = path / "store.db.new"
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        new.with_name(new.name + suffix).unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(create_private(new), isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":  # SQLite does not say why
+                raise StoreFailed(f"{path.name}: could not be written: it has no write-ahead log")
+            sync_commits(connection)
+            connection.executescript("BEGIN IMMEDIATE;" + script)
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+            connection.execute("COMMIT")
+            (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if busy:  # the file is renamed, its WAL is not
+                raise StoreFailed(f"{path.name}: could not be written: its write-ahead log did not empty")
+    except sqlite3.DatabaseError as error:
+        raise StoreFailed(f"{path.name}: could not be written: {error}") from error
+    write_durably(path / "store.sums", [pack_file_checksums(new)])
+    acknowledge(path, meta["seq"], durably=True)
+    for file in ("store.db-wal", "store.db-shm"):
+        (path / file).unlink(missing_ok=True)
+    SYSTEM.replace(new, path / "store.db")
+    SYSTEM.sync(path)
+    SYSTEM.sync(path.parent)

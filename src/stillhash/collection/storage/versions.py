@@ -36,7 +36,10 @@ class VersionTable:
     def publish(self, connection: Connection, new: NewVersion, side: str, model: bytes | None) -> int:
         """Make this the current version, with its model, and drop versions that need not be kept."""
         version = self.next_number(connection)
-        self.insert(connection, version, datetime.now(UTC).isoformat(timespec="milliseconds"), new, side, model)
+        created = datetime.now(UTC).isoformat(timespec="milliseconds")
+        learner, notes = json.dumps(new.learner), json.dumps(new.notes or {})
+        row = version, created, new.kind, new.rows, None, side, model, learner, notes
+        connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         set_meta(connection, "version", version)
         oldest = version - self.keep_versions
         connection.execute("DELETE FROM versions WHERE version <= ? AND tag IS NULL", [oldest])
@@ -48,14 +51,6 @@ class VersionTable:
         rows = connection.execute(f"SELECT version {sql} ORDER BY version", [version, since]).fetchall()
         connection.execute(f"DELETE {sql}", [version, since])
         return [number for (number,) in rows]
-
-    def insert(
-        self, connection: Connection, version: int, created: str, new: NewVersion, side: str, model: bytes | None
-    ) -> None:
-        """Store a version under a number of its own."""
-        learner, notes = json.dumps(new.learner), json.dumps(new.notes or {})
-        row = version, created, new.kind, new.rows, None, side, model, learner, notes
-        connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def model(self, connection: Connection, version: int) -> tuple[str, bytes | None]:
         """Return the side and the serialised model of a version."""
