@@ -7,23 +7,19 @@ import json
 import os
 import struct
 import zipfile
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from stillhash.collection.filters import compile_filter
 from stillhash.collection.input_rows import FeatureInput
 from stillhash.collection.validation import check_items, check_query, check_rows
 from stillhash.collection.vote_validation import check_votes
 from stillhash.encoders import image_headers, pixels
-from stillhash.errors import InvalidInput
 from stillhash.io import count_rows, read_blocks, read_chunks, read_queries
 from stillhash.server import request_body
-from stillhash.server.query_cache import parse_vector
-from stillhash.server.responses import to_error
+from stillhash.server.pages.uploads import parse_vector
 from stillhash.server.schemas import AddBody, FeedbackBody, LearnBody, SearchBody
 from tests.collection.fixtures import BITS, DIM
 from tests.collection.reference import Row, matches
@@ -109,27 +105,17 @@ def run_json_body(data: bytes) -> None:
     kind = LearnBody if b'"ids"' not in data else AddBody
     kind = SearchBody if b'"query"' in data else kind
     kind = FeedbackBody if b'"vote"' in data else kind
-    refusals = []
-    for parse in (kind.model_validate_json, lambda data: kind._parse_large(data, 10_000, MAX_LINE)):
-        try:
-            _validated(kind, data, parse)
-        except InvalidInput as error:
-            refusals.append(error)
-    if refusals:
-        raise refusals[-1]
+    _check_body(kind._parse(data, 10_000))
 
 
 def run_raw_body(data: bytes) -> None:
     """Parse a line of JSON with raw rows after it."""
     kind = AddBody if b'"ids"' in data.partition(b"\n")[0] else SearchBody
-    _validated(kind, data, lambda data: kind._parse_raw(data, DIM))
+    line, _, numbers = data.partition(b"\n")
+    _check_body(kind._parse(line, 10_000, kind._raw_rows(numbers, DIM, None)))
 
 
-def _validated(kind: Any, data: bytes, parse: Callable[[bytes], Any]) -> None:
-    try:
-        body = parse(data)
-    except ValidationError as error:
-        raise to_error(error) from None
+def _check_body(body: Any) -> None:
     body.row_count()
     if isinstance(body, AddBody):
         check_items(body.ids, body.features, body.labels, body.metadata, None, DIM)

@@ -22,7 +22,8 @@ import urllib3
 import stillhash
 from stillhash.errors import Busy
 from stillhash.numeric.threads import usable_cores
-from stillhash.server import query_cache, request_body
+from stillhash.server import request_body
+from stillhash.server.pages import uploads
 from stillhash.server.memory import SMALL_BYTES, MemoryBudget, RequestMemory
 from tests.collection.fixtures import DIM, some_rows
 from tests.server.live_server import LiveServer
@@ -291,7 +292,7 @@ def test_rows_and_uploads_are_parsed_in_threads(
         return call
 
     monkeypatch.setattr(request_body, "_parse_rows", recorded(request_body._parse_rows))
-    monkeypatch.setattr("stillhash.server.pages.uploads.parse_vector", recorded(query_cache.parse_vector))
+    monkeypatch.setattr("stillhash.server.pages.uploads.parse_vector", recorded(uploads.parse_vector))
     line = json.dumps({"id": "new", "features": [0.5] * DIM}).encode()
     assert server.request("POST", f"{PATH}/ingest", line).status == 200
     upload = b'--x\r\ncontent-disposition: form-data; name="numbers"\r\n\r\n' + b"1 " * DIM + b"\r\n--x--\r\n"
@@ -307,8 +308,6 @@ def test_long_lines_and_texts_are_refused(serving: Callable[..., LiveServer]) ->
     for path, body in (
         (f"{PATH}/ingest", long),
         (f"{PATH}/feedback_many", long),
-        (f"{PATH}/search", b'{"query": [' + b"1, " * (1 << 20) + b"1]}"),
-        (f"{PATH}/search", b'{"query": [1], "where": {"a": "' + b"x" * (3 << 20) + b'"}}'),
     ):
         reply = server.request("POST", path, body)
         assert (reply.status, reply.json["error"]) == (413, "TooLarge") and "expected at most" in reply.json["message"]
@@ -328,6 +327,44 @@ def test_large_json_adds_what_small_json_does(serving: Callable[..., LiveServer]
     assert [answer.hits[0].id for answer in found] == list(range(10_000, 10_050))
     items = collection.get(body["ids"])
     assert [item and item.metadata for item in items] == rows.metadata
+
+
+def test_json_beyond_its_cap_is_refused_and_raw_rows_are_not(serving: Callable[..., LiveServer]) -> None:
+    server, rows = serving(max_json_bytes=20_000), some_rows(300, seed=6)
+    body = {"ids": list(range(10_000, 10_300)), "labels": rows.labels, "learn": False}
+    reply = server.request("POST", f"{PATH}/add", {**body, "features": rows.X.tolist()})
+    assert (reply.status, reply.json["error"]) == (413, "TooLarge")
+    assert all(word in reply.json["message"] for word in ("20000", "application/octet-stream", "/ingest"))
+    data = json.dumps(body).encode() + b"\n" + rows.X.astype("<f4").tobytes()
+    assert len(data) > 20_000
+    assert server.request("POST", f"{PATH}/add", data, content_type="application/octet-stream").json == {"count": 300}
+    lines = [json.dumps({"id": f"n{row}", "features": rows.X[row].tolist()}).encode() for row in range(300)]
+    assert server.request("POST", f"{PATH}/ingest", b"\n".join(lines)).json == {"count": 300}
+    assert server.executor().collection.count() == 320 + 600
+    long = json.dumps({**body, "metadata": [{"text": "x" * 100}] * 300}).encode()
+    for content_type, sent in (("application/octet-stream", long + data[data.index(b"\n") :]), ("", long)):
+        assert server.request("POST", f"{PATH}/upsert", sent, content_type=content_type).status == 413
+    assert server.request("POST", f"{PATH}/delete", {"ids": ["x" * 100] * 300}).status == 413
+
+
+def test_of_many_problems_one_is_described(serving: Callable[..., LiveServer]) -> None:
+    """A description of each would take thousands of times the memory of the body."""
+    server, vectors = serving(), [[0.5] * DIM]
+    for verb, body, status in (
+        ("add", {"ids": ["n"], "features": vectors, "labels": [[None] * 500_000]}, 422),
+        ("add", {"ids": [1.5] * 500_000, "features": vectors}, 413),
+        ("delete", {f"field {number}": 1 for number in range(100_000)}, 422),
+    ):
+        reply = server.request("POST", f"{PATH}/{verb}", body)
+        assert reply.status == status and len(reply.data) < 2000, reply.data[:200]
+
+
+def test_numbers_of_any_size_are_what_they_were(serving: Callable[..., LiveServer]) -> None:
+    server, metadata = serving(), [{"n": 2**70, "x": 0.1, "y": 1e-320}]
+    body = {"ids": ["n"], "features": [[0.5] * DIM], "metadata": metadata}
+    assert server.request("POST", f"{PATH}/add", body).json == {"count": 1}
+    (item,) = server.executor().collection.get(["n"])
+    assert item is not None and [item.metadata] == metadata
 
 
 def test_large_blocks_are_returned_to_the_system() -> None:

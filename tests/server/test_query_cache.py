@@ -11,7 +11,8 @@ import pytest
 
 from stillhash.errors import InvalidInput, NotFound
 from stillhash.server import query_cache
-from stillhash.server.query_cache import Picture, QueryCache, UploadedQuery, VotedQuery, parse_vector, query_key
+from stillhash.server.pages.uploads import parse_vector
+from stillhash.server.query_cache import Picture, QueryCache, UploadedQuery, VotedQuery, query_key
 
 
 def as_npy(array: Any, **options: Any) -> bytes:

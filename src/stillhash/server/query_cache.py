@@ -4,19 +4,13 @@ An address names an uploaded query by a token, so that its page can be loaded ag
 """
 
 import hashlib
-import io
-import json
-import re
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stillhash.collection.input_rows import CodeInput
-from stillhash.errors import InvalidInput, NotFound, TooLarge
-from stillhash.io import check_npy
-from stillhash.server.large_json import max_row_characters
+from stillhash.errors import NotFound
 
 MAX_CACHED_QUERIES = 1000
 MAX_CACHED_BYTES = 64 << 20
@@ -95,46 +89,3 @@ def query_key(query: Any) -> str:
     if vector.dtype == np.uint8:
         return vector.tobytes().hex()
     return hashlib.sha256((vector.astype(np.float32) + np.float32(0)).tobytes()).hexdigest()
-
-
-def parse_vector(data: bytes, dim: int) -> Any:
-    """Parse the numbers (D,) of an .npy file, a JSON list or a row of text; the values are not validated yet."""
-    is_npy = data.startswith(b"\x93NUMPY")
-    if not is_npy and len(data) > max_row_characters(dim):
-        raise TooLarge(f"file: expected text of at most {max_row_characters(dim)} bytes, got {len(data)}")
-    try:
-        array = _load_npy(data) if is_npy else _parse_text(data.decode("utf-8-sig").strip())
-    except UnicodeDecodeError:
-        raise InvalidInput("file: expected an .npy array, or text with numbers") from None
-    except (ValueError, EOFError, OSError, MemoryError, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"file: expected one row of numbers: {error}") from None
-    if array.ndim != 1 and array.shape[:-1] != (1,):
-        raise InvalidInput(f"file: expected one row of numbers, got an array of shape {array.shape}")
-    return array.reshape(-1)
-
-
-def parse_code(data: bytes, bits: int) -> Any:
-    """Parse a ready code (bytes,): an .npy file of uint8, or hexadecimal digits."""
-    try:
-        value = _load_npy(data) if data.startswith(b"\x93NUMPY") else data.decode("utf-8-sig").strip()
-    except (ValueError, EOFError, OSError, MemoryError, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"file: expected a code of {bits} bits in hexadecimal digits: {error}") from None
-    codes, _ = CodeInput(bits).codes(value, "file")
-    if len(codes) != 1:
-        raise InvalidInput(f"file: expected one code, got {len(codes)}")
-    return codes[0]
-
-
-def _load_npy(data: bytes) -> Any:
-    file = io.BytesIO(data)
-    check_npy(file, len(data))
-    return np.load(file, allow_pickle=False)
-
-
-def _parse_text(text: str) -> Any:
-    if text.startswith("["):
-        return np.asarray(json.loads(text))
-    rows = [line for line in text.splitlines() if line.strip()]
-    if len(rows) != 1:
-        raise ValueError(f"the text has {len(rows)} rows")
-    return np.array([float(word) for word in re.split(r"[\s,;]+", rows[0].strip(" \t,;"))])

@@ -5,28 +5,31 @@ Bodies are read here, not by FastAPI, so that keys are checked first and no body
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
 from stillhash.errors import InvalidInput, TooLarge, TooSlow
 from stillhash.numeric.codes import width
 from stillhash.server.dependencies import ExecutorParam, app_state
-from stillhash.server.large_json import let_others_run, max_row_characters, number_array, parse_large_object
 from stillhash.server.memory import BODY_COPIES, RequestMemory
 from stillhash.server.responses import JSON_MEDIA, to_error
 from stillhash.server.settings import MIN_RATE
 
 RAW_MEDIA, NDJSON_MEDIA = "application/octet-stream", "application/x-ndjson"
-THREAD_BYTES = 1 << 18  # larger JSON is parsed in a thread and in steps, so that other requests do not wait
+THREAD_BYTES = 1 << 18  # larger JSON is parsed in a thread, which gives way to other requests now and then
+NUMBER_CHARACTERS, ROW_CHARACTERS = 32, 2 << 20  # at most, in JSON: of a number, and of a row besides its features
 STREAM_CHUNK, STREAM_BYTES = 1000, 16 << 20  # rows of a stream that are stored together: how many, and how large
 ROW_KEYS = {"id": "ids", "features": "features", "labels": "labels", "metadata": "metadata"}  # of a stream -> of `add`
-JSON_OBJECT = TypeAdapter(dict[str, Any])
+RAW_ADVICE = "Send vectors raw, as application/octet-stream, or items as lines of JSON to /ingest"
+VECTOR_FIELDS = ("features", "query", "weights")  # whose numbers may be more than there may be rows
 
 OpenApi = dict[str, Any]  # a requestBody object of OpenAPI
 
@@ -51,40 +54,59 @@ class RequestBody(BaseModel):
         if media not in ("", JSON_MEDIA) and not raw:
             expected = JSON_MEDIA if cls.raw_field is None else f"{JSON_MEDIA} or {RAW_MEDIA}"
             raise InvalidInput(f"content-type: expected {expected}, got {media!r}")
-        data = await read_body(request, settings.max_body_bytes)
-        dim = executor.collection.dim
-        try:
-            if raw:
-                bits = executor.collection.bits if executor.collection.codes_only else None
-                body = cls._parse_raw(data, dim, bits)
-            elif len(data) > THREAD_BYTES:
-                body = await asyncio.to_thread(cls._parse_large, data, settings.max_rows, max_row_characters(dim))
-            else:
-                body = cls.model_validate_json(data)
-        except ValidationError as error:
-            raise to_error(error) from None
-        if (rows := body.row_count()) > settings.max_rows:
-            raise TooLarge(f"{cls.row_field}: expected at most {settings.max_rows} rows, got {rows}")
+        collection = executor.collection
+        if raw:
+            data = await read_body(request, settings.max_body_bytes)
+            line, _, numbers = data.partition(b"\n")
+            rows = cls._raw_rows(numbers, collection.dim, collection.bits if collection.codes_only else None)
+            if len(line) > settings.max_json_bytes:
+                raise TooLarge(f"body: expected at most {settings.max_json_bytes} bytes of JSON, got {len(line)}")
+        else:
+            advice = f". {RAW_ADVICE if cls.raw_field else 'Send less at a time'}"
+            line = await read_body(request, min(settings.max_body_bytes, settings.max_json_bytes), advice)
+            rows = None
+        if len(line) > THREAD_BYTES:
+            body = await asyncio.to_thread(cls._parse, line, settings.max_rows, rows)
+        else:
+            body = cls._parse(line, settings.max_rows, rows)
+        if (count := body.row_count()) > settings.max_rows:
+            raise TooLarge(f"{cls.row_field}: expected at most {settings.max_rows} rows, got {count}")
         return body
 
     @classmethod
-    def _parse_large(cls, data: bytes, max_rows: int, max_row: int) -> Self:
-        return cls.model_validate(parse_large_object(data, cls.raw_field, max_rows, max_row))
+    def _parse(cls, data: bytes, max_rows: int, rows: Any = None) -> Self:
+        """Parse and check an object, whose raw field is `rows` if these came raw."""
+        try:
+            values = from_json(data)
+        except ValueError as error:
+            raise InvalidInput(f"body: expected JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise InvalidInput(f"body: expected a JSON object, got {type(values).__name__}")
+        for name, value in values.items():  # before pydantic describes each problem, of which there may be millions
+            if name not in cls.model_fields:
+                raise InvalidInput(f"{name[:60]}: expected one of {', '.join(cls.model_fields)}")
+            if isinstance(value, list) and len(value) > max_rows and name not in VECTOR_FIELDS:
+                raise TooLarge(f"{name}: expected at most {max_rows} rows, got {len(value)}")
+        if (field := cls.raw_field) is not None:
+            if rows is not None and field in values:
+                raise InvalidInput(f"{field}: expected on the first line or raw after it, got both")
+            if rows is not None:
+                values[field] = rows
+            elif isinstance(given := values.get(field), list) and given and isinstance(given[0], list):
+                values[field] = [number_array(row) for row in given]  # which take a quarter of the memory
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise to_error(error) from None
 
     @classmethod
-    def _parse_raw(cls, data: bytes, dim: int, bits: int | None = None) -> Self:
-        """Parse rows of `dim` float32, or of codes of so many bits."""
-        field = str(cls.raw_field)
-        line, _, numbers = data.partition(b"\n")
+    def _raw_rows(cls, numbers: bytes, dim: int, bits: int | None) -> Any:
+        """Return rows of `dim` float32, or of codes of so many bits."""
         size, kind = (4 * dim, f"{dim} float32") if bits is None else (width(bits), f"codes of {bits} bits")
         if len(numbers) % size:
-            raise InvalidInput(f"{field}: expected rows of {size} bytes ({kind}), got {len(numbers)} bytes")
-        values = JSON_OBJECT.validate_json(line)
-        if field in values:
-            raise InvalidInput(f"{field}: expected on the first line or raw after it, got both")
-        body = cls.model_validate({**values, field: []})
+            raise InvalidInput(f"{cls.raw_field}: expected rows of {size} bytes ({kind}), got {len(numbers)} bytes")
         rows = np.frombuffer(numbers, "<f4" if bits is None else np.uint8)
-        return body.model_copy(update={field: rows.reshape(-1, dim if bits is None else size)})
+        return rows.reshape(-1, dim if bits is None else size)
 
     def row_count(self) -> int:
         """Count the rows, ids or queries; a flat list of numbers, or one text, is one query."""
@@ -98,6 +120,21 @@ class RequestBody(BaseModel):
             layout = f"A line of JSON without {cls.raw_field}, then {cls.raw_field} as rows of little-endian float32."
             content[RAW_MEDIA] = {"schema": {"type": "string", "format": "binary", "description": layout}}
         return {"required": True, "content": content}
+
+
+def max_row_characters(dim: int) -> int:
+    """Return how long a row may be, as JSON."""
+    return NUMBER_CHARACTERS * dim + ROW_CHARACTERS
+
+
+def number_array(value: Any) -> Any:
+    """Return a list of numbers as an array, anything else as it is."""
+    if type(value) is list and value and set(map(type, value)) <= {int, float}:
+        try:
+            return np.array(value, np.float64)
+        except OverflowError:  # an integer beyond all doubles
+            return value
+    return value
 
 
 def count_entries(value: Any) -> int:
@@ -234,21 +271,21 @@ def _parse_rows(lines: list[tuple[int, bytes]]) -> dict[str, list[Any]]:
             raise InvalidInput(f"line {number}: expected {expected}")
         row["features"] = number_array(row["features"])
         rows.append(row)
-        let_others_run()
+        time.sleep(0)  # gives up Python's global lock, for which other requests would else wait 5 ms at a time
     return {column: [row.get(key) for row in rows] for key, column in ROW_KEYS.items()}
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Read a whole body of at most this size."""
+async def read_body(request: Request, max_bytes: int, advice: str = "") -> bytes:
+    """Read a whole body of at most this size; `advice` says what to do with a larger one."""
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > max_bytes:
-        raise TooLarge(f"body: expected at most {max_bytes} bytes, got {length}")
+        raise TooLarge(f"body: expected at most {max_bytes} bytes, got {length}{advice}")
     memory: RequestMemory = request.state.memory
     parts, size = [], 0
     async for data in received_parts(request):
         size += len(data)
         if size > max_bytes:
-            raise TooLarge(f"body: expected at most {max_bytes} bytes, got more")
+            raise TooLarge(f"body: expected at most {max_bytes} bytes, got more{advice}")
         memory.hold(BODY_COPIES * len(data))
         parts.append(data)
     return b"".join(parts)

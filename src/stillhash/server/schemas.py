@@ -20,7 +20,8 @@ JsonId = StrictInt | str
 JsonVote = StrictBool | float | Literal["up", "down"]
 JsonIds = Annotated[list[JsonId], Field(examples=[["a", 7]])]
 JsonLabel = StrictInt | float | str
-LabelLists = Annotated[list[list[JsonLabel]] | None, Field(description="The labels of each row.", examples=[[["cat"]]])]
+JsonLabels = Annotated[list[JsonLabel], Field(fail_fast=True)]  # of millions of wrong ones, one is named
+LabelLists = Annotated[list[JsonLabels] | None, Field(description="The labels of each row.", examples=[[["cat"]]])]
 FilterCondition = Annotated[
     dict[str, Any] | None,
     Field(description="Only items that meet this condition.", examples=[{"year": {"$gte": 1990}}]),
@@ -78,7 +79,7 @@ class DeleteBody(RequestBody):
 class RelabelBody(DeleteBody):
     row_field = "ids"
     labels: Annotated[
-        list[list[JsonLabel]] | list[JsonLabel] | None,
+        list[JsonLabels] | list[JsonLabel] | None,
         Field(description="The labels of each id; with where, one list for all items.", examples=[[["cat"]]]),
     ] = None
     learn: StrictBool = True

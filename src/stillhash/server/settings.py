@@ -22,6 +22,7 @@ class Settings:
     max_queued_writes: int = 64
     timeout: float = 30.0  # seconds until a request that has not started to write is refused
     max_body_bytes: int = 64 << 20
+    max_json_bytes: int = 16 << 20  # of which numbers take a tenth of a second to parse, while all else waits
     max_rows: int = 10_000  # queries or items of a request
     max_hits: int = 10_000  # of a query
     max_total_hits: int = 200_000  # of a request
