@@ -23,8 +23,8 @@ import stillhash
 from stillhash.errors import Busy
 from stillhash.numeric.threads import usable_cores
 from stillhash.server import request_body
-from stillhash.server.pages import uploads
 from stillhash.server.memory import SMALL_BYTES, MemoryBudget, RequestMemory
+from stillhash.server.pages import uploads
 from tests.collection.fixtures import DIM, some_rows
 from tests.server.live_server import LiveServer
 from tests.support.waiting import TIMEOUT, until
@@ -330,13 +330,13 @@ def test_large_json_adds_what_small_json_does(serving: Callable[..., LiveServer]
 
 
 def test_json_beyond_its_cap_is_refused_and_raw_rows_are_not(serving: Callable[..., LiveServer]) -> None:
-    server, rows = serving(max_json_bytes=20_000), some_rows(300, seed=6)
+    server, rows = serving(max_json_bytes=10_000), some_rows(300, seed=6)
     body = {"ids": list(range(10_000, 10_300)), "labels": rows.labels, "learn": False}
     reply = server.request("POST", f"{PATH}/add", {**body, "features": rows.X.tolist()})
     assert (reply.status, reply.json["error"]) == (413, "TooLarge")
-    assert all(word in reply.json["message"] for word in ("20000", "application/octet-stream", "/ingest"))
+    assert all(word in reply.json["message"] for word in ("10000", "application/octet-stream", "/ingest"))
     data = json.dumps(body).encode() + b"\n" + rows.X.astype("<f4").tobytes()
-    assert len(data) > 20_000
+    assert len(data) > 10_000
     assert server.request("POST", f"{PATH}/add", data, content_type="application/octet-stream").json == {"count": 300}
     lines = [json.dumps({"id": f"n{row}", "features": rows.X[row].tolist()}).encode() for row in range(300)]
     assert server.request("POST", f"{PATH}/ingest", b"\n".join(lines)).json == {"count": 300}

@@ -35,9 +35,10 @@ class CreateCollectionBody(BaseModel):
     filter_fields: Annotated[list[str] | None, Field(description="Fields that filters answer from memory.")] = None
     lexical_field: Annotated[str | None, Field(description="A field whose words are indexed.")] = None
     keep_features: Annotated[StrictBool, Field(description="Store features too, to forget items exactly.")] = False
-    rescore_bits: Annotated[StrictInt | None, Field(description="Bits per feature of rescoring codes; null is 2, or 4 of at most 512 features.")] = (
-        None
-    )
+    rescore_bits: Annotated[
+        StrictInt | None,
+        Field(description="Bits per feature of rescoring codes; null is 2, or 4 of at most 512 features."),
+    ] = None
     encoder: Annotated[
         Literal["classic", "words"] | None, Field(description="Of images, or of texts; without dim.")
     ] = None
