@@ -167,7 +167,10 @@ def verify(path: CollectionPath, as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=UPKEEP_PANEL)
 def repair(path: CollectionPath, as_json: AsJson = False) -> None:
-    """Restore what is not damaged, and list the lost items. No other process may have the collection open.
+    """Compute again what follows from the rest, drop what is lost, and list the lost items.
+
+    A damaged segment costs its items: if a snapshot has a file of its name, copy that one first. No other process may
+    have the collection open.
 
     \b
     Examples:
