@@ -12,7 +12,6 @@ import typer
 import typer.main
 
 from stillhash.cli import (
-    alignment,
     cluster,
     collection,
     completion,
@@ -42,7 +41,7 @@ BEGIN = "To begin: stillhash demo. Or: stillhash index PHOTOS gallery, then stil
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of typer's own copy of it
 
 app = typer.Typer(epilog=f"{BEGIN}\n\n{exit_codes.help_text()}", no_args_is_help=True, pretty_exceptions_enable=False)
-BULK_MODULES = (importing, indexing, alignment)
+BULK_MODULES = (importing, indexing)
 ITEM_MODULES = (collection, items, labels, searching, duplicates, facets, *BULK_MODULES)
 COMMAND_GROUPS = {"keys": keys, "cluster": cluster, "experiment": experiment}
 for module in (demo, *ITEM_MODULES, learning, probing, upkeep, lexical, forgetting, serve, mcp):
