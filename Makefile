@@ -10,11 +10,12 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 # Tests start hundreds of processes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What `make check` runs; `make test` leaves out what is marked nightly only.
-FAST := not slow and not nightly and not browser and not cluster and not integrations
+# What runs with old packages and on other systems, and what `make check` runs; `make test` leaves out nightly tests only.
+PORTABLE := not slow and not nightly and not browser and not cluster and not integrations
+FAST := not medium and $(PORTABLE)
 
 .PHONY: demo check test test-all test-gpu test-lowest test-arm sanitize sanitize-threads fuzz faults lint types \
-	types-elsewhere contracts fast-tests tests all-tests integrations chromium redis repository bench wheel sdist docs \
+	types-elsewhere contracts fast-tests portable-tests tests all-tests integrations chromium redis repository bench wheel sdist docs \
 	docker clean about-check about-test about-test-all
 
 # The demo needs fewer packages than the tests.
@@ -38,12 +39,12 @@ about-test-all:
 	@echo "make test-all: make test with campaigns, all tests of pages and clusters, benchmarks, wheel, site, notebooks, types of"
 	@echo "other systems, and the test suites of LangChain and others. On 2 cores an hour, and more to install at first."
 
-# Fast tests with the lowest version of each dependency that pyproject.toml allows: make test-lowest PYTHON=python3.11
+# Tests that are not slow with the lowest version of each dependency that pyproject.toml allows: make test-lowest PYTHON=python3.11
 # Old libraries warn of newer ones beneath them; warnings that are not of deprecation are errors as ever.
 LOWEST := build/lowest
 test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/uv pip freeze --quiet --python $(LOWEST)/bin/python --exclude-editable
-	$(LOWEST)/bin/pytest -n $(WORKERS) --dist loadgroup -m "$(FAST)" \
+	$(LOWEST)/bin/pytest -n $(WORKERS) --dist loadgroup -m "$(PORTABLE)" \
 		-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning $(ARGS)
 
 $(LOWEST)/.installed: $(SOURCES)
@@ -91,6 +92,9 @@ contracts: $(VENV)/.installed
 
 fast-tests: $(VENV)/.installed
 	$(PYTEST) --hypothesis-profile quick -m "$(FAST)" $(ARGS)
+
+portable-tests: $(VENV)/.installed
+	$(PYTEST) -m "$(PORTABLE)" $(ARGS)
 
 tests: $(VENV)/.installed chromium
 	$(PYTEST) -m "not nightly and not integrations" $(ARGS)

@@ -49,7 +49,7 @@ def test_make_targets_of_workflows_exist() -> None:
     assert {
         "test",
         "test-all",
-        "fast-tests",
+        "portable-tests",
         "fuzz",
         "sanitize",
         "sanitize-threads",

@@ -70,6 +70,7 @@ def rows_of(n: int, seed: int = 3, first: int = 0) -> Iterator[dict[str, Any]]:
         yield {"id": first + r, "features": x, "labels": labels, "metadata": metadata}
 
 
+@pytest.mark.medium
 def test_stream_is_stored_a_thousand_rows_at_a_time(twins: tuple[Collection, Client]) -> None:
     embedded, client = twins
     rows = some_rows(2500, seed=3)
@@ -330,6 +331,7 @@ stillhash.{other}  # which does not need it
 OPTIONAL = [("Client", "urllib3", "client", "AsyncClient"), ("AsyncClient", "httpx", "async", "Client")]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("client", "library", "extra", "other"), OPTIONAL)
 def test_library_works_without_what_a_client_needs(client: str, library: str, extra: str, other: str) -> None:
     program = WITHOUT.format(client=client, library=library, other=other)

@@ -69,6 +69,7 @@ NOT_OVER_HTTP = {  # arguments of `open` that `create_collection` has not, and w
 }
 
 
+@pytest.mark.medium
 def test_a_collection_is_created_by_the_arguments_of_open() -> None:
     ours = dict(inspect.signature(Client.create_collection).parameters)
     theirs = dict(inspect.signature(stillhash.open).parameters)

@@ -202,6 +202,7 @@ def test_other_pages_are_refused(collection: Collection, options: dict[str, int]
 # ---- bounds ----
 
 
+@pytest.mark.medium
 def test_the_oldest_entries_are_removed(collection: Collection) -> None:
     entries = f"WITH RECURSIVE n (x) AS (SELECT 2 UNION ALL SELECT x + 1 FROM n WHERE x < {MAX_ENTRIES - 1})"
     with collection._store.transaction() as connection:

@@ -53,6 +53,7 @@ def select_by_columns(where: dict[str, Any], rows: list[Row], named: list[str] |
     return selected[0]
 
 
+@pytest.mark.medium
 @settings(max_examples=300)
 @given(conditions_and_rows())
 @example(({"a": {"$gte": 2**63}}, [([], {"a": 2**63}), ([], {"a": 2**63 - 1}), ([], {"a": -(2**63)})]))
@@ -165,6 +166,7 @@ def test_bytes_of_an_item(make: Any, limit: int) -> None:
     assert column is not None and column_bytes(column) <= limit * len(rows)
 
 
+@pytest.mark.medium
 def test_codes_are_as_small_as_their_values_allow() -> None:
     for distinct, kind in ((200, np.uint8), (300, np.uint16), (70_000, np.uint32)):
         column = build([([], {"a": f"v{r % distinct}"}) for r in range(70_000)], chunk=7000).column("a")

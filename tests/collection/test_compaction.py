@@ -276,6 +276,7 @@ def in_thread(work: Any) -> None:
     assert not thread.is_alive(), "it waits for the compaction"
 
 
+@pytest.mark.medium
 def test_writes_go_on_while_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete, change and add rows between the files of each step and its commit: nothing of it may be lost."""
     collection = many_segments(tmp_path / "c")
@@ -313,6 +314,7 @@ def test_writes_go_on_while_files_are_written(tmp_path: Path, monkeypatch: pytes
     assert collection.stats()["deleted"] == 0 and answers(reader) == expected == answers(collection)
 
 
+@pytest.mark.medium
 def test_readers_at_every_step_answer_the_same(tmp_path: Path) -> None:
     """One reader per step starts there and stays; all answer right at all later steps, and after the end."""
     collection = many_segments(tmp_path / "c")
@@ -334,6 +336,7 @@ def test_readers_at_every_step_answer_the_same(tmp_path: Path) -> None:
         assert answers(copy) == expected
 
 
+@pytest.mark.medium
 def test_threads_search_while_another_compacts(tmp_path: Path) -> None:
     """Pairs of items come and go in one commit each: a search must never see half of one, or one twice."""
     collection = many_segments(tmp_path / "c")
@@ -439,6 +442,7 @@ def compare(collection: Collection, model: DictModel) -> None:
             assert [hit.id for hit in hits] == model.ranking(query, n)
 
 
+@pytest.mark.medium
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(operations=OPERATIONS, rows=st.sampled_from([1, 7, 30]))
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, operations: list[Any], rows: int) -> None:
@@ -479,6 +483,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, A
     yield path, expected
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_compaction_leaves_a_sound_collection(
     template: tuple[Path, Answers], tmp_path: Path, point: str
@@ -505,6 +510,7 @@ def test_a_killed_compaction_leaves_a_sound_collection(
                 assert [entry.what for entry in collection.audit()].count("compact") == 1 + (point == "removal")
 
 
+@pytest.mark.medium
 def test_the_next_compaction_continues(template: tuple[Path, Answers], tmp_path: Path) -> None:
     shutil.copytree(template[0], path := tmp_path / "c")
     command = [sys.executable, "-m", "tests.collection.compaction_process", str(path), "commit", "1"]
@@ -537,6 +543,7 @@ def peak_of_compaction(path: Path, rows: int) -> int:
         return peaks[-1]  # of all steps; then SQLite writes store.db again
 
 
+@pytest.mark.medium
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CodeTable, "segment_rows", 2048)
     small, large = (peak_of_compaction(tmp_path / str(rows), rows) for rows in (10_000, 60_000))

@@ -30,6 +30,7 @@ def compacted_bytes(collection: stillhash.Collection, copy: Path) -> int:
     return folder_bytes(copy)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sizes", [[6000], [1000] * 6, [100] * 35, [2999, 1, 3000]])
 @pytest.mark.parametrize("labelled", [True, False])
 def test_after_any_add_little_is_unused(tmp_path: Path, sizes: list[int], labelled: bool) -> None:

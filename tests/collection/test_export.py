@@ -135,6 +135,7 @@ def test_small_batches_hold_the_same(tmp_path: Path, format: str, monkeypatch: p
     assert read_table(tmp_path / f"a.{format}") == read_table(tmp_path / f"b.{format}")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_export_is_of_one_commit_while_another_thread_writes(tmp_path: Path, format: str) -> None:
     """Each commit adds a pair: an export must not hold half of one, nor lose features to a compaction."""

@@ -128,6 +128,7 @@ def path(template: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(template, tmp_path / "c"))
 
 
+@pytest.mark.medium
 def test_facets_follow_every_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (filter_columns, row_groups):
         monkeypatch.setattr(module, "GROUP_ROWS", 7)
@@ -153,6 +154,7 @@ def test_facets_follow_every_write(path: Path, monkeypatch: pytest.MonkeyPatch) 
             check(reader)
 
 
+@pytest.mark.medium
 @given(rows=st.lists(st.tuples(st.lists(st.sampled_from("abc"), max_size=3), VALUES), min_size=1, max_size=30))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_facets_of_any_values(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[list[str], Any]]) -> None:

@@ -85,6 +85,7 @@ def damage(file: Path, place: int) -> None:
     file.write_bytes(data)
 
 
+@pytest.mark.medium
 def test_columns_follow_every_write(path: Path) -> None:
     with stillhash.open(path) as collection, stillhash.open(path, read_only=True) as reader:
         writes = [
@@ -242,6 +243,7 @@ def test_invalid_names_of_fields_are_refused(tmp_path: Path, fields: Any, error:
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.medium
 def test_filters_of_threads_are_of_one_commit(path: Path) -> None:
     """Each commit adds as many even as odd rows, so a filter that mixes two commits counts different numbers."""
     wrong: list[Any] = []

@@ -112,6 +112,7 @@ def assert_same_model(one: stillhash.Collection, other: stillhash.Collection, to
         np.testing.assert_allclose(mine[name] / scale, array / scale, rtol=0, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.medium
 @settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_the_model_is_as_if_it_had_never_seen_the_rows(tmp_path_factory: Any, data: st.DataObject) -> None:

@@ -298,6 +298,7 @@ def test_a_learner_of_other_functions_is_reported(path: Path) -> None:
 # ---- everything ----
 
 
+@pytest.mark.medium
 def test_no_change_of_a_store_raises_anything_but_our_errors(template: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.collection.hostile", str(template), str(tmp_path), run_seed(), str(CASES)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

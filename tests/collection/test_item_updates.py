@@ -73,6 +73,7 @@ def test_fields_are_merged_as_in_a_dictionary(stored: dict[str, Any] | None, fie
     assert text == (None if expected is None else json_text(expected))
 
 
+@pytest.mark.medium
 def test_metadata_is_updated_in_sealed_and_unsealed_rows(pair: tuple[Collection, dict[Any, Any]]) -> None:
     collection, model = pair
     check(collection, model)  # so that columns are in memory before they change

@@ -58,6 +58,7 @@ def sorted_labels(labels: set[Any]) -> list[Any]:
     return sorted(labels, key=lambda label: (isinstance(label, str), label))
 
 
+@pytest.mark.medium
 @given(CHANGES)
 def test_labels_change_as_in_sets(shared: Collection, changes: list[tuple[bool, list[Any], list[Any]]]) -> None:
     everyone = [0, 1, 2, 3, "t1", "t2"]

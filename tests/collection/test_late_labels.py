@@ -26,6 +26,7 @@ def place_of(collection: Collection, item: Any) -> int:
     return [hit.id for hit in collection.search(QUERIES[0], 300).hits].index(item)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_label_counts_in_the_next_search_of_every_process(tmp_path: Path, sealed: bool) -> None:
     collection, _ = begin(tmp_path / "c", learn_rows=1000)
@@ -71,6 +72,7 @@ def listed(labels: Labels) -> list[list[Any]]:
     return [sorted(row, key=lambda name: (isinstance(name, str), name)) for row in names]
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_columns_hold_the_labels_that_sqlite_has(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

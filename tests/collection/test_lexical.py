@@ -121,6 +121,7 @@ def test_hybrid_before_hash_functions_are_fitted(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.medium
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.text(max_size=40)

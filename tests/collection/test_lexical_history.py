@@ -150,6 +150,7 @@ class LexicalHistory(RuleBasedStateMachine):
         return {name for name, (_, data) in self.items.items() if data and data.get("n") in values}
 
 
+@pytest.mark.medium
 def test_any_history_equals_the_definition() -> None:
     run_state_machine_as_test(
         LexicalHistory,

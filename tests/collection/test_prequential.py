@@ -106,6 +106,7 @@ def test_the_curve_has_a_point_for_each_step(tmp_path: Path) -> None:
         assert last["map"] > last["before"]["map"]
 
 
+@pytest.mark.medium
 def test_the_first_large_add_shows_what_was_gained(tmp_path: Path) -> None:
     scenes = make_scenes(4000, seed=0)
     with stillhash.open(tmp_path / "c", 128, 64, init_rows=1000, learn_rows=500) as collection:
@@ -119,6 +120,7 @@ def test_the_first_large_add_shows_what_was_gained(tmp_path: Path) -> None:
             assert quality[name] > quality["before"][name] + 0.01, name
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("method", ["tally", "ohsl", "tuned"])
 def test_one_large_add_learns_what_many_learn(tmp_path: Path, method: str) -> None:
     X, Y = toy(900, DIM, 4)
@@ -160,6 +162,7 @@ def test_a_long_curve_is_thinned_and_keeps_alarms() -> None:
     assert thinned(always) == always
 
 
+@pytest.mark.medium
 def test_a_change_of_the_stream_is_an_alarm(tmp_path: Path) -> None:
     X, Y = toy(4000, DIM, 4, seed=3)
     names = as_lists(Y)

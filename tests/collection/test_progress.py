@@ -67,6 +67,7 @@ def test_verify_reports_the_same_problems(collection: Collection, tmp_path: Path
     assert shares[-1] == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("error", [KeyError, OSError, ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_error_of_progress_ends_it_and_leaves_nothing(

@@ -63,6 +63,7 @@ def output_of(what: str, path: Path) -> str:
     return output.strip()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("left", [(), ("store.db-wal",), ("store.db-shm",), ("store.db-wal", "store.db-shm")])
 def test_a_closed_collection_is_read(folder: Path, left: tuple[str, ...]) -> None:
     with begin(folder / "c")[0] as collection:
@@ -73,12 +74,14 @@ def test_a_closed_collection_is_read(folder: Path, left: tuple[str, ...]) -> Non
     assert output_of("read", folder / "c") == "321"
 
 
+@pytest.mark.medium
 def test_a_snapshot_is_read(folder: Path) -> None:
     with begin(folder / "c")[0] as collection:
         collection.snapshot(folder / "s")
     assert output_of("read", folder / "s") == "320"
 
 
+@pytest.mark.medium
 def test_a_log_with_changes_says_what_to_do(folder: Path) -> None:
     with begin(folder / "open")[0] as collection:
         collection.upsert(["new"], *some_rows(1))
@@ -97,18 +100,21 @@ def test_a_log_with_changes_says_what_to_do(folder: Path) -> None:
     assert output_of("read", folder / "c") == "321"
 
 
+@pytest.mark.medium
 def test_writing_is_refused_with_what_to_do(folder: Path) -> None:
     begin(folder / "c")[0].close()
     answer = output_of("write", folder / "c")
     assert answer.startswith("StoreFailed") and "read_only=True" in answer
 
 
+@pytest.mark.medium
 def test_commands_that_read_work(folder: Path) -> None:
     with begin(folder / "c")[0] as collection:
         collection.seal()
     assert output_of("commands", folder / "c") == " ".join("0" for _ in COMMANDS)
 
 
+@pytest.mark.medium
 def test_a_change_by_another_process_is_noticed(folder: Path) -> None:
     """A process that may write changes the collection while one that may not has it open."""
     begin(folder / "c")[0].close()

@@ -90,6 +90,7 @@ def changes(collection: Collection) -> Iterator[Any]:
     yield collection.tag(2, "two")
 
 
+@pytest.mark.medium
 def test_another_process_sees_each_commit(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c", 299)
     with other_process(READER, tmp_path / "c") as reader:
@@ -176,6 +177,7 @@ def write_rounds(collection: Collection) -> None:
             collection.learn(*some_rows(5, seed=number)[:2])
 
 
+@pytest.mark.medium
 def test_threads_see_one_commit_per_answer(tmp_path: Path) -> None:
     collection, _ = begin(tmp_path / "c")
     replace_marked(collection, 0)
@@ -265,6 +267,7 @@ if leave == "close":
             assert again.verify() == [] and again.count() > 320
 
 
+@pytest.mark.medium
 def test_second_name_of_a_folder_keeps_locks(tmp_path: Path) -> None:
     """Nothing that is opened in between may drop the locks of the first: it still sees what others commit."""
     collection, _ = begin(tmp_path / "c")

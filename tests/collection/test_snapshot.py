@@ -70,6 +70,7 @@ def test_existing_folder_is_refused(tmp_path: Path) -> None:
     collection.close()
 
 
+@pytest.mark.medium
 def test_snapshots_while_writing_are_of_one_commit(tmp_path: Path) -> None:
     """Each commit adds a pair: a snapshot must not hold half of one."""
     collection, _ = begin(tmp_path / "c", 320)

@@ -90,6 +90,7 @@ def test_a_renamed_label_is_the_new_one_and_a_removed_one_is_gone(tmp_path: Path
         collection.close()
 
 
+@pytest.mark.medium
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_any_changes_leave_the_sums_of_what_is_stored(

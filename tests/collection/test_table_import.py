@@ -59,6 +59,7 @@ def check_complete(collection: stillhash.Collection, ids: list[Any]) -> None:
     assert collection.verify() == []
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=8)
 @given(
     st.sampled_from([".jsonl", ".npy", ".npz", ".parquet"]),

@@ -131,6 +131,7 @@ def label(value: Any) -> str:
     return f"{type(value).__name__} {str(value)[:20]}"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("row", SCALARS, ids=lambda row: label(row[0]))
 def test_scalars(collection: Collection, row: tuple[Any, Any, Any, Any]) -> None:
     value, *stored = row

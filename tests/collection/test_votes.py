@@ -62,6 +62,7 @@ def results(collection: Collection) -> list[dict[str, Any]]:
 # ---- its own query ----
 
 
+@pytest.mark.medium
 @settings(max_examples=60, deadline=None)
 @given(query=st.integers(0, 11), rank=st.integers(0, ROWS - 1), vote=st.floats(-1, 1).filter(lambda v: abs(v) > 0.01))
 def test_a_liked_item_never_falls_and_a_disliked_one_never_rises(
@@ -120,6 +121,7 @@ def test_a_source_counts_for_no_more_than_its_cap(tmp_path: Path) -> None:
 # ---- undo ----
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_vote_taken_back_leaves_no_trace(kind: str, tmp_path: Path) -> None:
     with create(tmp_path / "c", kind) as collection:
@@ -136,6 +138,7 @@ def test_a_vote_taken_back_leaves_no_trace(kind: str, tmp_path: Path) -> None:
         assert collection.feedback(QUERIES[0], 5, 0) and collection.stats()["feedback"] == 0
 
 
+@pytest.mark.medium
 def test_the_last_vote_of_a_source_counts(tmp_path: Path) -> None:
     with create(tmp_path / "c", "labels") as collection:
         before = results(collection)

@@ -23,6 +23,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.medium
 def test_a_waiting_process_takes_over_from_one_that_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

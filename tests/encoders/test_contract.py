@@ -72,6 +72,7 @@ def test_other_modes_are_taken(encoder: Encoder) -> None:
     assert np.isfinite(encoder.encode([IMAGES[0].convert(mode) for mode in ("1", "P", "RGBA", "CMYK", "I", "F")])).all()
 
 
+@pytest.mark.medium
 def test_fingerprints_and_features_are_the_same_in_another_process(encoder: Encoder, name: str) -> None:
     script = (
         "import sys; from stillhash.encoders import open_encoder; from tests.encoders.test_contract import IMAGES;"

@@ -50,6 +50,7 @@ def same(one: EncodedFile, other: EncodedFile) -> bool:
     return equal and one._replace(features=None) == other._replace(features=None)
 
 
+@pytest.mark.medium
 def test_entries_of_files(paths: list[Path], here: list[EncodedFile]) -> None:
     encoder = open_encoder("classic")
     assert [entry.path for entry in here] == [str(path) for path in paths]
@@ -66,6 +67,7 @@ def test_entries_of_files(paths: list[Path], here: list[EncodedFile]) -> None:
             np.testing.assert_array_equal(entry.features, encode_bytes(encoder, path.read_bytes()))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("workers", "batch"), [(2, 7), (3, 64), (None, 5)])
 def test_processes_give_the_same_in_order(
     paths: list[Path], here: list[EncodedFile], workers: int | None, batch: int
@@ -75,6 +77,7 @@ def test_processes_give_the_same_in_order(
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.medium
 def test_a_model_in_processes(paths: list[Path], tmp_path: Path) -> None:
     name = f"onnx:{write_model(tmp_path / 'm.onnx')}:maps"
     one, two = (list(encode_files(name, paths[:12], workers=workers, batch=3)) for workers in (1, 2))
@@ -195,6 +198,7 @@ def test_a_script_without_a_guard_is_refused(tmp_path: Path) -> None:
 # ---- bounds ----
 
 
+@pytest.mark.medium
 def test_no_more_under_way_than_is_bounded() -> None:
     """Paths are taken as results are: of endless ones, only so many ahead."""
     taken = 0

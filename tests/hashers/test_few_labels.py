@@ -37,6 +37,7 @@ def first_page(rows: tuple[np.ndarray, np.ndarray], labelled: int, bits: int, *,
     return evaluate(hasher.ranking(rows[0][ROWS:]), codes, rows[1][ROWS:], Y, threads=1).precision_10
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("late", [False, True], ids=["with the items", "late"])
 @pytest.mark.parametrize("bits", [64, 128])
 def test_few_labels_do_not_make_the_first_page_worse(

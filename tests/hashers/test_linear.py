@@ -58,6 +58,7 @@ def test_fixed_codes_that_are_projected_again_keep_both_steps(lanes: str) -> Non
     np.testing.assert_array_equal(hasher.refresh(hasher.keep(X), lambda: X), hasher.encode(X))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("unit_norm", [True, False])
 def test_a_row_is_decoded_to_the_same_bits_in_any_batch(lanes: str, unit_norm: bool) -> None:
     X = toy(600).X

@@ -37,6 +37,7 @@ def test_the_bound_of_frequent_directions(n: int, dim: int, half: int, cut: int,
     assert values[0] >= -1e-9 * total and values[-1] <= 2 * total / (2 * half) + 1e-9 * total
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("chunk", [3, 100, 1200])
 def test_the_mean_is_exact_and_the_sketch_follows_the_centred_scatter(chunk: int) -> None:
     X, _ = toy()

@@ -50,6 +50,7 @@ def test_it_ranks_as_learning_from_features_does(rescore_bits: int, labelled: bo
     np.testing.assert_allclose(quality(rescore_bits), quality(0), rtol=0, atol=0.01)
 
 
+@pytest.mark.medium
 @settings(max_examples=15)
 @given(
     st.sampled_from([SETS, ONE_EACH, SOME]),

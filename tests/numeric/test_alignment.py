@@ -20,6 +20,7 @@ def cosines(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
     return np.einsum("ij,ij->i", unit_rows(X), unit_rows(Y))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rows", [25, 40, 200])
 def test_what_crosses_points_where_it_should(rows: int) -> None:
     theirs, ours = described(rows)

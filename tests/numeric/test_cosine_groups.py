@@ -89,6 +89,7 @@ def test_groups_of_few_rows_equal_those_of_all_pairs(n: int, dim: int, bits: int
     assert shares[-1] == 1 and all(0 <= share <= 1 for share in shares)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dim", [64, 384, 1280])
 def test_many_rows_find_nearly_all_pairs(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCANNED_ROWS", 100)

@@ -25,6 +25,7 @@ def step_by_step(X: np.ndarray, mean: np.ndarray, unit_norm: bool, W: np.ndarray
     return kernels.project(unit_rows(X - mean) if unit_norm else X - mean, W)
 
 
+@pytest.mark.medium
 @settings(max_examples=80)
 @given(
     st.integers(1, 200),

@@ -116,6 +116,7 @@ def test_a_range_equals_brute_force(case: dict[str, Any], share: float) -> None:
             assert ids.tolist() == names[:count], lanes
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_many_tiles_on_threads_equal_one_thread(lanes: str, threads: int) -> None:
     """Large enough that the work really is split, with floors that rise in every thread."""
@@ -159,6 +160,7 @@ def test_floors_cut_but_never_change_the_order(lanes: str) -> None:
     np.testing.assert_array_equal(cut[0, :8], free[0, :8])
 
 
+@pytest.mark.medium
 @settings(max_examples=100)
 @given(cases(), st.floats(-1.1, 1.1), st.floats(-1.1, 1.1))
 def test_a_floor_rises_to_the_best_score_up_to_its_ceiling(case: dict[str, Any], low: float, high: float) -> None:
@@ -200,6 +202,7 @@ def test_selective_queries_of_many_tiles_equal_all_others(lanes: str) -> None:
         np.testing.assert_array_equal(scores, np.where(kept, plain[some], -np.inf))
 
 
+@pytest.mark.medium
 @settings(max_examples=25)
 @given(
     st.integers(0, 2**32),

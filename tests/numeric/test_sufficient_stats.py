@@ -53,6 +53,7 @@ def test_the_similarity_is_two_regressions_on_the_rows(ridge: float) -> None:
     same(summed(slice(None)).similarity(ridge), Similarity(U @ V.T, u @ V.T))
 
 
+@pytest.mark.medium
 @given(st.lists(st.integers(0, 400), max_size=6), st.randoms())
 def test_order_and_chunks_do_not_matter(cuts: list[int], random: object) -> None:
     order = np.arange(400)
@@ -173,6 +174,7 @@ def count(stats: SufficientStats, rows: np.ndarray, largest: int, sets: list[lis
     stats.unlabelled += sign * len(rows)
 
 
+@pytest.mark.medium
 @given(
     st.sampled_from([1, 3, 15, 255]),
     st.sampled_from([SETS, ONE_EACH]),

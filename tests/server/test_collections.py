@@ -292,6 +292,7 @@ def test_a_hundred_creations_stop_at_the_limit(folder: Path) -> None:
         pass
 
 
+@pytest.mark.medium
 def test_requests_under_way_end_with_a_typed_error_when_their_collection_is_deleted(folder: Path) -> None:
     """Searches, writes and a stream go on until the deletion; none ends in any other way than by an error of ours."""
     with serving_folder(folder) as server, Client(server.url, collection="films", retries=0) as client:

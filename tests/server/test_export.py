@@ -91,6 +91,7 @@ def test_a_page_is_cut_at_the_bytes_of_an_answer(serving: Callable[..., LiveServ
     assert ids == list(range(320))
 
 
+@pytest.mark.medium
 def test_a_stream_reads_on_as_the_client_takes_it(
     serving: Callable[..., LiveServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

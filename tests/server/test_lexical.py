@@ -140,6 +140,7 @@ def test_texts_are_shown_and_never_run(served: tuple[LiveServer, Collection]) ->
     assert "&lt;<mark>script</mark>&gt;" in text and "&lt;b&gt;book&lt;/b&gt;" in text and "chunk 2" in text
 
 
+@pytest.mark.medium
 def test_a_thumb_on_a_hit_of_words_is_learnt(tmp_path: Path) -> None:
     encoder = open_encoder("words")
     with stillhash.open(tmp_path / "c", encoder=encoder, init_rows=300, lexical_field="text") as collection:

@@ -159,6 +159,7 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.medium
 def test_few_file_handles_shut_nobody_out(template: Path) -> None:
     """With 64 file handles in all, on two cores, 60 half-sent requests leave room for others."""
     handles = 64 + 8 * max(0, usable_cores() - 2)  # a core more is a few threads more, which read files
@@ -184,6 +185,7 @@ def test_few_file_handles_shut_nobody_out(template: Path) -> None:
             process.terminate()
 
 
+@pytest.mark.medium
 def test_too_few_file_handles_are_refused(template: Path) -> None:
     command = [sys.executable, "-m", "stillhash", "serve", str(template), "--read-only", "--port", "0"]
     limit = (30, 30)
@@ -302,6 +304,7 @@ def test_rows_and_uploads_are_parsed_in_threads(
     assert len(threads) == 2 and loop not in threads
 
 
+@pytest.mark.medium
 def test_long_lines_and_texts_are_refused(serving: Callable[..., LiveServer]) -> None:
     server = serving()
     long = b'{"id": "n", "features": [' + b"1, " * (1 << 20) + b"1]}"
@@ -367,6 +370,7 @@ def test_numbers_of_any_size_are_what_they_were(serving: Callable[..., LiveServe
     assert item is not None and [item.metadata] == metadata
 
 
+@pytest.mark.medium
 def test_large_blocks_are_returned_to_the_system() -> None:
     script = """
 import resource, sys, threading

@@ -345,6 +345,7 @@ def test_without_keys_there_is_no_sign_in(shared: LiveServer) -> None:
     assert shared.request("GET", "/login").headers["location"] == "/"
 
 
+@pytest.mark.medium
 def test_votes_on_few_items_count_at_once(tmp_path: Path) -> None:
     collection = stillhash.open(tmp_path / "c", 8, 16)
     collection.add(range(20), np.random.default_rng(0).standard_normal((20, 8)))

@@ -213,6 +213,7 @@ STEPS: list[Step] = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("by", ["json", "raw"])
 def test_writes_equal_the_library(serving: Callable[..., LiveServer], library: Collection, by: str) -> None:
     server = serving()
@@ -278,6 +279,7 @@ def lines(n: int, seed: int = 9, first: int = 1000) -> list[bytes]:
     ]
 
 
+@pytest.mark.medium
 def test_stream_equals_adding_rows(serving: Callable[..., LiveServer], library: Collection) -> None:
     server = serving()
     rows = some_rows(1300, seed=9)

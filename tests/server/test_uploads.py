@@ -238,6 +238,7 @@ def test_an_archive_without_images(images: LiveServer) -> None:
     assert task["state"] == "failed" and "nothing" in task["error"]["message"]
 
 
+@pytest.mark.medium
 def test_enough_images_fit_the_hash_functions(images: LiveServer) -> None:
     archive = zipped({f"{number % 3}/{number}.png": picture(number) for number in range(310)})
     task = ended(images, send(images, "many.zip", archive))
@@ -258,6 +259,7 @@ def test_texts(tmp_path: Path) -> None:
         assert task["result"]["added"] == 1 and collection.count() == 3
 
 
+@pytest.mark.medium
 def test_an_import_is_cancelled_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report, begun = Task.report, threading.Event()
 

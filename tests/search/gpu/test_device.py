@@ -47,6 +47,7 @@ def test_a_searcher_and_a_device_exclude_each_other(tmp_path: Path) -> None:
         stillhash.open(tmp_path / "a", 8, searcher=GpuScan, device="cuda")
 
 
+@pytest.mark.medium
 def test_serve_refuses_an_unknown_device(tmp_path: Path) -> None:
     stillhash.open(tmp_path / "a", 8).close()
     outcome = CliRunner().invoke(app, ["serve", str(tmp_path / "a"), "--port", "0", "--device", "gpu"])

@@ -66,6 +66,7 @@ def random_weights(rng: np.random.Generator, queries: int, bits: int, kind: str)
 KINDS = ["normal", "laplace", "ties", "signs", "zero", "one", "tiny", "wide"]
 
 
+@pytest.mark.medium
 @settings(max_examples=60)
 @given(st.data())
 def test_every_step_equals_the_scan(kind: str, data: st.DataObject) -> None:
